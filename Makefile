@@ -1,0 +1,29 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check results clean
+
+demo: .venv/lab  ## Train on the embedded digits with and without selection; print the table.
+	$(BIN)/siftback compare --data digits --model cnn --strategies traditional,sb,random \
+		--keep 0.33 --epochs 30 --seed 0,1,2 --out runs/demo --overwrite
+
+test: check  ## Lint, type-check, and run every test.
+	$(BIN)/python -m pytest
+
+check: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+results: .venv/lab  ## Rebuild docs/results.md from the records under results/.
+	$(BIN)/siftback results results --out docs/results.md
+
+# A marker per extra, so that each is installed once and again when the requirements change.
+.venv/%: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Siftback needs Python 3.11 or newer; give one with: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$*]"
+	touch $@
+
+clean:
+	rm -rf .venv runs

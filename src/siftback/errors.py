@@ -1,0 +1,32 @@
+"""What can go wrong, as one small tree.
+
+::
+
+    SiftbackError
+    ├── ConfigError   an argument out of its range, or arguments that exclude each other
+    ├── BatchError    a batch that cannot be taken apart, or none at all
+    ├── LossError     losses that are reduced, of a wrong shape or type, or not finite
+    └── StateError    a saved state of another version or shape
+
+Every message says what was given, what was expected and what to do.
+"""
+
+
+class SiftbackError(Exception):
+    """The root of all errors that Siftback raises on purpose."""
+
+
+class ConfigError(SiftbackError, ValueError):
+    """An argument is out of its range, or excludes another one."""
+
+
+class BatchError(SiftbackError, ValueError):
+    """A batch is empty, its parts have unlike sizes, or it lies on another device."""
+
+
+class LossError(SiftbackError, ValueError):
+    """Losses are reduced, of a wrong length or type, or not finite."""
+
+
+class StateError(SiftbackError, ValueError):
+    """A saved state belongs to another version or to an object of another shape."""

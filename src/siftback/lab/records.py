@@ -11,7 +11,6 @@ A run that was stopped leaves its file without the last line; a run that ended i
 """
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -184,7 +183,7 @@ class Comparison:
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self.folder / (SUMMARY + ".tmp")
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-        os.replace(temporary, self.folder / SUMMARY)
+        temporary.replace(self.folder / SUMMARY)
 
     def by_label(self) -> dict[str, list[RunSummary]]:
         """The runs of each configuration, in the order in which the first of each ended."""

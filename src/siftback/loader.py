@@ -1,0 +1,362 @@
+"""The one new line in a training loop."""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from siftback import tree
+from siftback.batching import BatchFormer, DropLast
+from siftback.errors import BatchError, ConfigError, LossError, StateError
+from siftback.losses import Losses, LossFn, resolve
+from siftback.schedule import Schedule
+from siftback.scoring import Fresh, Mode
+from siftback.selectors import Percentile, Selection, Selector
+from siftback.stats import Stats
+
+OnNonfinite = Literal["error", "keep", "drop"]
+
+_STATE_VERSION = 1
+
+
+class SelectiveLoader:
+    """Wraps a loader so that training gets only examples worth a backward pass.
+
+    Selective-Backprop (Jiang et al. 2019, Algorithm 1), unless another selector is given: each
+    batch of the wrapped loader is scored by a forward pass, each example is kept with chance
+    ``CDF_R(loss)^beta``, and kept examples are pooled into full batches. Ideal cost of an epoch
+    with share s kept, in forwards (1) and backwards (2): ``1 + 3s`` instead of 3.
+
+    Args:
+        loader: Any iterable of batches, iterated once an epoch.
+        model: The model, for the selection pass. It is read, never changed.
+        loss_fn: ``loss_fn(outputs, targets)`` for batches that are ``(inputs, targets)`` pairs.
+            A loss of ``torch.nn`` or ``torch.nn.functional`` is told not to reduce; any other
+            function must give one loss per example.
+        losses: In place of ``loss_fn``, for any batch: ``losses(model, batch) -> Tensor[N]``.
+        keep: Share of the examples to keep, in (0, 1]; ``keep = 1 / (beta + 1)``.
+        beta: In place of ``keep``: the exponent, at least 0.
+        history: R, how many losses a loss is ranked among.
+        selector: In place of ``keep``, ``beta`` and ``history``: any selector.
+        schedule: When to select; while off, everything passes through. Always by default.
+        epochs: Epochs of the whole training, for `progress` and for schedules in shares.
+        batch_size: Examples per training batch; by default that of the wrapped loader, or the
+            size of its first batch. A wrapped loader of larger batches makes fewer, larger
+            selection passes (section 4).
+        drop_last: What becomes of kept examples that fill no batch at the end of an epoch:
+            False releases them as a smaller batch, True drops them (see `Stats.dropped`),
+            "carry" keeps them for the next epoch. By default what the wrapped loader has.
+        device: Where to move each batch first; None leaves it where it is.
+        mode: Mode of the model in the selection pass, "eval" or "train".
+        autocast: Type to compute in during the selection pass, such as ``torch.bfloat16``.
+        on_nonfinite: What to do with an example whose loss is not finite: "error", "keep" or
+            "drop" it.
+        seed: Of the loader's own generator; no global one is used.
+
+    Attributes:
+        stats: What was done so far, a `Stats`.
+        epoch: The current epoch, from 0; or the next one, between epochs.
+
+    Raises:
+        ConfigError: Where an argument is out of its range or two exclude each other.
+
+    While iterating:
+
+    Raises:
+        BatchError: Where the wrapped loader gives no batch or an empty one, parts of a batch
+            have unlike sizes, or it lies on another device than the model.
+        LossError: Where there is not one finite floating-point loss per example.
+
+    >>> from torch.nn import functional as F
+    >>> x, y = torch.randn(512, 8), torch.randint(4, (512,))
+    >>> data = torch.utils.data.TensorDataset(x, y)
+    >>> loader = torch.utils.data.DataLoader(data, batch_size=64)
+    >>> model = nn.Linear(8, 4)
+    >>> loader = SelectiveLoader(loader, model, F.cross_entropy, keep=1 / 2)
+    >>> for inputs, targets in loader:
+    ...     loss = F.cross_entropy(model(inputs), targets)
+    ...     loss.backward()
+    >>> loader.stats.seen, loader.stats.kept == loader.stats.released
+    (512, True)
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        model: nn.Module,
+        loss_fn: LossFn | None = None,
+        *,
+        losses: Losses | None = None,
+        keep: float | None = None,
+        beta: float | None = None,
+        history: int = 1024,
+        selector: Selector | None = None,
+        schedule: Schedule | None = None,
+        epochs: float | None = None,
+        batch_size: int | None = None,
+        drop_last: DropLast | None = None,
+        device: torch.device | str | None = None,
+        mode: Mode = "eval",
+        autocast: torch.dtype | None = None,
+        on_nonfinite: OnNonfinite = "error",
+        seed: int = 0,
+    ) -> None:
+        if selector is None:
+            selector = Percentile(keep=keep, beta=beta, history=history)
+        elif keep is not None or beta is not None:
+            raise ConfigError("both a selector and keep or beta given: give one of them")
+        if on_nonfinite not in ("error", "keep", "drop"):
+            raise ConfigError(f'on_nonfinite={on_nonfinite!r}: give "error", "keep" or "drop"')
+        if batch_size is None:
+            batch_size = getattr(loader, "batch_size", None)
+        if drop_last is None:
+            drop_last = bool(getattr(loader, "drop_last", False))
+        self.schedule = schedule or Schedule()
+        self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
+        self.loader = loader
+        self.model = model
+        self.selector = selector
+        self.epochs = epochs
+        self.stats = Stats()
+        self.epoch = 0
+        self._score = Fresh(resolve(loss_fn, losses), mode, autocast)
+        self._drop_last: DropLast = drop_last
+        self._former = None if batch_size is None else BatchFormer(batch_size, drop_last)
+        self._device = None if device is None else torch.device(device)
+        self._on_nonfinite = on_nonfinite
+        self._generator = torch.Generator().manual_seed(seed)
+        self._position = 0  # batches of the wrapped loader done in this epoch
+        self._order: Tensor | None = None  # the wrapped loader's generator as the epoch began
+        self._resumed = False
+        self._weights = torch.empty(0)
+        self._weights_read = False
+
+    def __iter__(self) -> Iterator[Any]:
+        """One epoch of training batches; continues the epoch that a loaded state was within."""
+        batches = self._source()
+        yield from self._full_batches()  # those still pooled when a state was saved
+        for batch in batches:
+            self._offer(batch if self._device is None else tree.to_device(batch, self._device))
+            self._position += 1
+            yield from self._full_batches()
+        if self._former is None or self._position == 0:
+            raise BatchError(
+                f"the wrapped {type(self.loader).__name__} gave no batch: "
+                "give one that is not empty and can be iterated once an epoch"
+            )
+        if self.selector.reweights and self.stats.released and not self._weights_read:
+            raise ConfigError(
+                f"{type(self.selector).__name__} reweights losses and the weights were never "
+                "read: multiply each batch's losses with loader.weights"
+            )
+        self.epoch += 1
+        self._position = 0
+        for pooled in self._former.end_epoch():
+            yield self._released(pooled)
+        self.stats.dropped = self._former.dropped
+
+    @property
+    def weights(self) -> Tensor:
+        """float32[b], the loss weights of the batch just given.
+
+        All 1 for selectors that do not reweight. Of one that does, they must be read: it is an
+        error at the end of an epoch if they never were.
+        """
+        self._weights_read = True
+        return self._weights
+
+    @property
+    def epochs_done(self) -> float:
+        """Epochs of source examples done, with the fraction of the current one where known."""
+        try:
+            share = self._position / len(cast(Any, self.loader))
+        except TypeError:  # an iterable without a length
+            share = 0.0
+        return self.epoch + min(share, 1.0)
+
+    @property
+    def progress(self) -> float:
+        """Share of training done, in [0, 1], counted in source examples.
+
+        Drives learning-rate schedules: the number of steps varies with what is kept.
+
+        Raises:
+            ConfigError: Where the loader was not told its ``epochs``.
+        """
+        if self.epochs is None:
+            raise ConfigError("progress needs the length of training: give epochs= to the loader")
+        return min(self.epochs_done / self.epochs, 1.0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Says which epoch comes next, to this loader and to the one it wraps."""
+        if epoch != self.epoch:
+            self.epoch, self._position = epoch, 0
+        for owner in (
+            self.loader,
+            getattr(self.loader, "batch_sampler", None),
+            getattr(self.loader, "sampler", None),
+        ):
+            if hasattr(owner, "set_epoch"):
+                cast(Any, owner).set_epoch(epoch)
+                break
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides which examples come next; fit for ``torch.save``.
+
+        Where the wrapped loader has a state of its own it is saved too. Otherwise the batches
+        done are read again and skipped on resuming, which gives the same examples where the
+        wrapped loader repeats its order: one without shuffling, one with a ``generator``, or
+        one whose order follows `set_epoch`.
+        """
+        former = None if self._former is None else self._former.state_dict()
+        return {
+            "version": _STATE_VERSION,
+            "epoch": self.epoch,
+            "position": self._position,
+            "stats": asdict(self.stats),
+            "selector": self.selector.state_dict(),
+            "former": former,
+            "drop_last": self._drop_last,
+            "generator": self._generator.get_state(),
+            "order": self._order_to_resume(),
+            "source": cast(Any, self.loader).state_dict() if _is_stateful(self.loader) else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where another loader, built with the same arguments, was stopped.
+
+        Raises:
+            StateError: Where the state is of another version, or of a loader with another
+                selector or wrapped loader.
+        """
+        version = state.get("version")
+        if version != _STATE_VERSION:
+            raise StateError(
+                f"a loader's state of version {version!r}; this release reads version "
+                f"{_STATE_VERSION}: resume with the release that saved it"
+            )
+        missing = self.state_dict().keys() - state.keys()
+        if missing:
+            raise StateError(
+                f"a loader's state without {', '.join(sorted(missing))}: "
+                "give what state_dict() of a SelectiveLoader returned"
+            )
+        if (state["source"] is not None) != _is_stateful(self.loader):
+            raise StateError(
+                "the state was saved with a wrapped loader "
+                f"{'with' if state['source'] is not None else 'without'} a state_dict, and this "
+                f"{type(self.loader).__name__} is the other kind: wrap the same kind of loader"
+            )
+        self.selector.load_state_dict(state["selector"])
+        if state["former"] is not None:
+            self._former = self._former or BatchFormer(
+                state["former"]["batch_size"], self._drop_last
+            )
+            self._former.load_state_dict(state["former"])
+        self.epoch, self._position = state["epoch"], state["position"]
+        self.stats = Stats(**state["stats"])
+        self._generator.set_state(state["generator"])
+        self._order = state["order"]
+        if state["source"] is not None:
+            cast(Any, self.loader).load_state_dict(state["source"])
+        self._resumed = True
+
+    def _order_to_resume(self) -> Tensor | None:
+        generator = getattr(self.loader, "generator", None)
+        if self._position or not isinstance(generator, torch.Generator):
+            return self._order
+        return generator.get_state()  # between epochs: what the next one begins with
+
+    def _source(self) -> Iterator[Any]:
+        """The wrapped loader's batches of this epoch, from the current position on."""
+        generator = getattr(self.loader, "generator", None)
+        if self._resumed:
+            if isinstance(generator, torch.Generator) and self._order is not None:
+                generator.set_state(self._order)
+        else:
+            self._position = 0
+            if self._former is not None:
+                self._former.abandon()  # an epoch that was broken off begins anew
+        if isinstance(generator, torch.Generator):
+            self._order = generator.get_state()
+        batches = iter(self.loader)
+        if self._resumed and not _is_stateful(self.loader):
+            for _ in range(self._position):
+                next(batches, None)
+        self._resumed = False
+        return batches
+
+    def _offer(self, batch: Any) -> None:
+        """Adds to the pool what is to be kept of a batch of the wrapped loader."""
+        count = tree.size(batch)
+        if count == 0:
+            raise BatchError(
+                f"batch {self._position} of epoch {self.epoch} is empty: "
+                "leave empty batches out of the wrapped loader"
+            )
+        if self._former is None:
+            self._former = BatchFormer(count, self._drop_last)
+        self.stats.seen += count
+        if not self.schedule.is_on(self.epochs_done, self.epochs):
+            self._former.add((batch, torch.ones(count, device=tree.device(batch))))
+            return
+        started = time.perf_counter()
+        indices, weights = self._select(batch, count)
+        self._former.add((tree.take(batch, indices), weights))
+        self.stats.considered += count
+        self.stats.kept += len(indices)
+        self.stats.seconds_selection += time.perf_counter() - started
+
+    def _select(self, batch: Any, count: int) -> Selection:
+        if not self.selector.needs_scores:
+            zeros = torch.zeros(count, device=tree.device(batch))
+            return self.selector.select(zeros, self._generator)
+        scores = self._score(self.model, batch)
+        self.stats.scored += count
+        finite = scores.isfinite()
+        if self._on_nonfinite != "error":
+            return self._select_finite(scores, finite)
+        # Read only after the selection was made, which waits for the scores in any case: so the
+        # accelerator is waited for once.
+        all_finite = finite.all()
+        selection = self.selector.select(scores, self._generator)
+        if not all_finite:
+            self.stats.nonfinite += int((~finite).sum())
+            place = int((~finite).nonzero()[0])
+            raise LossError(
+                f"the loss of example {place} in batch {self._position} of epoch {self.epoch} is "
+                f"{float(scores[place])}: lower the learning rate or mend the example, or say "
+                'on_nonfinite="keep" or "drop"'
+            )
+        return selection
+
+    def _select_finite(self, scores: Tensor, finite: Tensor) -> Selection:
+        """Selects among the finite scores; keeps all or none of the others."""
+        rows, others = finite.nonzero().squeeze(1), (~finite).nonzero().squeeze(1)
+        self.stats.nonfinite += len(others)
+        selection = Selection(rows[:0], scores[:0])
+        if len(rows):
+            chosen, weights = self.selector.select(scores[rows], self._generator)
+            selection = Selection(rows[chosen], weights)
+        if self._on_nonfinite == "drop" or not len(others):
+            return selection
+        indices, order = torch.cat((selection.indices, others)).sort()
+        weights = torch.cat((selection.weights, torch.ones_like(scores[others])))
+        return Selection(indices, weights[order])
+
+    def _full_batches(self) -> Iterator[Any]:
+        if self._former is not None:
+            for pooled in self._former.full_batches():
+                yield self._released(pooled)
+
+    def _released(self, pooled: tuple[Any, Tensor]) -> Any:
+        batch, self._weights = pooled
+        self.stats.released += len(self._weights)
+        return batch
+
+
+def _is_stateful(loader: object) -> bool:
+    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")

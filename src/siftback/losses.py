@@ -1,0 +1,128 @@
+"""One loss per example, from the loss functions that users have."""
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from siftback.errors import BatchError, ConfigError, LossError
+
+LossFn = Callable[[Any, Any], Tensor]
+"""``loss_fn(outputs, targets)``."""
+
+Losses = Callable[[nn.Module, Any], Tensor]
+"""``losses(model, batch) -> Tensor[N]``, one loss per example."""
+
+
+def per_example(loss_fn: LossFn) -> LossFn:
+    """The same loss function, giving one loss per example.
+
+    A loss that can be told how to reduce, as those of ``torch.nn`` and ``torch.nn.functional``
+    can, is told ``reduction="none"``, and what it then gives is averaged over all dimensions but
+    the first. Any other function is returned as it is, and must give a loss per example itself.
+
+    Args:
+        loss_fn: ``loss_fn(outputs, targets)``.
+
+    Returns:
+        A function of the same arguments whose value is of shape [N]. The given loss function
+        is left as it was.
+
+    >>> import torch
+    >>> from torch.nn import functional as F
+    >>> outputs, targets = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
+    >>> F.cross_entropy(outputs, targets)
+    tensor(1.0986)
+    >>> per_example(F.cross_entropy)(outputs, targets)
+    tensor([1.0986, 1.0986, 1.0986, 1.0986])
+    """
+    unreduced: Callable[..., Tensor]
+    if isinstance(loss_fn, nn.Module) and hasattr(loss_fn, "reduction"):
+        module: Any = copy.copy(loss_fn)
+        module.reduction = "none"
+        unreduced = module
+    elif _takes_reduction(loss_fn):
+        unreduced = functools.partial(cast(Callable[..., Tensor], loss_fn), reduction="none")
+    else:
+        return loss_fn
+
+    def losses(outputs: Any, targets: Any) -> Tensor:
+        values = unreduced(outputs, targets)
+        return values.flatten(1).mean(1) if values.ndim > 1 else values
+
+    return losses
+
+
+def pair_losses(loss_fn: LossFn) -> Losses:
+    """The general form ``losses(model, batch)`` of a loss on ``(inputs, targets)`` batches.
+
+    Raises:
+        BatchError: When called with a batch that is no pair.
+    """
+    unreduced = per_example(loss_fn)
+
+    def losses(model: nn.Module, batch: Any) -> Tensor:
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            parts = f" of {len(batch)} parts" if hasattr(batch, "__len__") else ""
+            raise BatchError(
+                f"a {type(batch).__name__}{parts} is no (inputs, targets) pair; "
+                "for other batches give losses=fn(model, batch) in place of loss_fn"
+            )
+        inputs, targets = batch
+        return unreduced(model(inputs), targets)
+
+    return losses
+
+
+def resolve(loss_fn: LossFn | None, losses: Losses | None) -> Losses:
+    """The general form, from whichever form was given.
+
+    Raises:
+        ConfigError: Where both or neither are given.
+    """
+    if losses is not None and loss_fn is None:
+        return losses
+    if loss_fn is not None and losses is None:
+        return pair_losses(loss_fn)
+    raise ConfigError(
+        f"{'both' if losses else 'neither'} of loss_fn and losses given: give "
+        "loss_fn(outputs, targets) for pairs, or losses=fn(model, batch) for any other batch"
+    )
+
+
+def check(losses: Any, count: int) -> Tensor:
+    """Makes sure that there is a loss per example.
+
+    Args:
+        losses: What the user's function gave.
+        count: N, how many examples the batch has.
+
+    Returns:
+        float32[N], detached.
+
+    Raises:
+        LossError: Where it is anything but a floating-point tensor of shape [N].
+    """
+    expected = f"expected one loss per example, a floating-point tensor of shape [{count}]"
+    if not isinstance(losses, Tensor):
+        raise LossError(f"the losses are a {type(losses).__name__}; {expected}")
+    if losses.ndim == 0:
+        raise LossError(f'the loss is reduced to one number; {expected}: use reduction="none"')
+    if losses.shape != (count,):
+        raise LossError(
+            f"the losses have shape {list(losses.shape)}; {expected}: "
+            "average over the other dimensions, not over the examples"
+        )
+    if not losses.is_floating_point():
+        raise LossError(f"the losses are of {losses.dtype}; {expected}: compute them as float32")
+    return losses.detach().float()
+
+
+def _takes_reduction(loss_fn: LossFn) -> bool:
+    try:
+        return "reduction" in inspect.signature(loss_fn).parameters
+    except (TypeError, ValueError):  # builtins have no signature
+        return False

@@ -1,0 +1,110 @@
+"""The selection pass: losses of a batch from a model that must not notice."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from siftback import tree
+from siftback.errors import BatchError, ConfigError
+from siftback.losses import Losses, check
+
+Mode = Literal["eval", "train"]
+
+
+class Fresh:
+    """Scores a batch by the losses of a fresh forward pass.
+
+    The selection pass of Jiang et al. 2019, section 3.3. It leaves no trace: every module's own
+    mode, the buffers (BatchNorm's running statistics among them), the gradients and PyTorch's
+    global random state are afterwards what they were, also where the pass fails.
+
+    Args:
+        losses: ``losses(model, batch) -> Tensor[N]``.
+        mode: The mode the model is in during the pass. "eval" is the default; "train" scores
+            with dropout and the batch's own statistics, as training will see it.
+        autocast: The type to compute in, such as ``torch.bfloat16``; None leaves it as it is.
+
+    Raises:
+        ConfigError: Where ``mode`` is neither, or ``autocast`` no floating-point type.
+
+    >>> from siftback.losses import pair_losses
+    >>> score = Fresh(pair_losses(nn.functional.mse_loss))
+    >>> score(nn.Identity(), (torch.tensor([[1.0], [3.0]]), torch.zeros(2, 1)))
+    tensor([1., 9.])
+    """
+
+    def __init__(
+        self, losses: Losses, mode: Mode = "eval", autocast: torch.dtype | None = None
+    ) -> None:
+        if mode not in ("eval", "train"):
+            raise ConfigError(f'mode={mode!r}: give "eval" or "train"')
+        if autocast is not None and not (
+            isinstance(autocast, torch.dtype) and autocast.is_floating_point
+        ):
+            raise ConfigError(
+                f"autocast={autocast!r}: give a floating-point type such as torch.bfloat16"
+            )
+        self.losses = losses
+        self.mode = mode
+        self.autocast = autocast
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        """One loss per example.
+
+        Args:
+            model: The model; read only.
+            batch: A nested batch of N examples on the model's device.
+
+        Returns:
+            float32[N].
+
+        Raises:
+            BatchError: Where the batch lies on another device than the model.
+            LossError: Where the losses are no floating-point tensor of shape [N].
+        """
+        device = _device_of(model, batch)
+        # `no_grad`, not `inference_mode`: a tensor that the model caches on the way, such as a
+        # table of positions, must still be fit for training.
+        with torch.no_grad(), _untouched(model, self.mode, device), self._casting(device):
+            losses = check(self.losses(model, batch), tree.size(batch))
+        if torch.is_autocast_enabled(device.type):
+            # Weights that were cast without gradients must not be found by training.
+            torch.clear_autocast_cache()
+        return losses
+
+    def _casting(self, device: torch.device) -> Any:
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(device.type, self.autocast)
+
+
+def _device_of(model: nn.Module, batch: Any) -> torch.device:
+    devices = [part.device for part in tree.tensors(batch)] or [torch.device("cpu")]
+    weight = next(model.parameters(), None)
+    if weight is not None and weight.device not in devices:
+        raise BatchError(
+            f"the batch is on {devices[0]} and the model on {weight.device}: "
+            f'give the loader device="{weight.device}", or move the batches in its collate_fn'
+        )
+    return devices[0] if weight is None else weight.device
+
+
+@contextmanager
+def _untouched(model: nn.Module, mode: Mode, device: torch.device) -> Iterator[None]:
+    """Puts the model in a mode, and everything back as it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    # In eval mode no module of torch moves a buffer; in train mode BatchNorm does.
+    buffers = [(b, b.clone()) for b in model.buffers()] if mode == "train" else []
+    try:
+        # The CPU's generator is always forked; its default, every GPU's, would cost time.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            model.train(mode == "train")
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for buffer, value in buffers:
+            buffer.copy_(value)

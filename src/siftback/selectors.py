@@ -1,0 +1,262 @@
+"""Selectors turn one score per example into the examples to keep, and their weights.
+
+On top the mathematics, pure functions; below, thin selectors that hold what state there is.
+"""
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from siftback.errors import ConfigError
+from siftback.history import LossHistory
+
+
+def beta_of_keep(keep: float) -> float:
+    """The exponent that keeps a given share: ``beta = 1 / keep - 1``.
+
+    The chance of a loss at percentile p is ``p^beta`` (Jiang et al. 2019, eq. 1). Percentiles
+    are uniform, so the share kept is ``E[p^beta] = 1 / (beta + 1)``.
+
+    Raises:
+        ConfigError: Where ``keep`` is not in (0, 1].
+
+    >>> beta_of_keep(1 / 3), beta_of_keep(1.0)
+    (2.0, 0.0)
+    """
+    return 1 / _checked_keep(keep) - 1
+
+
+def keep_of_beta(beta: float) -> float:
+    """The share that an exponent keeps: ``keep = 1 / (beta + 1)``, beta >= 0.
+
+    Raises:
+        ConfigError: Where ``beta`` is negative or not finite.
+
+    >>> keep_of_beta(1.0)
+    0.5
+    """
+    if not _is_number(beta) or beta < 0:
+        raise ConfigError(f"beta={beta!r} is no exponent: give a finite number, at least 0")
+    return 1 / (beta + 1)
+
+
+def percentile_probabilities(below: Tensor, up_to: Tensor, beta: float) -> Tensor:
+    """Chance of being kept, for examples whose losses hold the percentiles (below, up_to].
+
+    Eq. 1 of Jiang et al. 2019, ``P = percentile^beta``, in the mean over the percentiles that a
+    loss shares with those equal to it::
+
+        P = 1 / (b - a) * integral of u^beta from a to b
+          = (b^(beta+1) - a^(beta+1)) / ((beta + 1) * (b - a)),    a = below, b = up_to
+
+    For a loss without equals this is mid-rank to the power of beta, up to O(1/R^2). Over a whole
+    history the chances sum to exactly ``R / (beta + 1)``, however many losses tie and however
+    short the history is; mid-rank^beta would keep 1/4 instead of 1/3 of a history of equal
+    losses at beta = 2.
+
+    Args:
+        below: float32[N], share of the history less than each loss.
+        up_to: float32[N], share less than or equal, greater than ``below``.
+        beta: Exponent, at least 0.
+
+    Returns:
+        float32[N] in [0, 1].
+
+    >>> percentile_probabilities(torch.tensor([0.0, 0.5]), torch.tensor([0.5, 1.0]), beta=1.0)
+    tensor([0.2500, 0.7500])
+    >>> percentile_probabilities(torch.tensor([0.0]), torch.tensor([1.0]), beta=2.0)
+    tensor([0.3333])
+    """
+    if beta == 0:
+        return torch.ones_like(up_to)  # exactly: keeping all must keep all
+    # b^(beta+1) - a^(beta+1), without the cancellation that a narrow (a, b] would suffer.
+    width = up_to - below
+    powers = -torch.expm1((beta + 1) * torch.log1p(-width / up_to))
+    return (up_to.pow(beta + 1) * powers / ((beta + 1) * width)).clamp(max=1.0)
+
+
+class Selection(NamedTuple):
+    """The examples of a batch to train on.
+
+    Attributes:
+        indices: int64[k], their positions in the batch, ascending.
+        weights: float32[k], the factor of each one's loss.
+    """
+
+    indices: Tensor
+    weights: Tensor
+
+
+class Selector(Protocol):
+    """Turns scores into a selection; holds no reference to data or model.
+
+    Attributes:
+        needs_scores: Whether ``select`` looks at the scores. Where it does not, no selection
+            pass is made and the scores are all zero.
+        reweights: Whether it gives weights other than 1, which training must then apply.
+        keep: Share of the examples that it aims to keep.
+    """
+
+    needs_scores: bool
+    reweights: bool
+    keep: float
+
+    def select(self, scores: Tensor, generator: torch.Generator) -> Selection:
+        """Chooses among the examples of a batch.
+
+        Args:
+            scores: float32[N], finite; for the selectors here, losses.
+            generator: Where chance comes from; on the CPU, so that a seed means the same
+                examples on every device.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What ``select`` will depend on."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from another selector's state."""
+        ...
+
+
+class Percentile:
+    """Selective-Backprop's selector: ``P(keep) = CDF_R(loss)^beta``.
+
+    Algorithm 2 and eq. 1 of Jiang et al. 2019. Give ``keep`` or ``beta``, which are one knob:
+    ``keep = 1 / (beta + 1)``. One host round trip a batch, to learn how many were kept.
+
+    Args:
+        keep: Share of the examples to keep in the mean, in (0, 1].
+        beta: Exponent, at least 0.
+        history: R, the number of losses that a loss is ranked among.
+
+    Raises:
+        ConfigError: Where both or neither of ``keep`` and ``beta`` are given, or one is out of
+            its range.
+
+    >>> selector = Percentile(keep=1 / 3)
+    >>> selector.beta
+    2.0
+    >>> losses = torch.linspace(0, 5, 1000)
+    >>> kept = selector.select(losses, torch.Generator().manual_seed(0))
+    >>> len(kept.indices), losses[kept.indices].mean() > losses.mean()
+    (339, tensor(True))
+    """
+
+    needs_scores = True
+    reweights = False
+
+    def __init__(
+        self, *, keep: float | None = None, beta: float | None = None, history: int = 1024
+    ) -> None:
+        if (keep is None) == (beta is None):
+            raise ConfigError(
+                f"keep={keep!r} and beta={beta!r}: give one of them, keep = 1 / (beta + 1)"
+            )
+        if keep is not None:
+            self.keep, self.beta = float(keep), beta_of_keep(keep)
+        elif beta is not None:
+            self.keep, self.beta = keep_of_beta(beta), float(beta)
+        self.history = LossHistory(history)
+
+    def select(self, scores: Tensor, generator: torch.Generator) -> Selection:
+        """See `Selector.select`; the scores join the history."""
+        below, up_to = self.history.rank(scores)
+        return choose(percentile_probabilities(below, up_to, self.beta), generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The history."""
+        return self.history.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from another history of the same size."""
+        self.history.load_state_dict(state)
+
+
+class Uniform:
+    """Random-Backprop: every example with the same chance, whatever its loss.
+
+    The baseline of Lu et al. (Diet Selective-Backprop): it makes no selection pass.
+
+    Args:
+        keep: Chance of each example, in (0, 1].
+
+    Raises:
+        ConfigError: Where ``keep`` is out of its range.
+
+    >>> kept = Uniform(keep=0.5).select(torch.zeros(1000), torch.Generator().manual_seed(0))
+    >>> len(kept.indices)
+    492
+    """
+
+    needs_scores = False
+    reweights = False
+
+    def __init__(self, *, keep: float) -> None:
+        self.keep = _checked_keep(keep)
+
+    def select(self, scores: Tensor, generator: torch.Generator) -> Selection:
+        """See `Selector.select`; of the scores only the number counts."""
+        return choose(torch.full_like(scores, self.keep), generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the chances never change."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to do."""
+
+
+class All:
+    """Keeps every example: ordinary training.
+
+    >>> All().select(torch.zeros(3), torch.Generator()).indices
+    tensor([0, 1, 2])
+    """
+
+    needs_scores = False
+    reweights = False
+    keep = 1.0
+
+    def select(self, scores: Tensor, generator: torch.Generator) -> Selection:
+        """See `Selector.select`; neither scores nor generator are used."""
+        return Selection(torch.arange(len(scores), device=scores.device), torch.ones_like(scores))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: there is no state."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to do."""
+
+
+def choose(probabilities: Tensor, generator: torch.Generator) -> Selection:
+    """Keeps each example by chance, independently of the others: Algorithm 1's ``choose``.
+
+    Args:
+        probabilities: float32[N] in [0, 1].
+        generator: On the CPU. N numbers are drawn, whatever is kept.
+
+    Returns:
+        The kept examples, each with weight 1.
+
+    >>> choose(torch.tensor([0.0, 1.0, 1.0]), torch.Generator()).indices
+    tensor([1, 2])
+    """
+    draws = torch.rand(len(probabilities), generator=generator)
+    kept = draws.to(probabilities.device, non_blocking=True) < probabilities
+    indices = kept.nonzero().squeeze(1)
+    return Selection(indices, torch.ones(len(indices), device=indices.device))
+
+
+def _checked_keep(keep: float) -> float:
+    if not _is_number(keep) or not 0 < keep <= 1:
+        raise ConfigError(f"keep={keep!r} is not a share of the batch: give a number in (0, 1]")
+    return float(keep)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,227 @@
+"""Nested batches: their size, rows, concatenation and device.
+
+A batch is a tensor or array, or a tuple, list, mapping, named tuple or dataclass of batches. A
+list or tuple of strings and Python numbers is one part, with a value per example. Tensors and
+arrays hold an example per row. ``None`` is carried along. All parts have the same number of
+examples.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siftback.errors import BatchError
+
+_VALUES = (str, bytes, bool, int, float)
+
+
+def size(batch: Any) -> int:
+    """The number of examples in a batch.
+
+    >>> size({"image": torch.zeros(4, 3, 8, 8), "name": ["a", "b", "c", "d"]})
+    4
+
+    Raises:
+        BatchError: Where parts have unlike sizes, a part has no size, or there is no part.
+    """
+    sizes = {path: _length(part, path) for path, part in _parts(batch, "batch")}
+    if not sizes:
+        raise BatchError(f"a batch without examples: {_describe(batch)}; give at least one tensor")
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{path}: {length}" for path, length in sizes.items())
+        raise BatchError(f"parts of unlike sizes ({listed}); give each part a row per example")
+    return next(iter(sizes.values()))
+
+
+def take(batch: Any, rows: Tensor) -> Any:
+    """Copies rows out of a batch.
+
+    Args:
+        batch: A batch of N examples.
+        rows: int64[k], positions in [0, N).
+
+    Returns:
+        A batch of k examples of the same structure. Tensors are new, so that they do not keep
+        the memory of the batch they come from.
+
+    >>> take((torch.tensor([10, 20, 30]), ["a", "b", "c"]), torch.tensor([2, 0]))
+    (tensor([30, 10]), ['c', 'a'])
+    """
+    on_device: dict[torch.device, Tensor] = {rows.device: rows}
+    on_host: list[int] = []
+
+    def rows_of(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            if part.device not in on_device:
+                on_device[part.device] = rows.to(part.device)
+            index = on_device[part.device]
+            # `index_select` is faster, indexing keeps channels_last and other layouts.
+            return part.index_select(0, index) if part.is_contiguous() else part[index]
+        # A host round trip, paid once and only by batches with parts outside of tensors.
+        if not on_host:
+            on_host.extend(rows.tolist())
+        if isinstance(part, np.ndarray):
+            return part[on_host]
+        return type(part)(part[row] for row in on_host)
+
+    return _map(rows_of, batch)
+
+
+def split(batch: Any, at: int) -> tuple[Any, Any]:
+    """The first ``at`` examples and the others, as views.
+
+    >>> split(torch.tensor([1, 2, 3]), 2)
+    (tensor([1, 2]), tensor([3]))
+    """
+    return _map(lambda part: part[:at], batch), _map(lambda part: part[at:], batch)
+
+
+def clone(batch: Any) -> Any:
+    """A copy that shares no memory with the batch."""
+    return _map(
+        lambda part: part.clone() if isinstance(part, Tensor) else copy.copy(part),
+        batch,
+    )
+
+
+def concatenate(batches: Sequence[Any]) -> Any:
+    """Joins batches of the same structure; a single one is returned as it is.
+
+    >>> concatenate([(torch.tensor([1]), ["a"]), (torch.tensor([2, 3]), ["b", "c"])])
+    (tensor([1, 2, 3]), ['a', 'b', 'c'])
+
+    Raises:
+        BatchError: Where the structures differ.
+    """
+    if len(batches) == 1:
+        return batches[0]
+    return _map(_join, *batches)
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """Moves the tensors of a batch, without waiting for the copies where memory is pinned."""
+    return _map(
+        lambda part: part.to(device, non_blocking=True) if isinstance(part, Tensor) else part,
+        batch,
+    )
+
+
+def tensors(batch: Any) -> list[Tensor]:
+    """The tensors of a batch, in the order of its structure."""
+    return [part for _, part in _parts(batch, "batch") if isinstance(part, Tensor)]
+
+
+def device(batch: Any) -> torch.device:
+    """The device of the batch's first tensor; the CPU where it has none."""
+    return next((part.device for part in tensors(batch)), torch.device("cpu"))
+
+
+def _is_values(part: Any) -> bool:
+    return (
+        isinstance(part, list | tuple)
+        and not _is_named_tuple(part)
+        and all(isinstance(value, _VALUES) for value in part)
+    )
+
+
+def _is_named_tuple(part: Any) -> bool:
+    return isinstance(part, tuple) and hasattr(part, "_fields")
+
+
+def _is_part(batch: Any) -> bool:
+    return isinstance(batch, Tensor | np.ndarray) or _is_values(batch)
+
+
+def _children(batch: Any) -> dict[str, Any] | None:
+    """The batches that a batch is made of, by how one writes the way to each."""
+    if isinstance(batch, Mapping):
+        return {f"[{key!r}]": value for key, value in batch.items()}
+    if _is_named_tuple(batch):
+        return {f".{name}": getattr(batch, name) for name in batch._fields}
+    if isinstance(batch, list | tuple):
+        return {f"[{place}]": value for place, value in enumerate(batch)}
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return {f".{f.name}": getattr(batch, f.name) for f in dataclasses.fields(batch)}
+    return None
+
+
+def _rebuild(batch: Any, values: list[Any]) -> Any:
+    if isinstance(batch, Mapping):
+        # A copy keeps what a mapping has beyond its items, as a tokenizer's batch does.
+        same: Any = copy.copy(batch)
+        for key, value in zip(batch, values, strict=True):
+            same[key] = value
+        return same
+    if _is_named_tuple(batch):
+        return type(batch)(*values)
+    if isinstance(batch, list | tuple):
+        return type(batch)(values)
+    names = (f.name for f in dataclasses.fields(batch))
+    same = copy.copy(batch)
+    for name, value in zip(names, values, strict=True):
+        # As a frozen dataclass sets its own fields, and without running __init__ again.
+        object.__setattr__(same, name, value)
+    return same
+
+
+def _parts(batch: Any, path: str) -> list[tuple[str, Any]]:
+    if batch is None:
+        return []
+    if _is_part(batch):
+        return [(path, batch)]
+    children = _children(batch)
+    if children is None:
+        raise BatchError(
+            f"{path} is {_describe(batch)}, which has no rows; "
+            "give a tensor, or a list with one value per example"
+        )
+    return [part for step, child in children.items() for part in _parts(child, path + step)]
+
+
+def _map(fn: Callable[..., Any], *batches: Any) -> Any:
+    first = batches[0]
+    if _is_part(first) and all(_is_part(other) for other in batches):
+        return fn(*batches)
+    if any(type(other) is not type(first) for other in batches):
+        kinds = ", ".join(_describe(batch) for batch in batches)
+        raise BatchError(f"batches of unlike structure ({kinds}); give every batch the same one")
+    if first is None:
+        return None
+    families = [_children(batch) or {} for batch in batches]
+    if any(family.keys() != families[0].keys() for family in families):
+        keys = " and ".join(str(list(family)) for family in families)
+        raise BatchError(f"batches of unlike parts ({keys}); give every batch the same ones")
+    return _rebuild(first, [_map(fn, *(f[step] for f in families)) for step in families[0]])
+
+
+def _join(*parts: Any) -> Any:
+    first = parts[0]
+    if isinstance(first, Tensor):
+        try:
+            return torch.cat(parts)
+        except (RuntimeError, TypeError) as error:
+            shapes = ", ".join(_describe(part) for part in parts)
+            raise BatchError(
+                f"parts that do not fit together ({shapes}): {error}; "
+                "pad every batch to the same shape"
+            ) from error
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)
+    return type(first)(value for part in parts for value in part)
+
+
+def _length(part: Any, path: str) -> int:
+    if isinstance(part, Tensor | np.ndarray) and part.ndim == 0:
+        raise BatchError(f"{path} is {_describe(part)} without rows; give it a row per example")
+    return len(part)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor | np.ndarray):
+        return f"{type(value).__name__}{list(value.shape)}"
+    return f"a {type(value).__name__}"

@@ -93,13 +93,14 @@ class BatchFormer:
             self._pooled = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The pooled examples, as one batch."""
-        pooled = tree.concatenate(list(self._pool)) if self._pool else None
+        """A copy of the pooled examples, as one batch."""
+        # A copy, as training may change in place what is released after this.
+        pooled = tree.clone(tree.concatenate(list(self._pool))) if self._pool else None
         return {"batch_size": self.batch_size, "pool": pooled, "dropped": self.dropped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes up another former's pool; its batch size may differ."""
-        self._pool = deque([] if state["pool"] is None else [state["pool"]])
+        self._pool = deque([] if state["pool"] is None else [tree.clone(state["pool"])])
         self._pooled = tree.size(state["pool"]) if self._pool else 0
         self.dropped = state["dropped"]
 

@@ -43,7 +43,7 @@ class LossHistory:
     """
 
     def __init__(self, size: int = 1024) -> None:
-        if not isinstance(size, int) or size < 1:
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ConfigError(f"history size {size!r}: give a whole number of losses, at least 1")
         self.size = size
         self._losses = torch.empty(0)

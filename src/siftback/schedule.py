@@ -27,8 +27,10 @@ class Schedule:
     """
 
     def __init__(self, *, warmup: Moment = 0, start: Moment = 0, end: Moment | None = None) -> None:
-        for name, moment in (("warmup", warmup), ("start", start), ("end", end)):
-            _check(name, moment)
+        _check("warmup", warmup)
+        _check("start", start)
+        if end is not None:
+            _check("end", end)
         for name, moment in (("warmup", warmup), ("start", start)):
             if end is not None and type(end) is type(moment) and end <= moment:
                 raise ConfigError(f"end={end!r} is not after {name}={moment!r}: give a later end")
@@ -65,9 +67,7 @@ class Schedule:
         return f"Schedule(warmup={self.warmup!r}, start={self.start!r}, end={self.end!r})"
 
 
-def _check(name: str, moment: Moment | None) -> None:
-    if moment is None:
-        return
+def _check(name: str, moment: Moment) -> None:
     whole = isinstance(moment, int) and not isinstance(moment, bool) and moment >= 0
     if not whole and not (isinstance(moment, float) and 0 <= moment <= 1):
         raise ConfigError(

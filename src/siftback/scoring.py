@@ -69,11 +69,7 @@ class Fresh:
         # `no_grad`, not `inference_mode`: a tensor that the model caches on the way, such as a
         # table of positions, must still be fit for training.
         with torch.no_grad(), _untouched(model, self.mode, device), self._casting(device):
-            losses = check(self.losses(model, batch), tree.size(batch))
-        if torch.is_autocast_enabled(device.type):
-            # Weights that were cast without gradients must not be found by training.
-            torch.clear_autocast_cache()
-        return losses
+            return check(self.losses(model, batch), tree.size(batch))
 
     def _casting(self, device: torch.device) -> Any:
         if self.autocast is None:
@@ -95,16 +91,22 @@ def _device_of(model: nn.Module, batch: Any) -> torch.device:
 @contextmanager
 def _untouched(model: nn.Module, mode: Mode, device: torch.device) -> Iterator[None]:
     """Puts the model in a mode, and everything back as it was."""
-    modes = [(module, module.training) for module in model.modules()]
-    # In eval mode no module of torch moves a buffer; in train mode BatchNorm does.
-    buffers = [(b, b.clone()) for b in model.buffers()] if mode == "train" else []
+    modules = list(model.modules())
+    modes = [module.training for module in modules]
+    buffers = [dict(module._buffers) for module in modules]  # which a module may replace
+    # In eval mode no module of torch writes into a buffer; in train mode BatchNorm does.
+    values = [(b, b.clone()) for b in model.buffers()] if mode == "train" else []
     try:
         # The CPU's generator is always forked; its default, every GPU's, would cost time.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             model.train(mode == "train")
             yield
     finally:
-        for module, training in modes:
+        for module, training, owned in zip(modules, modes, buffers, strict=True):
             module.training = training
-        for buffer, value in buffers:
+            module._buffers.update(owned)
+        for buffer, value in values:
             buffer.copy_(value)
+        if torch.is_autocast_enabled(device.type):
+            # Weights that were cast without gradients must not be found by training.
+            torch.clear_autocast_cache()

@@ -157,7 +157,7 @@ class Percentile:
                 f"keep={keep!r} and beta={beta!r}: give one of them, keep = 1 / (beta + 1)"
             )
         if keep is not None:
-            self.keep, self.beta = float(keep), beta_of_keep(keep)
+            self.beta, self.keep = beta_of_keep(keep), float(keep)
         elif beta is not None:
             self.keep, self.beta = keep_of_beta(beta), float(beta)
         self.history = LossHistory(history)

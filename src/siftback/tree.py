@@ -8,8 +8,9 @@ examples.
 
 import copy
 import dataclasses
+from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -151,12 +152,14 @@ def _children(batch: Any) -> dict[str, Any] | None:
 
 
 def _rebuild(batch: Any, values: list[Any]) -> Any:
-    if isinstance(batch, Mapping):
+    if isinstance(batch, dict | UserDict):
         # A copy keeps what a mapping has beyond its items, as a tokenizer's batch does.
         same: Any = copy.copy(batch)
         for key, value in zip(batch, values, strict=True):
             same[key] = value
         return same
+    if isinstance(batch, Mapping):  # whose copy may share its items
+        return cast(Any, type(batch))(dict(zip(batch, values, strict=True)))
     if _is_named_tuple(batch):
         return type(batch)(*values)
     if isinstance(batch, list | tuple):
@@ -201,17 +204,20 @@ def _map(fn: Callable[..., Any], *batches: Any) -> Any:
 
 def _join(*parts: Any) -> Any:
     first = parts[0]
-    if isinstance(first, Tensor):
-        try:
+    family = next(kind for kind in (Tensor, np.ndarray, type(first)) if isinstance(first, kind))
+    if not all(isinstance(part, family) for part in parts):
+        kinds = ", ".join(_describe(part) for part in parts)
+        raise BatchError(f"parts of unlike types ({kinds}); give every batch the same ones")
+    try:
+        if isinstance(first, Tensor):
             return torch.cat(parts)
-        except (RuntimeError, TypeError) as error:
-            shapes = ", ".join(_describe(part) for part in parts)
-            raise BatchError(
-                f"parts that do not fit together ({shapes}): {error}; "
-                "pad every batch to the same shape"
-            ) from error
-    if isinstance(first, np.ndarray):
-        return np.concatenate(parts)
+        if isinstance(first, np.ndarray):
+            return np.concatenate(parts)
+    except (RuntimeError, ValueError) as error:
+        shapes = ", ".join(_describe(part) for part in parts)
+        raise BatchError(
+            f"parts that do not fit together ({shapes}): {error}; pad every batch to the same shape"
+        ) from error
     return type(first)(value for part in parts for value in part)
 
 

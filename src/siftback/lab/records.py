@@ -102,9 +102,8 @@ class RunSummary:
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Self:
-        """Reads one entry of ``runs``; fields of later versions are left aside."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in entry.items() if name in known})
+        """Reads one entry of ``runs``."""
+        return cls(**_known(cls, entry))
 
 
 def run_label(strategy: str, keep: float, matched_to: str | None) -> str:
@@ -149,7 +148,13 @@ def read_evaluations(path: Path) -> Iterator[Evaluation]:
             except json.JSONDecodeError:
                 return
             if entry.pop("kind") == "evaluation":
-                yield Evaluation(**entry)
+                yield Evaluation(**_known(Evaluation, entry))
+
+
+def _known(kind: type, entry: dict[str, Any]) -> dict[str, Any]:
+    """The fields that this release knows; those of later ones are left aside."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in entry.items() if name in names}
 
 
 @dataclass(frozen=True)

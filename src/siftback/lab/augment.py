@@ -1,0 +1,119 @@
+"""Random crops, flips and cutouts of whole batches, drawn from the caller's own generator.
+
+Every function takes images [B, C, H, W], uint8 or floating, of any memory format, and gives new
+ones of the same shape and type. The draws are made on the CPU whatever the images' device, so a
+seed means the same pictures everywhere; nothing loops over examples.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from siftback.errors import ConfigError
+
+
+def random_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:
+    """Shifts each image by up to ``padding`` pixels a side; what moves in is black (0).
+
+    As padding by ``padding`` zeros all round and cropping H×W at a uniform place, one of
+    (2 * padding + 1)^2.
+
+    Args:
+        images: [B, C, H, W].
+        padding: Pixels to pad on each side, at least 0.
+        generator: A CPU generator.
+
+    >>> images = torch.ones(4, 1, 3, 3, dtype=torch.uint8)
+    >>> random_crop(images, 1, torch.Generator().manual_seed(0)).sum((1, 2, 3)).tolist()
+    [6, 4, 6, 6]
+    """
+    batch, _, height, width = images.shape
+    top, left = torch.randint(2 * padding + 1, (2, batch), generator=generator).to(images.device)
+    # All the crops of an image are views of its padded copy; indexing them copies one each.
+    windows = F.pad(images, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    return windows[torch.arange(batch, device=images.device), :, top, left]
+
+
+def random_flip(images: Tensor, generator: Generator) -> Tensor:
+    """Mirrors each image left to right with probability 1/2.
+
+    Args:
+        images: [B, C, H, W].
+        generator: A CPU generator.
+
+    >>> images = torch.tensor([0, 1]).repeat(4, 1).reshape(4, 1, 1, 2)
+    >>> random_flip(images, torch.Generator().manual_seed(0)).flatten(1).tolist()
+    [[0, 1], [1, 0], [1, 0], [0, 1]]
+    """
+    flipped = torch.randint(2, (len(images), 1, 1, 1), generator=generator, dtype=torch.bool)
+    return torch.where(flipped.to(images.device), images.flip(-1), images)
+
+
+def cutout(images: Tensor, length: int, generator: Generator, fill: Tensor | None = None) -> Tensor:
+    """Blanks one square in each image, clipped at the border (DeVries & Taylor 2017).
+
+    The square's centre (y, x) is a uniform pixel; it covers the rows from ``y - length // 2`` up
+    to but not including ``y - length // 2 + length`` that exist, and the columns likewise.
+
+    Args:
+        images: [B, C, H, W].
+        length: Side of the square in pixels, at least 0.
+        generator: A CPU generator.
+        fill: What to put there, [C], in the images' units; 0 where None.
+
+    >>> images = torch.ones(4, 1, 3, 3)
+    >>> cutout(images, 2, torch.Generator().manual_seed(0)).sum((1, 2, 3)).tolist()
+    [5.0, 8.0, 5.0, 7.0]
+    """
+    batch, channels, height, width = images.shape
+    rows = _span(height, length, batch, generator).view(batch, 1, height, 1)
+    columns = _span(width, length, batch, generator).view(batch, 1, 1, width)
+    square = (rows & columns).to(images.device)
+    if fill is None:
+        return images.masked_fill(square, 0)
+    return torch.where(square, fill.to(images).view(channels, 1, 1), images)
+
+
+def _span(size: int, length: int, batch: int, generator: Generator) -> Tensor:
+    """For each of ``batch`` draws, which of ``size`` pixels the square covers: bool [B, size]."""
+    start = torch.randint(size, (batch, 1), generator=generator) - length // 2
+    pixel = torch.arange(size)
+    return (pixel >= start) & (pixel < start + length)
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Crop, flip, then cutout, each where asked.
+
+    Attributes:
+        padding: For ``random_crop``; 0 for none.
+        flip: Whether to ``random_flip``.
+        cutout: For ``cutout``, its square's side; 0 for none.
+
+    Raises:
+        ConfigError: For a negative padding or cutout.
+
+    >>> Augment()(torch.ones(2, 1, 3, 3), torch.Generator()).sum().item()
+    18.0
+    """
+
+    padding: int = 0
+    flip: bool = False
+    cutout: int = 0
+
+    def __post_init__(self) -> None:
+        for name, pixels in (("padding", self.padding), ("cutout", self.cutout)):
+            if pixels < 0:
+                raise ConfigError(f"{name}={pixels} pixels: give 0 for none, or more")
+
+    def __call__(self, images: Tensor, generator: Generator, fill: Tensor | None = None) -> Tensor:
+        """Augments [B, C, H, W]; ``fill`` [C] is what ``cutout`` leaves, 0 where None."""
+        if self.padding:
+            images = random_crop(images, self.padding, generator)
+        if self.flip:
+            images = random_flip(images, generator)
+        if self.cutout:
+            images = cutout(images, self.cutout, generator, fill)
+        return images

@@ -1,0 +1,52 @@
+"""The layers that every model here is made of: normalisation and the convolution before it."""
+
+from torch import nn
+
+from siftback.errors import ConfigError
+
+NORMS = ("batch", "group")
+MOST_GROUPS = 32
+FEWEST_CHANNELS = 4
+
+
+def groups_for(channels: int) -> int:
+    """The number of groups for ``channels``: as many as divide it, within Wu & He's bounds.
+
+    The largest divisor of ``channels`` that is at most 32 (Wu & He 2018's choice) and leaves a
+    group four channels or more: with one channel a group the layer would be instance norm,
+    which loses everything where a feature map has shrunk to a single pixel.
+
+    >>> [groups_for(channels) for channels in (1, 6, 7, 16, 64, 512)]
+    [1, 1, 1, 4, 16, 32]
+    """
+    most = min(MOST_GROUPS, max(1, channels // FEWEST_CHANNELS))
+    return next(groups for groups in range(most, 0, -1) if channels % groups == 0)
+
+
+def norm_layer(norm: str, channels: int) -> nn.Module:
+    """A normalisation layer over ``channels``.
+
+    Args:
+        norm: ``"batch"`` or ``"group"``. Batch norm couples a batch's examples; group norm keeps
+            them apart, so that a row of a batch has the gradient it would have alone.
+        channels: Number of channels.
+
+    Raises:
+        ConfigError: For any other ``norm``.
+    """
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
+    if norm == "group":
+        return nn.GroupNorm(groups_for(channels), channels)
+    raise ConfigError(f"norm={norm!r} is not known: give one of {', '.join(NORMS)}")
+
+
+def convolution(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
+    """A convolution that keeps the size (but for its stride), without bias, Kaiming-initialised.
+
+    The bias is left out because a normalisation follows; the weights are normal with variance
+    2 / (kernel^2 * outputs) (He et al. 2015, eq. 14).
+    """
+    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return layer

@@ -1,0 +1,199 @@
+"""The results page: every comparison under ``results/``, and in plain words whether it paid.
+
+Nothing on the page is typed in. It is written from the summaries, the records and the benchmarks'
+outputs that lie in the repository, and written again it says what they then say.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from siftback.lab.measures import (
+    MATCHED,
+    TRADITIONAL,
+    MeanAndSpread,
+    mean_ratio,
+    ordered_labels,
+    paired_difference,
+    same_budget,
+)
+from siftback.lab.plots import PLOT
+from siftback.lab.records import RECORDS, SUMMARY, Comparison
+from siftback.lab.table import listed, markdown, markdown_table, with_spread
+
+BENCHMARKS = "benchmarks"
+
+_HEAD = """\
+# Results
+
+Written from the records under `{results}` by `siftback results`; edit nothing here, as the next
+run of the command replaces it.
+
+**How to read it.** A selective strategy *paid* where its final test error is lower than that of
+Traditional given the same budget: the `matched` run, which has the same cost in forwards (a
+backward counted as two) and a learning-rate schedule that ends with it. In a comparison by budget
+every run has the same cost, and Traditional itself is that baseline. The mean difference over
+the seeds has to exceed its own sample standard deviation to count. That is a low bar: if nothing
+but chance were at work, two seeds would clear it in about 39 % of the cases and three in about
+23 %. Differences are in percentage points, negative where the selective run is better.
+"""
+
+
+def write_page(results_folder: Path, page_path: Path) -> None:
+    """Writes the page from every comparison and benchmark under a folder.
+
+    A folder or file that cannot be read is named as such, and the rest of the page is made.
+
+    Args:
+        results_folder: Holds a folder a comparison, and ``benchmarks/*.json``.
+        page_path: The Markdown file to write; its links are relative to where it lies.
+    """
+    folders = sorted(
+        entry
+        for entry in results_folder.iterdir()
+        if entry.is_dir() and entry.name != BENCHMARKS and not entry.name.startswith(".")
+    )
+    sources = [*folders, *sorted((results_folder / BENCHMARKS).glob("*.json"))]
+    verdicts: list[dict[str, str]] = []
+    sections = [_section(source, page_path, verdicts) for source in sources]
+    head = _HEAD.format(results=f"{results_folder.name}/")
+    overview = (
+        [f"## Where it paid, at the same budget\n\n{markdown(verdicts)}\n"] if verdicts else []
+    )
+    page_path.parent.mkdir(parents=True, exist_ok=True)
+    page_path.write_text("\n".join([head, *overview, *sections]), encoding="utf-8")
+
+
+def judgement(difference: MeanAndSpread | None) -> str:
+    """What a difference in error, selective minus same budget, says in words.
+
+    >>> judgement(MeanAndSpread(-0.5, 0.1)), judgement(MeanAndSpread(0.5, 0.1))
+    ('paid', 'did not pay')
+    >>> judgement(MeanAndSpread(-0.5, 0.6))
+    "made no difference within the seeds' spread"
+    """
+    if difference is None:
+        return "is undecided, as there is no run of the same budget"
+    if difference.spread is None:
+        return "is undecided, as one seed has no spread"
+    if abs(difference.mean) <= difference.spread:
+        return "made no difference within the seeds' spread"
+    return "paid" if difference.mean < 0 else "did not pay"
+
+
+def _section(source: Path, page_path: Path, verdicts: list[dict[str, str]]) -> str:
+    # A damaged file can fail in as many ways as there are steps in reading it.
+    try:
+        if source.suffix == ".json":
+            return _benchmark(source)
+        comparison = Comparison.read(source)
+        text = _comparison(comparison, page_path)
+        verdicts += [_verdict_row(comparison, label) for label in _selective(comparison)]
+    except OSError as error:
+        reason = f"{Path(str(error.filename)).name}: {error.strerror}"
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+    else:
+        return text
+    return f"## {source.name}\n\n**Unreadable**, and left out ({reason}).\n"
+
+
+def _comparison(comparison: Comparison, page_path: Path) -> str:
+    folder = comparison.folder
+    here = quote(Path(os.path.relpath(folder, page_path.parent)).as_posix())
+    parts = [f"## {folder.name}", _what_was_run(comparison)]
+    if comparison.runs:
+        sentences = [f"- {_sentence(comparison, label)}" for label in _selective(comparison)]
+        parts += ["\n".join(sentences) or "No selective strategy was run."]
+        parts += [markdown_table(comparison)]
+    else:
+        parts.append("No run has finished.")
+    if (folder / f"{PLOT}.png").exists():
+        parts.append(f"[![Test error of {folder.name}]({here}/{PLOT}.png)]({here}/{PLOT}.svg)")
+    parts.append(f"From [{SUMMARY}]({here}/{SUMMARY}) and [{RECORDS}]({here}/{RECORDS}).")
+    return "\n\n".join(parts) + "\n"
+
+
+def _selective(comparison: Comparison) -> list[str]:
+    groups = comparison.by_label()
+    plain = (TRADITIONAL, MATCHED)
+    return [label for label in ordered_labels(comparison) if groups[label][0].strategy not in plain]
+
+
+def _difference(comparison: Comparison, label: str) -> MeanAndSpread | None:
+    baseline = same_budget(comparison, label)
+    return paired_difference(comparison, label, baseline) if baseline else None
+
+
+def _verdict_row(comparison: Comparison, label: str) -> dict[str, str]:
+    difference = _difference(comparison, label)
+    return {
+        "comparison": comparison.folder.name,
+        "strategy": label,
+        "verdict": judgement(difference),
+        "error difference, points": with_spread(difference, sign=True) if difference else "",
+    }
+
+
+def _sentence(comparison: Comparison, label: str) -> str:
+    baseline, difference = same_budget(comparison, label), _difference(comparison, label)
+    text = f"**{label} {judgement(difference)}.**"
+    if baseline and difference:
+        text += (
+            f" Against {baseline}, Traditional of the same budget, its final test error "
+            f"differs by {with_spread(difference, sign=True)} points"
+        )
+        seconds = mean_ratio(comparison, label, baseline, "seconds_train")
+        text += f", in {seconds:.2f} times the seconds." if seconds else "."
+    return text if baseline == TRADITIONAL else text + _against_traditional(comparison, label)
+
+
+def _against_traditional(comparison: Comparison, label: str) -> str:
+    lost = paired_difference(comparison, label, TRADITIONAL)
+    cost = mean_ratio(comparison, label, TRADITIONAL, "cost_forward_units")
+    seconds = mean_ratio(comparison, label, TRADITIONAL, "seconds_train")
+    if lost is None or not cost or not seconds:
+        return ""
+    return (
+        f" Against the whole of Traditional it differs by {with_spread(lost, sign=True)} points; "
+        f"by its count of forwards and backwards it should take {cost:.2f} of the time, and it "
+        f"took {seconds:.2f} of it ({seconds / cost - 1:+.0%} on the ideal)."
+    )
+
+
+def _what_was_run(comparison: Comparison) -> str:
+    runs, arguments = comparison.runs, comparison.environment.get("arguments") or {}
+    facts = {
+        "Data": listed(run.data for run in runs),
+        "Model": listed(run.model for run in runs),
+        "Strategies": listed(run.strategy for run in runs),
+        "Epochs": f"up to {max((run.epochs for run in runs), default=0):g}",
+        "Seeds": listed(sorted(run.seed for run in runs)),
+        "Asked for": _said(arguments),
+    }
+    lines = [f"- {name}: {value}" for name, value in facts.items() if value]
+    return "\n".join([*lines, f"- Measured on: {_said(comparison.environment) or 'not recorded'}"])
+
+
+def _said(values: dict[str, Any]) -> str:
+    # An environment's arguments have a line of their own.
+    told = {name: value for name, value in values.items() if name != "arguments"}
+    facts = {name: _plain(value) for name, value in told.items() if value not in (None, [])}
+    return "; ".join(f"{name.replace('_', ' ')} {fact}" for name, fact in facts.items())
+
+
+def _benchmark(path: Path) -> str:
+    benchmark = json.loads(path.read_text(encoding="utf-8"))
+    rows = [{name: _plain(cell) for name, cell in row.items()} for row in benchmark["rows"]]
+    measured = f"Measured on: {_said(benchmark.get('environment') or {})}"
+    return f"## {benchmark['title']}\n\n{measured}\n\n{markdown(rows)}\n"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)

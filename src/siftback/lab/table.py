@@ -1,0 +1,174 @@
+"""A comparison as a table, on a terminal and in Markdown, from the same rows."""
+# ruff: noqa: RUF001 - × and – are meant.
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.table import Table
+
+from siftback.lab.measures import (
+    TABLE_1_FACTORS,
+    TRADITIONAL,
+    MeanAndSpread,
+    mean_and_spread,
+    ordered_labels,
+    speedups,
+)
+from siftback.lab.records import Comparison, RunSummary
+
+NOT_REACHED = "–"
+
+# Terminal headers by column: twelve columns fit 80 characters only under short ones. A column
+# that is not named here goes by its own name.
+_SHORT = {
+    "final error %": "final\nerror\n%",
+    "best error %": "best\nerror\n%",
+    "examples forwarded": "for-\nwarded",
+    "examples backpropagated": "back-\nprop.",
+    "seconds of training": "sec-\nonds",
+    "cost in forwards": "cost",
+} | {f"speed-up to ×{factor:g}": f"×{factor:g}" for factor in TABLE_1_FACTORS}
+
+
+def rows(comparison: Comparison) -> list[dict[str, str]]:
+    """One row a configuration, by column name, every number written as it is shown.
+
+    Errors are in percent, mean ± sample standard deviation over the seeds; the other numbers are
+    means. The columns of speed-ups (:func:`siftback.lab.measures.speedups`, in seconds) are left
+    out where there is no Traditional run to measure them by.
+    """
+    groups = comparison.by_label()
+    faster = speedups(comparison) if TRADITIONAL in groups else {}
+    table = []
+    for label in ordered_labels(comparison):
+        row = {"strategy": label} | _numbers(groups[label])
+        for factor, speedup in faster.get(label, {}).items():
+            row[f"speed-up to ×{factor:g}"] = NOT_REACHED if speedup is None else f"{speedup:.2f}"
+        table.append(row)
+    return table
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """The table that ``siftback compare`` prints; whole from 80 columns on."""
+    table = Table(
+        title=_title(comparison),
+        caption=_caption(comparison),
+        title_justify="left",
+        caption_justify="left",
+        box=box.HORIZONTALS,
+        show_edge=False,
+        padding=0,
+    )
+    body = rows(comparison)
+    for name in body[0] if body else ("No run has finished",):
+        # Only the errors may wrap, "±spread" going below the mean: no number is ever cut.
+        table.add_column(
+            _SHORT.get(name, name),
+            justify="left" if name == "strategy" else "right",
+            no_wrap="error" not in name,
+        )
+    for row in body:
+        label = textwrap.fill(row["strategy"], len(TRADITIONAL), break_long_words=False)
+        table.add_row(label, *(cell.replace("± ", "±") for cell in list(row.values())[1:]))
+    return table
+
+
+def markdown_table(comparison: Comparison) -> str:
+    """The same rows as a Markdown table, columns under their full names."""
+    return markdown(rows(comparison))
+
+
+def markdown(table: Sequence[dict[str, str]]) -> str:
+    r"""Writes rows as a Markdown table: a column a key, the first aligned left, others right.
+
+    >>> print(markdown([{"strategy": "sb 0.33", "steps": "12"}, {"strategy": "a|b"}]))
+    | strategy | steps |
+    |:---|---:|
+    | sb 0.33 | 12 |
+    | a\|b |  |
+    """
+    columns = list(dict.fromkeys(name for row in table for name in row))
+    lines = [columns, *([row.get(name, "") for name in columns] for row in table)]
+    # A bar would end its cell, and a line's end the table.
+    head, *body = (
+        "| " + " | ".join(" ".join(cell.replace("|", r"\|").split()) for cell in line) + " |"
+        for line in lines
+    )
+    rule = "|" + "|".join([":---", *["---:"] * (len(columns) - 1)]) + "|"
+    return "\n".join([head, rule, *body])
+
+
+def with_spread(value: MeanAndSpread, sign: bool = False) -> str:
+    """Writes a mean and, where several seeds give one, its spread.
+
+    >>> with_spread(MeanAndSpread(4.217, 0.104)), with_spread(MeanAndSpread(0.5, None), sign=True)
+    ('4.22 ± 0.10', '+0.50')
+    """
+    mean = f"{value.mean:+.2f}" if sign else f"{value.mean:.2f}"
+    return mean if value.spread is None else f"{mean} ± {value.spread:.2f}"
+
+
+def readable(amount: float) -> str:
+    """Writes a large number in three digits and a unit.
+
+    >>> [readable(amount) for amount in (128, 999.7, 60_000, 1_234_567, 2.5e9)]
+    ['128', '1 k', '60 k', '1.23 M', '2.5 G']
+    """
+    units = ["", " k", " M", " G", " T"]
+    while abs(amount) >= 999.5 and units[1:]:
+        amount /= 1000
+        del units[0]
+    return f"{amount:.3g}{units[0]}"
+
+
+def listed(values: Iterable[object]) -> str:
+    """Writes values once each, in order, with commas between.
+
+    >>> listed([0, 1, 0])
+    '0, 1'
+    """
+    return ", ".join(dict.fromkeys(str(value) for value in values))
+
+
+def _numbers(runs: list[RunSummary]) -> dict[str, str]:
+    def mean(name: str) -> float:
+        return mean_and_spread(getattr(run, name) for run in runs).mean
+
+    return {
+        "final error %": with_spread(mean_and_spread(run.test_error_final for run in runs)),
+        "best error %": with_spread(mean_and_spread(run.test_error_best for run in runs)),
+        "kept": f"{mean('keep_measured'):.3f}",
+        "examples forwarded": readable(mean("examples_forwarded")),
+        "examples backpropagated": readable(mean("examples_backpropped")),
+        "steps": f"{mean('steps'):.0f}",
+        "seconds of training": _seconds(mean("seconds_train")),
+        "cost in forwards": readable(mean("cost_forward_units")),
+    }
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f}" if seconds < 1000 else f"{seconds:.0f}"
+
+
+def _title(comparison: Comparison) -> str | None:
+    runs = comparison.runs
+    if not runs:
+        return None
+    models, data = listed(run.model for run in runs), listed(run.data for run in runs)
+    return f"{models} on {data}, seeds {listed(sorted(run.seed for run in runs))}"
+
+
+def _caption(comparison: Comparison) -> str | None:
+    if not comparison.runs:
+        return None
+    caption = (
+        "Test error: mean ± standard deviation over the seeds. Cost: forwards of one example, "
+        "a backward counted as two."
+    )
+    if TRADITIONAL not in comparison.by_label():
+        return caption
+    return caption + (
+        " ×1.1, ×1.2, ×1.4: how many times sooner than Traditional, in seconds, the run was at "
+        f"this multiple of Traditional's final error ({NOT_REACHED}: not in every seed)."
+    )

@@ -1,0 +1,253 @@
+"""One run: a model trained from its seed to its length, tested on the way."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from siftback import SelectiveLoader, Stats
+from siftback.lab import models, strategies
+from siftback.lab.data import ImageData
+from siftback.lab.progress import Reporter
+from siftback.lab.rates import RATES
+from siftback.lab.records import Evaluation, RecordWriter, RunSummary
+from siftback.lab.settings import Run, Settings, resolve_device
+from siftback.lab.stream import BatchStream, test_batches
+
+TEST_BATCH = 500
+
+# Costs of one example, in forwards: the unit of every budget and of `cost_forward_units`.
+FORWARD, BACKWARD = 1, 2
+
+
+def train(
+    run: Run, settings: Settings, data: ImageData, record: RecordWriter, reporter: Reporter
+) -> tuple[RunSummary, nn.Module]:
+    """Trains and tests one model.
+
+    Args:
+        run: Which run.
+        settings: What it shares with the others of its comparison.
+        data: The data set of ``settings``.
+        record: Gets each evaluation as it is made, and the summary at the end.
+        reporter: Is told how far the run has come.
+
+    Returns:
+        The summary, and the trained model.
+    """
+    training = _Training(run, settings, data)
+    evaluations: list[Evaluation] = []
+    for evaluation in training.evaluations(reporter):
+        record.evaluation(evaluation)
+        reporter.evaluation(evaluation)
+        evaluations.append(evaluation)
+    summary = training.summary(evaluations)
+    record.end(summary)
+    return summary, training.model
+
+
+class _Training:
+    """A run's model, optimizer, source of batches, tally of examples and clock."""
+
+    def __init__(self, run: Run, settings: Settings, data: ImageData) -> None:
+        self.run, self.settings, self.data = run, settings, data
+        self.device = resolve_device(settings.device)
+        # The one place that seeds: equal weights and dropout for every strategy of a seed.
+        torch.manual_seed(run.seed)
+        self.model = models.build(
+            settings.model,
+            width=settings.width,
+            classes=data.classes,
+            channels=data.train_images.shape[1],
+            norm=settings.norm,
+        )
+        self.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(),
+            lr=settings.lr,
+            momentum=settings.momentum,
+            nesterov=settings.momentum > 0,
+            weight_decay=settings.weight_decay,
+        )
+        augment = replace(data.augmentation, cutout=settings.cutout)
+        self.stream = BatchStream(data, settings.batch_size, run.seed, augment, self.device)
+        self.epoch_examples = self.stream.batch_size * len(self.stream)
+        self.stats = Stats()
+        self.source = self._selective() if strategies.find(run.strategy).selects else None
+        self.clock = _Clock(self.device)
+        self.steps = 0
+        self._losses = torch.zeros((), device=self.device)  # summed since the last evaluation
+        self._trained = 0
+
+    def evaluations(self, reporter: Reporter) -> Iterator[Evaluation]:
+        """Trains; yields an evaluation whenever one is due, and one at the end."""
+        wanted = self.settings.evaluations or max(1, round(self.settings.length))
+        made, before = 0, 0.0
+        self.clock.start()
+        for images, labels in self._batches():
+            # The rate of a step is that of the middle of the share of training it stands for.
+            self._step(images, labels, RATES[self.settings.rate]((before + self.done) / 2))
+            before = self.done
+            reporter.update(before)
+            if int(before * wanted) > made:
+                made = int(before * wanted)
+                yield self._evaluate()
+        if self._trained:
+            yield self._evaluate()
+
+    @property
+    def cost(self) -> float:
+        """Cost so far in forwards of one example."""
+        return FORWARD * self.stats.forwards + BACKWARD * self.stats.backwards
+
+    @property
+    def done(self) -> float:
+        """Share of the training done, in [0, 1]: of its cost or of its source examples."""
+        if self.run.cost_budget is not None:
+            share = self.cost / self.run.cost_budget
+        elif self.settings.budget is not None:
+            whole = (FORWARD + BACKWARD) * self.epoch_examples * self.settings.budget
+            share = self.cost / whole
+        else:
+            share = self.stats.seen / (self.epoch_examples * self.settings.length)
+        return min(share, 1.0)
+
+    def summary(self, evaluations: list[Evaluation]) -> RunSummary:
+        """The run's entry in ``summary.json``."""
+        errors = [evaluation.test_error for evaluation in evaluations]
+        return RunSummary(
+            strategy=self.run.strategy,
+            matched_to=self.run.matched_to,
+            seed=self.run.seed,
+            data=self.data.name,
+            model=self.settings.model_name,
+            keep_asked=self.run.keep,
+            keep_measured=self.stats.kept_share,
+            epochs=self.stats.seen / self.epoch_examples,
+            steps=self.steps,
+            examples_forwarded=self.stats.forwards,
+            examples_backpropped=self.stats.backwards,
+            seconds_train=self.clock.seconds,
+            seconds_selection=self.stats.seconds_selection,
+            cost_forward_units=self.cost,
+            test_error_final=errors[-1],
+            test_error_best=min(errors),
+            record=self.run.record,
+        )
+
+    def _selective(self) -> SelectiveLoader:
+        """The stream, with the strategy's selector between it and training."""
+        selector = strategies.find(self.run.strategy).selector
+        assert selector is not None
+        loader = SelectiveLoader(
+            self.stream,
+            self.model,
+            F.cross_entropy,
+            selector=selector(self.run.keep, self.settings.history),
+            drop_last="carry",  # all batches full, and nothing kept is lost between epochs
+            autocast=self.settings.autocast,
+            seed=self.run.seed,
+        )
+        self.stats = loader.stats
+        return loader
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Training batches, epoch after epoch, until the training is done."""
+        epoch = 0
+        while self.done < 1:
+            if self.source is not None:
+                self.source.set_epoch(epoch)
+            else:
+                self.stream.set_epoch(epoch)
+            for batch in self._plain() if self.source is None else self.source:
+                yield batch
+                if self.done >= 1:
+                    return
+            epoch += 1
+
+    def _plain(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The stream as it is, its examples counted as the loader would."""
+        for images, labels in self.stream:
+            self.stats.seen += len(labels)
+            self.stats.released += len(labels)
+            yield images, labels
+
+    def _step(self, images: Tensor, labels: Tensor, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.lr * rate
+        with self._casting():
+            loss = F.cross_entropy(self.model(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.steps += 1
+        self._losses += loss.detach() * len(labels)
+        self._trained += len(labels)
+
+    def _evaluate(self) -> Evaluation:
+        with self.clock.paused():
+            test_loss, test_error = self._test()
+            train_loss = float(self._losses) / self._trained
+            self._losses.zero_()
+            self._trained = 0
+        return Evaluation(
+            epoch=self.stats.seen / self.epoch_examples,
+            examples=self.stats.seen,
+            steps=self.steps,
+            seconds=self.clock.seconds,
+            cost=self.cost,
+            train_loss=train_loss,
+            test_loss=test_loss,
+            test_error=test_error,
+        )
+
+    @torch.no_grad()
+    def _test(self) -> tuple[float, float]:
+        """Mean loss and error in percent over the test set."""
+        self.model.eval()
+        loss = torch.zeros((), device=self.device)
+        wrong = torch.zeros((), dtype=torch.int64, device=self.device)
+        for images, labels in test_batches(self.data, TEST_BATCH, self.device):
+            with self._casting():
+                logits = self.model(images).float()
+            loss += F.cross_entropy(logits, labels, reduction="sum")
+            wrong += (logits.argmax(1) != labels).sum()
+        self.model.train()
+        count = len(self.data.test_labels)
+        return float(loss) / count, 100 * float(wrong) / count
+
+    def _casting(self) -> torch.autocast:
+        dtype = self.settings.autocast
+        return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
+
+
+class _Clock:
+    """Seconds of training: runs from its start, except while paused."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before = 0.0
+        self._since: float | None = None
+
+    def start(self) -> None:
+        self._since = self._now()
+
+    @property
+    def seconds(self) -> float:
+        running = 0.0 if self._since is None else self._now() - self._since
+        return self._before + running
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self._before, self._since = self.seconds, None
+        yield
+        self.start()
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # work that is queued is work to be timed
+        return time.perf_counter()

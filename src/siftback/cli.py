@@ -207,7 +207,9 @@ def main() -> None:
     try:
         app()
     except SiftbackError as error:
-        Console(stderr=True).print(f"error: {error}", markup=False, highlight=False, style="red")
+        Console(stderr=True, soft_wrap=True).print(
+            f"error: {error}", markup=False, highlight=False, style="red"
+        )
         sys.exit(2)
 
 

@@ -129,7 +129,8 @@ class SelectiveLoader:
         self._on_nonfinite = on_nonfinite
         self._generator = torch.Generator().manual_seed(seed)
         self._position = 0  # batches of the wrapped loader done in this epoch
-        self._order: Tensor | None = None  # the wrapped loader's generator as the epoch began
+        # The states of the generators that order the wrapped loader, as the epoch began.
+        self._order: list[Tensor] = []
         self._resumed = False
         self._weights = torch.empty(0)
         self._weights_read = False
@@ -208,8 +209,10 @@ class SelectiveLoader:
 
         Where the wrapped loader has a state of its own it is saved too. Otherwise the batches
         done are read again and skipped on resuming, which gives the same examples where the
-        wrapped loader repeats its order: one without shuffling, one with a ``generator``, or
-        one whose order follows `set_epoch`.
+        wrapped loader repeats its order: one without shuffling, one that shuffles by a
+        ``generator``, by its sampler's or by PyTorch's global one, or one whose order follows
+        `set_epoch`. The global generator is put back after that; between epochs its state is
+        the training loop's own to save.
         """
         former = None if self._former is None else self._former.state_dict()
         return {
@@ -217,11 +220,11 @@ class SelectiveLoader:
             "epoch": self.epoch,
             "position": self._position,
             "stats": asdict(self.stats),
-            "selector": self.selector.state_dict(),
+            "selector": {type(self.selector).__name__: self.selector.state_dict()},
             "former": former,
             "drop_last": self._drop_last,
             "generator": self._generator.get_state(),
-            "order": self._order_to_resume(),
+            "order": self._order if self._position else _states(self.loader),
             "source": cast(Any, self.loader).state_dict() if _is_stateful(self.loader) else None,
         }
 
@@ -250,8 +253,16 @@ class SelectiveLoader:
                 f"{'with' if state['source'] is not None else 'without'} a state_dict, and this "
                 f"{type(self.loader).__name__} is the other kind: wrap the same kind of loader"
             )
-        self.selector.load_state_dict(state["selector"])
-        if state["former"] is not None:
+        ((kind, selector),) = state["selector"].items()
+        if kind != type(self.selector).__name__:
+            raise StateError(
+                f"the state was saved with the selector {kind}, and this loader has a "
+                f"{type(self.selector).__name__}: build it with the same selector"
+            )
+        self.selector.load_state_dict(selector)
+        if state["former"] is None:
+            self._former = None
+        else:
             self._former = self._former or BatchFormer(
                 state["former"]["batch_size"], self._drop_last
             )
@@ -260,32 +271,29 @@ class SelectiveLoader:
         self.stats = Stats(**state["stats"])
         self._generator.set_state(state["generator"])
         self._order = state["order"]
+        for generator, order in zip(_generators(self.loader), self._order[:-1], strict=True):
+            generator.set_state(order)
         if state["source"] is not None:
             cast(Any, self.loader).load_state_dict(state["source"])
         self._resumed = True
 
-    def _order_to_resume(self) -> Tensor | None:
-        generator = getattr(self.loader, "generator", None)
-        if self._position or not isinstance(generator, torch.Generator):
-            return self._order
-        return generator.get_state()  # between epochs: what the next one begins with
-
     def _source(self) -> Iterator[Any]:
         """The wrapped loader's batches of this epoch, from the current position on."""
-        generator = getattr(self.loader, "generator", None)
-        if self._resumed:
-            if isinstance(generator, torch.Generator) and self._order is not None:
-                generator.set_state(self._order)
-        else:
+        if not self._resumed:
             self._position = 0
             if self._former is not None:
                 self._former.abandon()  # an epoch that was broken off begins anew
-        if isinstance(generator, torch.Generator):
-            self._order = generator.get_state()
-        batches = iter(self.loader)
-        if self._resumed and not _is_stateful(self.loader):
-            for _ in range(self._position):
-                next(batches, None)
+        within = self._position > 0
+        # What orders an epoch was drawn as it began, from the global generator too. Drawing it
+        # again must not move that one.
+        with torch.random.fork_rng([], enabled=within):
+            if within:
+                torch.set_rng_state(self._order[-1])
+            self._order = _states(self.loader)
+            batches = iter(self.loader)
+            if within and not _is_stateful(self.loader):
+                for _ in range(self._position):
+                    next(batches, None)
         self._resumed = False
         return batches
 
@@ -356,6 +364,18 @@ class SelectiveLoader:
         batch, self._weights = pooled
         self.stats.released += len(self._weights)
         return batch
+
+
+def _generators(loader: object) -> list[torch.Generator]:
+    """A loader's own generators, which its order may come from."""
+    owners = (loader, getattr(loader, "sampler", None))
+    found = [getattr(owner, "generator", None) for owner in owners]
+    return [generator for generator in found if isinstance(generator, torch.Generator)]
+
+
+def _states(loader: object) -> list[Tensor]:
+    """The states of all generators that a loader's order may come from, the global one last."""
+    return [*(generator.get_state() for generator in _generators(loader)), torch.get_rng_state()]
 
 
 def _is_stateful(loader: object) -> bool:

@@ -60,9 +60,7 @@ def take(batch: Any, rows: Tensor) -> Any:
         if isinstance(part, Tensor):
             if part.device not in on_device:
                 on_device[part.device] = rows.to(part.device)
-            index = on_device[part.device]
-            # `index_select` is faster, indexing keeps channels_last and other layouts.
-            return part.index_select(0, index) if part.is_contiguous() else part[index]
+            return _take_rows(part, on_device[part.device])
         # A host round trip, paid once and only by batches with parts outside of tensors.
         if not on_host:
             on_host.extend(rows.tolist())
@@ -71,6 +69,18 @@ def take(batch: Any, rows: Tensor) -> Any:
         return type(part)(part[row] for row in on_host)
 
     return _map(rows_of, batch)
+
+
+def _take_rows(part: Tensor, rows: Tensor) -> Tensor:
+    """Rows in the memory layout that the tensor has, so that a model computes as with the whole."""
+    dense = part.stride(0) == part[0].numel() if len(part) else False
+    if not dense or part.requires_grad:
+        return part[rows]
+    # Several times faster than indexing where the layout is channels_last.
+    taken = torch.empty_strided(
+        (len(rows), *part.shape[1:]), part.stride(), dtype=part.dtype, device=part.device
+    )
+    return torch.index_select(part, 0, rows, out=taken)
 
 
 def split(batch: Any, at: int) -> tuple[Any, Any]:

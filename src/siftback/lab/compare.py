@@ -14,6 +14,7 @@ from siftback.lab.environment import environment
 from siftback.lab.progress import Reporter
 from siftback.lab.records import RECORDS, SUMMARY, Comparison, RecordWriter, RunSummary
 from siftback.lab.settings import Run, Settings, resolve_device
+from siftback.lab.stream import BatchStream
 from siftback.lab.train import train
 
 Existing = Literal["refuse", "overwrite", "resume"]
@@ -91,9 +92,11 @@ def compare(
         ConfigError: Where the folder holds a comparison and ``existing`` does not allow it, or
             one to resume was made with other settings.
     """
-    resolve_device(plan.settings.device)
+    settings = plan.settings
+    resolve_device(settings.device)
+    data = load(settings.data, settings.train_limit)
+    BatchStream(data, settings.batch_size, seed=0)  # a size that does not fit is told here
     comparison = _open(plan, folder, existing)
-    data = load(plan.settings.data, plan.settings.train_limit)
     finished = {_key(summary): summary for summary in comparison.runs}
     runs = plan.runs()
     for number, run in enumerate(runs, start=1):
@@ -103,7 +106,7 @@ def compare(
             origin = Run(run.matched_to, run.keep, run.seed)
             run = _with_budget(run, finished[origin.key].cost_forward_units)
         reporter.start(run, number, len(runs))
-        summary, model = _train(run, plan.settings, data, folder, reporter)
+        summary, model = _train(run, settings, data, folder, reporter)
         finished[run.key] = summary
         comparison.runs.append(summary)
         comparison.write()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from siftback import ConfigError
 from siftback.lab.measures import (
     MATCHED,
     TRADITIONAL,
@@ -49,7 +50,12 @@ def write_page(results_folder: Path, page_path: Path) -> None:
     Args:
         results_folder: Holds a folder a comparison, and ``benchmarks/*.json``.
         page_path: The Markdown file to write; its links are relative to where it lies.
+
+    Raises:
+        ConfigError: Where there is no such folder.
     """
+    if not results_folder.is_dir():
+        raise ConfigError(f"{results_folder} is no folder: give one that holds comparisons")
     folders = sorted(
         entry
         for entry in results_folder.iterdir()

@@ -56,7 +56,7 @@ def test_weights_follow_the_global_seed(name):
     assert all(torch.equal(*pair) for pair in zip(weights(), weights(), strict=True))
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("resnet18", 11_173_962), ("cnn", 72_954)])
+@pytest.mark.parametrize(("name", "parameters"), [("resnet18", 11_173_962), ("cnn", 18_626)])
 def test_parameter_count_at_default_width(name, parameters):
     model = build(name, classes=10, channels=3)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters

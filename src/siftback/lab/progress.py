@@ -69,7 +69,6 @@ class Terminal:
         self._said = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,6 +76,7 @@ class Terminal:
 
     def start(self, run: Run, number: int, of: int) -> None:
         """See `Reporter`."""
+        self._bars.start()  # not before a run begins, as loading data has a bar of its own
         self._position = f"[{number}/{of}] {run.name}"
         if self._task is not None:
             self._bars.remove_task(self._task)

@@ -47,7 +47,7 @@ class BatchFormer:
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.dropped = 0
-        self._pool: deque[Any] = deque()
+        self._pool: deque[tuple[Any, int]] = deque()  # batches, and their sizes
         self._pooled = 0
 
     def __len__(self) -> int:
@@ -67,7 +67,7 @@ class BatchFormer:
             batch = tree.take(batch, rows)
         added = tree.size(batch)
         if added:
-            self._pool.append(batch)
+            self._pool.append((batch, added))
             self._pooled += added
 
     def full_batches(self) -> Iterator[Any]:
@@ -95,27 +95,29 @@ class BatchFormer:
     def state_dict(self) -> dict[str, Any]:
         """A copy of the pooled examples, as one batch."""
         # A copy, as training may change in place what is released after this.
-        pooled = tree.clone(tree.concatenate(list(self._pool))) if self._pool else None
-        return {"batch_size": self.batch_size, "pool": pooled, "dropped": self.dropped}
+        pooled = [batch for batch, _ in self._pool]
+        pool = tree.clone(tree.concatenate(pooled)) if pooled else None
+        return {"batch_size": self.batch_size, "pool": pool, "dropped": self.dropped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes up another former's pool; its batch size may differ."""
-        self._pool = deque([] if state["pool"] is None else [tree.clone(state["pool"])])
-        self._pooled = tree.size(state["pool"]) if self._pool else 0
+        self._pool.clear()
+        self._pooled = 0
+        if state["pool"] is not None:
+            self.add(tree.clone(state["pool"]))
         self.dropped = state["dropped"]
 
     def _release(self, count: int) -> Any:
         self._pooled -= count
         taken: list[Any] = []
         while count:
-            batch = self._pool.popleft()
-            held = tree.size(batch)
+            batch, held = self._pool.popleft()
             if held > count:
                 batch, rest = tree.split(batch, count)
                 # What stays is copied, so that it does not hold the memory of what goes. What
                 # the next batch takes at once need not be.
                 stays = self._pooled < self.batch_size
-                self._pool.appendleft(tree.clone(rest) if stays else rest)
+                self._pool.appendleft((tree.clone(rest) if stays else rest, held - count))
                 held = count
             taken.append(batch)
             count -= held

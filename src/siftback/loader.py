@@ -110,6 +110,8 @@ class SelectiveLoader:
             raise ConfigError("both a selector and keep or beta given: give one of them")
         if on_nonfinite not in ("error", "keep", "drop"):
             raise ConfigError(f'on_nonfinite={on_nonfinite!r}: give "error", "keep" or "drop"')
+        if epochs is not None and not epochs > 0:
+            raise ConfigError(f"epochs={epochs!r}: give the number of epochs, more than 0")
         if batch_size is None:
             batch_size = getattr(loader, "batch_size", None)
         if drop_last is None:
@@ -173,7 +175,7 @@ class SelectiveLoader:
     def epochs_done(self) -> float:
         """Epochs of source examples done, with the fraction of the current one where known."""
         try:
-            share = self._position / len(cast(Any, self.loader))
+            share = self._position / max(len(cast(Any, self.loader)), 1)
         except TypeError:  # an iterable without a length
             share = 0.0
         return self.epoch + min(share, 1.0)
@@ -283,6 +285,7 @@ class SelectiveLoader:
             self._position = 0
             if self._former is not None:
                 self._former.abandon()  # an epoch that was broken off begins anew
+                self.stats.dropped = self._former.dropped
         within = self._position > 0
         # What orders an epoch was drawn as it began, from the global generator too. Drawing it
         # again must not move that one.

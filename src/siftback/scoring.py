@@ -1,7 +1,8 @@
 """The selection pass: losses of a batch from a model that must not notice."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import repeat
 from typing import Any, Literal
 
 import torch
@@ -24,7 +25,8 @@ class Fresh:
     Args:
         losses: ``losses(model, batch) -> Tensor[N]``.
         mode: The mode the model is in during the pass. "eval" is the default; "train" scores
-            with dropout and the batch's own statistics, as training will see it.
+            with dropout and the batch's own statistics, as training will see it: modules of a
+            training model that are in eval mode, such as a frozen BatchNorm, stay so.
         autocast: The type to compute in, such as ``torch.bfloat16``; None leaves it as it is.
 
     Raises:
@@ -91,22 +93,42 @@ def _device_of(model: nn.Module, batch: Any) -> torch.device:
 @contextmanager
 def _untouched(model: nn.Module, mode: Mode, device: torch.device) -> Iterator[None]:
     """Puts the model in a mode, and everything back as it was."""
-    modules = list(model.modules())
+    modules = _modules(model)
     modes = [module.training for module in modules]
-    buffers = [dict(module._buffers) for module in modules]  # which a module may replace
+    # A module may replace a buffer on the way.
+    buffers = [(module, dict(module._buffers)) for module in modules if module._buffers]
     # In eval mode no module of torch writes into a buffer; in train mode BatchNorm does.
     values = [(b, b.clone()) for b in model.buffers()] if mode == "train" else []
     try:
         # The CPU's generator is always forked; its default, every GPU's, would cost time.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            model.train(mode == "train")
+            if mode == "eval" or not model.training:
+                _set_modes(modules, repeat(mode == "train"))
             yield
     finally:
-        for module, training, owned in zip(modules, modes, buffers, strict=True):
-            module.training = training
+        _set_modes(modules, modes)
+        for module, owned in buffers:
             module._buffers.update(owned)
         for buffer, value in values:
             buffer.copy_(value)
         if torch.is_autocast_enabled(device.type):
             # Weights that were cast without gradients must not be found by training.
             torch.clear_autocast_cache()
+
+
+def _modules(model: nn.Module) -> list[nn.Module]:
+    """What ``model.modules()`` gives, in a fraction of its time: it builds no names."""
+    found, seen = [model], {model}
+    for module in found:  # which grows on the way
+        for child in module._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                found.append(child)
+    return found
+
+
+def _set_modes(modules: list[nn.Module], modes: Iterable[bool]) -> None:
+    # Not by `train()`, which some modules override to merge weights; and past their `__setattr__`,
+    # which is slow.
+    for module, mode in zip(modules, modes, strict=False):
+        module.__dict__["training"] = mode

@@ -13,7 +13,8 @@ class Stats:
         kept: Those that it kept.
         scored: Examples forwarded by selection passes.
         released: Examples given to training.
-        dropped: Kept examples that ``drop_last=True`` dropped at the ends of epochs.
+        dropped: Kept examples that ``drop_last=True`` dropped at the ends of epochs, and those
+            that were left of epochs that were broken off.
         nonfinite: Examples whose loss was not finite.
         seconds_selection: Seconds in selection, its forward passes included. On an accelerator
             this counts waiting for work that was queued before.

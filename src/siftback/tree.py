@@ -19,6 +19,7 @@ from torch import Tensor
 from siftback.errors import BatchError
 
 _VALUES = (str, bytes, bool, int, float)
+_ARRAYS = (Tensor, np.ndarray)
 
 
 def size(batch: Any) -> int:
@@ -145,7 +146,7 @@ def _is_named_tuple(part: Any) -> bool:
 
 
 def _is_part(batch: Any) -> bool:
-    return isinstance(batch, Tensor | np.ndarray) or _is_values(batch)
+    return isinstance(batch, _ARRAYS) or _is_values(batch)
 
 
 def _children(batch: Any) -> dict[str, Any] | None:
@@ -232,12 +233,14 @@ def _join(*parts: Any) -> Any:
 
 
 def _length(part: Any, path: str) -> int:
-    if isinstance(part, Tensor | np.ndarray) and part.ndim == 0:
+    if not isinstance(part, _ARRAYS):
+        return len(part)
+    if part.ndim == 0:
         raise BatchError(f"{path} is {_describe(part)} without rows; give it a row per example")
-    return len(part)
+    return int(part.shape[0])
 
 
 def _describe(value: Any) -> str:
-    if isinstance(value, Tensor | np.ndarray):
+    if isinstance(value, _ARRAYS):
         return f"{type(value).__name__}{list(value.shape)}"
     return f"a {type(value).__name__}"

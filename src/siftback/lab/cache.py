@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from siftback.errors import ConfigError
+from siftback import ConfigError
 
 FORMAT = 1
 

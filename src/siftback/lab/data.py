@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback.errors import ConfigError
+from siftback import ConfigError
 from siftback.lab import parquet
 from siftback.lab.augment import Augment
 from siftback.lab.cache import cached

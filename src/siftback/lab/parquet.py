@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from siftback.errors import ConfigError
+from siftback import ConfigError
 
 SPLITS = ("train", "test")
 PROJECT = Path(__file__).parents[3]

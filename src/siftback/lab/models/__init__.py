@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from siftback.errors import ConfigError
+from siftback import ConfigError
 from siftback.lab.models.cnn import Cnn
 from siftback.lab.models.resnet import ResNet18
 

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from siftback.errors import ConfigError
+from siftback import ConfigError
 
 NORMS = ("batch", "group")
 MOST_GROUPS = 32

@@ -1,0 +1,79 @@
+"""Algorithms 1 and 2 of Jiang et al. 2019 as the paper prints them: slow, obvious, one by one.
+
+The fast paths of the library are compared with these.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from scipy.integrate import quad
+from scipy.stats import percentileofscore
+
+Chance = Callable[[Sequence[float], float, float], float]
+"""``(history, loss, beta) -> P``."""
+
+
+def percentile(history: Sequence[float], loss: float) -> float:
+    """Share of the history below the loss, ties at mid-rank."""
+    return float(percentileofscore(list(history), loss, kind="mean")) / 100
+
+
+def mid_rank_chance(history: Sequence[float], loss: float, beta: float) -> float:
+    """Eq. 1 as printed: ``percentile ** beta``."""
+    return percentile(history, loss) ** beta
+
+
+def shared_chance(history: Sequence[float], loss: float, beta: float) -> float:
+    """Eq. 1 in the mean over all percentiles that the loss shares with those equal to it."""
+    below = sum(seen < loss for seen in history) / len(history)
+    up_to = sum(seen <= loss for seen in history) / len(history)
+    area, _ = quad(lambda share: share**beta, below, up_to)
+    return area / (up_to - below)
+
+
+def one_at_a_time(
+    losses: Iterable[float], history: deque[float], beta: float, chance: Chance = mid_rank_chance
+) -> list[float]:
+    """Algorithm 2: each loss joins the history, then is ranked in it."""
+    chances = []
+    for loss in losses:
+        history.append(loss)
+        chances.append(chance(history, loss, beta))
+    return chances
+
+
+def batch_first(
+    losses: Sequence[float], history: deque[float], beta: float, chance: Chance = mid_rank_chance
+) -> list[float]:
+    """Algorithm 2 where the whole batch joins the history before any of its losses is ranked.
+
+    A batch larger than the history is ranked among itself.
+    """
+    joined = [*history, *losses][-max(history.maxlen or 0, len(losses)) :]
+    history.extend(losses)
+    return [chance(joined, loss, beta) for loss in losses]
+
+
+def algorithm_1(
+    batches: Iterable[tuple[Sequence[int], Sequence[float]]],
+    probabilities: Callable[[Sequence[float]], list[float]],
+    choose: Callable[[float], bool],
+    size: int,
+) -> tuple[list[list[int]], list[int]]:
+    """Algorithm 1: the batches that are trained on, and what is left in the pool.
+
+    Args:
+        batches: Examples and their losses, in the order of ``data.getBatches``.
+        probabilities: Algorithm 2 for the losses of a batch.
+        choose: Whether an example of this probability is chosen.
+        size: Examples per trained batch, ``bSize``.
+    """
+    trained, batch_bp = [], []
+    for examples, losses in batches:
+        for example, prob in zip(examples, probabilities(losses), strict=True):
+            if choose(prob):
+                batch_bp.append(example)
+            if len(batch_bp) == size:
+                trained.append(batch_bp)
+                batch_bp = []
+    return trained, batch_bp

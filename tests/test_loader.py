@@ -1,0 +1,223 @@
+"""The loader against the plain loop and against Algorithm 1."""
+
+from collections import deque
+from dataclasses import asdict
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, DistributedSampler
+
+from reference import algorithm_1, batch_first, one_at_a_time, shared_chance
+from siftback import All, ConfigError, Percentile, Schedule, SelectiveLoader, Uniform
+from toys import assert_same, dataset, given_losses, network, numbered, shuffled, train
+
+KEEP_ALL = {
+    "keep": {"keep": 1},
+    "beta": {"beta": 0},
+    "scored in train mode": {"keep": 1, "mode": "train"},
+    "scored in bfloat16": {"keep": 1, "autocast": torch.bfloat16},
+    "selector": {"selector": All()},
+    "schedule off": {"keep": 0.1, "schedule": Schedule(start=3)},
+    "schedule off in shares": {"keep": 0.1, "schedule": Schedule(warmup=1.0), "epochs": 3},
+}
+
+
+@pytest.mark.parametrize("arguments", KEEP_ALL.values(), ids=KEEP_ALL)
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_keeping_all_is_the_plain_loop_bit_for_bit(arguments, drop_last):
+    plain, selective = network(), network()
+    torch.manual_seed(1)
+    batches = train(shuffled(drop_last=drop_last), plain)
+    torch.manual_seed(1)
+    loader = SelectiveLoader(
+        shuffled(drop_last=drop_last), selective, nn.CrossEntropyLoss(), **arguments
+    )
+    assert_same(train(loader, selective), batches)
+    assert_same(selective.state_dict(), plain.state_dict())
+
+
+@settings(max_examples=20)
+@given(
+    count=st.integers(12, 40),
+    batch_size=st.integers(1, 12),
+    keep=st.sampled_from([1.0, 0.5]),
+    drop_last=st.booleans(),
+    mode=st.sampled_from(["eval", "train"]),
+)
+def test_selection_shows_in_nothing_but_the_batches(count, batch_size, keep, drop_last, mode):
+    # Weights are those of a plain loop over the batches that the loader gave, and for keep=1
+    # these are the batches of the wrapped loader.
+    source = partial(shuffled, count, batch_size, drop_last=drop_last)
+    selective, plain = network(), network()
+    torch.manual_seed(1)
+    loader = SelectiveLoader(source(), selective, F.cross_entropy, keep=keep, mode=mode)
+    given = train(loader, selective, epochs=2)
+    batches = given
+    if keep == 1:
+        wrapped = source()
+        batches = [*wrapped, *wrapped]
+        assert_same(given, batches)
+    torch.manual_seed(1)
+    iter(source()), iter(source())  # draws a seed from the global generator, as each epoch does
+    train(batches, plain, epochs=1)
+    assert_same(selective.state_dict(), plain.state_dict())
+
+
+ALGORITHM_1 = {
+    "one at a time": (1, 8, 0.4, 20),
+    "batch of its own size": (8, 8, 1 / 3, 1024),
+    "short history": (8, 8, 0.5, 5),
+    "larger selection batch": (32, 8, 0.5, 40),
+    "smaller selection batch": (3, 8, 0.5, 40),
+    "sizes without a common measure": (7, 5, 0.9, 16),
+    "selective": (16, 4, 0.05, 64),
+}
+
+
+@pytest.mark.parametrize(
+    ("selection_batch", "batch_size", "keep", "size"), ALGORITHM_1.values(), ids=ALGORITHM_1
+)
+@pytest.mark.parametrize("drop_last", [False, True, "carry"])
+def test_selections_are_those_of_algorithm_1(selection_batch, batch_size, keep, size, drop_last):
+    losses = torch.randn(100, generator=torch.Generator().manual_seed(2)).exp().round(decimals=1)
+    source = numbered(losses, selection_batch)
+    loader = SelectiveLoader(
+        source, nn.Identity(), losses=given_losses, keep=keep, history=size,
+        batch_size=batch_size, drop_last=drop_last, seed=5,
+    )  # fmt: skip
+
+    draws, history = torch.Generator().manual_seed(5), deque(maxlen=size)
+    algorithm_2 = one_at_a_time if selection_batch == 1 else batch_first
+
+    def probabilities(losses):
+        drawn.extend(torch.rand(len(losses), generator=draws).tolist())
+        return algorithm_2(losses, history, 1 / keep - 1, shared_chance)
+
+    drawn, carried = deque(), []
+    for _ in range(3):
+        batches = [(batch["number"].tolist(), batch["loss"].tolist()) for batch in source]
+        # What was carried over is as if it had been chosen for certain.
+        trained, rest = algorithm_1(
+            [(carried, [None] * len(carried)), *batches],
+            lambda losses: [1.0] * len(losses) if None in losses else probabilities(losses),
+            lambda prob: prob == 1.0 or drawn.popleft() < prob,
+            batch_size,
+        )
+        carried = rest if drop_last == "carry" else []
+        expected = [*trained, rest] if rest and drop_last is False else trained
+        assert [batch["number"].tolist() for batch in loader] == expected
+    assert loader.stats.kept == loader.stats.released + loader.stats.dropped + len(carried)
+
+
+@settings(max_examples=10)
+@given(keep=st.floats(0.02, 1.0), kind=st.sampled_from([Percentile, Uniform]), ties=st.booleans())
+def test_kept_share_converges_to_keep(keep, kind, ties):
+    losses = torch.rand(20_000, generator=torch.Generator().manual_seed(7))
+    source = numbered(losses.round(decimals=1) if ties else losses, 128)
+    loader = SelectiveLoader(
+        source, nn.Identity(), losses=given_losses, selector=kind(keep=keep), batch_size=32
+    )
+    released = sum(len(batch["number"]) for batch in loader)
+    assert released == loader.stats.kept
+    deviation = (keep * (1 - keep) / len(losses)) ** 0.5
+    assert abs(loader.stats.kept_share - keep) <= 4 * deviation
+
+
+@pytest.mark.parametrize("keep", [1 / 3, 1.0])
+@pytest.mark.parametrize(
+    ("source", "batch_size", "size"),
+    [
+        (shuffled(64, 16), None, 16),
+        (shuffled(64, 16), 4, 4),
+        (shuffled(64, 16), 40, 40),
+        (list(shuffled(64, 16)), None, 16),
+        (DataLoader(dataset(64), batch_sampler=[range(10), range(10, 64)]), None, 10),
+    ],
+    ids=["wrapped", "smaller", "larger", "first of a list", "first of a batch sampler"],
+)
+def test_batch_size_is_as_asked_or_that_of_the_wrapped_loader(source, batch_size, size, keep):
+    loader = SelectiveLoader(source, network(), F.cross_entropy, keep=keep, batch_size=batch_size)
+    sizes = [len(inputs) for inputs, _ in loader]
+    assert sizes[:-1] == [size] * (len(sizes) - 1)
+    assert 0 < sizes[-1] <= size
+    assert sum(sizes) == loader.stats.kept
+
+
+def test_what_was_done_is_counted():
+    model = network()
+    loader = SelectiveLoader(
+        shuffled(44, 8), model, F.cross_entropy, keep=0.5, drop_last=True, batch_size=6,
+        schedule=Schedule(warmup=1), epochs=3,
+    )  # fmt: skip
+    released = len(train(loader, model, epochs=3)) * 6
+    stats = loader.stats
+    assert stats.seconds_selection > 0
+    assert asdict(stats) == {
+        "seen": 3 * 44,
+        "considered": 2 * 44,
+        "kept": 44 * 2 * stats.kept_share,
+        "scored": 2 * 44,
+        "released": released,
+        "dropped": 44 + stats.kept - released,
+        "nonfinite": 0,
+        "seconds_selection": stats.seconds_selection,
+    }
+    assert (stats.forwards, stats.backwards) == (2 * 44 + released, released)
+
+
+@pytest.mark.parametrize("selector", [All(), Uniform(keep=0.5)])
+def test_a_selector_that_needs_no_scores_costs_no_forwards(selector):
+    def never(model, batch):
+        raise AssertionError("no selection pass was needed")
+
+    loader = SelectiveLoader(
+        numbered(torch.zeros(40), 8), nn.Identity(), losses=never, selector=selector
+    )
+    assert sum(len(batch["number"]) for batch in loader) == loader.stats.forwards
+
+
+def test_progress_counts_source_examples():
+    loader = SelectiveLoader(shuffled(40, 8), network(), F.cross_entropy, selector=All(), epochs=2)
+    assert loader.progress == 0
+    progress = [loader.progress for _ in range(2) for _ in loader]
+    assert progress == pytest.approx([step / 10 for step in range(1, 11)])
+    assert (loader.epoch, loader.epochs_done, loader.progress) == (2, 2.0, 1.0)
+    with pytest.raises(ConfigError, match="give epochs= to the loader"):
+        _ = SelectiveLoader(shuffled(), network(), F.cross_entropy, keep=0.5).progress
+
+
+def test_the_epoch_reaches_the_wrapped_sampler():
+    data = dataset(20)
+    sampler = DistributedSampler(data, num_replicas=1, rank=0, shuffle=True)
+    source = DataLoader(data, batch_size=20, sampler=sampler)
+    loader = SelectiveLoader(source, network(), F.cross_entropy, keep=1)
+    orders = []
+    for epoch in (0, 1, 0):
+        loader.set_epoch(epoch)
+        assert loader.epoch == epoch
+        orders += loader
+    assert_same(orders[0], orders[2])
+    assert not orders[0][0].equal(orders[1][0])
+
+
+@pytest.mark.parametrize("drop_last", [False, "carry"])
+def test_an_epoch_that_was_broken_off_begins_anew(drop_last):
+    source = numbered(torch.zeros(40), 8)
+    loader = SelectiveLoader(
+        source, nn.Identity(), losses=given_losses, keep=1, batch_size=5, drop_last=drop_last
+    )
+    for batch in loader:
+        assert batch["number"].tolist() == [0, 1, 2, 3, 4]
+        break
+    carried = [5, 6, 7] if drop_last == "carry" else []
+    numbers = torch.cat([batch["number"] for batch in loader]).tolist()
+    whole = [*carried, *range(40)]
+    assert numbers == whole[: len(numbers)]
+    assert len(whole) - len(numbers) == (3 if carried else 0)
+    assert loader.epoch == 1
+    assert loader.stats.kept == loader.stats.released + loader.stats.dropped + len(carried)

@@ -1,0 +1,126 @@
+"""What importing costs, which way imports go, and what is public."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import siftback
+
+SOURCE = Path(siftback.__file__).parent
+
+# A module imports only from layers below its own; within the lab, sideways too.
+LAYERS = {
+    "errors": 0,
+    "tree": 1,
+    "history": 1,
+    "batching": 2,
+    "losses": 2,
+    "selectors": 2,
+    "schedule": 2,
+    "stats": 2,
+    "scoring": 3,
+    "loader": 4,
+    "__init__": 5,
+    "lab": 6,
+    "cli": 7,
+    "__main__": 8,
+}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path):
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+
+
+def room_of(module):
+    return module.partition(".")[0]
+
+
+def imports_of(path):
+    """``(module, names)`` of each import from this package, the module without its prefix."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and room_of(node.module or "") == "siftback":
+            names = [alias.name for alias in node.names]
+            module = node.module.partition(".")[2]
+            if module:
+                yield module, names
+            else:
+                for name in names:
+                    yield (name, []) if name in LAYERS else ("__init__", [name])
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if room_of(alias.name) == "siftback":
+                    yield alias.name.partition(".")[2] or "__init__", []
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_go_strictly_downwards(path):
+    room = room_of(name_of(path))
+    assert room in LAYERS, f"say in the table which layer {room} is of"
+    for module, _ in imports_of(path):
+        below = room_of(module)
+        sideways = room == below == "lab"
+        assert sideways or LAYERS[below] < LAYERS[room], f"{room} imports {module}"
+
+
+@pytest.mark.parametrize(
+    "path", [f for f in FILES if room_of(name_of(f)) in ("lab", "cli")], ids=name_of
+)
+def test_the_lab_uses_the_public_names_alone(path):
+    for module, names in imports_of(path):
+        if room_of(module) != "lab":
+            assert module == "__init__", f"import it from siftback, not from siftback.{module}"
+            assert set(names) <= {*siftback.__all__, "__version__"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_are_small_and_named_after_a_noun(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
+    assert path.stem not in {"utils", "helpers", "misc", "common", "manager", "handler"}
+
+
+def modules_after(statement):
+    printing = f"{statement}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", printing], capture_output=True, text=True, check=True
+    )
+    return {room_of(name) for name in done.stdout.split()}
+
+
+def test_importing_pulls_in_nothing_beyond_torch_and_numpy():
+    beyond = modules_after("import siftback") - modules_after("import torch, numpy")
+    assert beyond - sys.stdlib_module_names == {"siftback"}
+
+
+def test_the_public_list_is_sorted_and_whole():
+    public = {
+        name
+        for name, value in vars(siftback).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    }
+    assert siftback.__all__ == sorted(public)
+
+
+@pytest.mark.parametrize("name", siftback.__all__)
+def test_what_is_public_is_documented(name):
+    value = getattr(siftback, name)
+    docstring = inspect.getdoc(value) or ""
+    assert docstring.partition("\n")[0].endswith(".")
+    assert docstring != (inspect.getdoc(type(value)) if not inspect.isclass(value) else None)
+    if inspect.isclass(value):
+        members = [member for member in vars(value) if not member.startswith("_")]
+        functions = [vars(value)[m] for m in members if callable(vars(value)[m])]
+        assert all(inspect.getdoc(function) for function in functions)
+
+
+SHAPES_ALONE = {"Selection", "Selector", "Stats"}
+EXAMPLES = [n for n in siftback.__all__ if not n.endswith("Error") and n not in SHAPES_ALONE]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_is_used_directly_has_an_example(name):
+    assert ">>> " in inspect.getdoc(getattr(siftback, name))

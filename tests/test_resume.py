@@ -1,0 +1,208 @@
+"""Stopping after any step and going on elsewhere equals never stopping."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+
+from siftback import All, Percentile, Schedule, SelectiveLoader, StateError, Uniform
+from toys import assert_same, dataset, given_losses, network, numbered, optimizer_of, shuffled, step
+
+EPOCHS = 2
+
+
+class Stateful:
+    """Batches in a new order each epoch, from a generator and a place that it saves itself."""
+
+    batch_size = 8
+
+    def __init__(self):
+        self.batches = list(DataLoader(dataset(), self.batch_size))
+        self.random, self.place, self.order = torch.Generator().manual_seed(3), 0, None
+
+    def __iter__(self):
+        if self.order is None:
+            self.order = torch.randperm(len(self.batches), generator=self.random).tolist()
+        while self.place < len(self.batches):
+            self.place += 1
+            yield self.batches[self.order[self.place - 1]]
+        self.place, self.order = 0, None
+
+    def state_dict(self):
+        return {"random": self.random.get_state(), "place": self.place, "order": self.order}
+
+    def load_state_dict(self, state):
+        self.random.set_state(state["random"])
+        self.place, self.order = state["place"], state["order"]
+
+
+def with_own_sampler():
+    sampler = RandomSampler(dataset(), generator=torch.Generator().manual_seed(4))
+    return DataLoader(dataset(), batch_size=8, sampler=sampler)
+
+
+def by_epoch():
+    sampler = DistributedSampler(dataset(), num_replicas=1, rank=0)
+    return DataLoader(dataset(), batch_size=8, sampler=sampler)
+
+
+SOURCES = {
+    "shuffled": shuffled,
+    "shuffled, last batch dropped": lambda: shuffled(drop_last=True),
+    "shuffled by the global generator": lambda: DataLoader(dataset(), 8, shuffle=True),
+    "shuffled by the sampler's generator": with_own_sampler,
+    "shuffled by the epoch": by_epoch,
+    "in order": lambda: DataLoader(dataset(), 8),
+    "list": lambda: list(DataLoader(dataset(), 8)),
+    "stateful": Stateful,
+}
+ARGUMENTS = {
+    "released": {"keep": 0.5},
+    "dropped": {"keep": 0.5, "drop_last": True},
+    "carried": {"keep": 0.5, "drop_last": "carry"},
+    "smaller batches": {"keep": 0.8, "batch_size": 3, "history": 20},
+    "larger batches": {"keep": 0.5, "batch_size": 20, "drop_last": "carry"},
+    "all": {"selector": All()},
+    "uniform": {"selector": Uniform(keep=0.5)},
+    "warm-up": {"keep": 0.5, "schedule": Schedule(warmup=0.25, end=0.75), "epochs": EPOCHS},
+    "train mode": {"keep": 0.5, "mode": "train"},
+}
+VARIANTS = [(source, "released") for source in SOURCES]
+VARIANTS += [(source, "smaller batches") for source in list(SOURCES)[1:]]
+VARIANTS += [("shuffled", arguments) for arguments in list(ARGUMENTS)[1:]]
+
+
+def run(source, arguments, checkpoint=None):
+    """Trains, from a checkpoint on; gives batches, checkpoints of every step and the end state."""
+    model = network()
+    optimizer = optimizer_of(model)
+    loader = SelectiveLoader(source(), model, F.cross_entropy, **copy.deepcopy(arguments))
+    torch.manual_seed(6)
+    if checkpoint:
+        state = torch.load(io.BytesIO(checkpoint), weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        loader.load_state_dict(state["loader"])
+        torch.set_rng_state(state["rng"])
+
+    def save():
+        file = io.BytesIO()
+        parts = {"model": model, "optimizer": optimizer, "loader": loader}
+        states = {name: part.state_dict() for name, part in parts.items()}
+        torch.save({**states, "rng": torch.get_rng_state()}, file)
+        checkpoints.append(file.getvalue())
+        steps.append(len(batches))
+
+    batches, checkpoints, steps = [], [], []
+    save()
+    while loader.epoch < EPOCHS:
+        loader.set_epoch(loader.epoch)
+        for batch in loader:
+            step(model, optimizer, batch)
+            batches.append(batch)
+            save()
+        save()
+    end = {**model.state_dict(), "kept": loader.stats.kept, "seen": loader.stats.seen}
+    return batches, list(zip(steps, checkpoints, strict=True)), end
+
+
+@pytest.mark.parametrize(("source", "arguments"), VARIANTS)
+def test_stopping_anywhere_equals_never_stopping(source, arguments):
+    source, arguments = SOURCES[source], ARGUMENTS[arguments]
+    batches, checkpoints, end = run(source, arguments)
+    for done, checkpoint in checkpoints:
+        rest, _, same_end = run(source, arguments, checkpoint)
+        assert_same(rest, batches[done:])
+        assert_same(same_end, end)
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's own
+def test_torchdatas_loader_goes_on_from_any_step():
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+    def examples(checkpoint=None):
+        torch.manual_seed(5)
+        loader = SelectiveLoader(
+            stateful(dataset(), batch_size=8, shuffle=True), nn.Identity(),
+            losses=lambda model, batch: batch[0][:, 0], keep=0.5, batch_size=5,
+        )  # fmt: skip
+        if checkpoint:
+            loader.load_state_dict(checkpoint)
+        batches, checkpoints = [], []
+        while loader.epoch < EPOCHS:
+            for batch in loader:
+                batches.append(batch)
+                checkpoints.append(loader.state_dict())
+        return batches, checkpoints
+
+    batches, checkpoints = examples()
+    for done, checkpoint in enumerate(checkpoints, start=1):
+        assert_same(examples(checkpoint)[0], batches[done:])
+
+
+def stopped(**arguments):
+    """A loader stopped within its first epoch."""
+    loader = SelectiveLoader(
+        numbered(torch.arange(40.0), 8), nn.Identity(), losses=given_losses, **arguments
+    )
+    next(iter(loader))
+    return loader
+
+
+def test_a_state_does_not_change_as_its_loader_goes_on():
+    loader = SelectiveLoader(
+        numbered(torch.zeros(12), 4), nn.Identity(), losses=given_losses, keep=1, batch_size=3
+    )
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    for batch in batches:
+        batch["number"].fill_(-1)  # as a loop that changes its inputs in place
+    resumed = stopped(keep=1, batch_size=3)
+    for _ in range(2):  # and may be loaded more than once
+        resumed.load_state_dict(state)
+        first = next(iter(resumed))
+        assert first["number"][0] == 3
+        first["number"].fill_(-1)
+
+
+def test_a_loader_that_was_used_takes_up_a_state_from_before_anything_was():
+    fresh = SelectiveLoader(
+        numbered(torch.arange(40.0), 8), nn.Identity(), losses=given_losses, keep=0.5
+    )
+    used = stopped(keep=0.5)
+    used.load_state_dict(fresh.state_dict())
+    assert_same(list(used), list(fresh))
+
+
+def without(state, key):
+    return {name: value for name, value in state.items() if name != key}
+
+
+REFUSED = {
+    "another version": (lambda s: s | {"version": 99}, r"version 99; this release reads version 1"),
+    "no version": (lambda s: without(s, "version"), r"version None"),
+    "a part is missing": (lambda s: without(s, "generator"), r"without generator: give what"),
+    "wrapped loader of the other kind": (lambda s: s | {"source": {}}, r"with a state_dict.*list"),
+    "history of another size": (
+        lambda _: stopped(keep=0.5, history=9).state_dict(),
+        r"a history of 9 losses does not fit one of 1024",
+    ),
+    "another selector": (
+        lambda _: stopped(selector=Uniform(keep=0.5)).state_dict(),
+        r"Uniform.*Percentile",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change, message):
+    loader = stopped(selector=Percentile(keep=0.5))
+    before = loader.state_dict()
+    with pytest.raises(StateError, match=message):
+        loader.load_state_dict(change(stopped(keep=0.5).state_dict()))
+    assert_same(loader.state_dict(), before)

@@ -1,0 +1,179 @@
+"""Selectors against Algorithm 2, and the share that they keep."""
+
+from collections import deque
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference import batch_first, mid_rank_chance, one_at_a_time, shared_chance
+from siftback import (
+    All,
+    ConfigError,
+    LossHistory,
+    Percentile,
+    StateError,
+    Uniform,
+    percentile_probabilities,
+)
+
+BETAS = (0.0, 0.5, 1.0, 2.0, 4.0)
+SELECTORS = {
+    "percentile": lambda: Percentile(keep=1 / 3, history=50),
+    "uniform": lambda: Uniform(keep=1 / 3),
+    "all": All,
+}
+every_selector = pytest.mark.parametrize("make", SELECTORS.values(), ids=SELECTORS)
+betas = st.sampled_from(BETAS)
+some_losses = st.lists(
+    st.integers(0, 5).map(float) | st.floats(0, 100, width=32), min_size=1, max_size=60
+)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def kept_of(selector, losses, generator):
+    return selector.select(torch.as_tensor(losses), generator).indices.tolist()
+
+
+@given(some_losses, betas, st.integers(1, 40))
+def test_batch_of_one_is_algorithm_2(losses, beta, size):
+    selector, draws, generator = Percentile(beta=beta, history=size), seeded(), seeded()
+    chances = one_at_a_time(losses, deque(maxlen=size), beta, shared_chance)
+    expected = [torch.rand(1, generator=draws).item() < chance for chance in chances]
+    assert [bool(kept_of(selector, [loss], generator)) for loss in losses] == expected
+
+
+@given(st.lists(some_losses, min_size=1, max_size=4), betas, st.integers(1, 80))
+def test_batches_are_algorithm_2_where_the_batch_joins_first(batches, beta, size):
+    selector, draws, generator = Percentile(beta=beta, history=size), seeded(), seeded()
+    history = deque(maxlen=size)
+    for losses in batches:
+        chances = batch_first(losses, history, beta, shared_chance)
+        drawn = torch.rand(len(losses), generator=draws).tolist()
+        expected = [row for row, chance in enumerate(chances) if drawn[row] < chance]
+        assert kept_of(selector, losses, generator) == expected
+
+
+@pytest.mark.parametrize("beta", [0.5, 1.0, 2.0, 4.0])
+def test_selections_are_those_of_eq_1_as_printed(beta):
+    # Losses without equals in a long history: mid-rank^beta differs by O(1/R^2) only.
+    losses = torch.rand(20, 64, generator=seeded(1))
+    selector, draws, generator = Percentile(beta=beta, history=1024), seeded(), seeded()
+    history = deque(maxlen=1024)
+    for batch in losses:
+        chances = batch_first(batch.tolist(), history, beta, mid_rank_chance)
+        drawn = torch.rand(64, generator=draws).tolist()
+        expected = [row for row, chance in enumerate(chances) if drawn[row] < chance]
+        assert kept_of(selector, batch, generator) == expected
+
+
+@given(some_losses, betas)
+def test_chances_are_the_mean_over_shared_percentiles(losses, beta):
+    shares = LossHistory().rank(torch.tensor(losses))
+    expected = [shared_chance(losses, loss, beta) for loss in losses]
+    assert percentile_probabilities(*shares, beta).tolist() == pytest.approx(expected, abs=2e-6)
+
+
+@given(some_losses, betas)
+def test_chances_of_a_whole_history_sum_to_its_share_also_with_ties(losses, beta):
+    chances = percentile_probabilities(*LossHistory().rank(torch.tensor(losses)), beta)
+    assert chances.double().sum().item() == pytest.approx(len(losses) / (beta + 1), rel=1e-5)
+    assert ((chances >= 0) & (chances <= 1)).all()
+
+
+@given(some_losses, betas)
+def test_higher_losses_have_higher_chances_and_equal_ones_equal(losses, beta):
+    scores = torch.tensor(losses).sort().values
+    chances = percentile_probabilities(*LossHistory().rank(scores), beta)
+    assert (chances.diff()[scores.diff() == 0] == 0).all()
+    assert (chances.diff() >= 0).all()
+
+
+def test_chances_stay_right_in_a_history_too_long_to_tell_neighbours_apart_in_float32():
+    ranks = torch.arange(1, 2**22 + 1, dtype=torch.float64) / 2**22
+    chances = percentile_probabilities((ranks - 2**-22).float(), ranks.float(), beta=2.0)
+    assert (chances - ranks.pow(2)).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("keep", [0.01, 0.1, 1 / 3, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("kind", [Percentile, Uniform])
+@pytest.mark.parametrize("values", [2, 1000, 10**9], ids=["two values", "ties", "no ties"])
+def test_kept_share_converges_to_what_was_asked(kind, keep, values):
+    selector, generator = kind(keep=keep), seeded(3)
+    batches = torch.randint(values, (200, 128), generator=seeded(4)).float()
+    kept = sum(len(selector.select(losses, generator).indices) for losses in batches)
+    deviation = (keep * (1 - keep) / batches.numel()) ** 0.5
+    assert abs(kept / batches.numel() - keep) <= 4 * deviation
+
+
+def test_keep_and_beta_are_one_knob():
+    assert Percentile(keep=0.25).beta == 3
+    assert Percentile(beta=3).keep == 0.25
+    generators = seeded(), seeded()
+    losses = torch.rand(500, generator=seeded(9))
+    one = kept_of(Percentile(keep=0.25), losses, generators[0])
+    assert one == kept_of(Percentile(beta=3.0), losses, generators[1])
+
+
+@pytest.mark.parametrize("keep", [0, -0.5, 1.5, float("nan"), float("inf"), "a third", True, [0.5]])
+@pytest.mark.parametrize("kind", [Percentile, Uniform])
+def test_a_keep_out_of_range_is_refused(kind, keep):
+    with pytest.raises(ConfigError, match=r"keep=.* is not a share .* give a number in \(0, 1\]"):
+        kind(keep=keep)
+
+
+@pytest.mark.parametrize("beta", [-1, float("nan"), float("inf"), "two", False])
+def test_a_beta_out_of_range_is_refused(beta):
+    with pytest.raises(ConfigError, match=r"beta=.* is no exponent: give a finite number"):
+        Percentile(beta=beta)
+
+
+@pytest.mark.parametrize("knobs", [{}, {"keep": 0.5, "beta": 1.0}])
+def test_both_knobs_or_none_are_refused(knobs):
+    with pytest.raises(ConfigError, match=r"give one of them, keep = 1 / \(beta \+ 1\)"):
+        Percentile(**knobs)
+
+
+@every_selector
+@pytest.mark.parametrize("count", [1, 7, 200])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_selection_is_positions_in_order_and_their_weights(make, count, dtype):
+    scores = torch.rand(count, generator=seeded(count)).to(dtype)
+    indices, weights = make().select(scores, seeded())
+    assert indices.dtype == torch.int64
+    assert (indices.diff() > 0).all()
+    assert ((indices >= 0) & (indices < count)).all()
+    assert weights.float().equal(torch.ones(len(indices)))
+
+
+@every_selector
+def test_a_seed_decides_and_nothing_else(make):
+    scores = torch.rand(300, generator=seeded(5))
+    before = torch.get_rng_state()
+    assert kept_of(make(), scores, seeded(1)) == kept_of(make(), scores, seeded(1))
+    assert torch.get_rng_state().equal(before)
+
+
+@every_selector
+@pytest.mark.parametrize("stop", range(5))
+def test_it_goes_on_from_a_state_taken_at_any_point(make, stop):
+    batches = torch.rand(5, 30, generator=seeded(6))
+    first, second, generator = make(), make(), seeded()
+    for losses in batches[:stop]:
+        first.select(losses, generator)
+    second.load_state_dict(first.state_dict())
+    other = torch.Generator()
+    other.set_state(generator.get_state())
+    for losses in batches[stop:]:
+        assert kept_of(first, losses, generator) == kept_of(second, losses, other)
+
+
+def test_a_state_of_another_history_is_refused():
+    with pytest.raises(StateError, match="a history of 10 losses does not fit one of 20"):
+        Percentile(keep=0.5, history=20).load_state_dict(
+            Percentile(keep=0.5, history=10).state_dict()
+        )

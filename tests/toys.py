@@ -1,0 +1,73 @@
+"""Small problems and plain loops that the loader's tests train on."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+FEATURES, CLASSES = 5, 3
+
+
+def dataset(count=44):
+    generator = torch.Generator().manual_seed(11)
+    inputs = torch.randn(count, FEATURES, generator=generator)
+    return TensorDataset(inputs, torch.randint(CLASSES, (count,), generator=generator))
+
+
+def shuffled(count=44, batch_size=8, **options):
+    generator = torch.Generator().manual_seed(12)
+    return DataLoader(
+        dataset(count), batch_size=batch_size, shuffle=True, generator=generator, **options
+    )
+
+
+def network():
+    """Everything whose state a selection pass could disturb: dropout and batch normalisation."""
+    torch.manual_seed(13)
+    return nn.Sequential(
+        nn.Unflatten(1, (1, FEATURES)),
+        nn.Conv1d(1, 6, 3),
+        nn.BatchNorm1d(6),  # over positions too, so that a batch of one can be normalised
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Dropout(0.3),
+        nn.Linear(6 * (FEATURES - 2), CLASSES),
+    )
+
+
+def optimizer_of(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def step(model, optimizer, batch):
+    inputs, targets = batch
+    loss = F.cross_entropy(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def train(loader, model, epochs=3):
+    """The plain loop, whatever the loader is; gives the batches that were trained on."""
+    optimizer, batches = optimizer_of(model), []
+    for _ in range(epochs):
+        for batch in loader:
+            step(model, optimizer, batch)
+            batches.append(batch)
+    return batches
+
+
+def assert_same(one, other):
+    """Bit for bit."""
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def numbered(losses, batch_size):
+    """Batches of example numbers and the losses that they are to have, in order."""
+    numbers = torch.arange(len(losses))
+    return [{"number": rows, "loss": losses[rows]} for rows in numbers.split(batch_size)]
+
+
+def given_losses(model, batch):
+    """For ``losses=``: those that the batch says."""
+    return batch["loss"]

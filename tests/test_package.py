@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,22 +13,12 @@ import siftback
 
 SOURCE = Path(siftback.__file__).parent
 
-# A module imports only from layers below its own; within the lab, sideways too.
+# A module imports only from layers below its own; within the lab, sideways too. The layers are
+# those of the table in the documentation.
+TABLE = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
 LAYERS = {
-    "errors": 0,
-    "tree": 1,
-    "history": 1,
-    "batching": 2,
-    "losses": 2,
-    "selectors": 2,
-    "schedule": 2,
-    "stats": 2,
-    "scoring": 3,
-    "loader": 4,
-    "__init__": 5,
-    "lab": 6,
-    "cli": 7,
-    "__main__": 8,
+    room: int(layer)
+    for layer, room in re.findall(r"^\| (\d+) \| `(\w+)(?:\.py|/)`", TABLE, re.MULTILINE)
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -183,13 +183,24 @@ def without(state, key):
     return {name: value for name, value in state.items() if name != key}
 
 
+def elsewhere(state):
+    return {"source": state["source"] | {"epoch": 7, "position": 1}}
+
+
 REFUSED = {
     "another version": (lambda s: s | {"version": 99}, r"version 99; this release reads version 1"),
     "no version": (lambda s: without(s, "version"), r"version None"),
     "a part is missing": (lambda s: without(s, "generator"), r"without generator: give what"),
-    "wrapped loader of the other kind": (lambda s: s | {"source": {}}, r"with a state_dict.*list"),
+    "wrapped loader of the other kind": (
+        lambda s: s | {"source": s["source"] | {"loader": {}}},
+        r"with a state_dict.*list",
+    ),
+    "wrapped loader of other generators": (
+        lambda s: s | {"source": s["source"] | {"order": [*s["source"]["order"] * 2]}},
+        r"saved with 1 generators.*here are 0",
+    ),
     "history of another size": (
-        lambda _: stopped(keep=0.5, history=9).state_dict(),
+        lambda s: stopped(keep=0.5, history=9).state_dict() | elsewhere(s),
         r"a history of 9 losses does not fit one of 1024",
     ),
     "another selector": (

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from siftback.losses import Losses, LossFn, resolve
 from siftback.schedule import Schedule
 from siftback.scoring import Fresh, Mode
 from siftback.selectors import Percentile, Selection, Selector
+from siftback.source import Source
 from siftback.stats import Stats
 
 OnNonfinite = Literal["error", "keep", "drop"]
@@ -37,6 +38,7 @@ class SelectiveLoader:
             A loss of ``torch.nn`` or ``torch.nn.functional`` is told not to reduce; any other
             function must give one loss per example.
         losses: In place of ``loss_fn``, for any batch: ``losses(model, batch) -> Tensor[N]``.
+            A selector that needs no scores needs neither.
         keep: Share of the examples to keep, in (0, 1]; ``keep = 1 / (beta + 1)``.
         beta: In place of ``keep``: the exponent, at least 0.
         history: R, how many losses a loss is ranked among.
@@ -47,8 +49,9 @@ class SelectiveLoader:
             size of its first batch. A wrapped loader of larger batches makes fewer, larger
             selection passes (section 4).
         drop_last: What becomes of kept examples that fill no batch at the end of an epoch:
-            False releases them as a smaller batch, True drops them (see `Stats.dropped`),
-            "carry" keeps them for the next epoch. By default what the wrapped loader has.
+            False releases them as a smaller batch, which may be of a single example (too few for
+            batch normalisation over vectors), True drops them (see `Stats.dropped`), "carry"
+            keeps them for the next epoch. By default what the wrapped loader has.
         device: Where to move each batch first; None leaves it where it is.
         mode: Mode of the model in the selection pass, "eval" or "train".
         autocast: Type to compute in during the selection pass, such as ``torch.bfloat16``.
@@ -58,7 +61,6 @@ class SelectiveLoader:
 
     Attributes:
         stats: What was done so far, a `Stats`.
-        epoch: The current epoch, from 0; or the next one, between epochs.
 
     Raises:
         ConfigError: Where an argument is out of its range or two exclude each other.
@@ -118,36 +120,36 @@ class SelectiveLoader:
             drop_last = bool(getattr(loader, "drop_last", False))
         self.schedule = schedule or Schedule()
         self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
-        self.loader = loader
+        self._source = Source(loader)
         self.model = model
         self.selector = selector
         self.epochs = epochs
         self.stats = Stats()
-        self.epoch = 0
-        self._score = Fresh(resolve(loss_fn, losses), mode, autocast)
+        self._score: Fresh | None = None
+        if selector.needs_scores:
+            self._score = Fresh(resolve(loss_fn, losses), mode, autocast)
         self._drop_last: DropLast = drop_last
         self._former = None if batch_size is None else BatchFormer(batch_size, drop_last)
         self._device = None if device is None else torch.device(device)
         self._on_nonfinite = on_nonfinite
         self._generator = torch.Generator().manual_seed(seed)
-        self._position = 0  # batches of the wrapped loader done in this epoch
-        # The states of the generators that order the wrapped loader, as the epoch began.
-        self._order: list[Tensor] = []
-        self._resumed = False
         self._weights = torch.empty(0)
         self._weights_read = False
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch of training batches; continues the epoch that a loaded state was within."""
-        batches = self._source()
+        if self._former is not None and not self._source.is_resumed:
+            self._former.abandon()  # what is left of an epoch that was broken off
+            self.stats.dropped = self._former.dropped
+        batches = self._source.batches()
         yield from self._full_batches()  # those still pooled when a state was saved
         for batch in batches:
             self._offer(batch if self._device is None else tree.to_device(batch, self._device))
-            self._position += 1
+            self._source.position += 1
             yield from self._full_batches()
-        if self._former is None or self._position == 0:
+        if self._former is None or self._source.position == 0:
             raise BatchError(
-                f"the wrapped {type(self.loader).__name__} gave no batch: "
+                f"the wrapped {type(self._source.loader).__name__} gave no batch: "
                 "give one that is not empty and can be iterated once an epoch"
             )
         if self.selector.reweights and self.stats.released and not self._weights_read:
@@ -155,8 +157,7 @@ class SelectiveLoader:
                 f"{type(self.selector).__name__} reweights losses and the weights were never "
                 "read: multiply each batch's losses with loader.weights"
             )
-        self.epoch += 1
-        self._position = 0
+        self._source.end_epoch()
         for pooled in self._former.end_epoch():
             yield self._released(pooled)
         self.stats.dropped = self._former.dropped
@@ -172,13 +173,14 @@ class SelectiveLoader:
         return self._weights
 
     @property
+    def epoch(self) -> int:
+        """The current epoch, from 0; or the next one, between epochs."""
+        return self._source.epoch
+
+    @property
     def epochs_done(self) -> float:
         """Epochs of source examples done, with the fraction of the current one where known."""
-        try:
-            share = self._position / max(len(cast(Any, self.loader)), 1)
-        except TypeError:  # an iterable without a length
-            share = 0.0
-        return self.epoch + min(share, 1.0)
+        return self._source.epochs_done
 
     @property
     def progress(self) -> float:
@@ -195,16 +197,7 @@ class SelectiveLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Says which epoch comes next, to this loader and to the one it wraps."""
-        if epoch != self.epoch:
-            self.epoch, self._position = epoch, 0
-        for owner in (
-            self.loader,
-            getattr(self.loader, "batch_sampler", None),
-            getattr(self.loader, "sampler", None),
-        ):
-            if hasattr(owner, "set_epoch"):
-                cast(Any, owner).set_epoch(epoch)
-                break
+        self._source.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides which examples come next; fit for ``torch.save``.
@@ -216,18 +209,13 @@ class SelectiveLoader:
         `set_epoch`. The global generator is put back after that; between epochs its state is
         the training loop's own to save.
         """
-        former = None if self._former is None else self._former.state_dict()
         return {
             "version": _STATE_VERSION,
-            "epoch": self.epoch,
-            "position": self._position,
-            "stats": asdict(self.stats),
+            "source": self._source.state_dict(),
             "selector": {type(self.selector).__name__: self.selector.state_dict()},
-            "former": former,
-            "drop_last": self._drop_last,
+            "former": None if self._former is None else self._former.state_dict(),
             "generator": self._generator.get_state(),
-            "order": self._order if self._position else _states(self.loader),
-            "source": cast(Any, self.loader).state_dict() if _is_stateful(self.loader) else None,
+            "stats": asdict(self.stats),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -249,19 +237,15 @@ class SelectiveLoader:
                 f"a loader's state without {', '.join(sorted(missing))}: "
                 "give what state_dict() of a SelectiveLoader returned"
             )
-        if (state["source"] is not None) != _is_stateful(self.loader):
-            raise StateError(
-                "the state was saved with a wrapped loader "
-                f"{'with' if state['source'] is not None else 'without'} a state_dict, and this "
-                f"{type(self.loader).__name__} is the other kind: wrap the same kind of loader"
-            )
         ((kind, selector),) = state["selector"].items()
         if kind != type(self.selector).__name__:
             raise StateError(
                 f"the state was saved with the selector {kind}, and this loader has a "
                 f"{type(self.selector).__name__}: build it with the same selector"
             )
+        self._source.check(state["source"])  # so that nothing is changed if anything is refused
         self.selector.load_state_dict(selector)
+        self._source.load_state_dict(state["source"])
         if state["former"] is None:
             self._former = None
         else:
@@ -269,44 +253,15 @@ class SelectiveLoader:
                 state["former"]["batch_size"], self._drop_last
             )
             self._former.load_state_dict(state["former"])
-        self.epoch, self._position = state["epoch"], state["position"]
         self.stats = Stats(**state["stats"])
         self._generator.set_state(state["generator"])
-        self._order = state["order"]
-        for generator, order in zip(_generators(self.loader), self._order[:-1], strict=True):
-            generator.set_state(order)
-        if state["source"] is not None:
-            cast(Any, self.loader).load_state_dict(state["source"])
-        self._resumed = True
-
-    def _source(self) -> Iterator[Any]:
-        """The wrapped loader's batches of this epoch, from the current position on."""
-        if not self._resumed:
-            self._position = 0
-            if self._former is not None:
-                self._former.abandon()  # an epoch that was broken off begins anew
-                self.stats.dropped = self._former.dropped
-        within = self._position > 0
-        # What orders an epoch was drawn as it began, from the global generator too. Drawing it
-        # again must not move that one.
-        with torch.random.fork_rng([], enabled=within):
-            if within:
-                torch.set_rng_state(self._order[-1])
-            self._order = _states(self.loader)
-            batches = iter(self.loader)
-            if within and not _is_stateful(self.loader):
-                for _ in range(self._position):
-                    next(batches, None)
-        self._resumed = False
-        return batches
 
     def _offer(self, batch: Any) -> None:
         """Adds to the pool what is to be kept of a batch of the wrapped loader."""
         count = tree.size(batch)
         if count == 0:
             raise BatchError(
-                f"batch {self._position} of epoch {self.epoch} is empty: "
-                "leave empty batches out of the wrapped loader"
+                f"{self._source.place} is empty: leave empty batches out of the wrapped loader"
             )
         if self._former is None:
             self._former = BatchFormer(count, self._drop_last)
@@ -322,7 +277,7 @@ class SelectiveLoader:
         self.stats.seconds_selection += time.perf_counter() - started
 
     def _select(self, batch: Any, count: int) -> Selection:
-        if not self.selector.needs_scores:
+        if self._score is None:
             zeros = torch.zeros(count, device=tree.device(batch))
             return self.selector.select(zeros, self._generator)
         scores = self._score(self.model, batch)
@@ -338,8 +293,8 @@ class SelectiveLoader:
             self.stats.nonfinite += int((~finite).sum())
             place = int((~finite).nonzero()[0])
             raise LossError(
-                f"the loss of example {place} in batch {self._position} of epoch {self.epoch} is "
-                f"{float(scores[place])}: lower the learning rate or mend the example, or say "
+                f"the loss of example {place} in {self._source.place} is {float(scores[place])}: "
+                "lower the learning rate or mend the example, or say "
                 'on_nonfinite="keep" or "drop"'
             )
         return selection
@@ -367,19 +322,3 @@ class SelectiveLoader:
         batch, self._weights = pooled
         self.stats.released += len(self._weights)
         return batch
-
-
-def _generators(loader: object) -> list[torch.Generator]:
-    """A loader's own generators, which its order may come from."""
-    owners = (loader, getattr(loader, "sampler", None))
-    found = [getattr(owner, "generator", None) for owner in owners]
-    return [generator for generator in found if isinstance(generator, torch.Generator)]
-
-
-def _states(loader: object) -> list[Tensor]:
-    """The states of all generators that a loader's order may come from, the global one last."""
-    return [*(generator.get_state() for generator in _generators(loader)), torch.get_rng_state()]
-
-
-def _is_stateful(loader: object) -> bool:
-    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")

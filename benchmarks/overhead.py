@@ -15,28 +15,23 @@ A step is counted per batch of the wrapped loader, so that an SB step is one sel
 training steps. Ratios are medians over rounds; in each round every loop has its turn.
 """
 
-import argparse
-import json
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import cycle
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from scipy.stats import percentileofscore
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from goals import Goal, begin, median_seconds, options, report
 from siftback import Percentile, SelectiveLoader
-from siftback.lab.environment import environment
 from siftback.lab.models import build
 
 KEEP, HISTORY, BATCH = 1 / 3, 1024, 128
@@ -46,25 +41,6 @@ SETTINGS = {
     "bf16 channels_last": (torch.bfloat16, torch.channels_last),
 }
 TITLE = "What selection costs: resnet18 of width 16, batch 128, 3x32x32, keep 1/3"
-
-
-class Goal(NamedTuple):
-    """A ratio that is measured, and what it should be."""
-
-    setting: str
-    what: str
-    measured: float
-    goal: str = ""
-    met: bool | None = None
-
-
-def median_seconds(fn: Callable[[], object], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        fn()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
 
 
 def selection_speedup(repeats: int) -> float:
@@ -216,20 +192,11 @@ def measure(setting: str, rounds: int, batches: int, device: torch.device) -> li
     ]  # fmt: skip
 
 
-def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, fp32 alone")
-    parser.add_argument("--threads", type=int, help="threads of torch; its own choice by default")
+def main() -> None:
+    parser = options(__doc__.partition("\n")[0], quick="fewer rounds, fp32 alone")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--rounds", type=int, help="rounds of each setting (9; 3 if quick)")
-    parser.add_argument("--json", type=Path, help="file to write the ratios to")
-    return parser.parse_args()
-
-
-def main() -> None:
-    asked = options()
-    if asked.threads:
-        torch.set_num_threads(asked.threads)
+    asked = begin(parser)
     rounds = asked.rounds or (3 if asked.quick else 9)
     speedup = selection_speedup(rounds)
     goals = [
@@ -238,16 +205,7 @@ def main() -> None:
     ]  # fmt: skip
     for setting in list(SETTINGS)[: 1 if asked.quick else None]:
         goals += measure(setting, rounds, 6, torch.device(asked.device))
-    table = Table("setting", "ratio", "measured", "goal", "met", title=TITLE)
-    for goal in goals:
-        met = "" if goal.met is None else ("yes" if goal.met else "no")
-        table.add_row(goal.setting, goal.what, f"{goal.measured:.4g}", goal.goal, met)
-    Console().print(table)
-    if asked.json:
-        rows = [goal._asdict() for goal in goals]
-        record = {"title": TITLE, "environment": environment(vars(asked)), "rows": rows}
-        asked.json.parent.mkdir(parents=True, exist_ok=True)
-        asked.json.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    report(TITLE, goals, asked)
 
 
 if __name__ == "__main__":

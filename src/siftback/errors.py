@@ -6,7 +6,9 @@
     ├── ConfigError   an argument out of its range, or arguments that exclude each other
     ├── BatchError    a batch that cannot be taken apart, or none at all
     ├── LossError     losses that are reduced, of a wrong shape or type, or not finite
-    └── StateError    a saved state of another version or shape
+    ├── StateError    a saved state of another version or shape
+    ├── TraceError    a model that single-pass cannot turn into graphs, or not into ones by row
+    └── GradientError gradients of the single pass that are not those of the kept losses
 
 Every message says what was given, what was expected and what to do.
 """
@@ -30,3 +32,11 @@ class LossError(SiftbackError, ValueError):
 
 class StateError(SiftbackError, ValueError):
     """A saved state belongs to another version or to an object of another shape."""
+
+
+class TraceError(SiftbackError, RuntimeError):
+    """A model cannot be traced, or its backward graph cannot be cut down to rows."""
+
+
+class GradientError(SiftbackError, RuntimeError):
+    """Gradients of the single pass differ from those of the kept losses."""

@@ -12,6 +12,9 @@ from torch import Tensor
 from siftback.errors import ConfigError
 from siftback.history import LossHistory
 
+# Stands for a probability of 0, so that k examples can be kept whatever the probabilities.
+_LEAST = 1e-12
+
 
 def beta_of_keep(keep: float) -> float:
     """The exponent that keeps a given share: ``beta = 1 / keep - 1``.
@@ -103,13 +106,17 @@ class Selector(Protocol):
     reweights: bool
     keep: float
 
-    def select(self, scores: Tensor, generator: torch.Generator) -> Selection:
+    def select(
+        self, scores: Tensor, generator: torch.Generator, count: int | None = None
+    ) -> Selection:
         """Chooses among the examples of a batch.
 
         Args:
             scores: float32[N], finite; for the selectors here, losses.
             generator: Where chance comes from; on the CPU, so that a seed means the same
                 examples on every device.
+            count: Exactly how many to choose, 1 <= count <= N, without waiting for the device;
+                None leaves the number to chance.
         """
         ...
 
@@ -162,10 +169,12 @@ class Percentile:
             self.keep, self.beta = keep_of_beta(beta), float(beta)
         self.history = LossHistory(history)
 
-    def select(self, scores: Tensor, generator: torch.Generator) -> Selection:
+    def select(
+        self, scores: Tensor, generator: torch.Generator, count: int | None = None
+    ) -> Selection:
         """See `Selector.select`; the scores join the history."""
         below, up_to = self.history.rank(scores)
-        return choose(percentile_probabilities(below, up_to, self.beta), generator)
+        return choose(percentile_probabilities(below, up_to, self.beta), generator, count)
 
     def state_dict(self) -> dict[str, Any]:
         """The history."""
@@ -198,9 +207,11 @@ class Uniform:
     def __init__(self, *, keep: float) -> None:
         self.keep = _checked_keep(keep)
 
-    def select(self, scores: Tensor, generator: torch.Generator) -> Selection:
+    def select(
+        self, scores: Tensor, generator: torch.Generator, count: int | None = None
+    ) -> Selection:
         """See `Selector.select`; of the scores only the number counts."""
-        return choose(torch.full_like(scores, self.keep), generator)
+        return choose(torch.full_like(scores, self.keep), generator, count)
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: the chances never change."""
@@ -221,8 +232,12 @@ class All:
     reweights = False
     keep = 1.0
 
-    def select(self, scores: Tensor, generator: torch.Generator) -> Selection:
-        """See `Selector.select`; neither scores nor generator are used."""
+    def select(
+        self, scores: Tensor, generator: torch.Generator, count: int | None = None
+    ) -> Selection:
+        """See `Selector.select`; no scores are used, and chance only where a count is asked."""
+        if count is not None:
+            return choose(torch.ones_like(scores), generator, count)
         return Selection(torch.arange(len(scores), device=scores.device), torch.ones_like(scores))
 
     def state_dict(self) -> dict[str, Any]:
@@ -233,12 +248,15 @@ class All:
         """Nothing to do."""
 
 
-def choose(probabilities: Tensor, generator: torch.Generator) -> Selection:
+def choose(
+    probabilities: Tensor, generator: torch.Generator, count: int | None = None
+) -> Selection:
     """Keeps each example by chance, independently of the others: Algorithm 1's ``choose``.
 
     Args:
         probabilities: float32[N] in [0, 1].
         generator: On the CPU. N numbers are drawn, whatever is kept.
+        count: k, to keep exactly so many, by `choose_exactly`; None for independent draws.
 
     Returns:
         The kept examples, each with weight 1.
@@ -246,10 +264,77 @@ def choose(probabilities: Tensor, generator: torch.Generator) -> Selection:
     >>> choose(torch.tensor([0.0, 1.0, 1.0]), torch.Generator()).indices
     tensor([1, 2])
     """
-    draws = torch.rand(len(probabilities), generator=generator)
-    kept = draws.to(probabilities.device, non_blocking=True) < probabilities
-    indices = kept.nonzero().squeeze(1)
+    if count is not None:
+        indices = choose_exactly(probabilities, count, generator)
+    else:
+        draws = torch.rand(len(probabilities), generator=generator)
+        kept = draws.to(probabilities.device, non_blocking=True) < probabilities
+        indices = kept.nonzero().squeeze(1)
     return Selection(indices, torch.ones(len(indices), device=indices.device))
+
+
+def choose_exactly(probabilities: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Keeps exactly k examples, each with a chance in proportion to its probability.
+
+    Systematic sampling (Madow 1949) in a random order: the chances of `inclusion_chances`, which
+    sum to k, are laid end to end in the order of a random permutation, and the examples are kept
+    into whose stretch one of the points ``u, u + 1, ..., u + k - 1`` falls, u uniform in [0, 1).
+    A stretch is no longer than 1, so nothing is kept twice, and an example's chance is exactly
+    its stretch.
+
+    How it relates to independent draws: those keep ``sum(p)`` examples in the mean, with a
+    standard deviation of ``sqrt(sum(p (1 - p)))``. Here the number is fixed, so a batch that is
+    harder than the history on the whole has its chances scaled down, and an easier one up; within
+    a batch they stay in proportion, up to those that reach 1. Where ``sum(p) = k``, as in the
+    mean over batches for ``keep = k / N``, the chances are those of the independent draws.
+
+    Args:
+        probabilities: float32[N], at least 0.
+        count: k, in [1, N].
+        generator: On the CPU. Nothing is drawn where k = N.
+
+    Returns:
+        int64[k], ascending, on the device of the probabilities, which is not waited for.
+
+    >>> choose_exactly(torch.tensor([0.0, 1.0, 0.0, 0.5, 0.5]), 2, torch.Generator().manual_seed(1))
+    tensor([1, 4])
+    """
+    device = probabilities.device
+    size = len(probabilities)
+    if count == size:
+        return torch.arange(size, device=device)
+    order = torch.randperm(size, generator=generator).to(device, non_blocking=True)
+    start = torch.rand((), generator=generator).to(device, non_blocking=True)
+    ends = inclusion_chances(probabilities, count)[order].cumsum(0)
+    points = torch.ceil((ends * (count / ends[-1]) - start).clamp(min=0))  # left of each end
+    hits = points.diff(prepend=points.new_zeros(1))
+    # In float32 a stretch of about 1 may hold no point or two: `topk` still keeps exactly k.
+    return order[hits.topk(count).indices].sort().values
+
+
+def inclusion_chances(probabilities: Tensor, count: int) -> Tensor:
+    """Scales probabilities so that they sum to k: ``min(1, c p)``, with c as that demands.
+
+    Args:
+        probabilities: float32[N], at least 0.
+        count: k, in [1, N]. Where fewer than k are above 0, the others share what is left.
+
+    Returns:
+        float32[N] in [0, 1].
+
+    >>> inclusion_chances(torch.tensor([0.1, 0.2, 0.9]), 2)
+    tensor([0.3333, 0.6667, 1.0000])
+    """
+    ordered, order = probabilities.clamp(min=_LEAST).sort(descending=True)
+    certain = torch.arange(len(ordered), device=ordered.device)
+    # With the j largest at 1, the others are scaled by (k - j) / (their sum). The right j is the
+    # first for which the largest of them stays within 1.
+    left = ordered.flip(0).cumsum(0).flip(0)
+    scales = (count - certain) / left
+    fits = (scales * ordered <= 1) | (certain >= count - 1)
+    first = fits.int().argmax()
+    scaled = torch.where(certain < first, 1.0, (scales[first] * ordered).clamp(max=1.0))
+    return torch.empty_like(scaled).scatter_(0, order, scaled)
 
 
 def _checked_keep(keep: float) -> float:

@@ -43,3 +43,35 @@ class Stats:
     def backwards(self) -> int:
         """Backward passes of one example, where training uses all that is released."""
         return self.released
+
+
+@dataclass
+class SinglePassStats:
+    """What a `SinglePass` has done so far, in examples, since it was made.
+
+    Attributes:
+        seen: Examples given, each of them forwarded once.
+        kept: Those whose losses were given back, each of them run backward once.
+        compilations: How often the model was traced and compiled.
+        seconds_compiling: Seconds of the calls that did so.
+    """
+
+    seen: int = 0
+    kept: int = 0
+    compilations: int = 0
+    seconds_compiling: float = 0.0
+
+    @property
+    def kept_share(self) -> float:
+        """Share of the examples that was kept; 1 before any was seen."""
+        return self.kept / self.seen if self.seen else 1.0
+
+    @property
+    def forwards(self) -> int:
+        """Forward passes of one example."""
+        return self.seen
+
+    @property
+    def backwards(self) -> int:
+        """Backward passes of one example."""
+        return self.kept

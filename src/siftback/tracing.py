@@ -1,0 +1,136 @@
+"""Tracing of losses into a forward and a backward graph whose batch size is open."""
+
+import functools
+import time
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch.partitioners import default_partition
+
+from siftback import tree
+from siftback.errors import TraceError
+from siftback.in_place import reuse_memory
+from siftback.row_layout import Layout, Unknown, layouts
+from siftback.sliced_backward import BackwardPlan, Pending
+from siftback.stats import SinglePassStats
+
+Backend = Literal["graph", "inductor"]
+Traced = Callable[[Any], Any]
+
+
+def trace(function: Traced, backend: Backend, pending: Pending, stats: SinglePassStats) -> Traced:
+    """Compiles a function of a batch; its backward runs on the rows that ``pending`` names.
+
+    Args:
+        function: From a batch to its losses [N], and what else it likes, detached. Its gradient
+            may flow through the losses alone.
+        backend: What runs the graphs: "graph" PyTorch's own kernels, "inductor" compiled ones.
+        pending: Where each backward finds the rows to keep.
+        stats: Counts the compilations.
+    """
+
+    def compiler(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        stats.compilations += 1
+        graphs = _Graphs(pending)
+        with functorch_config.patch(donated_buffer=False, enable_autograd_cache=False):
+            if backend == "inductor":
+                return graphs.inductor(module, inputs)
+            return graphs.plain(module, inputs)
+
+    compiled = torch.compile(_alone(function), backend=compiler, fullgraph=True, dynamic=False)
+
+    @functools.wraps(function)
+    def run(batch: Any) -> Any:
+        for part in tree.tensors(batch):
+            torch._dynamo.mark_dynamic(part, 0)
+        before, started = stats.compilations, time.perf_counter()
+        results = compiled(batch)
+        if stats.compilations != before:
+            stats.seconds_compiling += time.perf_counter() - started
+        return results
+
+    return run
+
+
+class _Graphs:
+    """The two graphs of one compilation: what the first saves, the second is cut down in."""
+
+    def __init__(self, pending: Pending) -> None:
+        self._pending = pending
+        self._layouts: dict[str, Layout] = {}
+
+    def plain(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        backend = aot_autograd(
+            fw_compiler=self._forward, bw_compiler=self._backward, partition_fn=default_partition
+        )
+        compiled: Callable[..., Any] = backend(module, inputs)
+        return compiled
+
+    def inductor(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        raise NotImplementedError
+
+    def _forward(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        self._learn(module.graph)
+        return _runnable(module)
+
+    def _backward(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return self._cut(module.graph, _runnable(module))
+
+    def _learn(self, graph: fx.Graph) -> None:
+        """Finds the rows of all that the forward graph saves."""
+        self._layouts = layouts(graph)
+        (results,) = next(node for node in graph.nodes if node.op == "output").args
+        for node in results:
+            layout = self._layouts.get(node.name) if isinstance(node, fx.Node) else None
+            if isinstance(layout, Unknown):
+                raise TraceError(
+                    f"{layout.why}, so single-pass cannot tell its examples apart, in\n"
+                    f"{node.meta.get('stack_trace') or node.format_node()}\n"
+                    "train this model with SelectiveLoader, or keep the batch dimension first"
+                )
+
+    def _cut(
+        self, graph: fx.Graph, backward: Callable[[list[Any]], Any]
+    ) -> Callable[[list[Any]], Any]:
+        plan = BackwardPlan(graph, self._layouts)
+
+        def run(args: list[Any]) -> Any:
+            return plan.run(backward, args, self._pending)
+
+        return make_boxed(run)
+
+
+def _runnable(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
+    """A graph as a function, of PyTorch's own kernels."""
+    reuse_memory(module.graph)
+    module.recompile()
+    run: Callable[[list[Any]], Any] = make_boxed_func(module.forward)
+    return run
+
+
+def make_boxed(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Marks a function as taking its arguments in a list that it may empty."""
+    function._boxed_call = True  # type: ignore[attr-defined]
+    return function
+
+
+def _alone(function: Traced) -> Traced:
+    """The same function with a code object of its own.
+
+    Dynamo keeps what it compiled, and counts it, by code object: two objects of one class would
+    share a limit of a few compilations.
+    """
+    assert isinstance(function, types.FunctionType)
+    return types.FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )

@@ -29,7 +29,7 @@ def reuse_memory(graph: fx.Graph) -> None:
         operands = node.args[:2]
         if node.kwargs or len(operands) < 2 or _opname(node) not in _COMMUTE:
             operands = operands[:1]
-        for place, operand in enumerate(operands):
+        for operand in operands:
             if isinstance(operand, fx.Node) and _is_free(operand, node):
                 node.args = (operand, *(other for other in node.args if other is not operand))
                 node.target = overwriting

@@ -65,16 +65,26 @@ def pair_losses(loss_fn: LossFn) -> Losses:
     unreduced = per_example(loss_fn)
 
     def losses(model: nn.Module, batch: Any) -> Tensor:
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            parts = f" of {len(batch)} parts" if hasattr(batch, "__len__") else ""
-            raise BatchError(
-                f"a {type(batch).__name__}{parts} is no (inputs, targets) pair; "
-                "for other batches give losses=fn(model, batch) in place of loss_fn"
-            )
-        inputs, targets = batch
+        inputs, targets = pair(batch)
         return unreduced(model(inputs), targets)
 
     return losses
+
+
+def pair(batch: Any) -> tuple[Any, Any]:
+    """The inputs and the targets of a batch that is such a pair.
+
+    Raises:
+        BatchError: Where it is none.
+    """
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        inputs, targets = batch
+        return inputs, targets
+    parts = f" of {len(batch)} parts" if hasattr(batch, "__len__") else ""
+    raise BatchError(
+        f"a {type(batch).__name__}{parts} is no (inputs, targets) pair; "
+        "for other batches give losses=fn(model, batch) in place of loss_fn"
+    )
 
 
 def resolve(loss_fn: LossFn | None, losses: Losses | None) -> Losses:

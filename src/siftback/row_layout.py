@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 _VIEWS = ("view", "_unsafe_view", "reshape", "_reshape_alias")
 
@@ -51,13 +52,15 @@ def layouts(graph: fx.Graph) -> dict[str, Layout]:
             the only symbolic size.
 
     Returns:
-        A layout by the name of each node that is a tensor.
+        A layout by the name of each node that is a tensor or a size.
     """
     found: dict[str, Layout] = {}
     for node in graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, Tensor):
             found[node.name] = _layout(node, value, found)
+        elif isinstance(value, torch.SymInt) and free_unbacked_symbols(value):
+            found[node.name] = Unknown(f"size {value} depends on the data")
     return found
 
 
@@ -65,6 +68,8 @@ def _layout(node: fx.Node, value: Tensor, found: dict[str, Layout]) -> Layout:
     dims = [dim for dim, size in enumerate(value.shape) if _is_symbolic(size)]
     if not dims:
         return None
+    if any(free_unbacked_symbols(value.shape[dim]) for dim in dims):
+        return Unknown(f"shape {_shape(value)} depends on the data")
     if len(dims) > 1:
         return Unknown(f"shape {_shape(value)} has the batch in more than one dimension")
     dim = dims[0]

@@ -67,10 +67,10 @@ class Fresh:
             BatchError: Where the batch lies on another device than the model.
             LossError: Where the losses are no floating-point tensor of shape [N].
         """
-        device = _device_of(model, batch)
+        device = device_of(model, batch)
         # `no_grad`, not `inference_mode`: a tensor that the model caches on the way, such as a
         # table of positions, must still be fit for training.
-        with torch.no_grad(), _untouched(model, self.mode, device), self._casting(device):
+        with torch.no_grad(), untouched(model, self.mode, device), self._casting(device):
             return check(self.losses(model, batch), tree.size(batch))
 
     def _casting(self, device: torch.device) -> Any:
@@ -79,30 +79,41 @@ class Fresh:
         return torch.autocast(device.type, self.autocast)
 
 
-def _device_of(model: nn.Module, batch: Any) -> torch.device:
+def device_of(model: nn.Module, batch: Any) -> torch.device:
+    """The device that a model and its batch are on.
+
+    Raises:
+        BatchError: Where they are on different ones.
+    """
     devices = [part.device for part in tree.tensors(batch)] or [torch.device("cpu")]
     weight = next(model.parameters(), None)
     if weight is not None and weight.device not in devices:
         raise BatchError(
             f"the batch is on {devices[0]} and the model on {weight.device}: "
-            f'give the loader device="{weight.device}", or move the batches in its collate_fn'
+            f'give a SelectiveLoader device="{weight.device}", or move each batch there'
         )
     return devices[0] if weight is None else weight.device
 
 
 @contextmanager
-def _untouched(model: nn.Module, mode: Mode, device: torch.device) -> Iterator[None]:
-    """Puts the model in a mode, and everything back as it was."""
+def untouched(model: nn.Module, mode: Mode | None, device: torch.device) -> Iterator[None]:
+    """Puts the model in a mode, and everything back as it was.
+
+    Args:
+        model: Whose modes and buffers come back.
+        mode: The mode in between; None leaves every module in its own.
+        device: Whose random state comes back, besides the CPU's.
+    """
     modules = _modules(model)
     modes = [module.training for module in modules]
     # A module may replace a buffer on the way.
     buffers = [(module, dict(module._buffers)) for module in modules if module._buffers]
     # In eval mode no module of torch writes into a buffer; in train mode BatchNorm does.
-    values = [(b, b.clone()) for b in model.buffers()] if mode == "train" else []
+    values = [(b, b.clone()) for b in model.buffers()] if mode != "eval" else []
     try:
         # The CPU's generator is always forked; its default, every GPU's, would cost time.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            if mode == "eval" or not model.training:
+            if mode == "eval" or (mode == "train" and not model.training):
                 _set_modes(modules, repeat(mode == "train"))
             yield
     finally:

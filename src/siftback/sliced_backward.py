@@ -1,13 +1,14 @@
 """A backward graph that runs on the kept rows of what its forward graph saved."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, fx
 
 from siftback.errors import GradientError
 from siftback.row_layout import Layout, Rows
+from siftback.selectors import Selection
 
 Pending = dict[int, "Kept"]
 """What to keep of a backward that is about to run, by the address of its losses' gradient."""
@@ -18,11 +19,48 @@ class Kept(NamedTuple):
 
     Attributes:
         rows: int64[m], positions in the batch; None for all of them.
-        count: N, how many examples the forward graph ran on.
+        size: N, how many examples the forward graph ran on.
     """
 
     rows: Tensor | None
-    count: int
+    size: int
+
+
+def kept_mean(losses: Tensor, selection: Selection, pending: Pending) -> Tensor:
+    """The weighted mean of the kept losses, whose backward says which rows they are.
+
+    Args:
+        losses: float[N] of a traced forward.
+        selection: The k rows to keep, and their weights.
+        pending: Where the graph behind the losses will look for its rows.
+
+    Returns:
+        ``sum(w_i * losses_i) / k``, a scalar.
+    """
+    return cast(Tensor, _KeptMean.apply(losses, *selection, pending))  # type: ignore[no-untyped-call]
+
+
+class _KeptMean(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, losses: Tensor, indices: Tensor, weights: Tensor, pending: Pending
+    ) -> Tensor:
+        ctx.save_for_backward(indices, weights)
+        ctx.pending, ctx.count, ctx.dtype = pending, len(losses), losses.dtype
+        return (losses.index_select(0, indices) * weights).mean()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        indices, weights = ctx.saved_tensors
+        rows = None if len(indices) == ctx.count else indices
+        gradients = (gradient * weights / len(indices)).to(ctx.dtype)
+        if len(indices) == 1:
+            # A size that was left open is never 1: the row twice, at half its gradient.
+            rows, gradients = indices.repeat(2), gradients / 2
+        tangent = gradients.new_zeros(ctx.count).index_copy_(0, indices, gradients)
+        # An address in place of a queue: backwards may run in any order, or more than once.
+        ctx.pending[tangent.untyped_storage().data_ptr()] = Kept(rows, ctx.count)
+        return tangent, None, None, None
 
 
 class BackwardPlan:
@@ -116,10 +154,12 @@ class _Slicer:
         return self._taken[key].as_strided(shape, tensor.stride(), tensor.storage_offset())
 
     def _take_dimension(self, tensor: Tensor, layout: Rows) -> Tensor:
-        split = tensor.unflatten(layout.dim, (layout.before, self._count, layout.after))
+        sizes = (layout.before, self._count, layout.after)
+        split: Tensor = tensor.unflatten(layout.dim, sizes)  # type: ignore[no-untyped-call]
         dim = layout.dim + 1
         # Dimensions in the order of memory, so that the copy keeps that order.
-        order = sorted(range(split.ndim), key=lambda axis: -split.stride(axis))
+        strides = split.stride()
+        order = sorted(range(split.ndim), key=lambda axis: -strides[axis])
         kept = split.permute(order).index_select(order.index(dim), self._rows)
         back = sorted(range(split.ndim), key=order.__getitem__)
         return kept.permute(back).flatten(layout.dim, layout.dim + 2)

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
-from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import default_partition
 
 from siftback import tree
@@ -90,9 +89,8 @@ class _Graphs:
             layout = self._layouts.get(node.name) if isinstance(node, fx.Node) else None
             if isinstance(layout, Unknown):
                 raise TraceError(
-                    f"{layout.why}, so single-pass cannot tell its examples apart, in\n"
-                    f"{node.meta.get('stack_trace') or node.format_node()}\n"
-                    "train this model with SelectiveLoader, or keep the batch dimension first"
+                    f"{layout.why}, so its examples cannot be told apart\n"
+                    f"{node.meta.get('stack_trace', '')}"
                 )
 
     def _cut(
@@ -110,8 +108,7 @@ def _runnable(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     """A graph as a function, of PyTorch's own kernels."""
     reuse_memory(module.graph)
     module.recompile()
-    run: Callable[[list[Any]], Any] = make_boxed_func(module.forward)
-    return run
+    return make_boxed(lambda args: module.forward(*args))
 
 
 def make_boxed(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:

@@ -3,8 +3,18 @@
 >>> from siftback import SelectiveLoader
 """
 
+from typing import TYPE_CHECKING, Any
+
 from siftback.batching import BatchFormer
-from siftback.errors import BatchError, ConfigError, LossError, SiftbackError, StateError
+from siftback.errors import (
+    BatchError,
+    ConfigError,
+    GradientError,
+    LossError,
+    SiftbackError,
+    StateError,
+    TraceError,
+)
 from siftback.history import LossHistory
 from siftback.loader import SelectiveLoader
 from siftback.losses import per_example
@@ -17,7 +27,10 @@ from siftback.selectors import (
     Uniform,
     percentile_probabilities,
 )
-from siftback.stats import Stats
+from siftback.stats import SinglePassStats, Stats
+
+if TYPE_CHECKING:
+    from siftback.single_pass import SinglePass
 
 __version__ = "0.1.0"
 
@@ -26,6 +39,7 @@ __all__ = [
     "BatchError",
     "BatchFormer",
     "ConfigError",
+    "GradientError",
     "LossError",
     "LossHistory",
     "Percentile",
@@ -34,9 +48,21 @@ __all__ = [
     "SelectiveLoader",
     "Selector",
     "SiftbackError",
+    "SinglePass",
+    "SinglePassStats",
     "StateError",
     "Stats",
+    "TraceError",
     "Uniform",
     "per_example",
     "percentile_probabilities",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports `SinglePass` when it is asked for: it brings in the compiler, for two seconds."""
+    if name == "SinglePass":
+        from siftback.single_pass import SinglePass
+
+        return SinglePass
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@ between c factors, of which some vary slower and some faster than the example; w
 operations say that led there.
 """
 
+import operator
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -78,11 +79,15 @@ def _layout(node: fx.Node, value: Tensor, found: dict[str, Layout]) -> Layout:
         return Unknown(f"size {value.shape[dim]} is no multiple of the batch")
     if factor == 1:
         return Rows(dim)
-    sources = [source for source in node.all_input_nodes if _rows_of(source, found) is not None]
+    # What is taken out of several results has the rows of what they were computed from.
+    origin = node.all_input_nodes[0] if node.target is operator.getitem else node
+    sources = [source for source in origin.all_input_nodes if _rows_of(source, found) is not None]
     if node.op == "call_function" and _name(node) in _VIEWS and sources:
         return _viewed(sources[0], dim, factor, value, found)
     if node.op == "call_function" and _name(node) == "cat":
         return _joined(sources, dim, factor, found)
+    if node.op == "call_function" and _name(node) == "repeat" and not sources:
+        return Rows(dim, after=factor)  # once for each example
     same = {
         Rows(dim, rows.before, rows.after)
         for source in sources

@@ -72,7 +72,28 @@ class _Graphs:
         return compiled
 
     def inductor(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        raise NotImplementedError
+        from torch._inductor import config as inductor_config  # seconds, for who asks for it
+        from torch._inductor.compile_fx import compile_fx
+
+        # Drawn as PyTorch draws it, a dropout mask is saved; Inductor's own would be drawn anew
+        # in the backward, for the kept rows as for the first rows of the batch.
+        with inductor_config.patch(fallback_random=True):
+            compiled: Callable[..., Any] = compile_fx(module, inputs, self._inner)
+        return compiled
+
+    def _inner(self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        from torch._inductor.compile_fx import compile_fx_inner
+
+        if not options.get("is_backward"):
+            self._learn(module.graph)
+            return compile_fx_inner(module, inputs, **options)
+        plan = BackwardPlan(module.graph, self._layouts)
+        compiled = compile_fx_inner(module, inputs, **options)
+
+        def run(args: list[Any]) -> Any:
+            return plan.run(compiled, args, self._pending)
+
+        return make_boxed(run)
 
     def _forward(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self._learn(module.graph)

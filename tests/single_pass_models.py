@@ -15,7 +15,11 @@ N, CLASSES, SIDE, TOKENS, WIDTH, VOCABULARY = 12, 4, 8, 5, 8, 11
 class Mlp(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(
-            nn.Flatten(), nn.Linear(3 * SIDE**2, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, CLASSES)
+            nn.Flatten(),
+            nn.Linear(3 * SIDE**2, 16),
+            nn.LayerNorm(16),
+            nn.Tanh(),
+            nn.Linear(16, CLASSES),
         )
 
 
@@ -41,7 +45,11 @@ class WideBlock(nn.Module):
 
 def wide_resnet() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), WideBlock(8), WideBlock(8), nn.Flatten(), nn.LazyLinear(CLASSES)
+        nn.Conv2d(3, 8, 3, padding=1),
+        WideBlock(8),
+        WideBlock(8),
+        nn.Flatten(),
+        nn.LazyLinear(CLASSES),
     )
 
 
@@ -67,8 +75,12 @@ class InvertedResidual(nn.Module):
 
 def mobilenet() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3, 2, 1), InvertedResidual(8), InvertedResidual(8),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, CLASSES),
+        nn.Conv2d(3, 8, 3, 2, 1),
+        InvertedResidual(8),
+        InvertedResidual(8),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, CLASSES),
     )
 
 
@@ -173,13 +185,28 @@ class TwoHeads(nn.Module):
         super().__init__()
         self.image, self.extra = nn.Linear(3 * SIDE**2, WIDTH), nn.Linear(2, WIDTH)
         self.image.requires_grad_(False)
-        self.heads = nn.ModuleDict({"label": nn.Linear(WIDTH, CLASSES), "size": nn.Linear(WIDTH, 1)})
+        self.heads = nn.ModuleDict(
+            {"label": nn.Linear(WIDTH, CLASSES), "size": nn.Linear(WIDTH, 1)}
+        )
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         self.calls += 1
         features = torch.relu(self.image(batch["image"].flatten(1)) + self.extra(batch["extra"]))
         return {name: head(features) for name, head in self.heads.items()}
+
+
+class TwoViews(nn.Module):
+    """Two views of each image, one after the other in one large batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.head = nn.Conv2d(3, WIDTH, 3), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = torch.relu(self.features(torch.cat((x, x.flip(-1)))))
+        first, second = self.head(features.mean((2, 3))).chunk(2)
+        return first + second
 
 
 def two_head_losses(model: nn.Module, batch: dict[str, Any]) -> Tensor:
@@ -227,6 +254,7 @@ CASES = {
     "gpt": Case(Gpt, tokens, token_losses),
     "lstm": Case(Lstm, tokens, token_losses),
     "sequence_first": Case(SequenceFirst, tokens, token_losses),
+    "two_views": Case(TwoViews, images, image_losses),
     "two_heads": Case(TwoHeads, dictionaries, two_head_losses),
 }
 

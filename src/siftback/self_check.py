@@ -100,7 +100,7 @@ def coupling(
 
     Args:
         model: The model.
-        run: Computes the losses of a batch without leaving traces.
+        run: Computes the losses of a batch.
         batch: A nested batch of N examples.
         rows: int64[k], those to compare.
         count: N.

@@ -219,19 +219,21 @@ class SinglePass:
             return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zipped}
 
         def run(other: Any) -> Tensor:
-            with untouched(self.model, None, device):
-                results = self._plain(other)
-                return cast(Tensor, results[0] if self._has_outputs else results)
+            results = self._plain(other)
+            return cast(Tensor, results[0] if self._has_outputs else results)
 
         with untouched(self.model, None, device):
             losses = self._losses_of(batch, count)
             check(losses, count)
             fast = gradients(kept_mean(losses, rows, self._pending))
-        exact = gradients(run(batch).index_select(0, rows.indices).mean())
+        # Within: BatchNorm's backward wants the running statistics of its own forward.
+        with untouched(self.model, None, device):
+            exact = gradients(run(batch).index_select(0, rows.indices).mean())
         found = self_check.compare(self.model, fast, exact)
         allowed = self_check.tolerance(device, exact, same_kernels=self._backend == "graph")
         if found.largest > allowed and not found.batch_norms:
-            coupled = self_check.coupling(self.model, run, batch, rows.indices, count)
+            with untouched(self.model, None, device), torch.no_grad():
+                coupled = self_check.coupling(self.model, run, batch, rows.indices, count)
             raise self_check.failure(found, allowed, coupled)
         return found
 

@@ -4,7 +4,7 @@ import functools
 import time
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import fx
@@ -37,7 +37,8 @@ def trace(function: Traced, backend: Backend, pending: Pending, stats: SinglePas
     def compiler(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         stats.compilations += 1
         graphs = _Graphs(pending)
-        with functorch_config.patch(donated_buffer=False, enable_autograd_cache=False):
+        # A backward graph from a cache would not be cut down.
+        with functorch_config.patch(enable_autograd_cache=False):
             if backend == "inductor":
                 return graphs.inductor(module, inputs)
             return graphs.plain(module, inputs)
@@ -78,8 +79,7 @@ class _Graphs:
         # Drawn as PyTorch draws it, a dropout mask is saved; Inductor's own would be drawn anew
         # in the backward, for the kept rows as for the first rows of the batch.
         with inductor_config.patch(fallback_random=True):
-            compiled: Callable[..., Any] = compile_fx(module, inputs, self._inner)
-        return compiled
+            return cast(Callable[..., Any], compile_fx(module, inputs, self._inner))
 
     def _inner(self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
         from torch._inductor.compile_fx import compile_fx_inner

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.single_pass_models import CASES, CLASSES, SIDE, Case, Mlp, N, images, make
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,6 +25,7 @@ from siftback import (
     tree,
 )
 from siftback.selectors import choose
+from single_pass_models import CASES, CLASSES, SIDE, Case, Mlp, N, images, make
 
 KEEP = 1 / 3
 Gradients = dict[str, Tensor]

@@ -3,7 +3,7 @@
 >>> from siftback import SelectiveLoader
 """
 
-from typing import TYPE_CHECKING, Any
+import typing
 
 from siftback.batching import BatchFormer
 from siftback.errors import (
@@ -29,7 +29,7 @@ from siftback.selectors import (
 )
 from siftback.stats import SinglePassStats, Stats
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from siftback.single_pass import SinglePass
 
 __version__ = "0.1.0"
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     """Imports `SinglePass` when it is asked for: it brings in the compiler, for two seconds."""
     if name == "SinglePass":
         from siftback.single_pass import SinglePass

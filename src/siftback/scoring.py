@@ -90,7 +90,7 @@ def device_of(model: nn.Module, batch: Any) -> torch.device:
     if weight is not None and weight.device not in devices:
         raise BatchError(
             f"the batch is on {devices[0]} and the model on {weight.device}: "
-            f'give a SelectiveLoader device="{weight.device}", or move each batch there'
+            f'give the loader device="{weight.device}", or move the batches in its collate_fn'
         )
     return devices[0] if weight is None else weight.device
 

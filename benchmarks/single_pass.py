@@ -1,0 +1,203 @@
+"""How near the single pass comes to its ideal, and what it takes in memory and compilation.
+
+A step here is a forward and a backward pass, without the optimizer's, which is the same for all.
+In each round Traditional's step on N examples, two-pass SB's (a scoring forward on N, then a
+step on the k kept), the single pass's and a forward on N have their turn; ratios are of medians
+over rounds. With f the forward's share of Traditional's step, as measured, and s the share kept,
+the ideal speed-ups over Traditional are ``1 / (f + (1 - f) s)`` for the single pass and
+``1 / (f + s)`` for two passes. Memory is the peak of what PyTorch allocates during a step, above
+what was there before.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from rich.progress import track
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
+
+from goals import Goal, begin, options, report
+from siftback import Percentile, SinglePass
+from siftback.lab.models import build
+from transformers import Gpt, Vit
+
+TITLE = "What the single pass saves: {n} examples, resnet18 of width 64, 3x32x32; text of 64 tokens"
+CLASSES, VOCABULARY, LENGTH = 10, 256, 64
+MODELS = ("resnet18 group norm", "resnet18 batch norm", "vit", "gpt")
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
+FULL = [(m, p, k) for p in PRECISIONS for m in MODELS for k in (1 / 2, 1 / 3, 1 / 4)]
+QUICK = [(m, "fp32", 1 / 3) for m in MODELS]
+
+
+class Setting(NamedTuple):
+    """What is trained: a model, its batch and its losses."""
+
+    model: nn.Module
+    batch: Any
+    losses: Callable[[nn.Module, Any], Tensor]
+
+
+def image_losses(model: nn.Module, batch: Any) -> Tensor:
+    images, labels = batch
+    return F.cross_entropy(model(images), labels, reduction="none")
+
+
+def token_losses(model: nn.Module, tokens: Tensor) -> Tensor:
+    logits = model(tokens[:, :-1]).flatten(0, 1)
+    each = F.cross_entropy(logits, tokens[:, 1:].flatten(), reduction="none")
+    return each.view(len(tokens), -1).mean(1)
+
+
+def setting(name: str, count: int, device: str) -> Setting:
+    torch.manual_seed(0)
+    if name == "gpt":
+        tokens = torch.randint(VOCABULARY, (count, LENGTH + 1), device=device)
+        return Setting(Gpt(VOCABULARY, LENGTH).to(device), tokens, token_losses)
+    images = torch.randn(count, 3, 32, 32, device=device)
+    labels = torch.randint(CLASSES, (count,), device=device)
+    if name == "vit":
+        return Setting(Vit(CLASSES).to(device), (images, labels), image_losses)
+    model = build("resnet18", classes=CLASSES, channels=3, norm=name.split()[1])
+    model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    images = images.to(memory_format=torch.channels_last)
+    return Setting(model, (images, labels), image_losses)
+
+
+def rows_of(batch: Any, rows: Tensor) -> Any:
+    if isinstance(batch, Tensor):
+        return batch[rows]
+    return tuple(part[rows] for part in batch)
+
+
+def steps(
+    trained: Setting, sift: SinglePass, precision: str, count: int, kept: int, device: str
+) -> dict[str, Callable[[], Any]]:
+    """The steps to be timed, by name."""
+    model, batch, losses = trained
+    selector, generator = Percentile(keep=kept / count), torch.Generator().manual_seed(0)
+    few = rows_of(batch, torch.arange(kept, device=device))
+    dtype = PRECISIONS[precision]
+
+    def casting() -> torch.autocast:
+        return torch.autocast(device, dtype, enabled=dtype is not None)
+
+    def traditional(examples: Any = batch) -> None:
+        with casting():
+            loss = losses(model, examples).mean()
+        loss.backward()
+        model.zero_grad()
+
+    def two_passes() -> None:
+        model.eval()
+        with torch.no_grad(), casting():
+            scores = losses(model, batch).float()
+        model.train()
+        rows = selector.select(scores, generator, kept).indices
+        traditional(rows_of(batch, rows))
+
+    def single_pass() -> None:
+        with casting():
+            loss = sift(batch)
+        loss.backward()
+        model.zero_grad()
+
+    def forward() -> None:
+        with casting():
+            losses(model, batch)
+
+    return {
+        "traditional": traditional,
+        "two passes": two_passes,
+        "single pass": single_pass,
+        "forward": forward,
+        "few": lambda: traditional(few),
+    }
+
+
+def medians(runs: dict[str, Callable[[], Any]], rounds: int, device: str) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(rounds + 1):
+        for name, run in runs.items():
+            started = time.perf_counter()
+            run()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if turn:  # the first is for warming up
+                times[name].append(time.perf_counter() - started)
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def peak_bytes(run: Callable[[], Any], device: str) -> int:
+    """The most that PyTorch holds during a call, above what it holds before."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        return torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    events = profiler.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    held = peak = 0
+    for _, change in changes:
+        held += change
+        peak = max(peak, held)
+    return peak
+
+
+def measure(
+    name: str, precision: str, keep: float, count: int, rounds: int, device: str, backend: Any
+) -> list[Goal]:
+    trained = setting(name, count, device)
+    kept = round(keep * count)
+    sift = SinglePass(trained.model, losses=trained.losses, keep=keep, backend=backend, check=False)
+    runs = steps(trained, sift, precision, count, kept, device)
+    took = medians(runs, rounds, device)
+    memory = {each: peak_bytes(run, device) for each, run in runs.items()}
+    share, kept_share = took["forward"] / took["traditional"], kept / count
+    ideal = 1 / (share + (1 - share) * kept_share)
+    speed = took["traditional"] / took["single pass"]
+    over_two = took["two passes"] / took["single pass"]
+    where = f"{name}, {precision}, keep {keep:.2f}"
+    held = memory["single pass"]
+    return [
+        Goal(where, "forward's share f of Traditional's step", share),
+        Goal(
+            where, "two passes' speed over Traditional's", took["traditional"] / took["two passes"]
+        ),
+        Goal(where, "single pass's speed over Traditional's", speed),
+        Goal(
+            where,
+            "single pass's speed over its ideal",
+            speed / ideal,
+            "at least 0.95",
+            speed >= 0.95 * ideal,
+        ),
+        Goal(where, "single pass's speed over two passes'", over_two, "at least 1", over_two >= 1),
+        Goal(where, "memory over Traditional's, as many forward", held / memory["traditional"]),
+        Goal(where, "memory over Traditional's, as many backward", held / memory["few"]),
+        Goal(where, "memory over two passes'", held / memory["two passes"]),
+        Goal(where, "compilations", sift.stats.compilations),
+        Goal(where, "seconds compiling", sift.stats.seconds_compiling),
+    ]
+
+
+def main() -> None:
+    parser = options(__doc__.partition("\n")[0], quick="keep 1/3 in fp32 alone, fewer rounds")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--backend", default="graph", choices=("graph", "inductor"))
+    parser.add_argument("--examples", type=int, default=48, help="N, examples forward")
+    asked = begin(parser)
+    goals = []
+    for name, precision, keep in track(QUICK if asked.quick else FULL, "measuring"):
+        rounds = 5 if asked.quick else 9
+        goals += measure(name, precision, keep, asked.examples, rounds, asked.device, asked.backend)
+    report(TITLE.format(n=asked.examples), goals, asked)
+
+
+if __name__ == "__main__":
+    main()

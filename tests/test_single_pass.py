@@ -430,6 +430,16 @@ def test_arguments_that_make_no_sense(arguments, problem):
         SinglePass(Mlp(), F.cross_entropy, **arguments)
 
 
+class Independent(All):
+    def select(self, scores, generator) -> Selection:
+        return super().select(scores, generator)
+
+
+def test_a_selector_must_keep_as_many_as_it_is_told():
+    with pytest.raises(ConfigError, match=r"Independent\.select .* count"):
+        SinglePass(Mlp(), F.cross_entropy, selector=Independent())
+
+
 @pytest.mark.parametrize(
     ("batch", "problem"),
     [

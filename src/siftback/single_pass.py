@@ -1,5 +1,7 @@
 """One forward pass over the batch, and a backward pass over the kept rows alone."""
 
+import inspect
+import time
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -106,6 +108,11 @@ class SinglePass:
             selector = Percentile(keep=keep, beta=beta, history=history)
         elif keep is not None or beta is not None:
             raise ConfigError("both a selector and keep or beta given: give one of them")
+        if "count" not in inspect.signature(selector.select).parameters:
+            raise ConfigError(
+                f"{type(selector).__name__}.select cannot be told how many rows to keep: "
+                "give it a third argument, count, and see Selector.select for what it means"
+            )
         if backend not in ("graph", "inductor"):
             raise ConfigError(f'backend={backend!r}: give "graph" or "inductor"')
         self.model = model
@@ -156,7 +163,9 @@ class SinglePass:
             self.gradient_check = self._check(whole, count, device)
         losses = self._losses_of(whole, count)
         self.losses = check(losses, count)
+        started = time.perf_counter()
         self.selection = self._select(self.losses)
+        self.stats.seconds_selection += time.perf_counter() - started
         self.stats.seen += count
         self.stats.kept += len(self.selection.indices)
         if count == 1:

@@ -54,12 +54,14 @@ class SinglePassStats:
         kept: Those whose losses were given back, each of them run backward once.
         compilations: How often the model was traced and compiled.
         seconds_compiling: Seconds of the calls that did so.
+        seconds_selection: Seconds in choosing rows; the forward is training's own.
     """
 
     seen: int = 0
     kept: int = 0
     compilations: int = 0
     seconds_compiling: float = 0.0
+    seconds_selection: float = 0.0
 
     @property
     def kept_share(self) -> float:

@@ -27,7 +27,7 @@ def runs(folder: Path, asked: Settings, strategies: str, keep: float = 0.5) -> l
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     folder = tmp_path_factory.mktemp("compared")
-    runs(folder, settings(), "traditional,sb,random")
+    runs(folder, settings(), "traditional,sb,random,sb-single-pass")
     return Comparison.read(folder)
 
 
@@ -43,6 +43,8 @@ def test_every_selective_run_is_followed_by_its_match(compared: Comparison) -> N
         "matched to sb 0.5",
         "random 0.5",
         "matched to random 0.5",
+        "sb-single-pass 0.5",
+        "matched to sb-single-pass 0.5",
     ]
 
 
@@ -72,6 +74,16 @@ def test_random_forwards_only_what_it_trains_on(compared: Comparison) -> None:
     assert run.keep_measured == pytest.approx(0.5, abs=0.05)
 
 
+def test_a_single_pass_forwards_every_example_once(compared: Comparison) -> None:
+    run = by_strategy(compared)["sb-single-pass"]
+    assert run.examples_backpropped == 128 * run.steps
+    assert run.examples_forwarded == 256 * run.steps
+    assert 2 * EXAMPLES <= run.examples_forwarded < 2 * EXAMPLES + 256
+    assert run.keep_measured == 0.5
+    assert run.cost_forward_units < by_strategy(compared)["sb"].cost_forward_units
+    assert 0 < run.seconds_selection < run.seconds_train
+
+
 def test_a_match_costs_what_its_run_costs(compared: Comparison) -> None:
     for run in compared.runs:
         if run.matched_to:
@@ -81,7 +93,7 @@ def test_a_match_costs_what_its_run_costs(compared: Comparison) -> None:
 
 def test_a_budget_gives_every_strategy_the_same_cost(tmp_path: Path) -> None:
     asked = settings(epochs=None, budget=2.0)
-    for run in runs(tmp_path, asked, "traditional,sb,random"):
+    for run in runs(tmp_path, asked, "traditional,sb,random,random-single-pass"):
         over = run.cost_forward_units - 3 * 2 * EXAMPLES
         # A last step may overshoot, with the selection batches that fill it.
         assert 0 <= over < 3 * 128 + 4 * 128, run.label
@@ -93,10 +105,13 @@ def test_keeping_all_is_traditional_bit_for_bit(tmp_path: Path) -> None:
     def keep_weights(run: Run, model: torch.nn.Module) -> None:
         weights[run.strategy] = torch.cat([weight.flatten() for weight in model.parameters()])
 
-    plan = Plan(settings(), ["traditional", "sb", "random"], [1.0], [0], matched=False)
+    plan = Plan(
+        settings(), ["traditional", "sb", "random", "sb-single-pass"], [1.0], [0], matched=False
+    )
     compare(plan, tmp_path, Silent(), on_model=keep_weights)
     assert torch.equal(weights["traditional"], weights["sb"])
     assert torch.equal(weights["traditional"], weights["random"])
+    assert torch.equal(weights["traditional"], weights["sb-single-pass"])
 
 
 def test_a_seed_decides_everything(tmp_path: Path) -> None:

@@ -17,12 +17,15 @@ class Strategy:
             the share kept.
         selector: Makes its selector from the share to keep and the history's size; None for
             training on everything.
+        single_pass: Whether it chooses among the rows of a larger training batch, of which only
+            the kept ones are run backward.
     """
 
     name: str
     summary: str
     cost: str
     selector: Callable[[float, int], Selector] | None = None
+    single_pass: bool = False
 
     @property
     def selects(self) -> bool:
@@ -47,6 +50,20 @@ STRATEGIES = _table(
         "Random-Backprop: a random share of the examples, no scores",
         "3s",
         lambda keep, history: Uniform(keep=keep),
+    ),
+    Strategy(
+        "sb-single-pass",
+        "Selective-Backprop with one forward: its kept rows alone are run backward",
+        "1 + 2s",
+        lambda keep, history: Percentile(keep=keep, history=history),
+        single_pass=True,
+    ),
+    Strategy(
+        "random-single-pass",
+        "a forward of everything, a backward of a random share: what the scores must beat",
+        "1 + 2s",
+        lambda keep, history: Uniform(keep=keep),
+        single_pass=True,
     ),
     Strategy(
         "matched",

@@ -1,15 +1,16 @@
 """One run: a model trained from its seed to its length, tested on the way."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback import SelectiveLoader, Stats
+from siftback import SelectiveLoader, SinglePassStats, Stats
 from siftback.lab import models, strategies
 from siftback.lab.data import ImageData
 from siftback.lab.progress import Reporter
@@ -17,6 +18,9 @@ from siftback.lab.rates import RATES
 from siftback.lab.records import Evaluation, RecordWriter, RunSummary
 from siftback.lab.settings import Run, Settings, resolve_device
 from siftback.lab.stream import BatchStream, test_batches
+
+if TYPE_CHECKING:
+    from siftback import SinglePass
 
 TEST_BATCH = 500
 
@@ -74,10 +78,20 @@ class _Training:
             weight_decay=settings.weight_decay,
         )
         augment = replace(data.augmentation, cutout=settings.cutout)
-        self.stream = BatchStream(data, settings.batch_size, run.seed, augment, self.device)
-        self.epoch_examples = self.stream.batch_size * len(self.stream)
-        self.stats = Stats()
-        self.source = self._selective() if strategies.find(run.strategy).selects else None
+        strategy = strategies.find(run.strategy)
+        size = settings.batch_size
+        self.epoch_examples = len(data.train_labels) // size * size
+        if strategy.single_pass:  # so much larger that backwards are of the size asked for
+            size = round(size / run.keep)
+        self.stream = BatchStream(data, size, run.seed, augment, self.device)
+        self.stats: Stats | SinglePassStats = Stats()
+        self.source: SelectiveLoader | BatchStream | None = None
+        self._loss: Callable[[Tensor, Tensor], Tensor] = self._loss_of_all
+        if strategy.single_pass:
+            self.source = self.stream
+            self._loss = self._single_pass()
+        elif strategy.selects:
+            self.source = self._selective()
         self.clock = _Clock(self.device)
         self.steps = 0
         self._losses = torch.zeros((), device=self.device)  # summed since the last evaluation
@@ -89,8 +103,7 @@ class _Training:
         made, before = 0, 0.0
         self.clock.start()
         for images, labels in self._batches():
-            # The rate of a step is that of the middle of the share of training it stands for.
-            self._step(images, labels, RATES[self.settings.rate]((before + self.done) / 2))
+            self._step(images, labels, before)
             before = self.done
             reporter.update(before)
             if int(before * wanted) > made:
@@ -155,6 +168,22 @@ class _Training:
         self.stats = loader.stats
         return loader
 
+    def _single_pass(self) -> "SinglePass":
+        """The losses of a batch, of which the strategy's selector keeps some."""
+        from siftback import SinglePass  # brings in the compiler, which takes its time
+
+        selector = strategies.find(self.run.strategy).selector
+        assert selector is not None
+        sift = SinglePass(
+            self.model,
+            F.cross_entropy,
+            selector=selector(self.run.keep, self.settings.history),
+            check=False,  # its models are this laboratory's own, and tested
+            seed=self.run.seed,
+        )
+        self.stats = sift.stats
+        return sift
+
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Training batches, epoch after epoch, until the training is done."""
         epoch = 0
@@ -171,22 +200,28 @@ class _Training:
 
     def _plain(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The stream as it is, its examples counted as the loader would."""
+        assert isinstance(self.stats, Stats)
         for images, labels in self.stream:
             self.stats.seen += len(labels)
             self.stats.released += len(labels)
             yield images, labels
 
-    def _step(self, images: Tensor, labels: Tensor, rate: float) -> None:
+    def _step(self, images: Tensor, labels: Tensor, before: float) -> None:
+        with self._casting():
+            loss = self._loss(images, labels)
+        # The rate of a step is that of the middle of the share of training it stands for.
+        rate = RATES[self.settings.rate]((before + self.done) / 2)
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.lr * rate
-        with self._casting():
-            loss = F.cross_entropy(self.model(images), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.steps += 1
         self._losses += loss.detach() * len(labels)
         self._trained += len(labels)
+
+    def _loss_of_all(self, images: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self.model(images), labels)
 
     def _evaluate(self) -> Evaluation:
         with self.clock.paused():

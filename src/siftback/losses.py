@@ -56,17 +56,23 @@ def per_example(loss_fn: LossFn) -> LossFn:
     return losses
 
 
-def pair_losses(loss_fn: LossFn) -> Losses:
+def pair_losses(loss_fn: LossFn, with_outputs: bool = False) -> Losses:
     """The general form ``losses(model, batch)`` of a loss on ``(inputs, targets)`` batches.
+
+    Args:
+        loss_fn: ``loss_fn(outputs, targets)``.
+        with_outputs: Whether the function gives ``(losses, outputs)`` in place of the losses.
 
     Raises:
         BatchError: When called with a batch that is no pair.
     """
     unreduced = per_example(loss_fn)
 
-    def losses(model: nn.Module, batch: Any) -> Tensor:
+    def losses(model: nn.Module, batch: Any) -> Any:
         inputs, targets = pair(batch)
-        return unreduced(model(inputs), targets)
+        outputs = model(inputs)
+        values = unreduced(outputs, targets)
+        return (values, outputs) if with_outputs else values
 
     return losses
 
@@ -87,8 +93,13 @@ def pair(batch: Any) -> tuple[Any, Any]:
     )
 
 
-def resolve(loss_fn: LossFn | None, losses: Losses | None) -> Losses:
+def resolve(loss_fn: LossFn | None, losses: Losses | None, with_outputs: bool = False) -> Losses:
     """The general form, from whichever form was given.
+
+    Args:
+        loss_fn: ``loss_fn(outputs, targets)``, for pairs.
+        losses: ``losses(model, batch)``, for any batch.
+        with_outputs: Whether that of pairs gives ``(losses, outputs)``.
 
     Raises:
         ConfigError: Where both or neither are given.
@@ -96,7 +107,7 @@ def resolve(loss_fn: LossFn | None, losses: Losses | None) -> Losses:
     if losses is not None and loss_fn is None:
         return losses
     if loss_fn is not None and losses is None:
-        return pair_losses(loss_fn)
+        return pair_losses(loss_fn, with_outputs)
     raise ConfigError(
         f"{'both' if losses else 'neither'} of loss_fn and losses given: give "
         "loss_fn(outputs, targets) for pairs, or losses=fn(model, batch) for any other batch"

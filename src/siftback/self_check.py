@@ -36,6 +36,16 @@ class GradientCheck(NamedTuple):
     batch_norms: tuple[str, ...]
 
 
+def gradients(model: nn.Module, loss: Tensor) -> Gradients:
+    """Of a loss, by parameter that takes one; the parameters' own are left alone."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(parameter) if gradient is None else gradient
+        for (name, parameter), gradient in zip(named.items(), found, strict=True)
+    }
+
+
 def compare(model: nn.Module, fast: Gradients, exact: Gradients) -> GradientCheck:
     """Compares the gradients of a model's parameters.
 

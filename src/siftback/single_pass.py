@@ -11,9 +11,10 @@ from torch.utils._pytree import tree_map_only
 
 from siftback import self_check, tree
 from siftback.errors import BatchError, ConfigError, StateError
-from siftback.losses import Losses, LossFn, check, pair, per_example, resolve
+from siftback.losses import Losses, LossFn, check, pair, resolve
 from siftback.scoring import device_of, untouched
 from siftback.selectors import Percentile, Selection, Selector, choose
+from siftback.self_check import GradientCheck
 from siftback.sliced_backward import Pending, kept_mean
 from siftback.stats import SinglePassStats
 from siftback.trace_errors import UNTRACEABLE, explain
@@ -120,7 +121,7 @@ class SinglePass:
         self.losses = torch.empty(0)
         self.selection = Selection(torch.empty(0, dtype=torch.int64), torch.empty(0))
         self.outputs: Any = None
-        self.gradient_check: self_check.GradientCheck | None = None
+        self.gradient_check: GradientCheck | None = None
         self.stats = SinglePassStats()
         self._takes_pairs = loss_fn is not None
         self._has_outputs = outputs
@@ -128,9 +129,7 @@ class SinglePass:
         self._checks = check
         self._pending: Pending = {}
         self._generator = torch.Generator().manual_seed(seed)
-        compute = resolve(loss_fn, losses)
-        if loss_fn is not None and outputs:
-            compute = _with_outputs(loss_fn)
+        compute = resolve(loss_fn, losses, outputs)
 
         def forward(batch: Any) -> Any:
             results = compute(model, batch)
@@ -217,15 +216,9 @@ class SinglePass:
         ranked = losses.nan_to_num(nan=torch.inf)
         return self.selector.select(ranked, self._generator, self._count_kept(len(losses)))
 
-    def _check(self, batch: Any, count: int, device: torch.device) -> self_check.GradientCheck:
+    def _check(self, batch: Any, count: int, device: torch.device) -> GradientCheck:
         """Compares gradients of the same rows; chance, buffers and history stay as they were."""
         rows = choose(torch.ones(count, device=device), torch.Generator(), self._count_kept(count))
-        named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-
-        def gradients(loss: Tensor) -> dict[str, Tensor]:
-            found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-            zipped = zip(named.items(), found, strict=True)
-            return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zipped}
 
         def run(other: Any) -> Tensor:
             results = self._plain(other)
@@ -234,10 +227,10 @@ class SinglePass:
         with untouched(self.model, None, device):
             losses = self._losses_of(batch, count)
             check(losses, count)
-            fast = gradients(kept_mean(losses, rows, self._pending))
-        # Within: BatchNorm's backward wants the running statistics of its own forward.
+            fast = self_check.gradients(self.model, kept_mean(losses, rows, self._pending))
         with untouched(self.model, None, device):
-            exact = gradients(run(batch).index_select(0, rows.indices).mean())
+            loss = run(batch).index_select(0, rows.indices).mean()
+            exact = self_check.gradients(self.model, loss)
         found = self_check.compare(self.model, fast, exact)
         allowed = self_check.tolerance(device, exact, same_kernels=self._backend == "graph")
         if found.largest > allowed and not found.batch_norms:
@@ -245,15 +238,3 @@ class SinglePass:
                 coupled = self_check.coupling(self.model, run, batch, rows.indices, count)
             raise self_check.failure(found, allowed, coupled)
         return found
-
-
-def _with_outputs(loss_fn: LossFn) -> Any:
-    """As `pair_losses`, giving the model's outputs besides."""
-    unreduced = per_example(loss_fn)
-
-    def losses(model: nn.Module, batch: Any) -> tuple[Tensor, Any]:
-        inputs, targets = pair(batch)
-        outputs = model(inputs)
-        return unreduced(outputs, targets), outputs
-
-    return losses

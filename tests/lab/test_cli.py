@@ -53,6 +53,8 @@ def test_compare_leaves_table_summary_records_and_pictures(call: Call, tmp_path:
     assert {"python", "torch", "commit", "arguments"} <= summary["environment"].keys()
     for run in Comparison.read(out).runs:
         assert len(list(read_evaluations(out / run.record))) == 1
+        header = json.loads((out / run.record).read_text().splitlines()[0])
+        assert header["environment"]["arguments"]["data"] == "digits"
     for picture in ("error.png", "error.svg"):
         assert (out / picture).stat().st_size > 10_000
 

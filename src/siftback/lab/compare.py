@@ -118,7 +118,9 @@ def compare(
 def _train(
     run: Run, settings: Settings, data: ImageData, folder: Path, reporter: Reporter
 ) -> tuple[RunSummary, nn.Module]:
-    record = RecordWriter(folder / run.record, asdict(run) | {"settings": asdict(settings)})
+    # Its own environment: a comparison may be resumed with another version, or elsewhere.
+    header = asdict(run) | {"environment": environment(asdict(settings))}
+    record = RecordWriter(folder / run.record, header)
     try:
         return train(run, settings, data, record, reporter)
     finally:

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -402,6 +403,15 @@ def test_a_model_that_cannot_be_traced(layer, why):
         match=rf"module '2', line {line} of .*{why}.*train this model with SelectiveLoader",
     ):
         sift(*images())
+
+
+def test_batches_that_keep_changing_are_an_error():
+    model = nn.Sequential(nn.AdaptiveAvgPool1d(4), nn.Flatten(), nn.Linear(4, CLASSES))
+    sift = SinglePass(model, F.cross_entropy, keep=KEEP, check=False)
+    targets = torch.randint(CLASSES, (N,))
+    with pytest.raises(TraceError, match="pad sequences to a few lengths"):
+        deque(sift(torch.randn(N, 1, length), targets) for length in range(5, 30))
+    assert sift.stats.compilations > 1
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,16 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from torch import nn
-from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
+from torch._dynamo.exc import (
+    BackendCompilerFailed,
+    FailOnRecompileLimitHit,
+    TorchDynamoException,
+)
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from siftback.errors import SiftbackError, TraceError
 
-UNTRACEABLE = (TorchDynamoException, ConstraintViolationError)
+UNTRACEABLE = (TorchDynamoException, ConstraintViolationError, FailOnRecompileLimitHit)
 """What tracing raises where a model cannot be traced."""
 
 _FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>\w+)')
@@ -34,6 +38,12 @@ def explain(error: Exception, model: nn.Module) -> SiftbackError:
         if not isinstance(error.inner_exception, TraceError):
             raise error  # a fault of the compiler, whose own words say most
         error = error.inner_exception
+    if isinstance(error, FailOnRecompileLimitHit):
+        return TraceError(
+            "single-pass compiles a model once for each shape of an example, and batches keep "
+            "changing in more than their number of examples: pad sequences to a few lengths, and give numbers "
+            "that change as tensors; nothing trained so far is lost"
+        )
     return TraceError(
         f"single-pass cannot trace {_place(_frames(error), model)}: {_reason(str(error))}; "
         "nothing trained so far is lost: change that line, or train this model with "

@@ -62,14 +62,14 @@ def _is_free(operand: fx.Node, user: fx.Node) -> bool:
 
 def _is_fresh(node: fx.Node) -> bool:
     """Whether a node's value lies in memory that its operation has just taken."""
-    if node.target is operator.getitem:
-        (source,) = node.all_input_nodes
-        return _is_fresh(source)
-    # An operation in place returns its operand's memory, which was free for it to take.
-    return isinstance(node.target, torch._ops.OpOverload) and all(
-        returned.alias_info is None or returned.alias_info.is_write
-        for returned in node.target._schema.returns
-    )
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.target is operator.getitem and _is_fresh(node.all_input_nodes[0])
+    aliases = [returned.alias_info for returned in node.target._schema.returns]
+    if _opname(node) == "_unsafe_view" or any(alias and alias.is_write for alias in aliases):
+        # It returns its operand's memory, though the first of these does not say so.
+        (operand, *_) = node.all_input_nodes
+        return set(operand.users) == {node} and _is_fresh(operand)
+    return not any(aliases)
 
 
 def _opname(node: fx.Node) -> str:

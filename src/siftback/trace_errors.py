@@ -41,8 +41,8 @@ def explain(error: Exception, model: nn.Module) -> SiftbackError:
     if isinstance(error, FailOnRecompileLimitHit):
         return TraceError(
             "single-pass compiles a model once for each shape of an example, and batches keep "
-            "changing in more than their number of examples: pad sequences to a few lengths, and give numbers "
-            "that change as tensors; nothing trained so far is lost"
+            "changing in more than their number of examples: pad sequences to a few "
+            "lengths, and give numbers that change as tensors; nothing trained so far is lost"
         )
     return TraceError(
         f"single-pass cannot trace {_place(_frames(error), model)}: {_reason(str(error))}; "

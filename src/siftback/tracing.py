@@ -87,20 +87,15 @@ class _Graphs:
         if not options.get("is_backward"):
             self._learn(module.graph)
             return compile_fx_inner(module, inputs, **options)
-        plan = BackwardPlan(module.graph, self._layouts)
-        compiled = compile_fx_inner(module, inputs, **options)
-
-        def run(args: list[Any]) -> Any:
-            return plan.run(compiled, args, self._pending)
-
-        return make_boxed(run)
+        plan = BackwardPlan(module.graph, self._layouts)  # of a graph that compiling changes
+        return self._cut(plan, compile_fx_inner(module, inputs, **options))
 
     def _forward(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         self._learn(module.graph)
         return _runnable(module)
 
     def _backward(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return self._cut(module.graph, _runnable(module))
+        return self._cut(BackwardPlan(module.graph, self._layouts), _runnable(module))
 
     def _learn(self, graph: fx.Graph) -> None:
         """Finds the rows of all that the forward graph saves."""
@@ -115,9 +110,9 @@ class _Graphs:
                 )
 
     def _cut(
-        self, graph: fx.Graph, backward: Callable[[list[Any]], Any]
+        self, plan: BackwardPlan, backward: Callable[[list[Any]], Any]
     ) -> Callable[[list[Any]], Any]:
-        plan = BackwardPlan(graph, self._layouts)
+        """The backward graph as a function that runs it on the kept rows."""
 
         def run(args: list[Any]) -> Any:
             return plan.run(backward, args, self._pending)

@@ -189,8 +189,10 @@ def gradients(model: nn.Module, data: ImageData, where: str) -> list[Goal]:
 
 
 def main() -> None:
-    asked = begin(options(__doc__.partition("\n")[0], quick="one seed, two epochs"))
-    epochs, seeds, examples = (2, 1, 12_000) if asked.quick else (8, 3, 20_000)
+    parser = options(__doc__.partition("\n")[0], quick="one seed, two epochs")
+    parser.add_argument("--seeds", type=int, default=7, help="how many networks of each kind")
+    asked = begin(parser)
+    epochs, seeds, examples = (2, 1, 12_000) if asked.quick else (8, asked.seeds, 20_000)
     data = load("mnist", train_limit=examples)
     errors: dict[str, list[float]] = {}
     goals = gradients(fresh(data, 0), data, "fresh network")

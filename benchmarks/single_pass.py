@@ -9,10 +9,13 @@ the ideal speed-ups over Traditional are ``1 / (f + (1 - f) s)`` for the single 
 what was there before.
 """
 
+import os
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler else writes a line a start
 
 import torch
 from rich.progress import track

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from siftback.lab.environment import environment
+from siftback.lab.table import measured
 
 
 class Goal(NamedTuple):
@@ -54,13 +55,16 @@ def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 def report(title: str, goals: list[Goal], asked: argparse.Namespace) -> None:
     """Prints the table, and writes the record that the results page is made from."""
-    table = Table("setting", "ratio", "measured", "goal", "met", title=title)
-    for goal in goals:
-        met = "" if goal.met is None else ("yes" if goal.met else "no")
-        table.add_row(goal.setting, goal.what, f"{goal.measured:.4g}", goal.goal, met)
+    rows = measured(goal._asdict() for goal in goals)
+    table = Table(*dict.fromkeys(name for row in rows for name in row), title=title)
+    for row in rows:
+        table.add_row(*(row.get(str(column.header), "") for column in table.columns))
     Console().print(table)
     if asked.json:
-        rows = [goal._asdict() for goal in goals]
-        record = {"title": title, "environment": environment(vars(asked)), "rows": rows}
+        record = {
+            "title": title,
+            "environment": environment(vars(asked)),
+            "rows": [goal._asdict() for goal in goals],
+        }
         asked.json.parent.mkdir(parents=True, exist_ok=True)
         asked.json.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

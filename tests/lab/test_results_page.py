@@ -128,19 +128,29 @@ def test_a_bare_environment_and_no_run(comparison, page):
     assert "No run has finished." in text
 
 
+def ratio(setting, what, measured, goal="", met=None):
+    return {"setting": setting, "what": what, "measured": measured, "goal": goal, "met": met}
+
+
 def test_benchmarks_are_tables(filled, page):
     folder = filled.folder.parent / "benchmarks"
     folder.mkdir()
     benchmark = {
         "title": "Overhead of selection",
         "environment": {"cpu": "Abacus 9"},
-        "rows": [{"what": "share of a step", "ratio": 0.00123456}, {"what": "a|b", "goal": True}],
+        "rows": [
+            ratio("fp32", "share of a step", 0.00123456, "at most 0.005", met=True),
+            ratio("fp32", "a|b", 7.0),
+            ratio("bf16", "share of a step", 0.0123456, "at most 0.005", met=False),
+        ],
     }
     (folder / "overhead.json").write_text(json.dumps(benchmark), encoding="utf-8")
     (folder / "torn.json").write_text('{"title": "T', encoding="utf-8")
     text = page()
     assert "## Overhead of selection\n\nMeasured on: cpu Abacus 9\n" in text
-    assert "| share of a step | 0.001235 |  |" in text
+    assert r"| setting | share of a step (at most 0.005) | a\|b |" in text
+    assert "| fp32 | 0.001235 | 7 |" in text
+    assert "| bf16 | 0.01235 (missed) |  |" in text
     assert "## torn.json\n\n**Unreadable**" in text
     assert "## benchmarks" not in text
 

@@ -22,7 +22,7 @@ from siftback.lab.measures import (
 )
 from siftback.lab.plots import PLOT
 from siftback.lab.records import RECORDS, SUMMARY, Comparison
-from siftback.lab.table import listed, markdown, markdown_table, with_spread
+from siftback.lab.table import listed, markdown, markdown_table, measured, with_spread
 
 BENCHMARKS = "benchmarks"
 
@@ -134,12 +134,14 @@ def _difference(comparison: Comparison, label: str) -> MeanAndSpread | None:
 
 
 def _verdict_row(comparison: Comparison, label: str) -> dict[str, str]:
-    difference = _difference(comparison, label)
+    baseline, difference = same_budget(comparison, label), _difference(comparison, label)
+    seconds = mean_ratio(comparison, label, baseline, "seconds_train") if baseline else None
     return {
         "comparison": comparison.folder.name,
         "strategy": label,
-        "verdict": judgement(difference),
+        "verdict at equal cost": judgement(difference),
         "error difference, points": with_spread(difference, sign=True) if difference else "",
+        "seconds taken, over its baseline's": f"{seconds:.2f}" if seconds else "",
     }
 
 
@@ -192,9 +194,8 @@ def _said(values: dict[str, Any]) -> str:
 
 def _benchmark(path: Path) -> str:
     benchmark = json.loads(path.read_text(encoding="utf-8"))
-    rows = [{name: _plain(cell) for name, cell in row.items()} for row in benchmark["rows"]]
-    measured = f"Measured on: {_said(benchmark.get('environment') or {})}"
-    return f"## {benchmark['title']}\n\n{measured}\n\n{markdown(rows)}\n"
+    environment = f"Measured on: {_said(benchmark.get('environment') or {})}"
+    return f"## {benchmark['title']}\n\n{environment}\n\n{markdown(measured(benchmark['rows']))}\n"
 
 
 def _plain(value: object) -> str:

@@ -3,6 +3,7 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -97,6 +98,24 @@ def markdown(table: Sequence[dict[str, str]]) -> str:
     )
     rule = "|" + "|".join([":---", *["---:"] * (len(columns) - 1)]) + "|"
     return "\n".join([head, rule, *body])
+
+
+def measured(ratios: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
+    """Lays out a benchmark's ratios: a row a setting, a column a ratio with its goal.
+
+    Args:
+        ratios: Each with ``setting``, ``what``, ``measured``, ``goal`` and ``met``.
+
+    >>> ratio = {"setting": "fp32", "what": "over ideal", "measured": 0.9, "met": False}
+    >>> measured([ratio | {"goal": "at least 0.95"}])
+    [{'setting': 'fp32', 'over ideal (at least 0.95)': '0.9 (missed)'}]
+    """
+    table: dict[str, dict[str, str]] = {}
+    for ratio in ratios:
+        row = table.setdefault(ratio["setting"], {"setting": ratio["setting"]})
+        column = f"{ratio['what']} ({ratio['goal']})" if ratio["goal"] else ratio["what"]
+        row[column] = f"{ratio['measured']:.4g}" + (" (missed)" if ratio["met"] is False else "")
+    return list(table.values())
 
 
 def with_spread(value: MeanAndSpread, sign: bool = False) -> str:

@@ -56,7 +56,9 @@ def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
 def report(title: str, goals: list[Goal], asked: argparse.Namespace) -> None:
     """Prints the table, and writes the record that the results page is made from."""
     rows = measured(goal._asdict() for goal in goals)
-    table = Table(*dict.fromkeys(name for row in rows for name in row), title=title)
+    table = Table(title=title)
+    for name in dict.fromkeys(name for row in rows for name in row):
+        table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(row.get(str(column.header), "") for column in table.columns))
     Console().print(table)

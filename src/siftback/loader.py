@@ -14,7 +14,7 @@ from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.losses import Losses, LossFn, resolve
 from siftback.schedule import Schedule
 from siftback.scoring import Fresh, Mode
-from siftback.selectors import Percentile, Selection, Selector
+from siftback.selectors import Selection, Selector, resolve_selector
 from siftback.source import Source
 from siftback.stats import Stats
 
@@ -106,10 +106,7 @@ class SelectiveLoader:
         on_nonfinite: OnNonfinite = "error",
         seed: int = 0,
     ) -> None:
-        if selector is None:
-            selector = Percentile(keep=keep, beta=beta, history=history)
-        elif keep is not None or beta is not None:
-            raise ConfigError("both a selector and keep or beta given: give one of them")
+        selector = resolve_selector(selector, keep, beta, history)
         if on_nonfinite not in ("error", "keep", "drop"):
             raise ConfigError(f'on_nonfinite={on_nonfinite!r}: give "error", "keep" or "drop"')
         if epochs is not None and not epochs > 0:

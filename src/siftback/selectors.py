@@ -337,6 +337,21 @@ def inclusion_chances(probabilities: Tensor, count: int) -> Tensor:
     return torch.empty_like(scaled).scatter_(0, order, scaled)
 
 
+def resolve_selector(
+    selector: Selector | None, keep: float | None, beta: float | None, history: int
+) -> Selector:
+    """The selector given, or Selective-Backprop's of a share or an exponent.
+
+    Raises:
+        ConfigError: Where both are given, or neither, or one is out of its range.
+    """
+    if selector is None:
+        return Percentile(keep=keep, beta=beta, history=history)
+    if keep is not None or beta is not None:
+        raise ConfigError("both a selector and keep or beta given: give one of them")
+    return selector
+
+
 def _checked_keep(keep: float) -> float:
     if not _is_number(keep) or not 0 < keep <= 1:
         raise ConfigError(f"keep={keep!r} is not a share of the batch: give a number in (0, 1]")

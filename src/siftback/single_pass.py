@@ -13,7 +13,7 @@ from siftback import self_check, tree
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.losses import Losses, LossFn, check, pair, resolve
 from siftback.scoring import device_of, untouched
-from siftback.selectors import Percentile, Selection, Selector, choose
+from siftback.selectors import Selection, Selector, choose, resolve_selector
 from siftback.self_check import GradientCheck
 from siftback.sliced_backward import Pending, kept_mean
 from siftback.stats import SinglePassStats
@@ -105,10 +105,7 @@ class SinglePass:
         check: bool = True,
         seed: int = 0,
     ) -> None:
-        if selector is None:
-            selector = Percentile(keep=keep, beta=beta, history=history)
-        elif keep is not None or beta is not None:
-            raise ConfigError("both a selector and keep or beta given: give one of them")
+        selector = resolve_selector(selector, keep, beta, history)
         if "count" not in inspect.signature(selector.select).parameters:
             raise ConfigError(
                 f"{type(selector).__name__}.select cannot be told how many rows to keep: "

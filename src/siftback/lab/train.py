@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback import SelectiveLoader, SinglePassStats, Stats
+from siftback import SelectiveLoader, Selector, SinglePassStats, Stats
 from siftback.lab import models, strategies
 from siftback.lab.data import ImageData
 from siftback.lab.progress import Reporter
@@ -152,15 +152,19 @@ class _Training:
             record=self.run.record,
         )
 
+    def _selector(self) -> Selector:
+        """The strategy's, of the share and the history asked for."""
+        make = strategies.find(self.run.strategy).selector
+        assert make is not None
+        return make(self.run.keep, self.settings.history)
+
     def _selective(self) -> SelectiveLoader:
         """The stream, with the strategy's selector between it and training."""
-        selector = strategies.find(self.run.strategy).selector
-        assert selector is not None
         loader = SelectiveLoader(
             self.stream,
             self.model,
             F.cross_entropy,
-            selector=selector(self.run.keep, self.settings.history),
+            selector=self._selector(),
             drop_last="carry",  # all batches full, and nothing kept is lost between epochs
             autocast=self.settings.autocast,
             seed=self.run.seed,
@@ -172,12 +176,10 @@ class _Training:
         """The losses of a batch, of which the strategy's selector keeps some."""
         from siftback import SinglePass  # brings in the compiler, which takes its time
 
-        selector = strategies.find(self.run.strategy).selector
-        assert selector is not None
         sift = SinglePass(
             self.model,
             F.cross_entropy,
-            selector=selector(self.run.keep, self.settings.history),
+            selector=self._selector(),
             check=False,  # its models are this laboratory's own, and tested
             seed=self.run.seed,
         )

@@ -9,6 +9,7 @@ from torch.utils.data import IterableDataset
 
 from siftback.errors import ConfigError, LossError
 from siftback.indexed import Indices
+from siftback.noise import NoiseGuard
 from siftback.scorers.every_epoch import EveryEpoch, Ruled
 from siftback.scorers.remembered import Remembering
 from siftback.scoring import Scorer
@@ -44,15 +45,21 @@ class Recall:
         scorer: What remembers.
         indices: Takes the indices off batches.
         selector: Chooses, of the loader.
+        guard: Holds suspects of a wrong label back; None where nothing does.
 
     Raises:
         ConfigError: Where no index can be had, or a map-style data set is sampled by something
             that examples cannot be left out of; or where a scorer with a rule of its own is given
-            a selector too.
+            a selector or a guard too.
     """
 
     def __init__(
-        self, loader: Iterable[Any], scorer: Remembering, indices: Indices, selector: Selector
+        self,
+        loader: Iterable[Any],
+        scorer: Remembering,
+        indices: Indices,
+        selector: Selector,
+        guard: NoiseGuard | None = None,
     ) -> None:
         name = type(scorer).__name__
         sampler = getattr(loader, "sampler", None)
@@ -70,7 +77,12 @@ class Recall:
                 f"{name} chooses by a rule of its own, and a selector, keep or beta was given to "
                 f"the loader: leave it out, and give {name} the shares that it is to keep"
             )
-        self.scorer = scorer
+        if isinstance(scorer, EveryEpoch) and guard is not None:
+            raise ConfigError(
+                f"{name} chooses by a rule of its own, which suspects cannot be taken from: leave "
+                "guard=NoiseGuard(...) out, or give another scorer"
+            )
+        self.scorer, self._guard = scorer, guard
         self._selector, self._blank = selector, selector.state_dict()
         if indices.examples is not None:
             scorer.grow(indices.examples)
@@ -204,6 +216,12 @@ class Recall:
         scores = self.scorer.predicted(epoch)
         weights = scores.isnan().float()  # what was never scored is kept
         known = (weights == 0).nonzero().squeeze(1)
+        if self._guard is not None:
+            self._guard.grow(len(weights))
+            suspects = self._guard.suspects
+            let_in = self._guard.let_in(len(suspects), self._selector.keep, generator)
+            known = known[~self._guard.suspected(known.cpu()).to(known.device)]
+            weights[suspects.to(weights.device)] = let_in.to(weights)
         if len(known):
             # Ranked among what is remembered alone, and no part of the history of selection
             # passes: what is predicted need not be a loss.

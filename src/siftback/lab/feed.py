@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from siftback import (
     Fresh,
     Kakurenbo,
+    NoiseGuard,
     Pipelined,
     Proxy,
     Schedule,
@@ -50,6 +51,7 @@ class Feed:
 
     Attributes:
         strategy: The run's.
+        guard: What holds back examples that seem mislabelled, of a strategy that has it.
         stream: All examples, in the order of the seed.
         stats: What was done so far, in examples.
         score_cost: What scoring an example costs in forwards, as measured.
@@ -75,7 +77,9 @@ class Feed:
         size = settings.batch_size
         if strategy.single_pass:  # so much larger that backwards are of the size asked for
             size = round(size / self._keep)
-        indexed = strategy.scorer is not None or strategy.rule is not None
+        remembers = strategy.scorer is not None or strategy.rule is not None
+        self.guard = strategy.guard() if strategy.guard is not None else None
+        indexed = remembers or self.guard is not None
         self.stream = BatchStream(data, size, run.seed, augment, device, indexed=indexed)
         self.stats: Stats | SinglePassStats = Stats()
         self.loss: Callable[[Tensor, Tensor], Tensor] = self._loss_of_all
@@ -88,7 +92,7 @@ class Feed:
             self.loss = self._single_pass()
         elif strategy.selector is not None or strategy.rule is not None:
             self._source = self._selective()
-            if indexed or self._source.selector.reweights:
+            if remembers or self._source.selector.reweights:
                 self.loss = self._remembered_loss
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -176,7 +180,8 @@ class Feed:
             self._model,
             losses=losses,
             selector=selector,
-            scorer=self._scorer or self._exact,
+            scorer=self._scorer or self._watched(),
+            guard=self.guard or False,
             schedule=self._schedule(),
             epochs=settings.epochs,
             drop_last="carry",  # all batches full, and nothing kept is lost between epochs
@@ -184,6 +189,11 @@ class Feed:
         )
         self.stats = loader.stats
         return loader
+
+    def _watched(self) -> Scorer:
+        if self.guard is None or self.guard.rule != "other":
+            return self._exact
+        return _Predicting(self._exact, self.guard)
 
     def _schedule(self) -> Schedule | None:
         """When to select, where the scorer does not say so in epochs of the whole training."""
@@ -270,3 +280,19 @@ class _Spent(Schedule):
         self, epochs_done: float, epochs: float | None = None, batch: int | None = None
     ) -> bool:
         return self._done() < self._end
+
+
+class _Predicting(Scorer):
+    """A fresh pass, which tells the guard what was predicted."""
+
+    def __init__(self, exact: Fresh, guard: NoiseGuard) -> None:
+        self._exact, self._guard = exact, guard
+
+    def score(self, losses: object, model: nn.Module, batch: object) -> Tensor:
+        def noted(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+            images, labels = batch
+            outputs = model(images)
+            self._guard.predicted(outputs.float().softmax(1), labels)
+            return F.cross_entropy(outputs, labels, reduction="none")
+
+        return self._exact.score(noted, model, batch)

@@ -83,6 +83,10 @@ class RunSummary:
             strategy that prunes. Early models' training is in it, and their forwards over the
             set. Runs of one seed share the scores, and each is charged.
         seconds_scoring: Seconds of ``seconds_train`` that this took.
+        suspects: Training examples that a noise guard held back at the end; None where there
+            was none.
+        suspects_wrong: Those of them whose labels `--flip` made wrong.
+        labels_wrong: All whose labels it made wrong.
     """
 
     strategy: str
@@ -106,6 +110,9 @@ class RunSummary:
     score_cost: float = 1.0
     cost_scoring: float = 0.0
     seconds_scoring: float = 0.0
+    suspects: int | None = None
+    suspects_wrong: int | None = None
+    labels_wrong: int | None = None
 
     @property
     def label(self) -> str:

@@ -196,7 +196,19 @@ class _Training:
             score_cost=self.feed.score_cost,
             cost_scoring=self.scoring.cost,
             seconds_scoring=self.scoring.seconds,
+            **self._suspected(),
         )
+
+    def _suspected(self) -> dict[str, int]:
+        """How many examples the guard holds back, and how many of them it should."""
+        if self.feed.guard is None:
+            return {}
+        suspects, data = self.feed.guard.suspects, self.data
+        found = {"suspects": len(suspects)}
+        if data.true_labels is not None:
+            wrong = data.train_labels != data.true_labels
+            found |= {"suspects_wrong": int(wrong[suspects].sum()), "labels_wrong": int(wrong.sum())}
+        return found
 
     def _budget(self, examples: int) -> float | None:
         """What may be spent on training, where that is what ends it.

@@ -16,7 +16,7 @@ except ImportError as error:  # the library alone does not bring them
 import torch
 
 from siftback import ConfigError, SiftbackError, __version__
-from siftback.lab import models, pruning, rates
+from siftback.lab import models, pruning, rates, suspects
 from siftback.lab.compare import Existing, Plan, compare
 from siftback.lab.data import DATASETS
 from siftback.lab.plots import draw
@@ -90,6 +90,13 @@ Subset = Annotated[
 ]
 ScoreModels = Annotated[int, typer.Option(help="Early models that el2n and diet-sb score by.")]
 ScoreEpochs = Annotated[float, typer.Option(help="Epochs that each of those is trained for.")]
+NoiseGuard = Annotated[
+    bool,
+    typer.Option(
+        "--noise-guard",
+        help="Hold back examples that seem mislabelled, with any strategy that can.",
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Skip the runs that --out holds.")]
 
@@ -138,6 +145,7 @@ def compare_command(
     subset: Subset = None,
     score_models: ScoreModels = 2,
     score_epochs: ScoreEpochs = 1.0,
+    noise_guard: NoiseGuard = False,
     overwrite: Overwrite = False,
     resume: Resume = False,
 ) -> None:
@@ -190,6 +198,7 @@ def train_command(
     subset: Subset = None,
     score_models: ScoreModels = 2,
     score_epochs: ScoreEpochs = 1.0,
+    noise_guard: NoiseGuard = False,
     overwrite: Overwrite = False,
     resume: Resume = False,
 ) -> None:
@@ -294,6 +303,25 @@ def prune_command(
     """Choose the examples to keep by their scores, for train and compare --subset."""
     bounds = None if window is None else _numbers("window", window)
     typer.echo(pruning.prune_to(out, scores, drop, easiest, bounds, per_class, seed))
+
+
+@app.command("suspects")
+def suspects_command(
+    run: Annotated[Path, typer.Option(help="Folder of a comparison with a guarded strategy.")],
+    name: Annotated[
+        str | None,
+        typer.Option(help="Which of its guarded runs; by default all, the first listed."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A Parquet file, to list all suspects of that run in.")
+    ] = None,
+    most: Annotated[int, typer.Option(help="How many to print.")] = 20,
+) -> None:
+    """List the training examples that seem mislabelled, beside what cleanlab says of them."""
+    found = suspects.read_all(run, name)
+    if out is not None:
+        found[0].write(out)
+    Console().print(suspects.report(found, most))
 
 
 @app.command("strategies")

@@ -66,10 +66,11 @@ class SelectiveLoader:
             "drop" it.
         index_of: ``index_of(batch) -> int64[N]``, the examples' indices in the data set, for
             scorers that remember and for a `NoiseGuard`; not needed over an `Indexed` data set.
-        guard: A `NoiseGuard`, to hold examples back that seem mislabelled. Or whether to measure, over 20 selection batches after 20 others, what selection takes
-            and what it saves, and to warn once (`SelectionCostWarning`, with the numbers) where
-            it takes more. Off unless asked for: a warning that depends on the clock would come
-            and go between runs, and an accelerator is waited for while it measures.
+        guard: A `NoiseGuard` holds back examples that seem mislabelled. True is another: it
+            measures, over 20 selection batches after 20 others, what selection takes and what it
+            saves, and warns once (`SelectionCostWarning`, with the numbers) where it takes more.
+            Both are off unless asked for: that warning depends on the clock, and would come and
+            go between runs, and an accelerator is waited for while it measures.
         seed: Of the loader's own generator; no global one is used.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torch import nn
 
 from siftback import ConfigError
-from siftback.lab import scores, strategies
+from siftback.lab import scores, strategies, suspects
 from siftback.lab.data import ImageData, load, subset
 from siftback.lab.environment import environment
 from siftback.lab.progress import Reporter
@@ -55,6 +55,13 @@ class Plan:
         if any(seed < 0 for seed in self.seeds):
             raise ConfigError(f"seeds {list(self.seeds)}: give whole numbers, at least 0")
         self.runs()  # names and shares are checked by making them
+        if self.settings.noise_guard:
+            found = [strategies.find(name) for name in self.strategies]
+            if unfit := [s.name for s in found if s.selects and not s.guardable]:
+                raise ConfigError(
+                    f"{', '.join(unfit)} cannot have a noise guard, which judges by the losses "
+                    "that a selector sees: leave --noise-guard or the strategy out"
+                )
 
     def runs(self) -> list[Run]:
         """Every run, in order; a matched one after the run it is matched to, its budget open."""
@@ -145,6 +152,7 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
     elif existing == "overwrite":
         for old in (folder / RECORDS).glob("*.jsonl"):
             old.unlink()
+        suspects.forget(folder)
         scores.forget(folder)
         comparison = Comparison(folder, environment(arguments), [])
     else:

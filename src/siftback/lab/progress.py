@@ -100,7 +100,8 @@ class Terminal:
         held = "" if summary.suspects is None else f", {summary.suspects} suspects held back"
         self._say(
             f"{self._position}: test error {summary.test_error_final:.2f} %, "
-            f"{summary.seconds_train:.1f} s, {summary.cost_forward_units / 1e6:.2f} M forwards{held}"
+            f"{summary.seconds_train:.1f} s, {summary.cost_forward_units / 1e6:.2f} M forwards"
+            f"{held}"
         )
 
     def _say(self, line: str) -> None:

@@ -141,9 +141,14 @@ def run_label(strategy: str, keep: float, matched_to: str | None) -> str:
 
 
 class RecordWriter:
-    """Writes one run's JSON-lines file, each line complete on disk before training goes on."""
+    """Writes one run's JSON-lines file, each line complete on disk before training goes on.
+
+    Attributes:
+        path: The file.
+    """
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: TextIO = path.open("w", encoding="utf-8")
         self._write("run", header)

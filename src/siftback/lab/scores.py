@@ -6,21 +6,19 @@ What is kept by it is a Parquet file of one column, ``index``. Both tell in thei
 ``siftback``, how they were made.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-import pyarrow as pa
 import torch
-from pyarrow import parquet
 from torch import Tensor, nn
 
 from siftback import AUM, ConfigError, Forgetting, Fresh, el2n, entropy, grand, margin, prune
 from siftback.lab import strategies
 from siftback.lab.agreement import losses
+from siftback.lab.columns import column_of, read_columns, write_columns
 from siftback.lab.data import ImageData, load, subset
 from siftback.lab.environment import environment
 from siftback.lab.feed import BACKWARD, FORWARD
@@ -74,7 +72,7 @@ class Scores:
             "score": self.scores,
             **dict(zip(names, self.columns.unbind(1), strict=True)),
         }
-        _write(path, columns, self.made)
+        write_columns(path, columns, self.made)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -83,12 +81,12 @@ class Scores:
         Raises:
             ConfigError: Where the file is missing or holds something else.
         """
-        table, made = _read(path, "siftback score")
+        table, made = read_columns(path, "siftback score")
         names = [name for name in table.column_names if name.startswith("model_")]
         if not names or "label" not in table.column_names:
             raise ConfigError(f"{path} holds no scores: give a table that siftback score wrote")
-        columns = torch.stack([_tensor(table, name) for name in names], 1)
-        return cls(columns, _tensor(table, "label"), made)
+        columns = torch.stack([column_of(table, name) for name in names], 1)
+        return cls(columns, column_of(table, "label"), made)
 
 
 def make(name: str, settings: Settings, seed: int, data: ImageData | None = None) -> Scores:
@@ -252,7 +250,7 @@ def write_kept(path: Path, table: Scores, kept: Tensor, asked: dict[str, Any]) -
         asked: How it was chosen.
     """
     made = {"asked": asked, "examples": len(table.labels), "scores": table.made}
-    _write(path, {"index": kept}, made)
+    write_columns(path, {"index": kept}, made)
 
 
 def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
@@ -261,7 +259,7 @@ def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
     Raises:
         ConfigError: Where the file holds none, or those of other data than the settings'.
     """
-    table, made = _read(path, "siftback prune")
+    table, made = read_columns(path, "siftback prune")
     if "examples" not in made:
         raise ConfigError(f"{path} holds no subset: give a file that siftback prune wrote")
     arguments = made["scores"]["environment"]["arguments"]
@@ -276,7 +274,7 @@ def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
             f"{path} was chosen from other training examples ({told}): give the same options as "
             "to siftback score, or score anew"
         )
-    return _tensor(table, "index")
+    return column_of(table, "index")
 
 
 def overlaps(
@@ -315,28 +313,3 @@ def overlaps(
             raise ConfigError(f"drop={drop} drops none of {each} examples: give a larger share")
         found.append((drop, neither / (len(one.labels) - each), both / each))
     return found
-
-
-def _write(path: Path, columns: dict[str, Tensor], made: dict[str, Any]) -> None:
-    table = pa.table({name: column.cpu().numpy() for name, column in columns.items()})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_name(path.name + ".tmp")  # so that no reader sees half of it
-    parquet.write_table(table.replace_schema_metadata({"siftback": json.dumps(made)}), whole)
-    whole.replace(path)
-
-
-def _read(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:
-    try:
-        table = parquet.read_table(path)
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist: make it with {writer} --out {path}") from None
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ConfigError(f"{path} is no Parquet file ({error}): give one of {writer}") from None
-    made = (table.schema.metadata or {}).get(b"siftback")
-    if made is None:
-        raise ConfigError(f"{path} does not tell how it was made: give a file of {writer}")
-    return table, json.loads(made)
-
-
-def _tensor(table: pa.Table, name: str) -> Tensor:
-    return torch.tensor(table[name].to_numpy())

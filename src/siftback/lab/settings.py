@@ -49,6 +49,8 @@ class Settings:
             are the training set; None uses all.
         score_models: Early models whose scores a strategy that prunes averages.
         score_epochs: Epochs that each of them is trained for.
+        noise_guard: Whether every strategy that selects by losses holds back examples that seem
+            mislabelled.
     """
 
     data: str
@@ -78,6 +80,7 @@ class Settings:
     subset: str | None = None
     score_models: int = 2
     score_epochs: float = 1.0
+    noise_guard: bool = False
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.budget is None):

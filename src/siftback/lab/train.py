@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback import ConfigError
-from siftback.lab import models
+from siftback.lab import models, suspects
 from siftback.lab.clock import Clock
 from siftback.lab.data import ImageData
 from siftback.lab.feed import BACKWARD, FORWARD, Feed
@@ -83,6 +83,10 @@ def train(
     finally:
         training.feed.close()
     summary = training.summary(evaluations)
+    if training.feed.guard is not None:
+        path = record.path.with_suffix(suspects.SUFFIX)
+        feed = training.feed
+        suspects.write(path, feed.guard, training.model, feed.stream, training.data, settings)
     record.end(summary)
     return summary, training.model
 
@@ -207,7 +211,10 @@ class _Training:
         found = {"suspects": len(suspects)}
         if data.true_labels is not None:
             wrong = data.train_labels != data.true_labels
-            found |= {"suspects_wrong": int(wrong[suspects].sum()), "labels_wrong": int(wrong.sum())}
+            found |= {
+                "suspects_wrong": int(wrong[suspects].sum()),
+                "labels_wrong": int(wrong.sum()),
+            }
         return found
 
     def _budget(self, examples: int) -> float | None:

@@ -1,9 +1,6 @@
-"""Examples that stay hard while the others are learnt: suspects of a wrong label, held back.
+"""Examples whose labels stay doubtful while others are learnt: suspects, held back."""
 
-On top the rules, pure functions; below, the guard that holds what they are judged by.
-"""
-
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,231 +8,154 @@ from torch import Tensor
 from siftback.errors import ConfigError, StateError
 from siftback.selectors import is_number
 
-Rule = Literal["cap", "other", "trend", "start", "self"]
+_MOST = 255  # that a streak is counted to
 
 
-def above_quantile(losses: Tensor, remembered: Tensor, quantile: float) -> Tensor:
-    """How far losses are above a quantile of all remembered ones: ``L - Q_q(remembered)``.
-
-    Args:
-        losses: float32[n].
-        remembered: float32[N], the last loss of each example, NaN where there is none.
-        quantile: q, in (0, 1).
-
-    Returns:
-        float32[n], above 0 for what is suspicious.
-
-    >>> above_quantile(torch.tensor([1.0, 4.0]), torch.tensor([0.0, 1.0, 2.0, torch.nan]), 0.5)
-    tensor([0., 3.])
-    """
-    return losses - remembered.nanquantile(quantile)
-
-
-def confident_other(probabilities: Tensor, labels: Tensor, thresholds: Tensor) -> Tensor:
-    """How far the model is confident of another class, as confident learning has it.
-
-    With t_j the mean probability of class j over the examples labelled j, an example of label y is
-    counted off the diagonal of the confident joint where some other class has ``p_j >= t_j``, and
-    its own has not (Northcutt et al. 2021, *Confident Learning*, section 3.1)::
-
-        min(max over j != y of (p_j - t_j), t_y - p_y)
-
-    Args:
-        probabilities: float32[n, C].
-        labels: int64[n].
-        thresholds: float32[C].
-
-    Returns:
-        float32[n], above 0 for what is suspicious.
-
-    >>> p = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.5, 0.5]])
-    >>> confident_other(p, torch.tensor([0, 1, 1]), torch.tensor([0.8, 0.7]))
-    tensor([-0.6000,  0.1000, -0.3000])
-    """
-    own = labels.unsqueeze(1)
-    margins = probabilities - thresholds
-    others = margins.scatter(1, own, -torch.inf).amax(1)
-    return torch.minimum(others, -margins.gather(1, own).squeeze(1))
-
-
-def not_falling(losses: Tensor, earlier: Tensor, mean: float) -> Tensor:
-    """How far losses are above the mean of the example's earlier ones, and above everyone's.
-
-    ::
-
-        min(L(t) - mean of L(1), ..., L(t - 1), L(t) - mean over all examples)
-
-    Args:
-        losses: float32[n].
-        earlier: float32[n], the mean of each example's earlier losses; infinite where none.
-        mean: That of the last losses of all examples.
-
-    Returns:
-        float32[n], above 0 for what is suspicious.
-
-    >>> not_falling(torch.tensor([2.0, 2.0]), torch.tensor([1.5, 3.0]), 1.0)
-    tensor([ 0.5000, -1.0000])
-    """
-    return torch.minimum(losses - earlier, losses - mean)
-
-
-def above_start(losses: Tensor, start: float) -> Tensor:
-    """How far losses are above the mean loss of the model before it was trained.
-
-    A cross-entropy above that, log C in the mean, gives the label less than a guess would. Where
-    labels are flipped uniformly with a chance e below (C - 1)/C, the loss of a flipped one under
-    the best model of the noisy labels is ``log((C - 1)/e)``, above log C.
-
-    Args:
-        losses: float32[n].
-        start: The mean loss when training began.
-
-    Returns:
-        float32[n], above 0 for what is suspicious.
-
-    >>> above_start(torch.tensor([0.5, 3.0]), start=2.5)
-    tensor([-2.0000,  0.5000])
-    """
-    return losses - start
-
-
-def below_confidence(losses: Tensor, remembered: Tensor) -> Tensor:
+def label_doubt(losses: Tensor, confidence: float) -> Tensor:
     """How far the probability of a label is below what the model's confidence lets expect.
 
-    With ``p = exp(-L)`` and t the mean of it over all examples: ``t (1 - t) - p``.
+    With ``p = exp(-L)``, the probability that the model gives an example's label where L is its
+    cross-entropy, and t the confidence, the mean of p over all examples::
+
+        t (1 - t) - p
+
+    Above 0 the label is doubtful: ``p / t < 1 - t``, its share of the usual confidence is less than
+    the usual doubt. A model that guesses among C classes has t = 1/C and p = 1/C, and doubts
+    nothing; one that is right about all labels, t near 1, doubts only what it all but excludes.
+
+    The mean t is the self-confidence that confident learning compares with, over all classes at
+    once (Northcutt et al. 2021, *Confident Learning*, section 3.1), which also asks that another
+    class be likely; the factor 1 - t stands for that, and is this project's own. So losses suffice.
 
     Args:
         losses: float32[n].
-        remembered: float32[N], the last loss of each example, NaN where there is none.
+        confidence: t, in [0, 1].
 
     Returns:
-        float32[n], above 0 for what is suspicious.
+        float32[n], above 0 where the label is doubtful.
 
-    >>> below_confidence(torch.tensor([0.1, 3.0]), torch.tensor([0.6931, 0.6931, torch.nan]))
-    tensor([-0.6548,  0.2002])
+    >>> label_doubt(torch.tensor([0.1, 1.0, 3.0]), confidence=0.5)
+    tensor([-0.6548, -0.1179,  0.2002])
     """
-    confidence = float((-remembered).exp().nanmean())
     return confidence * (1 - confidence) - (-losses).exp()
 
 
 class NoiseGuard:
-    """Holds back examples whose loss stays high while the others are learnt.
+    """Holds back examples whose labels stay doubtful while others are learnt.
+
+    An argument of the loader, ``guard=NoiseGuard()``, over an `Indexed` data set. Selection by
+    high losses prefers wrong labels; this keeps them from it. An example is a suspect while its
+    label was doubtful (`label_doubt`) in each of its last m visits. A visit is a selection pass
+    over it, whether it is selected or not; with a scorer that makes none, such as `Memory`, a step
+    of training on it, whose losses the loop tells. Losses should be cross-entropies.
+
+    Suspects are taken out of what the selector chooses from, and so out of its history: the share
+    that it keeps is one of the others. A suspect is kept with chance ``min(cap, keep)`` and weight
+    1, ``keep`` the selector's. One that is learnt after all is selected as the others are.
+
+    ``loader.stats.capped`` counts how often an example was held back so, and `suspects` tells who
+    is. In several processes, each one's guard knows what its own process saw.
 
     Args:
-        cap: The most that a suspect's chance of being kept may be, in [0, 1].
-        visits: m, for how many visits on end an example must be suspicious.
-        rule: By what.
-        quantile: Of the rule "cap".
+        cap: The highest chance of a suspect to be kept, in [0, 1]. With 0, a scorer that makes no
+            passes never looks at a suspect again.
+        visits: m, in how many visits on end a label must be doubtful, from 1 to 255. The memory
+            taken is 5 bytes an example.
+
+    Attributes:
+        losses: float32[N], the last loss of each example there is room for; NaN where there was
+            none.
 
     Raises:
         ConfigError: Where an argument is out of its range.
 
-    >>> guard = NoiseGuard(visits=2, rule="start")
+    >>> guard = NoiseGuard(visits=2)
     >>> everyone = torch.arange(4)
-    >>> for losses in ([2.0, 2.0, 2.0, 2.4], [0.5, 0.1, 3.0, 2.2], [0.2, 2.5, 4.0, 0.1]):
+    >>> for losses in ([1.4, 1.4, 1.4, 1.4], [0.5, 0.7, 0.6, 3.0], [0.2, 2.5, 0.9, 4.0]):
     ...     guard.observe(everyone, torch.tensor(losses))
-    >>> guard.suspects
-    tensor([2])
+    >>> guard.suspects, round(guard.confidence, 4)
+    (tensor([3]), 0.3314)
     """
 
-    def __init__(
-        self, cap: float = 0.05, visits: int = 3, rule: Rule = "self", quantile: float = 0.9
-    ) -> None:
+    def __init__(self, cap: float = 0.05, visits: int = 3) -> None:
         if not is_number(cap) or not 0 <= cap <= 1:
             raise ConfigError(f"cap={cap!r}: give the highest chance of a suspect, in [0, 1]")
-        if not isinstance(visits, int) or isinstance(visits, bool) or visits < 1:
-            raise ConfigError(f"visits={visits!r}: give a whole number, at least 1")
-        self.cap, self.visits, self.rule, self.quantile = float(cap), visits, rule, quantile
-        self._start: float | None = None
-        self._excess = torch.zeros(0, visits)  # of the last visits, the oldest first
-        self._last = torch.zeros(0)
-        self._sum, self._count = torch.zeros(0), torch.zeros(0)
-        self._own: Tensor = torch.zeros(0)  # probability of the label
-        self._labels = torch.zeros(0, dtype=torch.int64)
-        self._seen: tuple[Tensor, Tensor] | None = None
-
-    def predicted(self, probabilities: Tensor, labels: Tensor) -> None:
-        """Told of what is observed next, for the rule "other"."""
-        self._seen = probabilities.float().cpu(), labels.cpu()
-
-    def observe(self, indices: Tensor, losses: Tensor) -> None:
-        """Takes the losses of some examples: int64[n], float[n]."""
-        losses = losses.detach().float().cpu().nan_to_num(nan=torch.inf, posinf=torch.inf)
-        if not len(losses):
-            return
-        self.grow(int(indices.max()) + 1)
-        if self._start is None:
-            self._start = float(losses.mean())
-        if self.rule == "cap":
-            self._last[indices] = losses
-            excess = above_quantile(losses, self._last, self.quantile)
-        elif self.rule == "trend":
-            self._last[indices] = losses
-            earlier = torch.where(
-                self._count[indices] > 0, self._sum[indices] / self._count[indices], torch.inf
-            )
-            excess = not_falling(losses, earlier, float(self._last.nanmean()))
-            self._sum[indices] += losses
-            self._count[indices] += 1
-        elif self.rule == "other":
-            assert self._seen is not None
-            probabilities, labels = self._seen
-            self._own[indices] = probabilities.gather(1, labels.unsqueeze(1)).squeeze(1)
-            self._labels[indices] = labels
-            known = ~self._own.isnan()
-            classes = probabilities.shape[1]
-            totals = torch.zeros(classes).index_add(0, self._labels[known], self._own[known])
-            counts = self._labels[known].bincount(minlength=classes).clamp(min=1)
-            excess = confident_other(probabilities, labels, totals / counts)
-        elif self.rule == "self":
-            self._last[indices] = losses
-            excess = below_confidence(losses, self._last)
-        else:
-            excess = above_start(losses, self._start)
-        window = self._excess[indices]
-        self._excess[indices] = torch.cat((window[:, 1:], excess.unsqueeze(1)), 1)
-
-    def grow(self, examples: int) -> None:
-        """Makes room for so many examples."""
-        more = examples - len(self._excess)
-        if more <= 0:
-            return
-
-        def longer(values: Tensor, fill: float) -> Tensor:
-            return torch.cat((values, values.new_full((more, *values.shape[1:]), fill)))
-
-        self._excess = longer(self._excess, -torch.inf)
-        self._last, self._own = longer(self._last, torch.nan), longer(self._own, torch.nan)
-        self._sum, self._count = longer(self._sum, 0), longer(self._count, 0)
-        self._labels = longer(self._labels, 0)
+        if not isinstance(visits, int) or isinstance(visits, bool) or not 1 <= visits <= _MOST:
+            raise ConfigError(f"visits={visits!r}: give a whole number from 1 to {_MOST}")
+        self.cap, self.visits = float(cap), visits
+        self.losses = torch.zeros(0)
+        self._streaks = torch.zeros(0, dtype=torch.uint8)  # of visits with doubt
+        self._sum, self._seen = 0.0, 0  # of the labels' last probabilities, and how many there are
 
     @property
-    def scores(self) -> Tensor:
-        """float32[N], the least excess of the last visits: above 0 for suspects."""
-        return self._excess.amin(1)
+    def confidence(self) -> float:
+        """The mean probability of the labels, each as it was last seen; 0 before any was."""
+        return self._sum / max(self._seen, 1)
 
     @property
     def suspects(self) -> Tensor:
         """int64[n], the suspects as things are, ascending."""
-        return (self.scores > 0).nonzero().squeeze(1)
+        return (self._streaks >= self.visits).nonzero().squeeze(1)
 
     def suspected(self, indices: Tensor) -> Tensor:
         """bool[n], which of some examples are suspects: int64[n]."""
-        return self._excess[indices].amin(1) > 0
+        return self._streaks[indices] >= self.visits
+
+    def observe(self, indices: Tensor, losses: Tensor) -> None:
+        """Takes what some examples' losses are now: int64[n], distinct, and float[n]."""
+        losses = losses.detach().float().cpu().nan_to_num(nan=torch.inf, posinf=torch.inf)
+        if len(indices):
+            self.grow(int(indices.max()) + 1)
+        before = self.losses[indices]
+        known = before[~before.isnan()]
+        # Kept as a sum, as a mean over all examples at each batch would take longer than the rest.
+        self._sum += float((-losses).exp().double().sum() - (-known).exp().double().sum())
+        self._seen += len(indices) - len(known)
+        self.losses[indices] = losses
+        doubtful = label_doubt(losses, self.confidence) > 0
+        longer = self._streaks[indices].clamp(max=_MOST - 1) + 1
+        self._streaks[indices] = torch.where(doubtful, longer, 0)
+
+    def grow(self, examples: int) -> None:
+        """Makes room for so many examples."""
+        more = examples - len(self.losses)
+        if more > 0:
+            self.losses = torch.cat((self.losses, torch.full((more,), torch.nan)))
+            self._streaks = torch.cat((self._streaks, torch.zeros(more, dtype=torch.uint8)))
 
     def let_in(self, count: int, keep: float, generator: torch.Generator) -> Tensor:
-        """bool[count], which of so many suspects are kept: each with chance ``min(cap, keep)``."""
+        """Chooses among suspects, each with chance ``min(cap, keep)``.
+
+        Args:
+            count: How many there are.
+            keep: The share that the selector keeps.
+            generator: Where chance comes from, on the CPU.
+
+        Returns:
+            bool[count], which are kept.
+        """
         return torch.rand(count, generator=generator) < min(self.cap, keep)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was seen of each example."""
-        return {"start": self._start, "excess": self._excess.clone()}
+        """The last loss of each example, how long each label was doubtful, and the confidence."""
+        return {
+            "visits": self.visits,
+            "losses": self.losses.clone(),
+            "streaks": self._streaks.clone(),
+            "sum": self._sum,
+            "seen": self._seen,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another's state."""
-        if state["excess"].shape[1] != self.visits:
+        """Goes on from another's state.
+
+        Raises:
+            StateError: Where that one asked for another number of visits.
+        """
+        if state["visits"] != self.visits:
             raise StateError(
-                f"a state over {state['excess'].shape[1]} visits, and this guard is of "
-                f"{self.visits}: build it with the same visits"
+                f"the state is of a NoiseGuard(visits={state['visits']}), and this one has "
+                f"visits={self.visits}: build it with the same"
             )
-        self._start, self._excess = state["start"], state["excess"].clone()
+        self.losses, self._streaks = state["losses"].clone(), state["streaks"].clone()
+        self._sum, self._seen = state["sum"], state["seen"]

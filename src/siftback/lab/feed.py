@@ -78,7 +78,8 @@ class Feed:
         if strategy.single_pass:  # so much larger that backwards are of the size asked for
             size = round(size / self._keep)
         remembers = strategy.scorer is not None or strategy.rule is not None
-        self.guard = strategy.guard() if strategy.guard is not None else None
+        guarded = strategy.guarded or (settings.noise_guard and strategy.guardable)
+        self.guard = NoiseGuard() if guarded else None
         indexed = remembers or self.guard is not None
         self.stream = BatchStream(data, size, run.seed, augment, device, indexed=indexed)
         self.stats: Stats | SinglePassStats = Stats()
@@ -180,7 +181,7 @@ class Feed:
             self._model,
             losses=losses,
             selector=selector,
-            scorer=self._scorer or self._watched(),
+            scorer=self._scorer or self._exact,
             guard=self.guard or False,
             schedule=self._schedule(),
             epochs=settings.epochs,
@@ -189,11 +190,6 @@ class Feed:
         )
         self.stats = loader.stats
         return loader
-
-    def _watched(self) -> Scorer:
-        if self.guard is None or self.guard.rule != "other":
-            return self._exact
-        return _Predicting(self._exact, self.guard)
 
     def _schedule(self) -> Schedule | None:
         """When to select, where the scorer does not say so in epochs of the whole training."""
@@ -280,19 +276,3 @@ class _Spent(Schedule):
         self, epochs_done: float, epochs: float | None = None, batch: int | None = None
     ) -> bool:
         return self._done() < self._end
-
-
-class _Predicting(Scorer):
-    """A fresh pass, which tells the guard what was predicted."""
-
-    def __init__(self, exact: Fresh, guard: NoiseGuard) -> None:
-        self._exact, self._guard = exact, guard
-
-    def score(self, losses: object, model: nn.Module, batch: object) -> Tensor:
-        def noted(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-            images, labels = batch
-            outputs = model(images)
-            self._guard.predicted(outputs.float().softmax(1), labels)
-            return F.cross_entropy(outputs, labels, reduction="none")
-
-        return self._exact.score(noted, model, batch)

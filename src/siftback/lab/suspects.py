@@ -1,11 +1,11 @@
 """The training examples that seem mislabelled, by a run's noise guard and by cleanlab.
 
 A run with a guard leaves ``records/NAME.suspects.parquet``: a row an example, with its ``index`` in
-the training set, its ``label``, the model's ``guess``, the guard's ``score`` and whether it is a
-``suspect``, the model's probabilities ``p_0`` and on, and ``true_label`` where labels were flipped.
-The probabilities are those of the trained model on images that are not augmented. They are
-in-sample: cleanlab asks for probabilities by a model that was not trained on the example. What the
-guard held back was hardly trained on; the other examples were.
+the training set, its ``label``, the model's ``guess``, as ``score`` the loss that the guard saw
+last, whether it is a ``suspect``, the model's probabilities ``p_0`` and on, and ``true_label``
+where labels were flipped. The probabilities are those of the trained model on images that are not
+augmented. They are in-sample: cleanlab asks for those of a model that was not trained on the
+example. What the guard held back was hardly trained on; the other examples were.
 """
 # ruff: noqa: RUF001 - – is meant.
 
@@ -57,7 +57,7 @@ def write(
         "index": torch.arange(len(data.train_labels)),
         "label": data.train_labels,
         "guess": probabilities.argmax(1),
-        "score": guard.scores,
+        "score": guard.losses,
         "suspect": suspect,
     }
     if data.true_labels is not None:
@@ -92,7 +92,7 @@ class Suspects:
         run: Its name.
         labels: int64[N].
         guesses: int64[N].
-        scores: float32[N], the guard's.
+        scores: float32[N], the loss that the guard saw last; NaN where it saw none.
         by_guard: bool[N].
         by_cleanlab: bool[N].
         wrong: bool[N], whose labels were flipped; None where that is not known.
@@ -131,7 +131,7 @@ class Suspects:
         )
 
     def write(self, path: Path) -> None:
-        """Writes those that the guard or cleanlab suspects, the guard's highest scores first."""
+        """Writes those that the guard or cleanlab suspects, the highest scores first."""
         listed = self.ranked()
         columns = {
             "index": listed,
@@ -148,7 +148,8 @@ class Suspects:
     def ranked(self) -> Tensor:
         """int64[n], those that either suspects, by falling score."""
         either = (self.by_guard | self.by_cleanlab).nonzero().squeeze(1)
-        return either[self.scores[either].argsort(descending=True, stable=True)]
+        scores = self.scores[either].nan_to_num(nan=-torch.inf)  # of what the guard never saw
+        return either[scores.argsort(descending=True, stable=True)]
 
 
 def read_all(folder: Path, name: str | None) -> list[Suspects]:

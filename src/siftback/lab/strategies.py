@@ -178,7 +178,7 @@ STRATEGIES = _table(
     ),
     Strategy(
         "sb-guarded",
-        "as sb, and examples that are not learnt while the others are, are held back",
+        "as sb, but examples whose labels stay doubtful are held back",
         "1 + 3s",
         _percentile,
         guarded=True,

@@ -83,9 +83,9 @@ def train(
     finally:
         training.feed.close()
     summary = training.summary(evaluations)
-    if training.feed.guard is not None:
+    feed = training.feed
+    if feed.guard is not None:
         path = record.path.with_suffix(suspects.SUFFIX)
-        feed = training.feed
         suspects.write(path, feed.guard, training.model, feed.stream, training.data, settings)
     record.end(summary)
     return summary, training.model

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import siftback
+from siftback.lab.strategies import STRATEGIES
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -30,3 +33,26 @@ def test_every_fence_that_is_python_is_found():
         assert len(FENCED.findall(text)) == len(re.findall(r"```\s*(?:python|py)\b", text)), (
             page.name
         )
+
+
+def methods():
+    """Of each strategy in the table of methods, the cells of its row."""
+    lines = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").splitlines()
+    head, _, *rows = lines[lines.index(next(x for x in lines if x.startswith("| method"))) :]
+    width = len(head.split("|"))
+    for row in rows[: next(n for n, line in enumerate(rows) if not line)]:
+        cells = [cell.strip() for cell in row.split("|")]
+        assert len(cells) == width, row
+        yield re.match("`([a-z0-9-]+)`", cells[1])[1], cells
+
+
+def test_every_strategy_is_in_the_table_of_methods_with_its_cost():
+    costs = {name: cells[7] for name, cells in methods()}
+    assert costs == {name: strategy.cost for name, strategy in STRATEGIES.items()}
+    assert list(costs) == list(STRATEGIES)
+
+
+def test_every_class_in_the_table_of_methods_is_public():
+    for _, cells in methods():
+        for name in re.findall("`([A-Z][A-Za-z0-9]+)`", " ".join(cells)):
+            assert name in siftback.__all__

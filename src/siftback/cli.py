@@ -88,7 +88,7 @@ Subset = Annotated[
     str | None,
     typer.Option(help="File of siftback prune: its examples are the training set."),
 ]
-ScoreModels = Annotated[int, typer.Option(help="Early models that el2n and diet-sb score by.")]
+ScoreModels = Annotated[int, typer.Option(help="Models that el2n, diet-sb and rho score by.")]
 ScoreEpochs = Annotated[float, typer.Option(help="Epochs that each of those is trained for.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Skip the runs that --out holds.")]
@@ -270,8 +270,8 @@ def score_command(
     _use_threads(threads)
     early = {"epochs": 1.0, "budget": None, "score_models": models, "score_epochs": epochs}
     settings = _settings(locals() | early)
-    with Console(stderr=True).status(f"scoring by {models} models"):
-        told = pruning.score_to(out, score, settings, seed)
+    with Terminal(Console(stderr=True)) as reporter:
+        told = pruning.score_to(out, score, settings, seed, reporter.scoring)
     typer.echo(told)
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import torch.distributed as dist
 
 
-def place() -> tuple[int, int]:
+def rank_and_world() -> tuple[int, int]:
     """This process's rank and how many there are: of ``torch.distributed``, else 0 of 1.
 
-    >>> place()
+    >>> rank_and_world()
     (0, 1)
     """
     if dist.is_available() and dist.is_initialized():

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 from siftback import tree
-from siftback.distributed import place
+from siftback.distributed import rank_and_world
 from siftback.errors import BatchError, ConfigError
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -127,7 +127,7 @@ class SelectiveSampler(Sampler[int]):
         rank: int | None = None,
         world: int | None = None,
     ) -> None:
-        here, among = place()
+        here, among = rank_and_world()
         self.rank, self.world = here if rank is None else rank, among if world is None else world
         if not 0 <= self.rank < self.world:
             raise ConfigError(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
-from siftback.distributed import of_all_ranks, of_first_rank, place
+from siftback.distributed import of_all_ranks, of_first_rank, rank_and_world
 from siftback.errors import ConfigError, LossError
 from siftback.indexed import Indices
 from siftback.scorers.every_epoch import EveryEpoch, Ruled
@@ -79,7 +79,7 @@ class Recall:
             getattr(self._drawer, "rank", 0),
             getattr(self._drawer, "world", 1),
         )
-        if self._world > 1 and place() != (self._rank, self._world):
+        if self._world > 1 and rank_and_world() != (self._rank, self._world):
             raise ConfigError(
                 f"a sampler of rank={self._rank}, world={self._world} shares what {name} remembers "
                 "with other processes: call torch.distributed.init_process_group before it is "

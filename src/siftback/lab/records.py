@@ -81,7 +81,8 @@ class RunSummary:
             began: 1 for a fresh forward, by definition.
         cost_scoring: What scores of the whole set cost before training, in forwards: those that
             pruning goes by, or irreducible losses. The training of the models that give them is
-            in it, and their forwards over the set. Runs of one seed share the scores, and each is charged.
+            in it, and their forwards over the set. Runs of one seed share the scores, and each
+            is charged.
         seconds_scoring: Seconds of ``seconds_train`` that this took.
     """
 

@@ -35,7 +35,7 @@ RULES = {
     "kakurenbo": lambda: Kakurenbo(0.5, 0.3),
     "ucb": lambda: UCB(0.6, every=2),
     "seta": lambda: SeTa(0.2, groups=4, delta=1.0),
-    "ies": lambda: IES(threshold=0.02, window=1),
+    "ies": lambda: IES(threshold=0.1, window=1),
 }
 FROM_MEMORY = {
     "memory": lambda: {"scorer": Memory(warmup=1)},

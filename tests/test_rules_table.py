@@ -46,7 +46,7 @@ def below_mean(losses):
 
 def judged(losses):
     """What training is said to have predicted: some wrong, at any confidence."""
-    return [loss < 1.2 for loss in losses], [1 / (1 + loss) for loss in losses]
+    return [loss < 1.2 for loss in losses], [1 / (1 + abs(loss)) for loss in losses]
 
 
 def hidden(losses):
@@ -240,6 +240,7 @@ def test_it_goes_on_from_a_state_taken_at_any_point(name, stop):
         tell(scorer, losses[epoch : epoch + 1], start=epoch)
         return weights
 
+    first.grow(40)
     for epoch in range(stop):
         epoch_of(first, epoch, one)
     state = first.state_dict()

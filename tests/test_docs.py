@@ -1,6 +1,7 @@
 """Every fenced Python block of the README and the docs runs."""
 
 import re
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -56,3 +57,15 @@ def test_every_class_in_the_table_of_methods_is_public():
     for _, cells in methods():
         for name in re.findall("`([A-Z][A-Za-z0-9]+)`", " ".join(cells)):
             assert name in siftback.__all__
+
+
+def test_a_benchmark_of_a_standard_module_s_name_stands_in_nobody_s_way():
+    folder = ROOT / "benchmarks"
+    asked = f"import sys; sys.path.insert(0, {str(folder)!r}); import selectors, subprocess"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{asked}; print(selectors.DefaultSelector)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Selector" in done.stdout

@@ -46,7 +46,7 @@ def agreement(
     if predicted is not None:
         scores = predicted(epoch)[: len(fresh)].cpu()
     elif scorer.needs_indices:
-        of = indices.split([len(labels) for _, labels in part])
+        of = torch.split(indices, [len(labels) for _, labels in part])
         scores = torch.cat(
             [scorer.score_indexed(losses, model, *each) for each in zip(part, of, strict=True)]
         ).cpu()

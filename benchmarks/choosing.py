@@ -150,9 +150,9 @@ def measure(size: int, rounds: int, repeats: int, device: torch.device) -> Itera
     calls = {name: selection(made, size, device) for name, made in selectors().items()}
     memories = {name: Memory(made, size, device) for name, made in remembering().items()}
     shares: dict[str, list[float]] = {name: [] for name in (*calls, *memories)}
-    timer.seconds(step, 2)  # warming up
+    timer.seconds(step, 1)  # warming up
     for _ in track(range(rounds), description=f"batches of {size}", transient=True):
-        whole = timer.seconds(step, 3)
+        whole = timer.seconds(step, 3 if size < 1000 else 1)
         for name, call in calls.items():
             shares[name].append(timer.seconds(call, repeats) / whole)
         for name, memory in memories.items():

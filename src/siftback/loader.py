@@ -452,7 +452,7 @@ class SelectiveLoader:
         if self._needs_losses:
             self.stats.scored += len(scores)
             if self._recall is not None and of is not None:
-                self._recall.scorer.scored(of, scores, self._source.epoch)
+                self._recall.scored(of, scores, self._source.epoch)
         return self._chooser.select(scores, rows, self._source.place, self.stats, of)
 
     def _anneal(self, epochs_done: float) -> None:

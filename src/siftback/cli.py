@@ -18,7 +18,7 @@ import torch
 from siftback import ConfigError, SiftbackError, __version__
 from siftback.lab import models, pruning, rates
 from siftback.lab.compare import Existing, Plan, compare
-from siftback.lab.data import DATASETS
+from siftback.lab.data import NAMES
 from siftback.lab.plots import draw
 from siftback.lab.probing import measure, report
 from siftback.lab.progress import Terminal
@@ -38,8 +38,8 @@ app = typer.Typer(
 
 DEFAULT_EPOCHS = 10
 
-Data = Annotated[str, typer.Option(help=f"Data set: {', '.join(DATASETS)}.")]
-Model = Annotated[str, typer.Option(help=f"Model: {', '.join(models.MODELS)}.")]
+Data = Annotated[str, typer.Option(help=f"Data set: {', '.join(NAMES)}.")]
+Model = Annotated[str, typer.Option(help=f"Model: {', '.join(models.NAMES)}.")]
 Width = Annotated[int | None, typer.Option(help="Width of the model; its own by default.")]
 Norm = Annotated[str, typer.Option(help="Normalisation: batch or group.")]
 Beta = Annotated[
@@ -309,6 +309,29 @@ def strategies_command() -> None:
     )
     for strategy in STRATEGIES.values():
         table.add_row(strategy.name, strategy.summary, strategy.cost)
+    Console().print(table)
+
+
+@app.command("models")
+def models_command(
+    width: Width = None,
+    channels: Annotated[int, typer.Option(help="Channels of the images, of 32x32.")] = 3,
+    classes: Annotated[int, typer.Option(help="Classes to tell apart.")] = 10,
+) -> None:
+    """List the models, each with its width and its number of parameters."""
+    table = Table(
+        "model",
+        "what it is",
+        "width",
+        "parameters",
+        caption=f"parameters at {classes} classes, for images of {channels}x32x32. In wrn-D-K and "
+        "densenet-bc-D, D is any depth of 6n + 4; wrn-D-K-dropP drops out a share P.",
+        caption_justify="left",
+    )
+    for name in models.LISTED:
+        own = models.find(name)
+        size = models.count(name, width, classes, channels)
+        table.add_row(name, own.what, str(width or own.width), f"{size:,}")
     Console().print(table)
 
 

@@ -148,6 +148,7 @@ class _Training:
             classes=data.classes,
             channels=data.train_images.shape[1],
             norm=settings.norm,
+            size=data.size,
         )
         self.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = torch.optim.SGD(

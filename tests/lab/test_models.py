@@ -42,13 +42,11 @@ PUBLISHED = {
 
 @pytest.mark.parametrize(("channels", "size"), IMAGES)
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("width", [1, 3, 8])
+@pytest.mark.parametrize("width", [1, 6])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_learns(name, width, norm, channels, size):
     torch.manual_seed(0)
-    model = build(
-        name, width=width, classes=7, channels=channels, norm=norm, size=(size, size)
-    )
+    model = build(name, width=width, classes=7, channels=channels, norm=norm, size=(size, size))
     logits = model(torch.randn(4, channels, size, size))
     assert logits.shape == (4, 7)
     logits.square().sum().backward()
@@ -60,7 +58,7 @@ def test_every_parameter_learns(name, width, norm, channels, size):
 @pytest.mark.parametrize("name", NAMES)
 def test_channels_last_changes_the_layout_only(name):
     torch.manual_seed(0)
-    model = build(name, width=4, classes=10, channels=3, norm="group")
+    model = build(name, width=4, classes=10, channels=3, norm="group").eval()  # for dropout
     images = torch.randn(2, 3, 32, 32)
     expected = model(images)
     actual = model.to(memory_format=torch.channels_last)(
@@ -72,7 +70,7 @@ def test_channels_last_changes_the_layout_only(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_group_norm_keeps_examples_apart(name):
     torch.manual_seed(0)
-    model = build(name, width=4, classes=10, channels=3, norm="group")
+    model = build(name, width=4, classes=10, channels=3, norm="group").eval()  # for dropout
     images = torch.randn(4, 3, 32, 32)
     torch.testing.assert_close(model(images)[1:3], model(images[1:3]), rtol=1e-3, atol=1e-4)
 
@@ -127,7 +125,7 @@ def pictures(tmp_path_factory) -> dict[int, str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_model_trains(name, size, pictures, tmp_path: Path):
     asked = Settings(
-        data=pictures[size], model=name, width=8, epochs=1, train_limit=256, device="cpu"
+        data=pictures[size], model=name, width=2, epochs=1, train_limit=256, device="cpu"
     )
     comparison = compare(Plan(asked, ["traditional"], [1.0], [0]), tmp_path / "c", Silent())
     (run,) = comparison.runs
@@ -166,7 +164,7 @@ def test_the_single_pass_takes_it(name):
 
 
 def test_dropout_is_that_of_the_name():
-    layers = [m for m in build("wrn-10-1-drop0.4", width=2, classes=2, channels=1).modules()]
+    layers = build("wrn-10-1-drop0.4", width=2, classes=2, channels=1).modules()
     assert {layer.p for layer in layers if isinstance(layer, torch.nn.Dropout)} == {0.4}
 
 

@@ -55,8 +55,8 @@ def _held(address: Address) -> dict[str, Any]:
             return {name: file[name] for name in file.files}
     except FileNotFoundError as error:
         raise ConfigError(f"{address}: there is no file {address.path}") from error
-    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        # A single array (.npy) has no files; pickled objects are a ValueError.
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        # Pickled objects are a ValueError, and a single array (.npy) a TypeError.
         raise ConfigError(
             f"{address} cannot be read as a file of arrays ({error}): save it by numpy.savez"
         ) from error

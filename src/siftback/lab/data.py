@@ -135,9 +135,7 @@ def hold_out(data: ImageData, n: int) -> ImageData:
     rest = torch.ones(available, dtype=torch.bool)
     rest[held] = False
     left = subset(data, rest.nonzero().flatten())
-    return replace(
-        left, test_images=data.train_images[held], test_labels=data.train_labels[held]
-    )
+    return replace(left, test_images=data.train_images[held], test_labels=data.train_labels[held])
 
 
 def limit(data: ImageData, n: int) -> ImageData:
@@ -340,9 +338,7 @@ STORED = {
     # A mirrored digit is another sign or none, so they are only shifted, and by little.
     "mnist": _Stored("ylecun/mnist", "image", "L", Augment(padding=2)),
     "cifar10": _Stored("uoft-cs/cifar10", "img", "RGB", _CIFAR),
-    "cifar100": _Stored(
-        "uoft-cs/cifar100", "img", "RGB", _CIFAR, classes=100, label="fine_label"
-    ),
+    "cifar100": _Stored("uoft-cs/cifar100", "img", "RGB", _CIFAR, classes=100, label="fine_label"),
     "svhn": _SVHN,
     "svhn+extra": _SVHN._replace(parts=("train", "extra"), folder="svhn"),
     "fashion_mnist": _Stored(

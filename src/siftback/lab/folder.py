@@ -82,11 +82,14 @@ def _files(folder: Path, classes: list[str], split: str) -> list[tuple[Path, int
         raise ConfigError(f"{folder / unknown[0]} is no class of those to train on: remove it")
     found: list[tuple[Path, int]] = []
     for label, name in enumerate(classes):
-        of_class = (each for each in (folder / name).rglob("*") if each.suffix.lower() in SUFFIXES)
-        pairs = [(each, label) for each in sorted(of_class)]
+        inside = (folder / name).iterdir() if (folder / name).is_dir() else ()
+        pairs = [(each, label) for each in sorted(inside) if each.suffix.lower() in SUFFIXES]
         if not pairs and split == "train":
-            raise ConfigError(f"{folder / name} holds no images: add some, or remove it")
+            raise ConfigError(
+                f"{folder / name} holds no images: give each class a folder of images, in train/ "
+                "and test/ or side by side"
+            )
         found += pairs
     if not found:
-        raise ConfigError(f"{folder} holds no images: add some, or remove it")
+        raise ConfigError(f"{folder} holds no images: add some by class, or remove it")
     return found

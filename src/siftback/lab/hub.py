@@ -161,8 +161,7 @@ def _labels(splits: Splits, address: Address) -> tuple[dict[str, Tensor], int]:
         )
     numbers = {name: number for number, name in enumerate(classes)}
     return {
-        split: torch.tensor([numbers[value] for value in values])
-        for split, values in given.items()
+        split: torch.tensor([numbers[value] for value in values]) for split, values in given.items()
     }, len(classes)
 
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from siftback import ConfigError
 from siftback.lab.address import Size
 
-GREY = ("1", "L")
+GREY = {"1", "L"}
+BROKEN = (OSError, SyntaxError, ValueError)  # what Pillow raises for damaged files
 
 Encoded = bytes | Path
 
@@ -49,7 +50,7 @@ def survey(encoded: Iterable[Encoded], title: str, size: Size | None) -> tuple[s
             f"{title} holds images of {len(sizes)} sizes, such as {some}: add ,size=32 or "
             ",size=HEIGHTxWIDTH to bring all to one"
         )
-    return "L" if modes <= {*GREY} else "RGB", size or next(iter(sizes))
+    return "L" if modes <= GREY else "RGB", size or next(iter(sizes))
 
 
 def decode(encoded: Iterable[Encoded], count: int, mode: str, size: Size, title: str) -> Tensor:
@@ -76,7 +77,7 @@ def decode(encoded: Iterable[Encoded], count: int, mode: str, size: Size, title:
         with _opened(each, number, title) as image:
             try:
                 whole = image.convert(mode)
-            except OSError as error:  # its header was whole
+            except BROKEN as error:  # its header was whole
                 raise _unreadable(each, number, title, error) from error
         if (whole.height, whole.width) != size:
             whole = ImageOps.fit(whole, size[::-1], Image.Resampling.BICUBIC)
@@ -87,11 +88,11 @@ def decode(encoded: Iterable[Encoded], count: int, mode: str, size: Size, title:
 def _opened(encoded: Encoded, number: int, title: str) -> Image.Image:
     try:
         return Image.open(encoded if isinstance(encoded, Path) else io.BytesIO(encoded))
-    except OSError as error:
+    except BROKEN as error:
         raise _unreadable(encoded, number, title, error) from error
 
 
-def _unreadable(encoded: Encoded, number: int, title: str, error: OSError) -> ConfigError:
+def _unreadable(encoded: Encoded, number: int, title: str, error: Exception) -> ConfigError:
     which = encoded if isinstance(encoded, Path) else f"image {number} of {title}"
     return ConfigError(f"{which} cannot be read as an image ({error}): mend it or leave it out")
 

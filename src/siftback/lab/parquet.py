@@ -80,7 +80,9 @@ def _on_hub(repository: str, splits: Sequence[str], config: str | None, expected
             f"internet, or put its files at {expected} in a folder and set SIFTBACK_DATA to that "
             f"folder ({_origin(repository, config)})"
         ) from error
-    return {split: [Path(file["filename"]) for file in found[split].cache_files] for split in splits}
+    return {
+        split: [Path(file["filename"]) for file in found[split].cache_files] for split in splits
+    }
 
 
 def _origin(repository: str, config: str | None) -> str:

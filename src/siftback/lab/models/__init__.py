@@ -110,7 +110,7 @@ def _densenet(depth: str) -> Architecture:
 
 
 def _blocks(depth: str) -> int:
-    """n of a depth of 6n + 4, which three stages of n pairs of convolutions have."""
+    """The n of a depth of 6n + 4: three stages of n pairs of convolutions."""
     blocks, rest = divmod(int(depth) - 4, 6)
     if blocks < 1 or rest:
         raise ConfigError(
@@ -126,9 +126,7 @@ _FAMILIES = {
         _wide_resnet,
         ("wrn-28-10", "wrn-28-10-drop0.3", "wrn-16-2"),
     ),
-    "densenet-bc-D": _Family(
-        re.compile(r"densenet-bc-(\d+)"), _densenet, ("densenet-bc-100",)
-    ),
+    "densenet-bc-D": _Family(re.compile(r"densenet-bc-(\d+)"), _densenet, ("densenet-bc-100",)),
 }
 
 NAMES = (*MODELS, *_FAMILIES)

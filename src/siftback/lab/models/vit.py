@@ -40,9 +40,7 @@ class Vit(nn.Module):
         return logits
 
 
-def places(
-    height: int, width: int, features: int, device: torch.device | str = "cpu"
-) -> Tensor:
+def places(height: int, width: int, features: int, device: torch.device | str = "cpu") -> Tensor:
     """Where each patch of a grid is, as sines and cosines of its row and its column.
 
     A quarter of the features each are ``sin(y w_i)``, ``cos(y w_i)``, ``sin(x w_i)`` and

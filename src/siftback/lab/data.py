@@ -246,16 +246,16 @@ def _own(place: Address) -> ImageData:
     augmentation = place.augmentation
     tensors, classes = READERS[place.kind](place)
     if "test_images" not in tensors:
-        tensors = _split(tensors, place)
+        tensors = _split(tensors, classes, place)
     return ImageData(place.title, **tensors, classes=classes, augmentation=augmentation)
 
 
-def _split(tensors: dict[str, Tensor], place: Address) -> dict[str, Tensor]:
+def _split(tensors: dict[str, Tensor], classes: int, place: Address) -> dict[str, Tensor]:
     """Takes a fixed fifth of each class to test on."""
     images, labels = tensors["train_images"], tensors["train_labels"]
     held = torch.zeros(len(labels), dtype=torch.bool)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
-    for label in labels.unique():
+    for label in range(classes):
         of_class = order[labels[order] == label]
         held[of_class[: round(TEST_SHARE * len(of_class))]] = True
     if not held.any():

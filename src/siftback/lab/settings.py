@@ -48,7 +48,8 @@ class Settings:
         decay: How much of an old loss stays in what it remembers.
         subset: File of the training examples to use (``siftback prune`` writes it), which then
             are the training set; None uses all.
-        score_models: Early models whose scores a strategy that prunes averages.
+        score_models: Models whose scores are averaged, for a strategy that has all examples
+            scored before it trains.
         score_epochs: Epochs that each of them is trained for.
     """
 
@@ -130,6 +131,10 @@ class Settings:
     def autocast(self) -> torch.dtype | None:
         """The type of mixed precision; None for float32 throughout."""
         return torch.bfloat16 if self.precision == "bf16" else None
+
+    def casting(self, device: torch.device) -> torch.autocast:
+        """The context of a forward pass in that type."""
+        return torch.autocast(device.type, self.autocast, enabled=self.autocast is not None)
 
 
 @dataclass(frozen=True)

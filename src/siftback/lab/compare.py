@@ -156,11 +156,11 @@ def _train(
 ) -> tuple[RunSummary, nn.Module]:
     # Its own environment: a comparison may be resumed with another version, or elsewhere.
     header = asdict(run) | {"environment": environment(settings.recorded())}
-    pruned = scores.pruned(run, settings, data, folder)
+    scored = scores.scored(run, settings, data, folder, reporter.scoring)
     state = checkpoints.latest()
     record = RecordWriter(folder / run.record, header, None if state is None else state["record"])
     try:
-        return train(run, settings, data, record, reporter, pruned, checkpoints, state)
+        return train(run, settings, data, record, reporter, scored, checkpoints, state)
     finally:
         record.close()
 

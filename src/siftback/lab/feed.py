@@ -49,11 +49,15 @@ class Feed:
         device: Where it is.
         length: How long the training is.
         clock: That of the training, not yet started.
+        scores: float32[N], for a strategy that needs scores of the examples before it trains.
+        counts_uses: Whether to count how often each example is trained on; of a strategy that
+            selects.
 
     Attributes:
         strategy: The run's.
         stream: All examples, in the order of the seed.
         stats: What was done so far, in examples.
+        uses: float32[N], how often each example was trained on, where that is counted.
         score_cost: What scoring an example costs in forwards, as measured.
         loss: ``loss(images, labels)``, the mean that is to be run backward; the strategy's scorer
             is told what it learns from.
@@ -68,9 +72,12 @@ class Feed:
         device: torch.device,
         length: Length,
         clock: Clock,
+        scores: Tensor | None = None,
+        counts_uses: bool = False,
     ) -> None:
         self._run, self._settings, self._data = run, settings, data
         self._model, self._device, self._length, self._clock = model, device, length, clock
+        self._scores = scores
         # What training calls; shapes are few, as all of its batches are full.
         self._call = model
         if settings.compile:
@@ -83,7 +90,9 @@ class Feed:
         size = settings.batch_size
         if strategy.single_pass:  # so much larger that backwards are of the size asked for
             size = round(size / self._keep)
-        indexed = strategy.scorer is not None or strategy.rule is not None
+        learns = any((strategy.scorer, strategy.rule, strategy.irreducible))
+        indexed = learns or counts_uses
+        self.uses = torch.zeros(len(data.train_labels)) if counts_uses else None
         self.stream = BatchStream(
             data, size, run.seed, augment, device, settings.channels_last, indexed
         )
@@ -101,7 +110,7 @@ class Feed:
             self.stats = self._sift.stats
         elif strategy.selector is not None or strategy.rule is not None:
             self._source = self._selective()
-            if indexed or self._source.selector.reweights:
+            if learns or self._source.selector.reweights:
                 self.loss = self._remembered_loss
         if settings.mixup:
             self.loss = self._mixed_loss
@@ -112,6 +121,10 @@ class Feed:
         while True:
             self._source.set_epoch(self._epoch)
             for batch in self._plain() if plain else self._source:
+                if self.uses is not None:
+                    assert isinstance(self._source, SelectiveLoader)
+                    used = self._source.indices  # one that was carried may be there twice
+                    self.uses.index_add_(0, used, torch.ones(len(used)))
                 yield batch
                 if self.is_over:
                     return
@@ -216,6 +229,9 @@ class Feed:
         selector = None if self.strategy.rule else self._selector()
         if self.strategy.rule is not None:
             self._scorer = self.strategy.rule(self._run.keep, settings)
+        elif self.strategy.irreducible is not None:
+            assert self._scores is not None
+            self._scorer = self.strategy.irreducible(settings, self._scores)  # of fresh passes
         elif self.strategy.scorer is not None:
             self._scorer = self.strategy.scorer(settings, self._data)
             batch = next(self.stream.plain(settings.batch_size))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from siftback import (
     IES,
@@ -21,6 +22,7 @@ from siftback import (
     GradientBound,
     InBatchRank,
     InfoBatch,
+    Irreducible,
     Kakurenbo,
     Kath18,
     Memory,
@@ -64,6 +66,8 @@ class Strategy:
         drop: Share of the examples that it prunes by EL2N before training, from the share to
             keep; None prunes nothing. The selector keeps its share of what is left.
         learns: Whether it chooses by training's own losses.
+        irreducible: Makes its scorer from the settings and the irreducible losses of the
+            examples, which holdout models give before training.
     """
 
     name: str
@@ -76,6 +80,7 @@ class Strategy:
     forwards_left_out: bool = False
     drop: Callable[[float], float] | None = None
     learns: bool = False
+    irreducible: Callable[[Settings, Tensor], Scorer] | None = None
 
     @property
     def selects(self) -> bool:
@@ -85,6 +90,12 @@ class Strategy:
     def dropped(self, keep: float) -> float:
         """Share of the examples pruned before training, where a share is to be kept in all."""
         return 0.0 if self.drop is None else self.drop(keep)
+
+    def score(self, keep: float) -> str | None:
+        """The score that it needs of each example before it trains; None where it needs none."""
+        if self.irreducible is not None:
+            return "irreducible"
+        return "el2n" if self.dropped(keep) else None
 
 
 def _percentile(keep: float, settings: Settings) -> Selector:
@@ -343,6 +354,13 @@ STRATEGIES = _table(
         "the highest losses of each batch",
         "1 + 3s",
         lambda keep, settings: TopK(keep=keep),
+    ),
+    Strategy(
+        "rho",
+        "RHO-LOSS: the highest losses less those of a model that was trained on other examples",
+        "1 + 3s, scoring apart",
+        lambda keep, settings: TopK(keep=keep),
+        irreducible=lambda settings, losses: Irreducible(losses, _fresh(settings)),
     ),
     Strategy(
         "soft-topk",

@@ -42,6 +42,10 @@ class TensorBoard:
         self._writer = self._open(str(self._folder / run.name))
         self._reporter.start(run, number, of)
 
+    def scoring(self, done: float) -> None:
+        """See `Reporter`."""
+        self._reporter.scoring(done)
+
     def update(self, done: float) -> None:
         """See `Reporter`."""
         self._reporter.update(done)

@@ -1,6 +1,6 @@
 """One run: a model trained from its seed to its length, tested on the way."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from siftback.lab.data import ImageData
 from siftback.lab.descent import Descent
 from siftback.lab.feed import Feed
 from siftback.lab.length import Length, Spent
-from siftback.lab.progress import Reporter, Silent
+from siftback.lab.progress import Reporter
 from siftback.lab.rates import RATES
 from siftback.lab.records import Evaluation, RecordWriter, RunSummary
 from siftback.lab.settings import LENGTHS, Run, Settings, device_of
@@ -24,18 +24,20 @@ from siftback.lab.stream import BatchStream, test_batches
 TEST_BATCH = 500
 
 
-class Pruned(NamedTuple):
-    """What a strategy that prunes trains on.
+class Scored(NamedTuple):
+    """What a strategy that has all examples scored before training trains on.
 
     Attributes:
-        data: What is left of the data set.
+        data: The data set, or what pruning left of it.
         cost: What the scores cost, in forwards of one example.
         seconds: What they took.
+        scores: float32[N], those of the data; None where they were for pruning alone.
     """
 
     data: ImageData
     cost: float
     seconds: float
+    scores: Tensor | None = None
 
 
 class Stage(NamedTuple):
@@ -46,12 +48,14 @@ class Stage(NamedTuple):
         stream: The batches that it is trained on.
         cost: What its training cost so far, in forwards of one example.
         seconds: What it took.
+        uses: float32[N], how often it was trained on each example, where a strategy chose.
     """
 
     model: nn.Module
     stream: BatchStream
     cost: float
     seconds: float
+    uses: Tensor | None
 
 
 def train(
@@ -60,7 +64,7 @@ def train(
     data: ImageData,
     record: RecordWriter,
     reporter: Reporter,
-    pruned: Pruned | None = None,
+    scored: Scored | None = None,
     checkpoints: Checkpoints | None = None,
     state: dict[str, Any] | None = None,
 ) -> tuple[RunSummary, nn.Module]:
@@ -72,14 +76,14 @@ def train(
         data: The data set of ``settings``.
         record: Gets each evaluation as it is made, and the summary at the end.
         reporter: Is told how far the run has come.
-        pruned: For a strategy that prunes, what it left of the data set.
+        scored: For a strategy that has all examples scored first, what came of it.
         checkpoints: Get the run's state every so often; None keeps none.
         state: One of those, of the same run, to go on from; ``record`` is then that run's.
 
     Returns:
         The summary, and the trained model: the averaged one, where an average is asked for.
     """
-    training = _Training(run, settings, data, pruned)
+    training = _Training(run, settings, data, scored)
 
     def evaluate() -> Evaluation:
         made = training.evaluate()
@@ -91,7 +95,7 @@ def train(
     try:
         if state is not None:
             training.load_state_dict(state)
-        for due in training.steps(reporter):
+        for due in training.steps(reporter.update):
             if due and evaluate().test_error <= enough:
                 break
             if checkpoints is not None and training.is_due(checkpoints):
@@ -107,27 +111,38 @@ def train(
     return summary, training.descent.tested
 
 
-def stages(seed: int, settings: Settings, data: ImageData, epochs: float) -> Iterator[Stage]:
-    """Trains a model on everything, and gives it after each epoch; it is never tested.
+def stages(
+    seed: int,
+    settings: Settings,
+    data: ImageData,
+    epochs: float,
+    update: Callable[[float], None] = lambda done: None,
+    strategy: str = "traditional",
+    keep: float = 1.0,
+) -> Iterator[Stage]:
+    """Trains a model, and gives it after each epoch; it is never tested.
 
     Args:
         seed: Of its initial weights and data order.
         settings: How to train, but for the length.
         data: What to train on.
         epochs: How long; 0 gives the initial weights.
+        update: Is told what share of it is done.
+        strategy: What chooses the examples; by default it is trained on everything.
+        keep: The share that it keeps.
     """
     asked: dict[str, Any] = dict.fromkeys((*LENGTHS, "evaluations", "evaluate_at", "ema"))
     settings = replace(settings, **asked | {"epochs": epochs or 1.0})
-    training = _Training(Run("traditional", 1.0, seed), settings, data)
+    training = _Training(Run(strategy, keep, seed), settings, data, counts_uses=keep < 1)
     if not epochs:
-        yield Stage(training.model, training.feed.stream, 0.0, 0.0)
+        yield training.stage()
         return
-    for due in training.steps(Silent()):
+    for due in training.steps(update):
         if due:
             with training.clock.paused():
-                yield Stage(
-                    training.model, training.feed.stream, training.feed.cost, training.clock.seconds
-                )
+                yield training.stage()
+    if training.made > training.evaluated:
+        yield training.stage()
 
 
 class _Training:
@@ -139,11 +154,16 @@ class _Training:
     """
 
     def __init__(
-        self, run: Run, settings: Settings, data: ImageData, pruned: Pruned | None = None
+        self,
+        run: Run,
+        settings: Settings,
+        data: ImageData,
+        scored: Scored | None = None,
+        counts_uses: bool = False,
     ) -> None:
         size = settings.batch_size
         whole = len(data.train_labels)
-        self.scoring = pruned or Pruned(data, 0.0, 0.0)
+        self.scoring = scored or Scored(data, 0.0, 0.0)
         data = self.scoring.data
         self.left = len(data.train_labels) / whole  # by pruning
         self.run, self.settings, self.data = run, settings, data
@@ -163,7 +183,17 @@ class _Training:
         self.clock.add(self.scoring.seconds, "scoring")
         scoring = Spent(0.0, self.scoring.cost, self.scoring.seconds)
         length = Length.of(run, settings, whole // size * size, scoring)
-        self.feed = Feed(run, settings, data, self.model, self.device, length, self.clock)
+        self.feed = Feed(
+            run,
+            settings,
+            data,
+            self.model,
+            self.device,
+            length,
+            self.clock,
+            self.scoring.scores,
+            counts_uses,
+        )
         self._selection = 0.0  # seconds of it that the clock was told of, and of refreshing copies
         self._syncing = self.feed.refreshing
         self.made = self.evaluated = 0
@@ -171,8 +201,8 @@ class _Training:
         self._losses = torch.zeros((), device=self.device)  # summed since the last evaluation
         self._trained = 0
 
-    def steps(self, reporter: Reporter) -> Iterator[bool]:
-        """Trains; says after each step whether an evaluation is due."""
+    def steps(self, update: Callable[[float], None]) -> Iterator[bool]:
+        """Trains, telling what share is done; says after each step whether a test is due."""
         wanted, others = self.settings.wanted_evaluations, self.settings.evaluate_at or ()
         self.clock.start("loading")
         for images, labels in self.feed.batches():
@@ -180,11 +210,17 @@ class _Training:
             before = self._done
             self._step(images, labels)
             now = self._done = self.feed.done
-            reporter.update(now)
+            update(now)
             yield int(now * wanted) > int(before * wanted) or any(
                 before < share <= now for share in others
             )
             self.clock.mark("loading")
+
+    def stage(self) -> Stage:
+        """The model as it is now, in place of a test."""
+        self.evaluated = self.made
+        feed, seconds = self.feed, self.clock.seconds
+        return Stage(self.model, feed.stream, feed.cost, seconds, feed.uses)
 
     def is_due(self, checkpoints: Checkpoints) -> bool:
         """Whether to save a checkpoint now; none is saved of a training that is over."""

@@ -94,7 +94,7 @@ def test_train_keeps_the_weights(call: Call, tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_goes_on_and_keeps_the_weights(call: Call, tmp_path: Path) -> None:
-    train = ("train", *QUICK, "--strategy", "sb", "--keep", "1/2", "--checkpoint-every", "0.2")
+    train = ("train", *QUICK, "--strategy", "sb", "--keep", "0.5", "--checkpoint-every", "0.2")
     assert call(*train, "--out", tmp_path / "whole")[0] == 0
     process = subprocess.Popen(
         [sys.executable, "-m", "siftback.cli", *train, "--out", str(tmp_path / "killed")],

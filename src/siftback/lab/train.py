@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.lab import models
+from siftback.lab import models, suspects
 from siftback.lab.checkpoints import Checkpoints
 from siftback.lab.clock import Clock
 from siftback.lab.data import ImageData
@@ -107,6 +107,10 @@ def train(
     finally:
         training.feed.close()
     summary = training.summary(record.evaluations)
+    feed = training.feed
+    if feed.guard is not None:
+        path = record.path.with_suffix(suspects.SUFFIX)
+        suspects.write(path, feed.guard, training.model, feed.stream, training.data, settings)
     record.end(summary)
     return summary, training.descent.tested
 
@@ -287,7 +291,22 @@ class _Training:
             score_cost=self.feed.score_cost,
             cost_scoring=self.scoring.cost,
             seconds_scoring=self.scoring.seconds,
+            **self._suspected(),
         )
+
+    def _suspected(self) -> dict[str, int]:
+        """How many examples the guard holds back, and how many of them it should."""
+        if self.feed.guard is None:
+            return {}
+        suspects, data = self.feed.guard.suspects, self.data
+        found = {"suspects": len(suspects)}
+        if data.true_labels is not None:
+            wrong = data.train_labels != data.true_labels
+            found |= {
+                "suspects_wrong": int(wrong[suspects].sum()),
+                "labels_wrong": int(wrong.sum()),
+            }
+        return found
 
     def _step(self, images: Tensor, labels: Tensor) -> None:
         self.clock.mark("forward")

@@ -10,6 +10,7 @@ from pyarrow import parquet
 from torch import Tensor
 
 from siftback import ConfigError
+from siftback.lab.whole import written_whole
 
 
 def write_columns(path: Path, columns: dict[str, Tensor], made: dict[str, Any]) -> None:
@@ -21,10 +22,8 @@ def write_columns(path: Path, columns: dict[str, Tensor], made: dict[str, Any]) 
         made: How they were made, fit for JSON.
     """
     table = pa.table({name: column.cpu().numpy() for name, column in columns.items()})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_name(path.name + ".tmp")
-    parquet.write_table(table.replace_schema_metadata({"siftback": json.dumps(made)}), whole)
-    whole.replace(path)
+    with written_whole(path) as whole:
+        parquet.write_table(table.replace_schema_metadata({"siftback": json.dumps(made)}), whole)
 
 
 def read_columns(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:

@@ -21,8 +21,8 @@ from siftback.lab.agreement import losses
 from siftback.lab.columns import column_of, read_columns, write_columns
 from siftback.lab.data import ImageData, load, subset
 from siftback.lab.environment import environment
-from siftback.lab.feed import BACKWARD, FORWARD
-from siftback.lab.settings import Run, Settings, resolve_device
+from siftback.lab.length import BACKWARD, FORWARD
+from siftback.lab.settings import Run, Settings, device_of
 from siftback.lab.stream import Batch, test_batches
 from siftback.lab.train import Scored, stages
 
@@ -203,9 +203,9 @@ def _irreducible(
         others = subset(data, unseen)
         # As a test set they are normalised as the model's own half was.
         held = replace(half, test_images=others.train_images, test_labels=others.train_labels)
-        device = resolve_device(settings.device)
+        device = device_of(settings)
         with _casting(settings):
-            batches = test_batches(held, settings.batch_size, device)
+            batches = test_batches(held, settings.batch_size, device, settings.channels_last)
             values[unseen] = _losses(stage.model, batches)
         cost += stage.cost + len(unseen) * FORWARD
         seconds += stage.seconds + time.perf_counter() - started
@@ -258,7 +258,7 @@ def _told(batches: Iterator[Batch], count: int, update: Update) -> Iterator[Batc
 
 def _casting(settings: Settings) -> torch.autocast:
     dtype = settings.autocast
-    device = resolve_device(settings.device)
+    device = device_of(settings)
     return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
@@ -321,11 +321,11 @@ def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
     table, made = read_columns(path, "siftback prune")
     if "examples" not in made:
         raise ConfigError(f"{path} holds no subset: give a file that siftback prune wrote")
-    arguments = made["scores"]["environment"]["arguments"]
+    arguments, asked = made["scores"]["environment"]["arguments"], settings.recorded()
     unlike = [
-        f"{name} was {arguments[name]!r}, is {getattr(settings, name)!r}"
+        f"{name} was {arguments[name]!r}, is {asked[name]!r}"
         for name in PLACE
-        if arguments[name] != getattr(settings, name)
+        if arguments[name] != asked[name]
     ]
     if unlike or made["examples"] != len(data.train_labels):
         told = "; ".join(unlike) or f"{made['examples']} examples, are {len(data.train_labels)}"

@@ -194,7 +194,7 @@ class Observer:
         self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator
     ) -> Iterator[tuple[str, float, float, float]]:
         whole, losses = self._gradient(model, images, labels)
-        order = losses.argsort()
+        order = losses.argsort(stable=True)
         chance = torch.randperm(len(labels), generator=generator).to(order.device)
         for share in SHARES:
             k = max(1, round(share * len(labels)))
@@ -299,9 +299,9 @@ def files(folder: Path, record: str, kind: str = "*") -> list[Path]:
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with one of the files, if anything is."""
+    """What is wrong with one of the files, if anything is, as far as its footer tells."""
     try:
-        _read(path)
+        parquet.read_metadata(path)
     except _DAMAGED as error:
         return f"{type(error).__name__}: {error}"
     return None

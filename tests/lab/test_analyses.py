@@ -244,8 +244,8 @@ def test_a_wrong_label_is_told(tmp_path):
     wrong = int((data.train_labels != data.true_labels).nonzero()[0])
     losses_of(made, run, [5.0 if index == wrong else 1.0 for index in range(1437)])
     most = ANALYSES["fig2"]([made]).pictures[10]
-    true = int(data.true_labels[wrong])
-    assert (most.label, most.caption) == (str(int(data.train_labels[wrong])), f"loss 5, truly {true}")
+    label, true = int(data.train_labels[wrong]), int(data.true_labels[wrong])
+    assert (most.label, most.caption) == (str(label), f"loss 5, truly {true}")
 
 
 def test_images_that_cannot_be_had_are_told(tmp_path):
@@ -306,8 +306,11 @@ def test_gradient_similarity_over_training(made):
             for share in (0.1, 0.25, 0.5)
             for place, subset in enumerate(names)
         ]
-        columns = zip(("batch", "subset", "share", "cosine", "same_sign"), zip(*rows, strict=True),
-                      strict=True)
+        columns = zip(
+            ("batch", "subset", "share", "cosine", "same_sign"),
+            zip(*rows, strict=True),
+            strict=True,
+        )
         add_look(made, run, "gradients", epoch, **{name: list(c) for name, c in columns})
     figure = ANALYSES["fig5"]([made])
     assert list(figure.views) == ["10% of the batch", "25% of the batch", "50% of the batch"]

@@ -73,9 +73,7 @@ def test_losses_and_uses(data, model, tmp_path):
     first, second = looks(tmp_path, RECORD, "losses")
     assert (first.epoch, second.epoch) == (1.0, 2.5)
     assert first.columns["index"].tolist() == list(range(160))
-    expected = [
-        loss for loss, _ in one_at_a_time(model, BatchStream(data, 16, 0).plain(160))
-    ]
+    expected = [loss for loss, _ in one_at_a_time(model, BatchStream(data, 16, 0).plain(160))]
     assert first.columns["loss"] == pytest.approx(expected, abs=1e-5)
     assert np.flatnonzero(first.columns["uses"]).tolist() == [3, 5]
     assert first.columns["uses"][[3, 5]].tolist() == [1, 2]
@@ -165,9 +163,7 @@ def test_gradients_are_those_of_parts_of_batches_in_training(data, model, tmp_pa
         ("high", losses.argsort()[-4:]),
     ):
         part, _ = gradient(rows)
-        row = (
-            (columns["batch"] == 0) & (columns["subset"] == subset) & (columns["share"] == 0.25)
-        )
+        row = (columns["batch"] == 0) & (columns["subset"] == subset) & (columns["share"] == 0.25)
         expected = float(F.cosine_similarity(part.double(), whole.double(), dim=0))
         assert columns["cosine"][row] == pytest.approx([expected], abs=1e-5)
 

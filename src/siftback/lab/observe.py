@@ -202,9 +202,7 @@ class Observer:
                 part, _ = self._gradient(model, images[rows], labels[rows])
                 yield subset, share, *similarity(part, whole)
 
-    def _gradient(
-        self, model: nn.Module, images: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _gradient(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss's gradient as one vector, and the losses, as a training step has them."""
         parameters = [one for one in model.parameters() if one.requires_grad]
         with _untouched(model, self._device), torch.enable_grad():
@@ -215,9 +213,7 @@ class Observer:
         return torch.cat([part.flatten() for part in parts]), losses.detach()
 
     def _casting(self) -> torch.autocast:
-        return torch.autocast(
-            self._device.type, self._autocast, enabled=self._autocast is not None
-        )
+        return torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None)
 
     def _write(self, kind: str, epoch: float, step: int, columns: dict[str, Any]) -> None:
         arrays = {

@@ -66,10 +66,11 @@ class Configuration:
 def configurations(comparison: Comparison) -> list[Configuration]:
     """The configurations of a comparison, Traditional first, each before its matched run."""
     groups = comparison.by_label()
-    return [
-        Configuration(comparison, label, groups[label], [_curve(comparison, r) for r in groups[label]])
-        for label in ordered_labels(comparison)
-    ]
+    found = []
+    for label in ordered_labels(comparison):
+        curves = [_curve(comparison, run) for run in groups[label]]
+        found.append(Configuration(comparison, label, groups[label], curves))
+    return found
 
 
 def traditional(found: Iterable[Configuration]) -> Configuration | None:
@@ -138,7 +139,10 @@ def curve_panel(
 def _what(comparison: Comparison) -> str:
     wrong = argument(comparison, "flip", 0.0)
     noise = f", {wrong:.0%} of the labels wrong" if wrong else ""
-    return f"{listed(r.model for r in comparison.runs)} on {listed(r.data for r in comparison.runs)}{noise}"
+    models, data = (
+        listed(getattr(run, name) for run in comparison.runs) for name in ("model", "data")
+    )
+    return f"{models} on {data}{noise}"
 
 
 def _rates(comparison: Comparison) -> str:

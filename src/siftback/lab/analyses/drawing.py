@@ -153,16 +153,13 @@ def _scales(axes: Axes, panel: Panel) -> None:
         axes.set_xscale("log")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    largest = max((abs(x) for one in panel.series for x in one.x if not isinstance(x, str)), default=0)
-    if largest >= 10_000:
+    if max((float(x) for one in panel.series for x in one.x), default=0.0) >= 10_000:
         axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
     if panel.log_y:
         percent_axis(axes, [y for one in panel.series for y in one.y if not math.isnan(y)])
 
 
-def _marks(
-    axes: Axes, one: Series, kind: str, names: list[str], look: dict[str, Any]
-) -> None:
+def _marks(axes: Axes, one: Series, kind: str, names: list[str], look: dict[str, Any]) -> None:
     y = np.asarray(one.y, float)
     alpha = 0.35 if one.faint else 1.0
     if names:
@@ -194,9 +191,7 @@ def _marks(
     )
 
 
-def _bars(
-    axes: Axes, panel: Panel, names: list[str], looks: dict[str, dict[str, Any]]
-) -> None:
+def _bars(axes: Axes, panel: Panel, names: list[str], looks: dict[str, dict[str, Any]]) -> None:
     stacked = panel.kind == "stacked"
     width = 0.8 if stacked else 0.8 / len(panel.series)
     start = np.zeros(len(names))

@@ -95,7 +95,9 @@ def chance_by_loss(comparisons: Sequence[Comparison]) -> Figure | Missing:
         panels.append(Panel(_of(of, look), LOSS, "chance of selection", "line", series))
         median = float(np.median(losses))
         at_median = ", ".join(f"{0.5**beta:.2f} for beta {beta:g}" for beta in BETAS)
-        told.append(f"{_of(of, look)}: an example of the median loss, {median:.2g}, has {at_median}.")
+        told.append(
+            f"{_of(of, look)}: an example of the median loss, {median:.2g}, has {at_median}."
+        )
     if not panels:
         return Missing(name, title, f"No losses were observed. {command('losses')}")
     return Figure(name, title, " ".join(told), f"{PAPER}, figure 4", {"loss": panels})

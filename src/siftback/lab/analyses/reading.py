@@ -88,5 +88,3 @@ def _said(error: BaseException) -> str:
     if isinstance(error, OSError):
         return str(error.strerror)
     return f"{type(error).__name__}: {error}"
-
-

@@ -107,7 +107,8 @@ class Observer:
         self._stream = BatchStream(data, min(batch_size, count), seed=0, device=device)
         # Some data sets are sorted by class, so that the first examples are of one.
         order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
-        self._sample = order[: BATCHES * self._stream.batch_size].split(self._stream.batch_size)
+        size = self._stream.batch_size
+        self._sample = torch.split(order[: BATCHES * size], size)
 
     def trained(self, positions: Tensor) -> None:
         """Told which training examples a step was made with: int64[b]."""
@@ -129,6 +130,7 @@ class Observer:
                 with _untouched(model, self._device):
                     model.eval()
                     seen = self._forwarded(model, self._training_set())
+            columns: dict[str, Any]
             if kind == "gradients":
                 columns = self._gradients(model)
             elif kind == "losses":
@@ -151,7 +153,7 @@ class Observer:
         self.seconds |= state["seconds"]
 
     def _training_set(self) -> Iterator[Batch]:
-        for positions in torch.arange(len(self._indices)).split(TEST_BATCH):
+        for positions in torch.split(torch.arange(len(self._indices)), TEST_BATCH):
             yield self._stream.plain_of(positions)
 
     @torch.no_grad()

@@ -32,9 +32,10 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
             both = pairs(comparison, one.label, baseline)
             differences = [run.test_error_final - base.test_error_final for run, base in both]
             mean, low, high = interval(differences)
-            spread = ([low], [high]) if len(differences) > 1 else (None, None)
-            series.append(Series(one.label, [one.label], [mean], *spread, one.family))
-            if len(differences) > 1:
+            several = len(differences) > 1
+            ends = ([low] if several else None), ([high] if several else None)
+            series.append(Series(one.label, [one.label], [mean], *ends, group=one.family))
+            if several:
                 sure.append((one.label, mean, low, high, len(differences)))
         if series:
             label = "difference in final error (percentage points)"

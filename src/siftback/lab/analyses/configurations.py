@@ -1,7 +1,6 @@
 """The configurations of recorded comparisons, with their curves, as analyses look at them."""
 
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -92,9 +91,11 @@ def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
     held = [one for one in comparisons if one.runs]
     titles = [_what(one) for one in held]
     for more in (_rates, _folder):
-        times = Counter(titles)
+        told: dict[str, set[str]] = {}
+        for title, one in zip(titles, held, strict=True):
+            told.setdefault(title, set()).add(more(one))
         titles = [
-            title + more(one) if times[title] > 1 else title
+            title + more(one) if len(told[title]) > 1 else title
             for title, one in zip(titles, held, strict=True)
         ]
     return list(zip(titles, held, strict=True))

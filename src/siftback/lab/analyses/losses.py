@@ -158,7 +158,7 @@ def chances(losses: NDArray[np.floating], beta: float) -> NDArray[np.float32]:
     Returns:
         float32[N].
 
-    >>> chances(np.array([0.1, 0.4, 0.2, 0.3]), beta=1.0)
+    >>> chances(np.array([0.1, 0.4, 0.2, 0.3]), beta=1.0).round(3)
     array([0.125, 0.875, 0.375, 0.625], dtype=float32)
     """
     ranks = LossHistory(len(losses)).rank(torch.from_numpy(np.asarray(losses, np.float32)))

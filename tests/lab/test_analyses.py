@@ -148,6 +148,18 @@ def test_selectivity_takes_the_strategy_at_several_shares(made):
     )
 
 
+def test_a_sweep_over_shares_is_one_panel(tmp_path):
+    cells = []
+    for keep in (0.5, 0.25):
+        cells.append(comparison(tmp_path / f"keep={keep}", keeps=[keep]))
+        add(cells[-1], "traditional", [(9, 1, 300, 10)])
+        add(cells[-1], "sb", [(9, 1, 300, 12)], keep=keep)
+    other = comparison(tmp_path / "other", lr=0.2)
+    add(other, "sb", [(9, 1, 300, 12)], keep=0.1)
+    figure = ANALYSES["fig13"]([*cells, other])
+    assert list(series_of(figure)) == ["traditional", "sb 0.5", "sb 0.25"]
+
+
 @pytest.mark.parametrize(("name", "differs"), [("fig16", "model"), ("fig17", "rate")])
 def test_what_differs_has_a_panel_each(tmp_path, name, differs):
     runs = []

@@ -97,7 +97,9 @@ def test_confidence_of_both_splits(data, model, tmp_path):
 
 def test_examples_left_by_pruning_keep_their_places(data, model, tmp_path):
     places = torch.arange(7, 167)
-    observer(data, tmp_path, ("losses",), indices=places).evaluation(model, 1.0, 10, torch.zeros(160))
+    observer(data, tmp_path, ("losses",), indices=places).evaluation(
+        model, 1.0, 10, torch.zeros(160)
+    )
     (look,) = looks(tmp_path, RECORD, "losses")
     assert look.columns["index"].tolist() == places.tolist()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from siftback import ConfigError
 from siftback.lab.observe import damage, files
 from siftback.lab.records import RECORDS, SUMMARY, Comparison, RunSummary
+from siftback.lab.scores import SCORES
 
 # A damaged file can fail in as many ways as there are steps in reading it.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError)
@@ -65,6 +66,11 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         f"{folder.name}/{RECORDS}/{record.name} was broken off, and left out"
         for record in sorted((folder / RECORDS).glob("*.jsonl"))
         if f"{RECORDS}/{record.name}" not in ended
+    ]
+    problems += [
+        f"{folder.name}/{SCORES}/{table.name} is damaged, and left out ({why})"
+        for table in sorted((folder / SCORES).glob("*.parquet"))
+        if (why := damage(table))
     ]
     return replace(comparison, runs=kept), problems
 

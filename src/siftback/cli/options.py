@@ -39,6 +39,7 @@ HELP = {
     "precision": "fp32 or bf16 (mixed precision).",
     "device": "auto, cpu, cuda or mps.",
     "evaluations": "How often to test, evenly; once an epoch by default.",
+    "observe": "What to record at each test besides, its time apart: losses,gradients,confidence.",
     "validation": "Test on so many held-out training examples, to choose settings by.",
     "flip": "Share of the training labels to make wrong.",
     "stale_every": "Epochs between stale-sb's selection passes.",

@@ -1,5 +1,6 @@
 """Several strategies from the same start, with an honest baseline beside each selective one."""
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -11,11 +12,12 @@ from siftback import ConfigError
 from siftback.lab import scores, strategies
 from siftback.lab.data import ImageData, load, subset
 from siftback.lab.environment import environment
+from siftback.lab.observe import OBSERVED, Observer, folder_of, kinds_of
 from siftback.lab.progress import Reporter
 from siftback.lab.records import RECORDS, SUMMARY, Comparison, RecordWriter, RunSummary
 from siftback.lab.settings import Run, Settings, resolve_device
 from siftback.lab.stream import BatchStream
-from siftback.lab.train import train
+from siftback.lab.train import Scored, train
 
 Existing = Literal["refuse", "overwrite", "resume"]
 
@@ -123,11 +125,30 @@ def _train(
     # Its own environment: a comparison may be resumed with another version, or elsewhere.
     header = asdict(run) | {"environment": environment(settings.recorded())}
     scored = scores.scored(run, settings, data, folder, reporter.scoring)
+    observer = _observer(run, settings, data, scored, folder)
     record = RecordWriter(folder / run.record, header)
     try:
-        return train(run, settings, data, record, reporter, scored)
+        return train(run, settings, data, record, reporter, scored, observer)
     finally:
         record.close()
+
+
+def _observer(
+    run: Run, settings: Settings, data: ImageData, scored: Scored | None, folder: Path
+) -> Observer | None:
+    """What looks at the model, where something is asked for."""
+    kinds = kinds_of(settings.observe)
+    if not kinds:
+        return None
+    return Observer(
+        kinds,
+        folder_of(folder, run.record),
+        data if scored is None else scored.data,
+        settings.batch_size,
+        resolve_device(settings.device),
+        settings.autocast,
+        indices=None if scored is None else scored.kept,
+    )
 
 
 def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
@@ -146,6 +167,7 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
         for old in (folder / RECORDS).glob("*.jsonl"):
             old.unlink()
         scores.forget(folder)
+        shutil.rmtree(folder / OBSERVED, ignore_errors=True)
         comparison = Comparison(folder, environment(arguments), [])
     else:
         comparison = Comparison.read(folder)

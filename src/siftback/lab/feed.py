@@ -48,8 +48,7 @@ class Feed:
         device: Where it is.
         budget: What training may cost in forwards of one example, where that is what ends it.
         scores: float32[N], for a strategy that needs scores of the examples before it trains.
-        counts_uses: Whether to count how often each example is trained on; of a strategy that
-            selects.
+        counts_uses: Whether to count how often each example is trained on.
 
     Attributes:
         strategy: The run's.
@@ -91,10 +90,12 @@ class Feed:
         self.score_cost = 1.0
         self._source: SelectiveLoader | BatchStream | None = None
         self._scorer: Scorer | None = None
+        self._sift: SinglePass | None = None
+        self._positions = torch.arange(0)  # of the batch that the stream gave last
         self._exact = Fresh(autocast=settings.autocast)
         if strategy.single_pass:
             self._source = self.stream
-            self.loss = self._single_pass()
+            self.loss = self._sift = self._single_pass()
         elif strategy.selector is not None or strategy.rule is not None:
             self._source = self._selective()
             if learns or self._source.selector.reweights:
@@ -108,17 +109,25 @@ class Feed:
                 self._source.set_epoch(epoch)
             else:
                 self.stream.set_epoch(epoch)
-            for batch in self._plain() if self._source is None else self._source:
-                if self.uses is not None:
-                    assert isinstance(self._source, SelectiveLoader)
-                    used = self._source.indices  # one that was carried may be there twice
-                    self.uses.index_add_(0, used, torch.ones(len(used)))
+            for batch in self._batches_of_epoch():
                 yield batch
                 if self.done >= 1:
                     return
             if self.strategy.forwards_left_out:
                 self._forward_left_out()
             epoch += 1
+
+    def count_uses(self) -> None:
+        """Counts the examples that the last loss was of, where that is asked for."""
+        if self.uses is None:
+            return
+        if isinstance(self._source, SelectiveLoader):
+            used = self._source.indices  # one that was carried may be there twice
+        elif self._sift is None:
+            used = self._positions
+        else:
+            used = self._positions[self._sift.selection.indices.cpu()]
+        self.uses.index_add_(0, used, torch.ones(len(used)))
 
     @property
     def cost(self) -> float:
@@ -266,10 +275,22 @@ class Feed:
     def _plain(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The stream as it is, its examples counted as the loader would."""
         assert isinstance(self.stats, Stats)
-        for images, labels in self.stream:
+        for images, labels in self._streamed():
             self.stats.seen += len(labels)
             self.stats.released += len(labels)
             yield images, labels
+
+    def _batches_of_epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        if isinstance(self._source, SelectiveLoader):
+            return iter(self._source)
+        return self._plain() if self._sift is None else self._streamed()
+
+    def _streamed(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The stream, without the indices that it may tell."""
+        for batch in self.stream:
+            if self.stream.indexed:
+                self._positions, batch = batch
+            yield batch
 
     def _loss_of_all(self, images: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(self._model(images), labels)

@@ -9,6 +9,7 @@ import torch
 
 from siftback import ConfigError
 from siftback.lab import models, rates, strategies
+from siftback.lab.observe import kinds_of
 from siftback.lab.records import RECORDS
 
 Precision = Literal["fp32", "bf16"]
@@ -50,6 +51,8 @@ class Settings:
         score_models: Models whose scores are averaged, for a strategy that has all examples
             scored before it trains.
         score_epochs: Epochs that each of them is trained for.
+        observe: What to look at besides whenever a model is tested: names of
+            `siftback.lab.observe.KINDS`, with commas between.
     """
 
     data: str
@@ -79,6 +82,7 @@ class Settings:
     subset: str | None = None
     score_models: int = 2
     score_epochs: float = 1.0
+    observe: str = ""
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.budget is None):
@@ -104,6 +108,7 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name}={value}: give at least {least}")
+        kinds_of(self.observe)
         if not self.lr > 0:
             raise ConfigError(f"lr={self.lr}: give a learning rate above 0")
 

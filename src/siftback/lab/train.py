@@ -13,6 +13,7 @@ from siftback.lab import models
 from siftback.lab.clock import Clock
 from siftback.lab.data import ImageData
 from siftback.lab.feed import BACKWARD, FORWARD, Feed
+from siftback.lab.observe import Observer, kinds_of
 from siftback.lab.progress import Reporter
 from siftback.lab.rates import RATES
 from siftback.lab.records import Evaluation, RecordWriter, RunSummary
@@ -30,12 +31,14 @@ class Scored(NamedTuple):
         cost: What the scores cost, in forwards of one example.
         seconds: What they took.
         scores: float32[N], those of the data; None where they were for pruning alone.
+        kept: int64[N], where the data were in the whole set; None where nothing was pruned.
     """
 
     data: ImageData
     cost: float
     seconds: float
     scores: Tensor | None = None
+    kept: Tensor | None = None
 
 
 class Stage(NamedTuple):
@@ -46,7 +49,7 @@ class Stage(NamedTuple):
         stream: The batches that it is trained on.
         cost: What its training cost so far, in forwards of one example.
         seconds: What it took.
-        uses: float32[N], how often it was trained on each example, where a strategy chose.
+        uses: float32[N], how often it was trained on each example, where that was counted.
     """
 
     model: nn.Module
@@ -63,6 +66,7 @@ def train(
     record: RecordWriter,
     reporter: Reporter,
     scored: Scored | None = None,
+    observer: Observer | None = None,
 ) -> tuple[RunSummary, nn.Module]:
     """Trains and tests one model.
 
@@ -73,11 +77,14 @@ def train(
         record: Gets each evaluation as it is made, and the summary at the end.
         reporter: Is told how far the run has come.
         scored: For a strategy that has all examples scored first, what came of it.
+        observer: Looks at the model whenever it is tested; None where nothing is asked for.
 
     Returns:
         The summary, and the trained model.
     """
-    training = _Training(run, settings, data, scored)
+    training = _Training(run, settings, data, scored, observer=observer)
+    if observer is not None:
+        observer.forget()
     evaluations: list[Evaluation] = []
     try:
         for evaluation in training.evaluations(reporter):
@@ -111,7 +118,7 @@ def stages(
         strategy: What chooses the examples; by default it is trained on everything.
         keep: The share that it keeps.
     """
-    asked = replace(settings, epochs=epochs or 1.0, budget=None)
+    asked = replace(settings, epochs=epochs or 1.0, budget=None, observe="")
     training = _Training(Run(strategy, keep, seed), asked, data, counts_uses=keep < 1)
     if not epochs:
         yield Stage(training.model, training.feed.stream, 0.0, 0.0, None)
@@ -132,7 +139,9 @@ class _Training:
         data: ImageData,
         scored: Scored | None = None,
         counts_uses: bool = False,
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = observer
         size = settings.batch_size
         whole = len(data.train_labels)
         self.scoring = scored or Scored(data, 0.0, 0.0)
@@ -166,7 +175,7 @@ class _Training:
             self.device,
             budget,
             self.scoring.scores,
-            counts_uses,
+            counts_uses or "losses" in kinds_of(settings.observe),
         )
         self.clock = Clock(self.device)
         self.clock.add(self.scoring.seconds, "scoring")
@@ -224,6 +233,7 @@ class _Training:
             score_cost=self.feed.score_cost,
             cost_scoring=self.scoring.cost,
             seconds_scoring=self.scoring.seconds,
+            seconds_observing={} if self._observer is None else self._observer.seconds,
         )
 
     def _budget(self, examples: int) -> float | None:
@@ -249,6 +259,7 @@ class _Training:
             loss = self.feed.loss(images, labels)
         self._move_selection("forward")
         self.clock.mark("other")
+        self.feed.count_uses()
         # The rate of a step is that of the middle of the share of training it stands for.
         rate = RATES[self.settings.rate]((before + self.feed.done) / 2)
         rate *= self.feed.lr_scale
@@ -281,6 +292,8 @@ class _Training:
             train_loss = float(self._losses) / self._trained
             self._losses.zero_()
             self._trained = 0
+            if self._observer is not None:
+                self._observer.evaluation(self.model, self.feed.epochs, self.steps, self.feed.uses)
         return Evaluation(
             epoch=self.feed.epochs,
             examples=self.feed.stats.seen,

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from siftback import ConfigError
 from siftback.lab.analyses import Missing, analyse, as_csv, read
+from siftback.lab.checkpoints import Often
 from siftback.lab.compare import Plan, compare
 from siftback.lab.observe import KINDS, OBSERVED, looks
 from siftback.lab.progress import Silent, Terminal
@@ -110,6 +111,40 @@ def test_every_figure_that_looks_can_be_made(observed):
         assert all(-1 <= cosine <= 1 for cosine in one.y)
     confidence = analyse(comparisons, ["fig8"])["fig8"].views["percentile"][0]
     assert all(np.all(np.diff(one.y) >= 0) for one in confidence.series)
+
+
+class StoppedError(Exception):
+    """As Ctrl-C would."""
+
+
+class StopsAt(Silent):
+    """Stops a run once so much of it is done."""
+
+    def __init__(self, share):
+        self._share = share
+
+    def update(self, done):
+        """See `Reporter`."""
+        if done >= self._share:
+            raise StoppedError
+
+
+@pytest.mark.parametrize("strategy", ["traditional", "sb"])
+def test_a_run_that_goes_on_has_seen_the_same(tmp_path, strategy):
+    plan = Plan(settings(observe=ALL, evaluations=4), [strategy], [0.5], [0], matched=False)
+    (run,) = compare(plan, tmp_path / "whole", Silent()).runs
+    often = Often(share=0.3, seconds=None)
+    with pytest.raises(StoppedError):  # beyond an evaluation that comes after the checkpoint
+        compare(plan, tmp_path / "resumed", StopsAt(0.56), often=often)
+    assert len(looks(tmp_path / "resumed", run.record, "losses")) == 2
+    compare(plan, tmp_path / "resumed", Silent(), "resume", often=often)
+    for kind in KINDS:
+        both = [looks(tmp_path / name, run.record, kind) for name in ("whole", "resumed")]
+        assert len(both[0]) == len(both[1]) == 4
+        for one, other in zip(*both, strict=True):
+            assert one.epoch == other.epoch
+            for name, column in one.columns.items():
+                assert np.array_equal(column, other.columns[name]), (kind, name)
 
 
 def test_a_run_begun_anew_forgets_what_was_seen_before(tmp_path):

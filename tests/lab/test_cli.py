@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 
 from siftback import cli
+from siftback.cli.options import HELP
 from siftback.lab import models
 from siftback.lab.records import Comparison, read_evaluations
 from siftback.lab.settings import Settings
@@ -112,6 +114,10 @@ def test_a_stopped_run_goes_on_and_keeps_the_weights(call: Call, tmp_path: Path)
     assert all(killed[name].equal(tensor) for name, tensor in whole.items())
 
 
+def test_every_setting_is_an_option_and_says_what_it_is() -> None:
+    assert set(HELP) == {field.name for field in fields(Settings)}
+
+
 def test_what_is_not_said_is_as_settings_have_it(call: Call, tmp_path: Path) -> None:
     assert call("train", *QUICK, "--out", tmp_path)[0] == 0
     recorded = Comparison.read(tmp_path).environment["arguments"]
@@ -146,6 +152,9 @@ def test_strategies_and_help_read_well(call: Call) -> None:
     status, printed, _ = call("strategies")
     assert status == 0
     assert all(name in printed for name in ("traditional", "sb", "random", "matched", "1 + 3s"))
+    status, printed, _ = call("models")
+    assert status == 0
+    assert all(name in printed for name in ("wrn-28-10", "36,479,194", "resnet18", "11,173,962"))
     status, printed, _ = call("--help")
     assert status == 0
     assert "compare" in printed

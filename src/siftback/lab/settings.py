@@ -11,6 +11,7 @@ import torch
 
 from siftback import ConfigError
 from siftback.lab import models, rates, strategies
+from siftback.lab.address import title
 from siftback.lab.observe import kinds_of
 from siftback.lab.records import RECORDS
 
@@ -85,6 +86,8 @@ class Settings:
         mixup: Alpha of mixup, 0 for none. Batches are mixed once they are chosen: selection sees
             examples as they are, and strategies that choose by training's own losses cannot.
         clip: The most that the norm of a step's gradient may be; larger ones are scaled down.
+        noise_guard: Whether every strategy that selects by losses holds back examples that seem
+            mislabelled.
     """
 
     data: str
@@ -125,13 +128,13 @@ class Settings:
     label_smoothing: float = 0.0
     mixup: float = 0.0
     clip: float | None = None
+    noise_guard: bool = False
 
     def __post_init__(self) -> None:
         self._check_length()
         if self.rate not in rates.RATES:
             raise ConfigError(f"no schedule {self.rate!r}: give one of {', '.join(rates.RATES)}")
-        if self.model not in models.MODELS:
-            raise ConfigError(f"no model {self.model!r}: give one of {', '.join(models.MODELS)}")
+        models.find(self.model)
         if self.precision not in TYPES:
             raise ConfigError(f"precision {self.precision!r}: give one of {', '.join(TYPES)}")
         for name, least in (
@@ -176,8 +179,8 @@ class Settings:
                 raise ConfigError(f"a training of {value} {LENGTHS[name]}: give more than 0")
 
     def recorded(self) -> dict[str, Any]:
-        """The fields as records tell them: of a subset what is in it, not where it lay."""
-        found = asdict(self)
+        """The fields as records tell them: of data and a subset what they are, not where."""
+        found = asdict(self) | {"data": title(self.data)}
         if self.subset is not None:
             path = Path(self.subset)
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -200,7 +203,7 @@ class Settings:
     @property
     def model_name(self) -> str:
         """The model with its width and normalisation, as records name it."""
-        width = self.width or models.MODELS[self.model].width
+        width = self.width or models.find(self.model).width
         return f"{self.model}-{width}" + ("" if self.norm == "batch" else f"-{self.norm}norm")
 
     @property

@@ -87,6 +87,16 @@ def test_a_budget_gives_as_many_steps_as_traditional(tmp_path: Path) -> None:
     assert 3 < infobatch.epochs < 6
 
 
+@pytest.mark.parametrize("budget", [10.2, 10.4])
+def test_a_budget_may_end_while_what_was_left_out_is_forwarded(
+    tmp_path: Path, budget: float
+) -> None:
+    settings = Settings(data="digits", width=4, budget=budget, device="cpu", evaluations=1)
+    (kakurenbo,) = compare(Plan(settings, ["kakurenbo"], [0.3], [0]), tmp_path, Silent()).runs
+    spent = kakurenbo.cost_forward_units / (3 * EPOCH)
+    assert budget <= spent <= budget + BATCH / EPOCH
+
+
 def test_examples_by_index_are_as_they_are() -> None:
     data = load("digits")
     stream = BatchStream(data, BATCH, seed=1)

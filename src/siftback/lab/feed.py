@@ -343,6 +343,8 @@ class Feed:
         started = time.perf_counter()
         self._model.eval()
         for indices in torch.split(self._source.left_out, self._settings.batch_size):
+            if self.is_over:  # no epoch will be drawn by it
+                break
             with self._settings.casting(self._device):
                 each, correct, confidence = self._predict(*self.stream.plain_of(indices))
             self._source.remember(each, correct=correct, confidence=confidence, indices=indices)

@@ -28,7 +28,7 @@ class Settings:
             until its forwards and backwards cost as much.
         batch_size: Examples per training batch, and per selection batch.
         history: R, how many losses a loss is ranked among.
-        rate: Learning-rate schedule.
+        rate: Learning-rate schedule, as `rates.find` reads it.
         lr: Peak learning rate.
         momentum: Nesterov momentum of SGD.
         weight_decay: L2 penalty of SGD.
@@ -87,8 +87,7 @@ class Settings:
             )
         if self.length <= 0:
             raise ConfigError(f"a training of {self.length} epochs: give more than 0")
-        if self.rate not in rates.RATES:
-            raise ConfigError(f"no schedule {self.rate!r}: give one of {', '.join(rates.RATES)}")
+        rates.find(self.rate, self.length)
         if self.model not in models.MODELS:
             raise ConfigError(f"no model {self.model!r}: give one of {', '.join(models.MODELS)}")
         if self.precision not in ("fp32", "bf16"):

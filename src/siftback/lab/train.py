@@ -9,12 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback import ConfigError
-from siftback.lab import models
+from siftback.lab import models, rates
 from siftback.lab.clock import Clock
 from siftback.lab.data import ImageData
 from siftback.lab.feed import BACKWARD, FORWARD, Feed
 from siftback.lab.progress import Reporter, Silent
-from siftback.lab.rates import RATES
 from siftback.lab.records import Evaluation, RecordWriter, RunSummary
 from siftback.lab.settings import Run, Settings, resolve_device
 from siftback.lab.stream import BatchStream, test_batches
@@ -120,6 +119,7 @@ class _Training:
         data = self.scoring.data
         self.left = len(data.train_labels) / whole  # by pruning
         self.run, self.settings, self.data = run, settings, data
+        self.rate = rates.find(settings.rate, settings.length)
         self.device = resolve_device(settings.device)
         # The one place that seeds: equal weights and dropout for every strategy of a seed.
         torch.manual_seed(run.seed)
@@ -222,7 +222,7 @@ class _Training:
         self._move_selection("forward")
         self.clock.mark("other")
         # The rate of a step is that of the middle of the share of training it stands for.
-        rate = RATES[self.settings.rate]((before + self.feed.done) / 2)
+        rate = self.rate((before + self.feed.done) / 2)
         rate *= self.feed.lr_scale
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.lr * rate

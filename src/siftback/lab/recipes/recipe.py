@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
@@ -105,7 +105,9 @@ def parse(path: Path) -> Recipe:
         if not isinstance(told.get(table, {}), dict):
             raise ConfigError(f"{where}: {table} is a table, write it as [{table}]")
     shared = told.get("both", {})
-    comparisons = {scale: dict(_comparisons(shared, told.get(scale, {}))) for scale in SCALES}
+    comparisons = {
+        scale: dict(_comparisons(shared, told[scale])) if scale in told else {} for scale in SCALES
+    }
     recipe = Recipe(path.stem, **({"uses": (), "note": ""} | about), comparisons=comparisons)
     for scale in SCALES:
         if not comparisons[scale] and not recipe.uses:
@@ -146,7 +148,7 @@ def _comparisons(
     named = {name: value for name, value in table.items() if isinstance(value, dict)}
     for name, own in named.items():
         yield name, common | own
-    if not named and table:
+    if not named:
         yield "", common
 
 

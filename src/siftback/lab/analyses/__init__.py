@@ -1,0 +1,116 @@
+"""Each figure and table of the papers, from recorded comparisons.
+
+>>> missing = ANALYSES["fig6"]([])
+>>> missing.title
+'Test error over training iterations'
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from siftback import ConfigError
+from siftback.lab.analyses import (
+    budget,
+    confidence,
+    curves,
+    diet,
+    gradients,
+    losses,
+    pareto,
+    phases,
+    speedups,
+)
+from siftback.lab.analyses.figure import (
+    Analysis,
+    Cell,
+    Figure,
+    Gallery,
+    Grid,
+    Missing,
+    Panel,
+    Picture,
+    Range,
+    Series,
+    plain,
+    shown,
+)
+from siftback.lab.analyses.reading import UNREADABLE, read
+from siftback.lab.analyses.writing import as_csv, write
+from siftback.lab.records import Comparison
+
+__all__ = [
+    "ANALYSES",
+    "Analysis",
+    "Cell",
+    "Figure",
+    "Gallery",
+    "Grid",
+    "Missing",
+    "Panel",
+    "Picture",
+    "Range",
+    "Series",
+    "analyse",
+    "as_csv",
+    "plain",
+    "read",
+    "shown",
+    "write",
+]
+
+ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
+    "table1": speedups.table_1,
+    "budget": budget.difference,
+    "fig1": phases.until_near,
+    "fig2": losses.extremes,
+    "fig3": losses.distribution,
+    "fig4": losses.chance_by_loss,
+    "fig5": gradients.gradient_similarity,
+    "fig6": curves.error_over_steps,
+    "fig7": curves.error_over_time,
+    "fig8": confidence.inverse_distribution,
+    "fig9": confidence.accuracy_by_confidence,
+    "fig10": phases.until_nearby,
+    "fig11": curves.staleness,
+    "fig12": curves.label_noise,
+    "fig13": curves.selectivity,
+    "fig14": pareto.trade_off,
+    "fig15": losses.chance_over_training,
+    "fig16": curves.architectures,
+    "fig17": curves.schedules,
+    "fig18": phases.passes,
+    "diet-a": diet.backprop_accuracy,
+    "diet-b": diet.pruning_accuracy,
+    "diet-c": diet.overlap_of_models,
+    "diet-d": diet.overlap_of_methods,
+    "diet-e": diet.lowest_scores,
+    "diet-f": diet.lowest_ranks,
+    "diet-table": diet.runtime,
+    "ideal": budget.measured_against_ideal,
+    "agreement": budget.agreement,
+}
+
+
+def analyse(
+    comparisons: Sequence[Comparison], only: Iterable[str] | None = None
+) -> dict[str, Analysis]:
+    """Makes the analyses, each for itself: what cannot be made says why, and the rest is made.
+
+    Args:
+        comparisons: What to look at.
+        only: Names of ``ANALYSES``; None makes all.
+
+    Raises:
+        ConfigError: For an unknown name.
+    """
+    names = list(ANALYSES) if only is None else list(only)
+    if unknown := [name for name in names if name not in ANALYSES]:
+        raise ConfigError(f"no analysis {', '.join(unknown)}: give some of {', '.join(ANALYSES)}")
+    return {name: _made(name, comparisons) for name in names}
+
+
+def _made(name: str, comparisons: Sequence[Comparison]) -> Analysis:
+    try:
+        return ANALYSES[name](comparisons)
+    except UNREADABLE as error:
+        title = (ANALYSES[name].__doc__ or name).partition("\n")[0]
+        return Missing(name, title, f"It could not be made ({type(error).__name__}: {error})")

@@ -8,7 +8,7 @@ from rich.table import Table
 from siftback.lab import strategies
 from siftback.lab.compare import Plan
 from siftback.lab.recipes import SCALES, Recipe, Scale, experiments, find, names
-from siftback.lab.recipes.running import Task
+from siftback.lab.recipes.running import Task, check
 from siftback.lab.settings import Settings
 from siftback.lab.table import listed, markdown
 
@@ -64,13 +64,26 @@ def markdown_listing() -> str:
 
 
 def plan_table(tasks: Sequence[Task]) -> Table:
-    """The comparisons that a recipe needs, for ``--dry-run``."""
-    table = Table("folder", "what", "runs", "epochs", title="the plan", title_justify="left")
+    """The comparisons that a recipe draws from, for ``--dry-run``; each is checked.
+
+    Raises:
+        ConfigError: Where a data set, a model or a strategy is none.
+    """
+    table = Table(
+        "folder",
+        "what",
+        "runs",
+        "epochs",
+        caption="epochs: about what the runs cost, in epochs of Traditional",
+        caption_justify="left",
+    )
     for task in tasks:
-        names = listed(run.name for run in task.plan.runs())
-        told = "finished already" if task.finished else _settings(task.plan.settings)
+        runs = task.plan.runs()
+        done = "finished; " if task.finished else ""
+        told = f"{_settings(task.plan.settings)}; {check(task.plan):,} parameters"
+        names = listed(run.name for run in runs)
         table.add_row(
-            str(task.folder), f"{told}\n{names}", str(len(task.plan.runs())), _epochs([task.plan])
+            str(task.folder), f"{done}{told}\n{names}", str(len(runs)), _epochs([task.plan])
         )
     return table
 

@@ -1,5 +1,6 @@
 """What a recipe says, and how its file is read."""
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -113,6 +114,8 @@ def parse(path: Path) -> Recipe:
         if not comparisons[scale] and not recipe.uses:
             raise ConfigError(f"{where} trains nothing: add [{scale}], or uses = [...]")
         for name, keys in comparisons[scale].items():
+            if not re.fullmatch(r"[\w-]*", name):
+                raise ConfigError(f"{where}: {name!r} is no name of a folder: take letters and -")
             _plan(f"{where} [{_section(scale, name)}]", keys, {})
     return recipe
 

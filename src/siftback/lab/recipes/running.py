@@ -3,13 +3,18 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from siftback.lab.analyses import Missing, analyse
+import torch
+
+from siftback import ConfigError
+from siftback.lab import address, models, strategies
+from siftback.lab.analyses import Analysis, analyse, write
 from siftback.lab.compare import Existing, Plan, compare, finished
+from siftback.lab.data import DATASETS, NAMES, STORED
 from siftback.lab.progress import Reporter
 from siftback.lab.recipes import Recipe, Scale, experiments
-from siftback.lab.records import Comparison
+from siftback.lab.records import SUMMARY, Comparison
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,18 @@ class Task:
     def finished(self) -> bool:
         """Whether the folder holds all of its runs."""
         return finished(self.plan, self.folder)
+
+
+class Drawn(NamedTuple):
+    """What was made of the records.
+
+    Attributes:
+        analysis: It, or why it is missing.
+        paths: Its files.
+    """
+
+    analysis: Analysis
+    paths: list[Path]
 
 
 def tasks(
@@ -51,6 +68,42 @@ def tasks(
     ]
 
 
+def check(plan: Plan) -> int:
+    """Makes all of a plan that needs neither data nor a device.
+
+    Returns:
+        How many parameters its model has.
+
+    Raises:
+        ConfigError: Where the data set, the model or a strategy is none.
+    """
+    settings = plan.settings
+    classes, channels = _shape(settings.data)
+    with torch.device("meta"):
+        model = models.build(
+            settings.model,
+            width=settings.width,
+            classes=classes,
+            channels=channels,
+            norm=settings.norm,
+        )
+    for run in plan.runs():
+        strategy = strategies.find(run.strategy)
+        for make in (strategy.selector, strategy.rule):
+            if make is not None:
+                make(run.keep, settings)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _shape(data: str) -> tuple[int, int]:
+    """Classes and channels of a data set that need not be there; a guess for a user's own."""
+    if stored := STORED.get(data):
+        return stored.classes, 1 if stored.mode == "L" else 3
+    if data not in DATASETS and address.parse(data) is None:
+        raise ConfigError(f"data set {data!r} is not known: give one of {', '.join(NAMES)}")
+    return 10, 1 if data in DATASETS else 3
+
+
 def train(todo: Sequence[Task], reporter: Reporter, existing: Existing) -> None:
     """Runs what is not finished yet.
 
@@ -62,3 +115,16 @@ def train(todo: Sequence[Task], reporter: Reporter, existing: Existing) -> None:
     for task in todo:
         if existing == "overwrite" or not task.finished:
             compare(task.plan, task.folder, reporter, existing)
+
+
+def draw(recipe: Recipe, todo: Sequence[Task], folder: Path) -> Iterator[Drawn]:
+    """Makes a recipe's figures and tables from what was recorded.
+
+    Args:
+        recipe: Whose.
+        todo: Its comparisons, run before.
+        folder: Where the files go.
+    """
+    recorded = [task.folder for task in todo if (task.folder / SUMMARY).is_file()]
+    for analysis in analyse(list(map(Comparison.read, recorded)), recipe.draw).values():
+        yield Drawn(analysis, write(analysis, folder))

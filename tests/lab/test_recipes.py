@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from siftback import ConfigError
+from siftback import ConfigError, cli
 from siftback.lab import rates, strategies
 from siftback.lab.compare import Plan, finished
 from siftback.lab.progress import Silent
 from siftback.lab.recipes import SCALES, changes_of, experiments, find, names, parse
 from siftback.lab.recipes.listing import listing, markdown_listing, plan_table, traditional_epochs
-from siftback.lab.recipes.running import check, draw, tasks, train
+from siftback.lab.recipes.running import Task, check, draw, tasks
 from siftback.lab.records import Comparison
 from siftback.lab.settings import Settings
 
@@ -246,7 +246,8 @@ def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):
     recipe, out = parse(own()), tmp_path / "runs"
     todo = tasks(recipe, "small", out)
     assert [task.folder for task in todo] == [out / "own-small" / n for n in ("plain", "noisy")]
-    train(todo, Silent(), "refuse")
+    for task in todo:
+        task.train(Silent(), "refuse")
     assert all(task.finished for task in todo)
     drawn = list(draw(recipe, todo, out / "own-small"))
     assert [one.analysis.name for one in drawn] == ["fig6", "table1"]
@@ -255,13 +256,14 @@ def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):
     assert all(path.stat().st_size > 100 for one in drawn for path in one.paths)
 
     before = [Comparison.read(task.folder).runs for task in todo]
-    train(todo, Silent(), "refuse")
+    for task in todo:
+        task.train(Silent(), "refuse")
     assert [Comparison.read(task.folder).runs for task in todo] == before
 
     more = tasks(recipe, "small", out, {"seeds": [0, 1]})
     with pytest.raises(ConfigError, match="--resume"):
-        train(more, Silent(), "refuse")
-    train(more, Silent(), "resume")
+        more[0].train(Silent(), "refuse")
+    more[0].train(Silent(), "resume")
     runs = Comparison.read(todo[0].folder).runs
     assert runs[: len(before[0])] == before[0]
     assert [run.seed for run in runs] == [0, 0, 0, 1, 1, 1]
@@ -271,16 +273,11 @@ def test_runs_of_other_settings_are_not_taken_for_finished(own, tmp_path):
     plan = parse(own()).plans("small", {"strategies": ["traditional"], "epochs": 1})["plain"]
     folder = tmp_path / "c"
     assert not finished(plan, folder)
-    train([todo := tasks_of(plan, folder)], Silent(), "refuse")
-    assert todo.finished
+    task = Task(plan, folder)
+    task.train(Silent(), "refuse")
+    assert task.finished
     other = Plan(Settings(**vars(plan.settings) | {"lr": 0.05}), ["traditional"], [0.5], [0])
     assert not finished(other, folder)
-
-
-def tasks_of(plan, folder):
-    from siftback.lab.recipes.running import Task
-
-    return Task(plan, folder)
 
 
 def test_a_plan_s_cost_is_added_up_from_its_runs():
@@ -341,3 +338,61 @@ def test_the_wheel_holds_them(tmp_path):
     with ZipFile(built) as archive:
         held = {Path(name).stem for name in archive.namelist() if name.endswith(".toml")}
     assert held == set(names())
+
+
+def run_siftback(monkeypatch, capsys, *arguments):
+    """Calls ``siftback``; gives its exit status, output and errors."""
+    monkeypatch.setattr("sys.argv", ["siftback", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    out, err = capsys.readouterr()
+    return int(stop.value.code or 0), out, err
+
+
+def test_two_figures_of_the_same_runs_train_once(monkeypatch, capsys, tmp_path):
+    asked = ["data=digits", "train_limit=256", "width=2", "epochs=1", "batch_size=32", "device=cpu"]
+    changes = [part for one in asked for part in ("--set", one)]
+    out = ("--seeds", "0", "--out", tmp_path / "runs", *changes)
+
+    status, printed, _ = run_siftback(monkeypatch, capsys, "run", "fig6", *out, "--dry-run")
+    assert status == 0
+    assert "table1-small" in printed
+    assert not (tmp_path / "runs").exists()
+
+    status, printed, _ = run_siftback(monkeypatch, capsys, "run", "fig6", *out)
+    assert status == 0
+    picture = tmp_path / "runs" / "fig6-small" / "fig6.svg"
+    assert str(picture) in printed.replace("\n", "")
+    assert picture.stat().st_size > 1000
+    summaries = sorted((tmp_path / "runs" / "table1-small").glob("*/summary.json"))
+    before = {path: path.read_bytes() for path in summaries}
+    assert [path.parent.name for path in before] == ["cifar10", "digits", "mnist"]
+
+    status, printed, err = run_siftback(monkeypatch, capsys, "run", "fig7", *out)
+    assert status == 0
+    assert err.count("is finished") == 3
+    assert (tmp_path / "runs" / "fig7-small" / "fig7.svg").is_file()
+    assert {path: path.read_bytes() for path in summaries} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "fig0"), "no recipe 'fig0'"),
+        (("run", "fig5", "--scale", "big"), "--scale big: give one of full, small"),
+        (("run", "fig5", "--set", "epochs"), "give a key and a value, such as epochs=2"),
+        (("run", "fig5", "--set", "epoch=2"), "did you mean epochs?"),
+        (("recipes", "--scale", "big"), "--scale big"),
+    ],
+)
+def test_a_wrong_call_is_told(monkeypatch, capsys, arguments, said):
+    status, _, err = run_siftback(monkeypatch, capsys, *arguments)
+    assert status == 2
+    assert said in err
+
+
+def test_the_list_names_every_recipe(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    status, printed, _ = run_siftback(monkeypatch, capsys, "recipes")
+    assert status == 0
+    assert all(re.search(rf"\b{name}\b", printed) for name in names())

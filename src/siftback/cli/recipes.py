@@ -14,7 +14,7 @@ from siftback.lab.analyses import Missing
 from siftback.lab.progress import Terminal
 from siftback.lab.recipes import SCALES, Scale, changes_of, find
 from siftback.lab.recipes.listing import listing, markdown_listing, plan_table
-from siftback.lab.recipes.running import draw, tasks, train
+from siftback.lab.recipes.running import draw, tasks
 from siftback.lab.records import Comparison
 from siftback.lab.table import comparison_table
 
@@ -70,9 +70,12 @@ def run_command(
         Console().print(plan)
         return
     use_threads(threads)
+    console, old = Console(stderr=True, soft_wrap=True), existing(overwrite, resume)
     try:
-        with Terminal(Console(stderr=True)) as reporter:
-            train(todo, reporter, existing(overwrite, resume))
+        with Terminal(console) as reporter:
+            for task in todo:
+                console.print(f"{task.folder}{' is finished' if task.finished else ''}")
+                task.train(reporter, old)
     except KeyboardInterrupt:
         typer.echo(f"stopped; go on with siftback run {recipe} ... --resume", err=True)
         sys.exit(130)

@@ -34,6 +34,16 @@ class Task:
         """Whether the folder holds all of its runs."""
         return finished(self.plan, self.folder)
 
+    def train(self, reporter: Reporter, existing: Existing) -> None:
+        """Runs what is not finished.
+
+        Args:
+            reporter: Is told what happens.
+            existing: What to do with a folder that holds a part of it, or another comparison.
+        """
+        if existing == "overwrite" or not self.finished:
+            compare(self.plan, self.folder, reporter, existing)
+
 
 class Drawn(NamedTuple):
     """What was made of the records.
@@ -102,19 +112,6 @@ def _shape(data: str) -> tuple[int, int]:
     if data not in DATASETS and address.parse(data) is None:
         raise ConfigError(f"data set {data!r} is not known: give one of {', '.join(NAMES)}")
     return 10, 1 if data in DATASETS else 3
-
-
-def train(todo: Sequence[Task], reporter: Reporter, existing: Existing) -> None:
-    """Runs what is not finished yet.
-
-    Args:
-        todo: The comparisons.
-        reporter: Is told what happens.
-        existing: What to do with a folder that holds a part of a comparison, or another one.
-    """
-    for task in todo:
-        if existing == "overwrite" or not task.finished:
-            compare(task.plan, task.folder, reporter, existing)
 
 
 def draw(recipe: Recipe, todo: Sequence[Task], folder: Path) -> Iterator[Drawn]:

@@ -95,3 +95,9 @@ def test_a_training_that_ends_before_its_steps_keeps_the_peak():
 def test_a_schedule_that_is_none_is_told(name, said):
     with pytest.raises(ConfigError, match=said):
         find(name, epochs=200)
+
+
+def test_steps_at_epochs_need_a_length_in_epochs():
+    with pytest.raises(ConfigError, match="give its steps as shares"):
+        find("steps:60x0.1", epochs=None)
+    assert find("steps:0.5x0.1", epochs=None)(0.5) == 0.1

@@ -1,6 +1,7 @@
 """Every recipe is read and planned at both scales; what one is, what it runs and draws."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from siftback.lab import rates, strategies
 from siftback.lab.compare import Plan, finished
 from siftback.lab.progress import Silent
 from siftback.lab.recipes import SCALES, changes_of, experiments, find, names, parse
-from siftback.lab.recipes.listing import listing, markdown_listing, plan_table, traditional_epochs
+from siftback.lab.recipes.listing import cost, listing, markdown_listing, plan_table
 from siftback.lab.recipes.running import Task, check, draw, tasks
 from siftback.lab.records import Comparison
 from siftback.lab.settings import Settings
@@ -276,19 +277,21 @@ def test_runs_of_other_settings_are_not_taken_for_finished(own, tmp_path):
     task = Task(plan, folder)
     task.train(Silent(), "refuse")
     assert task.finished
-    other = Plan(Settings(**vars(plan.settings) | {"lr": 0.05}), ["traditional"], [0.5], [0])
+    other = Plan(replace(plan.settings, lr=0.05), ["traditional"], [0.5], [0])
     assert not finished(other, folder)
 
 
 def test_a_plan_s_cost_is_added_up_from_its_runs():
     settings = Settings("digits", "cnn", epochs=10, score_models=2, score_epochs=1)
     plan = Plan(settings, ["traditional", "sb", "stale-sb-2@0.25"], [0.5], [0, 1], matched=True)
-    of_a_seed = 10 + 2 * 10 * (1 + 1.5) / 3 + 2 * 10 * (0.5 + 0.75) / 3
-    assert traditional_epochs(plan) == pytest.approx(2 * of_a_seed)
-    diet = Plan(settings, ["el2n@0.75"], [0.5], [0], matched=False)
-    assert traditional_epochs(diet) == pytest.approx(10 * 0.75 + 2 * (1 + 1 / 3))
-    budget = Plan(Settings("digits", "cnn", budget=4), ["sb", "random"], [0.5], [0])
-    assert traditional_epochs(budget) == 8
+    of_a_seed = 10 * 3 + 2 * 10 * (1 + 1.5) + 2 * 10 * (0.5 + 0.75)
+    assert cost(plan) == pytest.approx(1437 * 2 * of_a_seed)
+    limited = replace(settings, train_limit=100)
+    diet = Plan(limited, ["el2n@0.75"], [0.5], [0], matched=False)
+    assert cost(diet) == pytest.approx(100 * (10 * 3 * 0.75 + 2 * (3 + 1)))
+    budget = Plan(replace(limited, epochs=None, budget=4), ["sb", "random"], [0.5], [0])
+    assert cost(budget) == pytest.approx(100 * 2 * 4 * 3)
+    assert cost(Plan(replace(settings, data="npz:own.npz"), ["sb"], [0.5], [0])) is None
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def steps(share: float, at: tuple[float, ...], factor: float) -> float:
     return factor ** sum(share >= each for each in at)
 
 
-def find(name: str, epochs: float) -> Rate:
+def find(name: str, epochs: float | None) -> Rate:
     """The schedule of a name.
 
     ``steps:60,120,160x0.2`` multiplies the rate with 0.2 when 60, 120 and 160 epochs are done;
@@ -89,10 +89,10 @@ def find(name: str, epochs: float) -> Rate:
 
     Args:
         name: One of ``RATES``, or ``steps:...``.
-        epochs: Length of the training.
+        epochs: Length of the training; None where it is not told in epochs.
 
     Raises:
-        ConfigError: Where there is none of that name.
+        ConfigError: Where there is none of that name, or it needs a length in epochs.
 
     >>> rate = find("steps:60,120,160x0.2", epochs=200)
     >>> [round(rate(epoch / 200), 3) for epoch in (0, 60, 120, 160)]
@@ -117,4 +117,9 @@ def find(name: str, epochs: float) -> Rate:
     if not 0 < factor < 1:
         raise ConfigError(f"schedule {name!r}: give a factor between 0 and 1")
     length = 1 if shares else epochs
+    if length is None:
+        raise ConfigError(
+            f"schedule {name!r} in a training whose length is not told in epochs: give its steps as "
+            "shares of the training, such as steps:0.5,0.75x0.1"
+        )
     return partial(steps, at=tuple(each / length for each in at), factor=factor)

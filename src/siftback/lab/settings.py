@@ -87,7 +87,7 @@ class Settings:
             )
         if self.length <= 0:
             raise ConfigError(f"a training of {self.length} epochs: give more than 0")
-        rates.find(self.rate, self.length)
+        rates.find(self.rate, self.epochs or self.budget)
         if self.model not in models.MODELS:
             raise ConfigError(f"no model {self.model!r}: give one of {', '.join(models.MODELS)}")
         if self.precision not in ("fp32", "bf16"):

@@ -119,7 +119,7 @@ class _Training:
         data = self.scoring.data
         self.left = len(data.train_labels) / whole  # by pruning
         self.run, self.settings, self.data = run, settings, data
-        self.rate = rates.find(settings.rate, settings.length)
+        self.rate = rates.find(settings.rate, settings.epochs or settings.budget)
         self.device = resolve_device(settings.device)
         # The one place that seeds: equal weights and dropout for every strategy of a seed.
         torch.manual_seed(run.seed)

@@ -10,43 +10,65 @@ from siftback.lab.compare import Plan
 from siftback.lab.recipes import SCALES, Recipe, Scale, experiments, find, names
 from siftback.lab.recipes.running import Task, check
 from siftback.lab.settings import Settings
-from siftback.lab.table import listed, markdown
+from siftback.lab.table import listed, markdown, readable
 
-_BACKWARD_AND_FORWARD = 3
+COST = "about what all runs take, in forwards of one example, a backward being two"
+
+_FORWARD, _BACKWARD = 1, 2
+
+# Training examples of each set, as they are published.
+_EXAMPLES = {
+    "digits": 1437,
+    "mnist": 60_000,
+    "fashion_mnist": 60_000,
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "svhn": 73_257,
+    "svhn+extra": 604_388,
+}
 
 
-def traditional_epochs(plan: Plan) -> float:
-    """About what a plan costs, in epochs of Traditional: by the strategies' ideal costs.
+def cost(plan: Plan) -> float | None:
+    """About what a plan costs, in forwards of one example: by the strategies' ideal costs.
 
     A run of a given budget costs that; scores for pruning are charged to each run that prunes.
+
+    Returns:
+        None where the data set's size is not known, or training ends by the clock.
     """
-    return sum(_cost(plan.settings, run.strategy, run.matched_to, run.keep) for run in plan.runs())
+    settings = plan.settings
+    examples = settings.train_limit or _EXAMPLES.get(settings.data)
+    if examples is None or (settings.epochs is None and settings.budget is None):
+        return None
+    runs = plan.runs()
+    return examples * sum(_of(settings, run.matched_to or run.strategy, run.keep) for run in runs)
 
 
-def _cost(settings: Settings, name: str, matched_to: str | None, keep: float) -> float:
+def _of(settings: Settings, name: str, keep: float) -> float:
+    """Forwards for each example of the data set; a matched run costs what the other does."""
     if settings.budget is not None:
-        return settings.budget
-    strategy = strategies.find(matched_to or name)
-    cost = strategy.ideal_cost(keep, settings.stale_every) / _BACKWARD_AND_FORWARD
+        return (_FORWARD + _BACKWARD) * settings.budget
+    strategy = strategies.find(name)
     scoring = 0.0
     if strategy.drop is not None:
-        scoring = settings.score_models * (settings.score_epochs + 1 / _BACKWARD_AND_FORWARD)
-    return settings.length * cost + scoring
+        early = settings.score_epochs * (_FORWARD + _BACKWARD) + _FORWARD
+        scoring = settings.score_models * early
+    return (settings.epochs or 0.0) * strategy.ideal_cost(keep, settings.stale_every) + scoring
 
 
 def listing(scale: Scale) -> Table:
     """What ``siftback recipes`` prints."""
     rows = [_row(find(name), scale) for name in names()]
+    shown = [name for name in rows[0] if name != "of"]
     table = Table(
-        *rows[0],
+        *shown,
         title=f"recipes at the {scale} scale",
         title_justify="left",
-        caption="epochs: about what all runs cost, in epochs of Traditional; siftback run RECIPE "
-        "--dry-run tells more",
+        caption=f"cost: {COST}. siftback run RECIPE --dry-run tells more",
         caption_justify="left",
     )
     for row in rows:
-        table.add_row(*row.values())
+        table.add_row(*(row[name] for name in shown))
     return table
 
 
@@ -70,12 +92,7 @@ def plan_table(tasks: Sequence[Task]) -> Table:
         ConfigError: Where a data set, a model or a strategy is none.
     """
     table = Table(
-        "folder",
-        "what",
-        "runs",
-        "epochs",
-        caption="epochs: about what the runs cost, in epochs of Traditional",
-        caption_justify="left",
+        "folder", "what", "runs", "cost", caption=f"cost: {COST}", caption_justify="left"
     )
     for task in tasks:
         runs = task.plan.runs()
@@ -83,7 +100,7 @@ def plan_table(tasks: Sequence[Task]) -> Table:
         told = f"{_settings(task.plan.settings)}; {check(task.plan):,} parameters"
         names = listed(run.name for run in runs)
         table.add_row(
-            str(task.folder), f"{done}{told}\n{names}", str(len(runs)), _epochs([task.plan])
+            str(task.folder), f"{done}{told}\n{names}", str(len(runs)), _cost([task.plan])
         )
     return table
 
@@ -97,11 +114,11 @@ def _row(recipe: Recipe, scale: Scale) -> dict[str, str]:
         "of": recipe.source,
         "data": listed(_data(plan.settings) for plan in plans),
         "model": listed(plan.settings.model_name for plan in plans),
-        "runs": " and ".join(
-            [*(f"those of {name}" for name in recipe.uses)]
+        "runs": " + ".join(
+            [*([f"of {', '.join(recipe.uses)}"] if recipe.uses else [])]
             + ([str(sum(len(plan.runs()) for plan in plans[-own:]))] if own else [])
         ),
-        "epochs": _epochs(plans),
+        "cost": _cost(plans),
     }
 
 
@@ -110,8 +127,10 @@ def _data(settings: Settings) -> str:
     return f"{settings.data}{limited}"
 
 
-def _epochs(plans: Sequence[Plan]) -> str:
-    return f"{sum(map(traditional_epochs, plans)):,.0f}"
+def _cost(plans: Sequence[Plan]) -> str:
+    costs = [cost(plan) for plan in plans]
+    known = [one for one in costs if one is not None]
+    return readable(sum(known)) if len(known) == len(costs) else "not known"
 
 
 def _settings(settings: Settings) -> str:

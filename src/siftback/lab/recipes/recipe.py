@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -190,11 +190,12 @@ def _check_names(where: str, told: Mapping[str, Any], known: list[str]) -> None:
 
 def _value(where: str, name: str, value: Any, kind: Any) -> Any:
     """A value as its key has it: a list as a tuple, and nothing of another type."""
-    if get_origin(kind) is tuple:
+    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    lists = [option for option in options if get_origin(option) in (tuple, Sequence)]
+    if lists:
         if not isinstance(value, list):
             raise ConfigError(f"{where}: {name} = {value!r} is no list; write it as [...]")
-        return tuple(_value(where, name, each, get_args(kind)[0]) for each in value)
-    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+        return tuple(_value(where, name, each, get_args(lists[0])[0]) for each in value)
     types = {str if get_origin(option) is Literal else option for option in options}
     if float in types:
         types.add(int)

@@ -119,7 +119,7 @@ def find(name: str, epochs: float | None) -> Rate:
     length = 1 if shares else epochs
     if length is None:
         raise ConfigError(
-            f"schedule {name!r} in a training whose length is not told in epochs: give its steps as "
-            "shares of the training, such as steps:0.5,0.75x0.1"
+            f"schedule {name!r} in a training whose length is not told in epochs: give its steps "
+            "as shares of the training, such as steps:0.5,0.75x0.1"
         )
     return partial(steps, at=tuple(each / length for each in at), factor=factor)

@@ -91,9 +91,7 @@ def plan_table(tasks: Sequence[Task]) -> Table:
     Raises:
         ConfigError: Where a data set, a model or a strategy is none.
     """
-    table = Table(
-        "folder", "what", "runs", "cost", caption=f"cost: {COST}", caption_justify="left"
-    )
+    table = Table("folder", "what", "runs", "cost", caption=f"cost: {COST}", caption_justify="left")
     for task in tasks:
         runs = task.plan.runs()
         done = "finished; " if task.finished else ""

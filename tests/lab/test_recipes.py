@@ -92,10 +92,18 @@ def test_a_recipe_can_be_run(name, scale, tmp_path):
     todo = tasks(recipe, scale, tmp_path)
     assert todo
     assert len({task.folder for task in todo}) == len(todo)
-    for task in todo:
-        assert check(task.plan) > 1000
-        assert not task.finished
-    assert plan_table(todo).row_count == len(todo)
+    assert not any(task.finished for task in todo)
+    for plan in recipe.plans(scale).values():
+        assert check(plan) > 1000
+
+
+def test_the_plan_of_a_recipe_is_shown_without_a_trace(tmp_path):
+    table = plan_table(tasks(find("fig17"), "small", tmp_path))
+    assert table.row_count == 6
+    told = list(table.columns[1].cells)
+    assert "cnn-8 on cifar10" in told[0]
+    assert "parameters" in told[0]
+    assert "kath18-keep0.33-seed1" in told[0]
     assert not any(tmp_path.iterdir())
 
 
@@ -353,6 +361,7 @@ def run_siftback(monkeypatch, capsys, *arguments):
 
 
 def test_two_figures_of_the_same_runs_train_once(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("COLUMNS", "200")
     asked = ["data=digits", "train_limit=256", "width=2", "epochs=1", "batch_size=32", "device=cpu"]
     changes = [part for one in asked for part in ("--set", one)]
     out = ("--seeds", "0", "--out", tmp_path / "runs", *changes)

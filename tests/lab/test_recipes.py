@@ -258,8 +258,9 @@ def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):
     for task in todo:
         task.train(Silent(), "refuse")
     assert all(task.finished for task in todo)
-    drawn = list(draw(recipe, todo, out / "own-small"))
+    drawn = list(draw(recipe, "small", out, todo))
     assert [one.analysis.name for one in drawn] == ["fig6", "table1"]
+    assert {path.parent for one in drawn for path in one.paths} == {out / "own-small"}
     suffixes = [{path.suffix for path in one.paths} for one in drawn]
     assert suffixes == [{".png", ".svg", ".csv"}, {".md", ".csv"}]
     assert all(path.stat().st_size > 100 for one in drawn for path in one.paths)
@@ -373,7 +374,7 @@ def test_two_figures_of_the_same_runs_train_once(monkeypatch, capsys, tmp_path):
 
     status, printed, _ = run_siftback(monkeypatch, capsys, "run", "fig6", *out)
     assert status == 0
-    picture = tmp_path / "runs" / "fig6-small" / "fig6.svg"
+    picture = tmp_path / "runs" / "table1-small" / "fig6.svg"
     assert str(picture) in printed.replace("\n", "")
     assert picture.stat().st_size > 1000
     summaries = sorted((tmp_path / "runs" / "table1-small").glob("*/summary.json"))
@@ -383,7 +384,7 @@ def test_two_figures_of_the_same_runs_train_once(monkeypatch, capsys, tmp_path):
     status, printed, err = run_siftback(monkeypatch, capsys, "run", "fig7", *out)
     assert status == 0
     assert err.count("is finished") == 3
-    assert (tmp_path / "runs" / "fig7-small" / "fig7.svg").is_file()
+    assert picture.with_name("fig7.svg").is_file()
     assert {path: path.read_bytes() for path in summaries} == before
 
 

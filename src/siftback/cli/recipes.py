@@ -81,7 +81,7 @@ def run_command(
         sys.exit(130)
     for task in todo:
         Console().print(comparison_table(Comparison.read(task.folder)), "")
-    for analysis, paths in draw(chosen, todo, out / f"{chosen.name}-{size}"):
+    for analysis, paths in draw(chosen, size, out, todo):
         if isinstance(analysis, Missing):
             typer.echo(f"{analysis.name} is missing: {analysis.why}", err=True)
         else:

@@ -72,10 +72,14 @@ def tasks(
         changes: What to take in place of what the files say.
     """
     return [
-        Task(plan, out / f"{used.name}-{scale}" / name)
+        Task(plan, _folder(used, scale, out) / name)
         for used in experiments(recipe)
         for name, plan in used.plans(scale, changes).items()
     ]
+
+
+def _folder(experiment: Recipe, scale: Scale, out: Path) -> Path:
+    return out / f"{experiment.name}-{scale}"
 
 
 def check(plan: Plan) -> int:
@@ -114,14 +118,20 @@ def _shape(data: str) -> tuple[int, int]:
     return 10, 1 if data in DATASETS else 3
 
 
-def draw(recipe: Recipe, todo: Sequence[Task], folder: Path) -> Iterator[Drawn]:
+def draw(recipe: Recipe, scale: Scale, out: Path, todo: Sequence[Task]) -> Iterator[Drawn]:
     """Makes a recipe's figures and tables from what was recorded.
+
+    They go into the folder of its experiment, or of the first that it uses where it trains
+    nothing itself: a folder of figures holds records too.
 
     Args:
         recipe: Whose.
+        scale: At which scale.
+        out: The folder of all runs.
         todo: Its comparisons, run before.
-        folder: Where the files go.
     """
+    home = recipe if any(recipe.comparisons.values()) else experiments(recipe)[0]
+    folder = _folder(home, scale, out)
     recorded = [task.folder for task in todo if (task.folder / SUMMARY).is_file()]
     for analysis in analyse(list(map(Comparison.read, recorded)), recipe.draw).values():
         yield Drawn(analysis, write(analysis, folder))

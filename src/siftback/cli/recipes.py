@@ -70,11 +70,12 @@ def run_command(
         Console().print(plan)
         return
     use_threads(threads)
-    console, old = Console(stderr=True, soft_wrap=True), existing(overwrite, resume)
+    console, old = Console(stderr=True), existing(overwrite, resume)
     try:
         with Terminal(console) as reporter:
             for task in todo:
-                console.print(f"{task.folder}{' is finished' if task.finished else ''}")
+                done = " is finished" if task.finished else ""
+                console.print(f"{task.folder}{done}", markup=False, highlight=False, soft_wrap=True)
                 task.train(reporter, old)
     except KeyboardInterrupt:
         typer.echo(f"stopped; go on with siftback run {recipe} ... --resume", err=True)

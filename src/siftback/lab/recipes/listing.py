@@ -105,17 +105,15 @@ def plan_table(tasks: Sequence[Task]) -> Table:
 
 def _row(recipe: Recipe, scale: Scale) -> dict[str, str]:
     plans = [plan for used in experiments(recipe) for plan in used.plans(scale).values()]
-    own = len(recipe.plans(scale))
+    own = sum(len(plan.runs()) for plan in recipe.plans(scale).values())
+    runs = [f"of {name}" for name in recipe.uses] + ([str(own)] if own else [])
     return {
         "recipe": recipe.name,
         "shows": recipe.title,
         "of": recipe.source,
         "data": listed(_data(plan.settings) for plan in plans),
         "model": listed(plan.settings.model_name for plan in plans),
-        "runs": " + ".join(
-            [*([f"of {', '.join(recipe.uses)}"] if recipe.uses else [])]
-            + ([str(sum(len(plan.runs()) for plan in plans[-own:]))] if own else [])
-        ),
+        "runs": ", ".join(runs),
         "cost": _cost(plans),
     }
 

@@ -47,7 +47,7 @@ HELP = {
     "tail": "Share at the end in which it selects no more.",
     "decay": "How much of an old loss stays in its memory.",
     "subset": "File of siftback prune: its examples are the training set.",
-    "score_models": "Early models that el2n and diet-sb score by.",
+    "score_models": "Models that el2n, diet-sb and rho score by.",
     "score_epochs": "Epochs that each of those is trained for.",
 }
 

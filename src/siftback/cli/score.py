@@ -10,6 +10,7 @@ from rich.console import Console
 from siftback.cli.app import app
 from siftback.cli.options import Threads, numbers, use_threads, with_settings
 from siftback.lab import pruning
+from siftback.lab.progress import Terminal
 from siftback.lab.settings import Settings
 
 
@@ -54,8 +55,8 @@ def score_command(
         return
     use_threads(threads)
     early = replace(settings, epochs=1.0, score_models=models, score_epochs=epochs)
-    with Console(stderr=True).status(f"scoring by {models} models"):
-        told = pruning.score_to(out, score, early, seed)
+    with Terminal(Console(stderr=True)) as reporter:
+        told = pruning.score_to(out, score, early, seed, reporter.scoring)
     typer.echo(told)
 
 

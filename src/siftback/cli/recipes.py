@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -93,7 +93,7 @@ def run_command(
 def _scale(name: str) -> Scale:
     if name not in SCALES:
         raise ConfigError(f"--scale {name}: give one of {', '.join(SCALES)}")
-    return cast(Scale, name)
+    return name
 
 
 def _changes(texts: list[str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ A comparison's folder holds ``summary.json`` and, under ``records/``, one JSON-l
 
     {"kind": "run", ...what was asked...}
     {"kind": "evaluation", ...}             one a line, written as training goes
+    {"kind": "resumed", ...environment...}  only where it went on in another one than it began in
     {"kind": "end", ...the run's summary...}
 
 A run that was stopped leaves its file without the last line; a run that ended is also in
@@ -11,10 +12,14 @@ A run that was stopped leaves its file without the last line; a run that ended i
 """
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, TextIO
+
+from siftback import StateError
+from siftback.lab.whole import written_whole
 
 SUMMARY = "summary.json"
 RECORDS = "records"
@@ -135,16 +140,51 @@ def run_label(strategy: str, keep: float, matched_to: str | None) -> str:
 
 
 class RecordWriter:
-    """Writes one run's JSON-lines file, each line complete on disk before training goes on."""
+    """Writes one run's JSON-lines file, each line complete before training goes on.
 
-    def __init__(self, path: Path, header: dict[str, Any]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = path.open("w", encoding="utf-8")
-        self._write("run", header)
+    Args:
+        path: The file.
+        header: What its first line says, the run's ``environment`` among it.
+        size: The bytes of a file to go on with: what is beyond them is cut off, and the header
+            stays. Where the run goes on in another environment, a line tells that one.
+
+    Attributes:
+        evaluations: All that the file holds.
+
+    Raises:
+        StateError: Where the file is shorter.
+    """
+
+    def __init__(self, path: Path, header: dict[str, Any], size: int | None = None) -> None:
+        self.evaluations: list[Evaluation] = []
+        if size is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: TextIO = path.open("w", encoding="utf-8", newline="\n")
+            self._write("run", header)
+            return
+        found = path.stat().st_size if path.exists() else 0
+        if found < size:
+            raise StateError(
+                f"{path} has {found} bytes, and had {size} as its run's last checkpoint was "
+                f"saved: put it back, or remove {path.stem} from the checkpoints to begin it anew"
+            )
+        self._file = path.open("r+", encoding="utf-8", newline="\n")
+        self._file.truncate(size)
+        first = json.loads(self._file.readline())
+        self._file.seek(0, os.SEEK_END)
+        self.evaluations.extend(read_evaluations(path))
+        if _circumstances(first) != _circumstances(header):
+            self._write("resumed", {"environment": header["environment"]})
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Adds one evaluation."""
+        self.evaluations.append(evaluation)
         self._write("evaluation", asdict(evaluation))
+
+    def size(self) -> int:
+        """How many bytes there are, once they are on the disk."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
 
     def end(self, summary: RunSummary) -> None:
         """Adds the closing line."""
@@ -169,6 +209,12 @@ def read_evaluations(path: Path) -> Iterator[Evaluation]:
                 return
             if entry.pop("kind") == "evaluation":
                 yield Evaluation(**_known(Evaluation, entry))
+
+
+def _circumstances(header: dict[str, Any]) -> dict[str, Any]:
+    """What results may depend on: versions, commit and machine."""
+    environment = header.get("environment", {})
+    return {k: v for k, v in environment.items() if k not in ("arguments", "date")}
 
 
 def _machine(environment: dict[str, Any]) -> str:
@@ -210,10 +256,8 @@ class Comparison:
     def write(self) -> None:
         """Replaces ``summary.json`` whole, so that a reader never sees half of it."""
         summary = {"environment": self.environment, "runs": [asdict(run) for run in self.runs]}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / (SUMMARY + ".tmp")
-        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(self.folder / SUMMARY)
+        with written_whole(self.folder / SUMMARY) as path:
+            path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
     def by_label(self) -> dict[str, list[RunSummary]]:
         """The runs of each configuration, in the order in which the first of each ended."""

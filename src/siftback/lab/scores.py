@@ -23,10 +23,11 @@ from siftback.lab import strategies
 from siftback.lab.agreement import losses
 from siftback.lab.data import ImageData, load, subset
 from siftback.lab.environment import environment
-from siftback.lab.feed import BACKWARD, FORWARD
-from siftback.lab.settings import Run, Settings, resolve_device
+from siftback.lab.length import BACKWARD, FORWARD
+from siftback.lab.settings import Run, Settings, device_of
 from siftback.lab.stream import Batch, test_batches
 from siftback.lab.train import Scored, stages
+from siftback.lab.whole import written_whole
 
 SCORES = "scores"  # the folder of a comparison's own tables
 
@@ -205,9 +206,9 @@ def _irreducible(
         others = subset(data, unseen)
         # As a test set they are normalised as the model's own half was.
         held = replace(half, test_images=others.train_images, test_labels=others.train_labels)
-        device = resolve_device(settings.device)
+        device = device_of(settings)
         with _casting(settings):
-            batches = test_batches(held, settings.batch_size, device)
+            batches = test_batches(held, settings.batch_size, device, settings.channels_last)
             values[unseen] = _losses(stage.model, batches)
         cost += stage.cost + len(unseen) * FORWARD
         seconds += stage.seconds + time.perf_counter() - started
@@ -260,7 +261,7 @@ def _told(batches: Iterator[Batch], count: int, update: Update) -> Iterator[Batc
 
 def _casting(settings: Settings) -> torch.autocast:
     dtype = settings.autocast
-    device = resolve_device(settings.device)
+    device = device_of(settings)
     return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
@@ -379,10 +380,8 @@ def overlaps(
 
 def _write(path: Path, columns: dict[str, Tensor], made: dict[str, Any]) -> None:
     table = pa.table({name: column.cpu().numpy() for name, column in columns.items()})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_name(path.name + ".tmp")  # so that no reader sees half of it
-    parquet.write_table(table.replace_schema_metadata({"siftback": json.dumps(made)}), whole)
-    whole.replace(path)
+    with written_whole(path) as whole:
+        parquet.write_table(table.replace_schema_metadata({"siftback": json.dumps(made)}), whole)
 
 
 def _read(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:

@@ -66,6 +66,7 @@ class Strategy:
             the kept ones are run backward.
         drop: Share of the examples that it prunes by EL2N before training, from the share to
             keep; None prunes nothing. The selector keeps its share of what is left.
+        learns: Whether it chooses by training's own losses.
         irreducible: Makes its scorer from the settings and the irreducible losses of the
             examples, which holdout models give before training.
     """
@@ -79,6 +80,7 @@ class Strategy:
     rule: Callable[[float, Settings], Scorer] | None = None
     forwards_left_out: bool = False
     drop: Callable[[float], float] | None = None
+    learns: bool = False
     irreducible: Callable[[Settings, Tensor], Scorer] | None = None
 
     @property
@@ -151,12 +153,12 @@ def _ies(keep: float, settings: Settings) -> Scorer:
 
 
 def _fresh(settings: Settings) -> Scorer:
-    return Fresh(autocast=settings.autocast)
+    return Fresh(autocast=settings.autocast, compile=settings.compile)
 
 
 def _proxy(settings: Settings, data: ImageData) -> Scorer:
     """A `cnn`, half as wide as the model if that is one too, and at its rate after the peak."""
-    from siftback.lab.settings import resolve_device  # which reads this table itself
+    from siftback.lab.settings import device_of  # which reads this table itself
 
     width = models.MODELS["cnn"].width
     if settings.model == "cnn":
@@ -170,8 +172,7 @@ def _proxy(settings: Settings, data: ImageData) -> Scorer:
             channels=data.train_images.shape[1],
             norm=settings.norm,
         )
-    device = resolve_device(settings.device)
-    small.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    small.to(device_of(settings), memory_format=settings.layout)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(
         small.parameters(),
         lr=settings.lr / 5,
@@ -239,6 +240,7 @@ STRATEGIES = _table(
             tail=settings.tail,
             decay=settings.decay,
         ),
+        learns=True,
     ),
     Strategy(
         "sb-ewma",
@@ -246,6 +248,7 @@ STRATEGIES = _table(
         "1/n + 3s",
         _percentile,
         lambda settings, data: Ewma(every=settings.stale_every, scorer=_fresh(settings)),
+        learns=True,
     ),
     Strategy(
         "sb-gp",
@@ -253,6 +256,7 @@ STRATEGIES = _table(
         "1/n + 3s",
         _percentile,
         lambda settings, data: GaussianProcess(every=settings.stale_every, scorer=_fresh(settings)),
+        learns=True,
     ),
     Strategy(
         "sb-bf16",
@@ -296,6 +300,7 @@ STRATEGIES = _table(
         "InfoBatch: of the examples below the mean loss a share is pruned, the rest weighted up",
         "3s",
         rule=_infobatch,
+        learns=True,
     ),
     Strategy(
         "rs2",
@@ -308,6 +313,7 @@ STRATEGIES = _table(
         "KAKURENBO: hides low losses that are confidently right, and scales the learning rate",
         "1 + 2s",
         rule=_kakurenbo,
+        learns=True,
         forwards_left_out=True,
     ),
     Strategy(
@@ -315,18 +321,21 @@ STRATEGIES = _table(
         "prunes the lowest upper confidence bounds of the losses an example had",
         "3s",
         rule=lambda keep, settings: UCB(keep),
+        learns=True,
     ),
     Strategy(
         "seta",
         "SeTa: a random subset, of it a window of losses that slides from easy to hard",
         "3s",
         rule=_seta,
+        learns=True,
     ),
     Strategy(
         "ies",
         "IES: leaves out an example once its loss has settled",
         "1 + 2s",
         rule=_ies,
+        learns=True,
         forwards_left_out=True,
     ),
     Strategy(
@@ -360,7 +369,7 @@ STRATEGIES = _table(
         "as kath18, by the bound of the gradient's norm, and reweighted to be unbiased",
         "1 + 3s",
         lambda keep, settings: Kath18(keep=keep),
-        lambda settings, data: GradientBound(autocast=settings.autocast),
+        lambda settings, data: GradientBound(autocast=settings.autocast, compile=settings.compile),
     ),
     Strategy(
         "topk",

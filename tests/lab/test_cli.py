@@ -146,6 +146,9 @@ def test_strategies_and_help_read_well(call: Call) -> None:
     status, printed, _ = call("strategies")
     assert status == 0
     assert all(name in printed for name in ("traditional", "sb", "random", "matched", "1 + 3s"))
+    status, printed, _ = call("models")
+    assert status == 0
+    assert all(name in printed for name in ("wrn-28-10", "36,479,194", "resnet18", "11,173,962"))
     status, printed, _ = call("--help")
     assert status == 0
     assert "compare" in printed

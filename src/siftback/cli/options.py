@@ -12,7 +12,7 @@ from siftback import ConfigError
 from siftback.lab import models, rates
 from siftback.lab.checkpoints import Often
 from siftback.lab.compare import Existing
-from siftback.lab.data import DATASETS
+from siftback.lab.data import NAMES
 from siftback.lab.parsing import UNITS, duration, numbers, parse
 from siftback.lab.settings import LENGTHS, Settings
 
@@ -22,8 +22,8 @@ DEFAULT_EPOCHS = 10.0
 
 # Of every setting, in the order of the commands' help.
 HELP = {
-    "data": f"Data set: {', '.join(DATASETS)}.",
-    "model": f"Model: {', '.join(models.MODELS)}.",
+    "data": f"Data set: {', '.join(NAMES)}.",
+    "model": f"Model: {', '.join(models.NAMES)}.",
     "width": "Width of the model; its own by default.",
     "norm": "Normalisation: batch or group.",
     "epochs": f"Length in epochs of the training set; {DEFAULT_EPOCHS:g} by default.",

@@ -46,6 +46,7 @@ def measure(settings: Settings, keeps: list[float], seconds: float) -> Probe:
         classes=data.classes,
         channels=data.train_images.shape[1],
         norm=settings.norm,
+        size=data.size,
     )
     model.to(device, memory_format=settings.layout)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(

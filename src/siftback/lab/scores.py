@@ -324,11 +324,11 @@ def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
     table, made = _read(path, "siftback prune")
     if "examples" not in made:
         raise ConfigError(f"{path} holds no subset: give a file that siftback prune wrote")
-    arguments = made["scores"]["environment"]["arguments"]
+    arguments, asked = made["scores"]["environment"]["arguments"], settings.recorded()
     unlike = [
-        f"{name} was {arguments[name]!r}, is {getattr(settings, name)!r}"
+        f"{name} was {arguments[name]!r}, is {asked[name]!r}"
         for name in PLACE
-        if arguments[name] != getattr(settings, name)
+        if arguments[name] != asked[name]
     ]
     if unlike or made["examples"] != len(data.train_labels):
         told = "; ".join(unlike) or f"{made['examples']} examples, are {len(data.train_labels)}"

@@ -11,6 +11,7 @@ import torch
 
 from siftback import ConfigError
 from siftback.lab import models, rates, strategies
+from siftback.lab.address import title
 from siftback.lab.records import RECORDS
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -125,8 +126,7 @@ class Settings:
     def __post_init__(self) -> None:
         self._check_length()
         rates.find(self.rate, self.epochs or self.budget)
-        if self.model not in models.MODELS:
-            raise ConfigError(f"no model {self.model!r}: give one of {', '.join(models.MODELS)}")
+        models.find(self.model)
         if self.precision not in TYPES:
             raise ConfigError(f"precision {self.precision!r}: give one of {', '.join(TYPES)}")
         for name, least in (
@@ -170,8 +170,8 @@ class Settings:
                 raise ConfigError(f"a training of {value} {LENGTHS[name]}: give more than 0")
 
     def recorded(self) -> dict[str, Any]:
-        """The fields as records tell them: of a subset what is in it, not where it lay."""
-        found = asdict(self)
+        """The fields as records tell them: of data and a subset what they are, not where."""
+        found = asdict(self) | {"data": title(self.data)}
         if self.subset is not None:
             path = Path(self.subset)
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -194,7 +194,7 @@ class Settings:
     @property
     def model_name(self) -> str:
         """The model with its width and normalisation, as records name it."""
-        width = self.width or models.MODELS[self.model].width
+        width = self.width or models.find(self.model).width
         return f"{self.model}-{width}" + ("" if self.norm == "batch" else f"-{self.norm}norm")
 
     @property

@@ -176,6 +176,7 @@ class _Training:
             classes=data.classes,
             channels=data.train_images.shape[1],
             norm=settings.norm,
+            size=data.size,
         )
         self.model.to(self.device, memory_format=settings.layout)  # type: ignore[call-overload]
         self.descent = Descent(self.model, settings, self.device)

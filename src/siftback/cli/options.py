@@ -52,6 +52,7 @@ HELP = {
     "evaluations": "How often to test, evenly; once an epoch by default.",
     "evaluate_at": "Shares of training to test after besides, separated by commas: 0.01,0.02,0.05.",
     "stop_at": "End at the first test with so low an error: error=5%.",
+    "observe": "What to record at each test besides, its time apart: losses,gradients,confidence.",
     "validation": "Test on so many held-out training examples, to choose settings by.",
     "flip": "Share of the training labels to make wrong.",
     "stale_every": "Epochs between stale-sb's selection passes.",

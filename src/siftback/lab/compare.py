@@ -14,12 +14,13 @@ from siftback.lab import scores, strategies
 from siftback.lab.checkpoints import CHECKPOINTS, Checkpoints, Often
 from siftback.lab.data import ImageData, load, subset
 from siftback.lab.environment import environment
+from siftback.lab.observe import OBSERVED, Observer, folder_of, kinds_of
 from siftback.lab.progress import Reporter
 from siftback.lab.records import RECORDS, SUMMARY, Comparison, RecordWriter, RunSummary
 from siftback.lab.settings import Run, Settings, device_of
 from siftback.lab.stream import BatchStream
 from siftback.lab.tensorboard import TENSORBOARD
-from siftback.lab.train import train
+from siftback.lab.train import Scored, train
 
 Existing = Literal["refuse", "overwrite", "resume"]
 
@@ -197,11 +198,31 @@ def _train(
     header = asdict(run) | {"environment": environment(settings.recorded())}
     scored = scores.scored(run, settings, data, folder, reporter.scoring)
     state = checkpoints.latest()
+    observer = _observer(run, settings, data, scored, folder)
     record = RecordWriter(folder / run.record, header, None if state is None else state["record"])
     try:
-        return train(run, settings, data, record, reporter, scored, checkpoints, state)
+        return train(run, settings, data, record, reporter, scored, checkpoints, state, observer)
     finally:
         record.close()
+
+
+def _observer(
+    run: Run, settings: Settings, data: ImageData, scored: Scored | None, folder: Path
+) -> Observer | None:
+    """What looks at the model, where something is asked for."""
+    kinds = kinds_of(settings.observe)
+    if not kinds:
+        return None
+    return Observer(
+        kinds,
+        folder_of(folder, run.record),
+        data if scored is None else scored.data,
+        settings.batch_size,
+        device_of(settings),
+        settings.autocast,
+        settings.channels_last,
+        None if scored is None else scored.kept,
+    )
 
 
 def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
@@ -220,7 +241,7 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
         for record in (folder / RECORDS).glob("*.jsonl"):
             record.unlink()
         scores.forget(folder)
-        for old in (CHECKPOINTS, TENSORBOARD):
+        for old in (CHECKPOINTS, OBSERVED, TENSORBOARD):
             shutil.rmtree(folder / old, ignore_errors=True)
         comparison = Comparison(folder, environment(arguments), [])
     else:

@@ -50,8 +50,7 @@ class Feed:
         length: How long the training is.
         clock: That of the training, not yet started.
         scores: float32[N], for a strategy that needs scores of the examples before it trains.
-        counts_uses: Whether to count how often each example is trained on; of a strategy that
-            selects.
+        counts_uses: Whether to count how often each example is trained on.
 
     Attributes:
         strategy: The run's.
@@ -104,6 +103,7 @@ class Feed:
         self._source: SelectiveLoader | BatchStream = self.stream
         self._scorer: Scorer | None = None
         self._sift: SinglePass | None = None
+        self._positions = torch.arange(0)  # of the batch that the stream gave last
         self._exact = Fresh(autocast=settings.autocast, compile=settings.compile)
         if strategy.single_pass:
             self.loss = self._sift = self._single_pass()
@@ -117,14 +117,9 @@ class Feed:
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Training batches, epoch after epoch, until the training is over."""
-        plain = self.strategy.selector is None and self.strategy.rule is None
         while True:
             self._source.set_epoch(self._epoch)
-            for batch in self._plain() if plain else self._source:
-                if self.uses is not None:
-                    assert isinstance(self._source, SelectiveLoader)
-                    used = self._source.indices  # one that was carried may be there twice
-                    self.uses.index_add_(0, used, torch.ones(len(used)))
+            for batch in self._batches_of_epoch():
                 yield batch
                 if self.is_over:
                     return
@@ -133,6 +128,18 @@ class Feed:
             self._epoch += 1
             if self.is_over:
                 return
+
+    def count_uses(self) -> None:
+        """Counts the examples that the last loss was of, where that is asked for."""
+        if self.uses is None:
+            return
+        if isinstance(self._source, SelectiveLoader):
+            used = self._source.indices  # one that was carried may be there twice
+        elif self._sift is None:
+            used = self._positions
+        else:
+            used = self._positions[self._sift.selection.indices.cpu()]
+        self.uses.index_add_(0, used, torch.ones(len(used)))
 
     @property
     def cost(self) -> float:
@@ -196,6 +203,7 @@ class Feed:
         return {
             "epoch": self._epoch,
             "mixed": self._mixed,
+            "uses": self.uses,
             "score_cost": self.score_cost,
             "source": source,
             "single_pass": None if self._sift is None else self._sift.state_dict(),
@@ -205,6 +213,7 @@ class Feed:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state of the same run."""
         self._epoch, self._mixed = state["epoch"], state["mixed"]
+        self.uses = None if self.uses is None else state["uses"].clone()
         self.score_cost = state["score_cost"]  # a measurement
         self._source.load_state_dict(state["source"])
         if self._sift is not None:
@@ -339,10 +348,22 @@ class Feed:
     def _plain(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The stream as it is, its examples counted as the loader would."""
         assert isinstance(self.stats, Stats)
-        for images, labels in self.stream:
+        for images, labels in self._streamed():
             self.stats.seen += len(labels)
             self.stats.released += len(labels)
             yield images, labels
+
+    def _batches_of_epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        if isinstance(self._source, SelectiveLoader):
+            return iter(self._source)
+        return self._plain() if self._sift is None else self._streamed()
+
+    def _streamed(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The stream, without the indices that it may tell."""
+        for batch in self.stream:
+            if self.stream.indexed:
+                self._positions, batch = batch
+            yield batch
 
     def _loss_of_all(self, images: Tensor, labels: Tensor) -> Tensor:
         smoothing = self._settings.label_smoothing

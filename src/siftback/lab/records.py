@@ -89,6 +89,8 @@ class RunSummary:
             in it, and their forwards over the set. Runs of one seed share the scores, and each
             is charged.
         seconds_scoring: Seconds of ``seconds_train`` that this took.
+        seconds_observing: Seconds that looking at the model took, by what was looked at; they are
+            in no other number.
     """
 
     strategy: str
@@ -112,6 +114,7 @@ class RunSummary:
     score_cost: float = 1.0
     cost_scoring: float = 0.0
     seconds_scoring: float = 0.0
+    seconds_observing: dict[str, float] = field(default_factory=dict)
 
     @property
     def label(self) -> str:

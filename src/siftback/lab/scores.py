@@ -292,7 +292,8 @@ def scored(
         table.write(path)
     cost, seconds = table.made["cost"], table.made["seconds"]
     if drop := strategy.dropped(run.keep):
-        return Scored(subset(data, prune(table.scores, drop=drop)), cost, seconds)
+        kept = prune(table.scores, drop=drop)
+        return Scored(subset(data, kept), cost, seconds, kept=kept)
     return Scored(data, cost, seconds, table.scores)
 
 

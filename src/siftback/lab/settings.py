@@ -12,6 +12,7 @@ import torch
 from siftback import ConfigError
 from siftback.lab import models, rates, strategies
 from siftback.lab.address import title
+from siftback.lab.observe import kinds_of
 from siftback.lab.records import RECORDS
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -73,6 +74,8 @@ class Settings:
         score_models: Models whose scores are averaged, for a strategy that has all examples
             scored before it trains.
         score_epochs: Epochs that each of them is trained for.
+        observe: What to look at besides whenever a model is tested: names of
+            `siftback.lab.observe.KINDS`, with commas between.
         channels_last: Whether images and weights lie in torch's ``channels_last`` format.
         compile: Whether training and selection call the model through ``torch.compile``; tests
             and what looks into the model do not.
@@ -112,6 +115,7 @@ class Settings:
     subset: str | None = None
     score_models: int = 2
     score_epochs: float = 1.0
+    observe: str = ""
     cost_budget: float | None = None
     time_budget: float | None = None
     evaluate_at: Sequence[float] | None = None
@@ -139,6 +143,7 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name}={value}: give at least {least}")
+        kinds_of(self.observe)
         if not self.lr > 0:
             raise ConfigError(f"lr={self.lr}: give a learning rate above 0")
         for name, most in (("stop_at", 100), ("label_smoothing", 1), ("mixup", math.inf)):

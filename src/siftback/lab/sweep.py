@@ -27,7 +27,7 @@ except ImportError:  # Windows: there, one process at a time
 State = Literal["done", "running", "stopped", "missing"]
 
 KEEP = "keep"  # what a grid may hold besides settings
-LISTS = ("evaluate_at",)  # settings whose values have commas of their own
+LISTS = ("evaluate_at", "observe")  # settings whose values have commas of their own
 
 RESULTS = ("final error %", "best error %", "cost in forwards", "seconds of training")
 

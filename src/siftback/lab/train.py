@@ -15,6 +15,7 @@ from siftback.lab.data import ImageData
 from siftback.lab.descent import Descent
 from siftback.lab.feed import Feed
 from siftback.lab.length import Length, Spent
+from siftback.lab.observe import Observer, kinds_of
 from siftback.lab.progress import Reporter
 from siftback.lab.records import Evaluation, RecordWriter, RunSummary
 from siftback.lab.settings import LENGTHS, Run, Settings, device_of
@@ -31,12 +32,14 @@ class Scored(NamedTuple):
         cost: What the scores cost, in forwards of one example.
         seconds: What they took.
         scores: float32[N], those of the data; None where they were for pruning alone.
+        kept: int64[N], where the data were in the whole set; None where nothing was pruned.
     """
 
     data: ImageData
     cost: float
     seconds: float
     scores: Tensor | None = None
+    kept: Tensor | None = None
 
 
 class Stage(NamedTuple):
@@ -47,7 +50,7 @@ class Stage(NamedTuple):
         stream: The batches that it is trained on.
         cost: What its training cost so far, in forwards of one example.
         seconds: What it took.
-        uses: float32[N], how often it was trained on each example, where a strategy chose.
+        uses: float32[N], how often it was trained on each example, where that was counted.
     """
 
     model: nn.Module
@@ -66,6 +69,7 @@ def train(
     scored: Scored | None = None,
     checkpoints: Checkpoints | None = None,
     state: dict[str, Any] | None = None,
+    observer: Observer | None = None,
 ) -> tuple[RunSummary, nn.Module]:
     """Trains and tests one model.
 
@@ -78,11 +82,12 @@ def train(
         scored: For a strategy that has all examples scored first, what came of it.
         checkpoints: Get the run's state every so often; None keeps none.
         state: One of those, of the same run, to go on from; ``record`` is then that run's.
+        observer: Looks at the model whenever it is tested; None where nothing is asked for.
 
     Returns:
         The summary, and the trained model: the averaged one, where an average is asked for.
     """
-    training = _Training(run, settings, data, scored)
+    training = _Training(run, settings, data, scored, observer=observer)
 
     def evaluate() -> Evaluation:
         made = training.evaluate()
@@ -94,6 +99,8 @@ def train(
     try:
         if state is not None:
             training.load_state_dict(state)
+        elif observer is not None:
+            observer.forget()
         for due in training.steps(reporter.update):
             if due and evaluate().test_error <= enough:
                 break
@@ -131,7 +138,7 @@ def stages(
         keep: The share that it keeps.
     """
     asked: dict[str, Any] = dict.fromkeys((*LENGTHS, "evaluations", "evaluate_at", "ema"))
-    settings = replace(settings, **asked | {"epochs": epochs or 1.0})
+    settings = replace(settings, **asked | {"epochs": epochs or 1.0, "observe": ""})
     training = _Training(Run(strategy, keep, seed), settings, data, counts_uses=keep < 1)
     if not epochs:
         yield training.stage()
@@ -159,7 +166,9 @@ class _Training:
         data: ImageData,
         scored: Scored | None = None,
         counts_uses: bool = False,
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = observer
         size = settings.batch_size
         whole = len(data.train_labels)
         self.scoring = scored or Scored(data, 0.0, 0.0)
@@ -193,7 +202,7 @@ class _Training:
             length,
             self.clock,
             self.scoring.scores,
-            counts_uses,
+            counts_uses or "losses" in kinds_of(settings.observe),
         )
         self._selection = 0.0  # seconds of it that the clock was told of, and of refreshing copies
         self._syncing = self.feed.refreshing
@@ -236,6 +245,7 @@ class _Training:
             "model": self.model.state_dict(),
             "descent": self.descent.state_dict(),
             "feed": feed,
+            "observer": None if self._observer is None else self._observer.state_dict(),
             "phases": self.clock.phases,
             "made": self.made,
             "evaluated": self.evaluated,
@@ -252,6 +262,8 @@ class _Training:
         self.model.load_state_dict(state["model"])
         self.descent.load_state_dict(state["descent"])
         self.feed.load_state_dict(state["feed"])
+        if self._observer is not None:
+            self._observer.load_state_dict(state["observer"])
         self.clock.load(state["phases"])
         self._selection, self._syncing = self.feed.stats.seconds_selection, self.feed.refreshing
         self.made, self.evaluated = state["made"], state["evaluated"]
@@ -287,6 +299,7 @@ class _Training:
             score_cost=self.feed.score_cost,
             cost_scoring=self.scoring.cost,
             seconds_scoring=self.scoring.seconds,
+            seconds_observing={} if self._observer is None else self._observer.seconds,
         )
 
     def _step(self, images: Tensor, labels: Tensor) -> None:
@@ -295,6 +308,7 @@ class _Training:
             loss = self.feed.loss(images, labels)
         self._move_selection("forward")
         self.clock.mark("other")
+        self.feed.count_uses()
         # The rate of a step is that of the middle of the share of training it stands for.
         rate = self.rate((self._done + self.feed.done) / 2)
         self.descent.set_rate(rate * self.feed.lr_scale)
@@ -326,6 +340,10 @@ class _Training:
             train_loss = float(self._losses) / self._trained
             self._losses.zero_()
             self._trained = 0
+            if self._observer is not None:
+                self._observer.evaluation(
+                    self.model, self.feed.epochs, self.made, self.feed.uses
+                )
         return Evaluation(
             epoch=self.feed.epochs,
             examples=self.feed.stats.seen,

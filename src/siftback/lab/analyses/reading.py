@@ -5,10 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from siftback import ConfigError
+from siftback.lab.observe import damage, files
 from siftback.lab.records import RECORDS, SUMMARY, Comparison, RunSummary
+from siftback.lab.scores import SCORES
 
 # A damaged file can fail in as many ways as there are steps in reading it.
-UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OSError)
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError)
 
 
 def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
@@ -54,11 +56,21 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
             problems.append(f"{folder.name}/{run.record} {told}, and left out")
         else:
             kept.append(run)
+            problems += [
+                f"{folder.name}/{path.relative_to(folder)} is damaged, and left out ({why})"
+                for path in files(folder, run.record)
+                if (why := damage(path))
+            ]
     ended = {run.record for run in comparison.runs}
     problems += [
         f"{folder.name}/{RECORDS}/{record.name} was broken off, and left out"
         for record in sorted((folder / RECORDS).glob("*.jsonl"))
         if f"{RECORDS}/{record.name}" not in ended
+    ]
+    problems += [
+        f"{folder.name}/{SCORES}/{table.name} is damaged, and left out ({why})"
+        for table in sorted((folder / SCORES).glob("*.parquet"))
+        if (why := damage(table))
     ]
     return replace(comparison, runs=kept), problems
 
@@ -82,5 +94,3 @@ def _said(error: BaseException) -> str:
     if isinstance(error, OSError):
         return str(error.strerror)
     return f"{type(error).__name__}: {error}"
-
-

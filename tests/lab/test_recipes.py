@@ -145,6 +145,7 @@ def test_the_setups_are_those_of_the_paper(name, case):
     assert (settings.data, settings.cutout, settings.epochs) == (data, cutout, epochs)
     assert settings.model.startswith("wrn-28-10")
     assert (settings.lr, settings.weight_decay, settings.train_limit) == (0.1, 5e-4, None)
+    assert settings.time_budget == 3600 * (96 if case == "svhn" else 12)
     assert settings.batch_size == (64 if name == "batch64" else 128)
     kept = {run.strategy: run.keep for run in plan.runs() if run.strategy != "matched"}
     assert kept.pop("traditional") == 1
@@ -239,16 +240,21 @@ def test_only_recipes_that_train_can_be_used(own):
 
 def test_changes_take_the_place_of_what_a_recipe_says(own):
     recipe = parse(own())
-    told = {"budget": "3", "strategies": "sb,random", "seeds": "[4, 5]", "rate": "constant"}
-    plan = recipe.plans("full", changes_of(told))[""]
+    told = {"budget": "3", "strategies": "sb,random", "keep": "1/4,0.5", "rate": "constant"}
+    plan = recipe.plans("full", changes_of(told) | {"seeds": [4, 5]})[""]
     assert (plan.settings.budget, plan.settings.epochs) == (3, None)
-    assert (plan.strategies, plan.seeds) == (("sb", "random"), (4, 5))
+    assert (plan.strategies, plan.keeps, plan.seeds) == (("sb", "random"), (0.25, 0.5), (4, 5))
     assert plan.settings.rate == "constant"
     assert recipe.plans("full")[""].settings.epochs == 20
     with pytest.raises(ConfigError, match=r"--set: no key 'epoch'; did you mean epochs\?"):
         changes_of({"epoch": "3"})
-    with pytest.raises(ConfigError, match=r"recipe own \[full\]: width = 'wide' is no int"):
-        recipe.plans("full", changes_of({"width": "wide"}))
+    with pytest.raises(ConfigError, match="width 'wide': give a whole number"):
+        changes_of({"width": "wide"})
+    with pytest.raises(ConfigError, match=r"recipe own \[full\]: no strategy 'bs'"):
+        recipe.plans("full", changes_of({"strategies": "bs"}))
+    limited = recipe.plans("full", changes_of({"time_budget": "1h30m", "evaluate_at": "0.1"}))[""]
+    assert (limited.settings.time_budget, limited.settings.epochs) == (5400, 20)
+    assert limited.settings.evaluate_at == (0.1,)
 
 
 def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):

@@ -7,14 +7,13 @@ from rich.table import Table
 
 from siftback.lab import strategies
 from siftback.lab.compare import Plan
+from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.recipes import SCALES, Recipe, Scale, experiments, find, names
 from siftback.lab.recipes.running import Task, check
 from siftback.lab.settings import Settings
 from siftback.lab.table import listed, markdown, readable
 
 COST = "about what all runs take, in forwards of one example, a backward being two"
-
-_FORWARD, _BACKWARD = 1, 2
 
 # Training examples of each set, as they are published.
 _EXAMPLES = {
@@ -47,11 +46,11 @@ def cost(plan: Plan) -> float | None:
 def _of(settings: Settings, name: str, keep: float) -> float:
     """Forwards for each example of the data set; a matched run costs what the other does."""
     if settings.budget is not None:
-        return (_FORWARD + _BACKWARD) * settings.budget
+        return (FORWARD + BACKWARD) * settings.budget
     strategy = strategies.find(name)
     scoring = 0.0
     if strategy.drop is not None:
-        early = settings.score_epochs * (_FORWARD + _BACKWARD) + _FORWARD
+        early = settings.score_epochs * (FORWARD + BACKWARD) + FORWARD
         scoring = settings.score_models * early
     return (settings.epochs or 0.0) * strategy.ideal_cost(keep, settings.stale_every) + scoring
 

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from siftback import ConfigError
+from siftback.lab import parsing
 from siftback.lab.analyses import ANALYSES
 from siftback.lab.compare import Plan
 from siftback.lab.settings import Settings
@@ -121,26 +122,34 @@ def parse(path: Path) -> Recipe:
 
 
 def changes_of(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Changes from text, as on a command line: TOML values, bare words, or lists with commas.
+    """Changes as they are written on a command line, lists with commas between.
 
-    >>> changes_of({"epochs": "2", "data": "mnist", "strategies": "traditional,sb"})
-    {'epochs': 2, 'data': 'mnist', 'strategies': ['traditional', 'sb']}
+    Raises:
+        ConfigError: For a key that no comparison has, or a value that it cannot have.
+
+    >>> changes_of({"time_budget": "12h", "strategies": "traditional,sb"})
+    {'time_budget': 43200.0, 'strategies': ['traditional', 'sb']}
     """
-    changes: dict[str, Any] = {}
-    for name, text in texts.items():
-        _check_names("--set", {name: text}, list(_TYPES))
-        if get_origin(_TYPES[name]) is tuple and not text.startswith("["):
-            changes[name] = [_literal(part.strip()) for part in text.split(",")]
-        else:
-            changes[name] = _literal(text)
-    return changes
+    _check_names("--set", texts, [name for name in _TYPES if name != "seeds"])
+    return {name: _OWN.get(name, parsing.parse)(name, text) for name, text in texts.items()}
 
 
-def _literal(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+def _strategies(name: str, text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _matched(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ConfigError(f"--set {name}={text}: give true or false")
+    return text == "true"
+
+
+# How the keys are written that are no settings.
+_OWN: Mapping[str, Callable[[str, str], Any]] = {
+    "strategies": _strategies,
+    "keep": parsing.numbers,
+    "matched": _matched,
+}
 
 
 def _comparisons(
@@ -193,7 +202,7 @@ def _value(where: str, name: str, value: Any, kind: Any) -> Any:
     options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     lists = [option for option in options if get_origin(option) in (tuple, Sequence)]
     if lists:
-        if not isinstance(value, list):
+        if not isinstance(value, list | tuple):
             raise ConfigError(f"{where}: {name} = {value!r} is no list; write it as [...]")
         return tuple(_value(where, name, each, get_args(lists[0])[0]) for each in value)
     types = {str if get_origin(option) is Literal else option for option in options}

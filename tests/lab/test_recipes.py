@@ -369,7 +369,15 @@ def run_siftback(monkeypatch, capsys, *arguments):
 
 def test_two_figures_of_the_same_runs_train_once(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("COLUMNS", "200")
-    asked = ["data=digits", "train_limit=256", "width=2", "epochs=1", "batch_size=32", "device=cpu"]
+    asked = [
+        "data=digits",
+        "train_limit=256",
+        "width=2",
+        "epochs=1",
+        "batch_size=32",
+        "device=cpu",
+        "strategies=traditional,sb",
+    ]
     changes = [part for one in asked for part in ("--set", one)]
     out = ("--seeds", "0", "--out", tmp_path / "runs", *changes)
 

@@ -341,9 +341,7 @@ class _Training:
             self._losses.zero_()
             self._trained = 0
             if self._observer is not None:
-                self._observer.evaluation(
-                    self.model, self.feed.epochs, self.made, self.feed.uses
-                )
+                self._observer.evaluation(self.model, self.feed.epochs, self.made, self.feed.uses)
         return Evaluation(
             epoch=self.feed.epochs,
             examples=self.feed.stats.seen,

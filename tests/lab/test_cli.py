@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 
 from siftback import cli
+from siftback.cli.options import HELP
 from siftback.lab import models
 from siftback.lab.records import Comparison, read_evaluations
 from siftback.lab.settings import Settings
@@ -110,6 +112,10 @@ def test_a_stopped_run_goes_on_and_keeps_the_weights(call: Call, tmp_path: Path)
         for name in ("whole", "killed")
     )
     assert all(killed[name].equal(tensor) for name, tensor in whole.items())
+
+
+def test_every_setting_is_an_option_and_says_what_it_is() -> None:
+    assert set(HELP) == {field.name for field in fields(Settings)}
 
 
 def test_what_is_not_said_is_as_settings_have_it(call: Call, tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ def test_scores_made_before_count() -> None:
     asked = settings(cost_budget=700.0, time_budget=60.0)
     assert Length.of(RUN, asked, 100, scoring) == Length("cost", 500.0, None, 60.0)
     for changes, message in (
-        ({"cost_budget": 200.0}, "budget of 200 forwards, and its scores took 200"),
-        ({"time_budget": 7.0}, "budget of 7 seconds, and its scores took 8"),
+        ({"cost_budget": 200.0}, "budget of 200 forwards, and its scores cost 200"),
+        ({"time_budget": 7.0}, "budget of 7 seconds, and its scores cost 8"),
     ):
         with pytest.raises(ConfigError, match=message):
             Length.of(RUN, settings(**changes), 100, scoring)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import nn
 
 from siftback import ConfigError
-from siftback.lab import scores, strategies
+from siftback.lab import scores, strategies, suspects
 from siftback.lab.checkpoints import CHECKPOINTS, Checkpoints, Often
 from siftback.lab.data import ImageData, load, subset
 from siftback.lab.environment import environment
@@ -68,12 +68,19 @@ class Plan:
                 f"strategies {list(self.strategies)} with keeps {list(self.keeps)}: "
                 f"{', '.join(twice)} would run twice; leave one out"
             )
-        for strategy in map(strategies.find, dict.fromkeys(run.strategy for run in runs)):
+        found = [strategies.find(name) for name in dict.fromkeys(run.strategy for run in runs)]
+        for strategy in found:
             if self.settings.mixup and (strategy.learns or strategy.single_pass):
                 raise ConfigError(
                     f"mixup={self.settings.mixup} with {strategy.name}, which chooses by losses "
                     "of training itself: they would be those of mixed images; leave one of them "
                     "out, or take a strategy with a selection pass"
+                )
+        if self.settings.noise_guard:
+            if unfit := [s.name for s in found if s.selects and not s.guardable]:
+                raise ConfigError(
+                    f"{', '.join(unfit)} cannot have a noise guard, which judges by the losses "
+                    "that a selector sees: leave --noise-guard or the strategy out"
                 )
 
     def runs(self) -> list[Run]:
@@ -240,6 +247,7 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
     elif existing == "overwrite":
         for record in (folder / RECORDS).glob("*.jsonl"):
             record.unlink()
+        suspects.forget(folder)
         scores.forget(folder)
         for old in (CHECKPOINTS, OBSERVED, TENSORBOARD):
             shutil.rmtree(folder / old, ignore_errors=True)

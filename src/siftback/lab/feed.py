@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from siftback import (
     Fresh,
     Kakurenbo,
+    NoiseGuard,
     Pipelined,
     Proxy,
     Schedule,
@@ -54,6 +55,7 @@ class Feed:
 
     Attributes:
         strategy: The run's.
+        guard: What holds back examples that seem mislabelled, of a strategy that has it.
         stream: All examples, in the order of the seed.
         stats: What was done so far, in examples.
         uses: float32[N], how often each example was trained on, where that is counted.
@@ -90,7 +92,9 @@ class Feed:
         if strategy.single_pass:  # so much larger that backwards are of the size asked for
             size = round(size / self._keep)
         learns = any((strategy.scorer, strategy.rule, strategy.irreducible))
-        indexed = learns or counts_uses
+        guarded = strategy.guarded or (settings.noise_guard and strategy.guardable)
+        self.guard = NoiseGuard() if guarded else None
+        indexed = learns or guarded or counts_uses
         self.uses = torch.zeros(len(data.train_labels)) if counts_uses else None
         self.stream = BatchStream(
             data, size, run.seed, augment, device, settings.channels_last, indexed
@@ -253,6 +257,7 @@ class Feed:
             losses=self._losses,
             selector=selector,
             scorer=self._scorer or self._exact,
+            guard=self.guard or False,
             schedule=self._schedule(),
             epochs=settings.epochs,
             drop_last="carry",  # all batches full, and nothing kept is lost between epochs

@@ -73,7 +73,7 @@ class Length:
         ):
             if budget is not None and budget <= taken:
                 raise ConfigError(
-                    f"{run.strategy} has a budget of {budget:.0f} {what}, and its scores took "
+                    f"{run.strategy} has a budget of {budget:.0f} {what}, and its scores cost "
                     f"{taken:.0f}: give more, or fewer models or epochs to score by "
                     "(--score-models, --score-epochs)"
                 )

@@ -108,10 +108,12 @@ class Terminal:
 
     def finish(self, summary: RunSummary) -> None:
         """See `Reporter`."""
+        held = "" if summary.suspects is None else f", {summary.suspects} suspects held back"
         observing = sum(summary.seconds_observing.values())
         self._say(
             f"{self._position}: test error {summary.test_error_final:.2f} %, "
             f"{summary.seconds_train:.1f} s, {summary.cost_forward_units / 1e6:.2f} M forwards"
+            + held
             + (f"; observing took {observing:.1f} s more" if observing else "")
         )
 

@@ -89,6 +89,10 @@ class RunSummary:
             in it, and their forwards over the set. Runs of one seed share the scores, and each
             is charged.
         seconds_scoring: Seconds of ``seconds_train`` that this took.
+        suspects: Training examples that a noise guard held back at the end; None where there
+            was none.
+        suspects_wrong: Those of them whose labels `--flip` made wrong.
+        labels_wrong: All whose labels it made wrong.
         seconds_observing: Seconds that looking at the model took, by what was looked at; they are
             in no other number.
     """
@@ -114,6 +118,9 @@ class RunSummary:
     score_cost: float = 1.0
     cost_scoring: float = 0.0
     seconds_scoring: float = 0.0
+    suspects: int | None = None
+    suspects_wrong: int | None = None
+    labels_wrong: int | None = None
     seconds_observing: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -152,13 +159,15 @@ class RecordWriter:
             stays. Where the run goes on in another environment, a line tells that one.
 
     Attributes:
-        evaluations: All that the file holds.
+        path: The file.
+        evaluations: All that it holds.
 
     Raises:
         StateError: Where the file is shorter.
     """
 
     def __init__(self, path: Path, header: dict[str, Any], size: int | None = None) -> None:
+        self.path = path
         self.evaluations: list[Evaluation] = []
         if size is None:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,28 +6,25 @@ What is kept by it is a Parquet file of one column, ``index``. Both tell in thei
 ``siftback``, how they were made.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-import pyarrow as pa
 import torch
-from pyarrow import parquet
 from torch import Tensor, nn
 
 from siftback import AUM, ConfigError, Forgetting, Fresh, el2n, entropy, grand, margin, prune
 from siftback.lab import strategies
 from siftback.lab.agreement import losses
+from siftback.lab.columns import column_of, read_columns, write_columns
 from siftback.lab.data import ImageData, load, subset
 from siftback.lab.environment import environment
 from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.settings import Run, Settings, device_of
 from siftback.lab.stream import Batch, test_batches
 from siftback.lab.train import Scored, stages
-from siftback.lab.whole import written_whole
 
 SCORES = "scores"  # the folder of a comparison's own tables
 
@@ -89,7 +86,7 @@ class Scores:
             "score": self.scores,
             **dict(zip(names, self.columns.unbind(1), strict=True)),
         }
-        _write(path, columns, self.made)
+        write_columns(path, columns, self.made)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -98,12 +95,12 @@ class Scores:
         Raises:
             ConfigError: Where the file is missing or holds something else.
         """
-        table, made = _read(path, "siftback score")
+        table, made = read_columns(path, "siftback score")
         names = [name for name in table.column_names if name.startswith("model_")]
         if not names or "label" not in table.column_names:
             raise ConfigError(f"{path} holds no scores: give a table that siftback score wrote")
-        columns = torch.stack([_tensor(table, name) for name in names], 1)
-        return cls(columns, _tensor(table, "label"), made)
+        columns = torch.stack([column_of(table, name) for name in names], 1)
+        return cls(columns, column_of(table, "label"), made)
 
 
 def make(
@@ -313,7 +310,7 @@ def write_kept(path: Path, table: Scores, kept: Tensor, asked: dict[str, Any]) -
         asked: How it was chosen.
     """
     made = {"asked": asked, "examples": len(table.labels), "scores": table.made}
-    _write(path, {"index": kept}, made)
+    write_columns(path, {"index": kept}, made)
 
 
 def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
@@ -322,7 +319,7 @@ def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
     Raises:
         ConfigError: Where the file holds none, or those of other data than the settings'.
     """
-    table, made = _read(path, "siftback prune")
+    table, made = read_columns(path, "siftback prune")
     if "examples" not in made:
         raise ConfigError(f"{path} holds no subset: give a file that siftback prune wrote")
     arguments, asked = made["scores"]["environment"]["arguments"], settings.recorded()
@@ -337,7 +334,7 @@ def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
             f"{path} was chosen from other training examples ({told}): give the same options as "
             "to siftback score, or score anew"
         )
-    return _tensor(table, "index")
+    return column_of(table, "index")
 
 
 def overlaps(
@@ -377,26 +374,3 @@ def overlaps(
             raise ConfigError(f"drop={drop} drops none of {each} examples: give a larger share")
         found.append((drop, neither / (len(one.labels) - each), both / each))
     return found
-
-
-def _write(path: Path, columns: dict[str, Tensor], made: dict[str, Any]) -> None:
-    table = pa.table({name: column.cpu().numpy() for name, column in columns.items()})
-    with written_whole(path) as whole:
-        parquet.write_table(table.replace_schema_metadata({"siftback": json.dumps(made)}), whole)
-
-
-def _read(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:
-    try:
-        table = parquet.read_table(path)
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist: make it with {writer} --out {path}") from None
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ConfigError(f"{path} is no Parquet file ({error}): give one of {writer}") from None
-    made = (table.schema.metadata or {}).get(b"siftback")
-    if made is None:
-        raise ConfigError(f"{path} does not tell how it was made: give a file of {writer}")
-    return table, json.loads(made)
-
-
-def _tensor(table: pa.Table, name: str) -> Tensor:
-    return torch.tensor(table[name].to_numpy())

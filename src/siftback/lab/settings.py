@@ -86,6 +86,8 @@ class Settings:
         mixup: Alpha of mixup, 0 for none. Batches are mixed once they are chosen: selection sees
             examples as they are, and strategies that choose by training's own losses cannot.
         clip: The most that the norm of a step's gradient may be; larger ones are scaled down.
+        noise_guard: Whether every strategy that selects by losses holds back examples that seem
+            mislabelled.
     """
 
     data: str
@@ -126,6 +128,7 @@ class Settings:
     label_smoothing: float = 0.0
     mixup: float = 0.0
     clip: float | None = None
+    noise_guard: bool = False
 
     def __post_init__(self) -> None:
         self._check_length()

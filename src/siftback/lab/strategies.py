@@ -67,6 +67,7 @@ class Strategy:
         drop: Share of the examples that it prunes by EL2N before training, from the share to
             keep; None prunes nothing. The selector keeps its share of what is left.
         learns: Whether it chooses by training's own losses.
+        guarded: Whether a noise guard holds back examples that seem mislabelled.
         irreducible: Makes its scorer from the settings and the irreducible losses of the
             examples, which holdout models give before training.
     """
@@ -81,6 +82,7 @@ class Strategy:
     forwards_left_out: bool = False
     drop: Callable[[float], float] | None = None
     learns: bool = False
+    guarded: bool = False
     irreducible: Callable[[Settings, Tensor], Scorer] | None = None
 
     @property
@@ -108,6 +110,12 @@ class Strategy:
         terms = self.cost.partition(",")[0].split("+")  # after the comma it is said in words
         parts = [term.partition("/") for term in terms]
         return sum(product(above) / product(below) for above, _, below in parts)
+
+    @property
+    def guardable(self) -> bool:
+        """Whether a noise guard can be had: by losses, and by indices of the whole training set."""
+        no_losses = self.selector in (None, _uniform) or self.name in ("kath18-bound", "rho")
+        return not (no_losses or self.single_pass or self.drop)
 
     def dropped(self, keep: float) -> float:
         """Share of the examples pruned before training, where a share is to be kept in all."""
@@ -201,6 +209,13 @@ STRATEGIES = _table(
         "Selective-Backprop: a forward pass scores each example, high losses are kept",
         "1 + 3s",
         _percentile,
+    ),
+    Strategy(
+        "sb-guarded",
+        "as sb, but examples whose labels stay doubtful are held back",
+        "1 + 3s",
+        _percentile,
+        guarded=True,
     ),
     Strategy(
         "random",

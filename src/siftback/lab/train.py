@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.lab import models, rates
+from siftback.lab import models, rates, suspects
 from siftback.lab.checkpoints import Checkpoints
 from siftback.lab.clock import Clock
 from siftback.lab.data import ImageData
@@ -113,6 +113,10 @@ def train(
     finally:
         training.feed.close()
     summary = training.summary(record.evaluations)
+    feed = training.feed
+    if feed.guard is not None:
+        path = record.path.with_suffix(suspects.SUFFIX)
+        suspects.write(path, feed.guard, training.model, feed.stream, training.data, settings)
     record.end(summary)
     return summary, training.descent.tested
 
@@ -300,7 +304,22 @@ class _Training:
             cost_scoring=self.scoring.cost,
             seconds_scoring=self.scoring.seconds,
             seconds_observing={} if self._observer is None else self._observer.seconds,
+            **self._suspected(),
         )
+
+    def _suspected(self) -> dict[str, int]:
+        """How many examples the guard holds back, and how many of them it should."""
+        if self.feed.guard is None:
+            return {}
+        suspects, data = self.feed.guard.suspects, self.data
+        found = {"suspects": len(suspects)}
+        if data.true_labels is not None:
+            wrong = data.train_labels != data.true_labels
+            found |= {
+                "suspects_wrong": int(wrong[suspects].sum()),
+                "labels_wrong": int(wrong.sum()),
+            }
+        return found
 
     def _step(self, images: Tensor, labels: Tensor) -> None:
         self.clock.mark("forward")

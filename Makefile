@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check results clean
+.PHONY: demo test check results recipes clean
 
 demo: .venv/lab  ## Train on the embedded digits with and without selection; print the table.
 	$(BIN)/siftback compare --data digits --model cnn --strategies traditional,sb,random \
@@ -17,6 +17,10 @@ check: .venv/dev
 
 results: .venv/lab  ## Rebuild docs/results.md from the records under results/.
 	$(BIN)/siftback results results --out docs/results.md
+
+recipes: .venv/lab  ## Rebuild the tables of docs/recipes.md from the recipes.
+	sed -i '/^## The recipes$$/q' docs/recipes.md
+	(echo; $(BIN)/siftback recipes --markdown) >> docs/recipes.md
 
 # A marker per extra, so that each is installed once and again when the requirements change.
 .venv/%: pyproject.toml constraints.txt

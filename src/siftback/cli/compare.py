@@ -42,9 +42,10 @@ Out = Annotated[Path, typer.Option(help="Folder for summary, records and plots."
 @with_settings()
 def compare_command(
     settings: Settings,
-    strategies: Annotated[str, typer.Option(help="Names, separated by commas.")] = (
-        "traditional,sb,random"
-    ),
+    strategies: Annotated[
+        str,
+        typer.Option(help="Names, separated by commas; sb@0.5 has a share to keep of its own."),
+    ] = "traditional,sb,random",
     keep: Annotated[
         str | None,
         typer.Option(help="Shares of the examples to keep, separated by commas; 0.33 by default."),

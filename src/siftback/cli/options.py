@@ -34,7 +34,7 @@ HELP = {
     "another length, training may end early.",
     "batch_size": "Examples per batch.",
     "history": "Losses that a loss is ranked among.",
-    "rate": f"Learning rates: {', '.join(rates.RATES)}.",
+    "rate": f"Learning rates: {', '.join(rates.RATES)}, or {rates.STEPS}.",
     "lr": "Peak learning rate.",
     "momentum": "Nesterov momentum of SGD.",
     "weight_decay": "L2 penalty of SGD.",

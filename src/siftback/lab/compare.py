@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,15 +31,16 @@ class Plan:
 
     Attributes:
         settings: What they share.
-        strategies: Names, in the order of the table.
-        keeps: Shares to keep; each selective strategy runs once with each.
+        strategies: Names, in the order of the table. ``kath18@0.33`` is ``kath18`` with that
+            share kept, whatever ``keeps`` says.
+        keeps: Shares to keep; each selective strategy runs once with each, unless it has its own.
         seeds: Each is a start that all strategies share.
         matched: Whether to add, for each selective run, Traditional of the same budget. A plan
             of equal budgets, or of equal times, needs none.
 
     Raises:
-        ConfigError: Where a list is empty, has an entry twice, or an entry is unknown; where a
-            strategy cannot be had with the settings.
+        ConfigError: Where a list is empty, has an entry twice, or an entry is unknown; where two
+            entries are one run; where a strategy cannot be had with the settings.
     """
 
     settings: Settings
@@ -59,8 +61,15 @@ class Plan:
             )
         if any(seed < 0 for seed in self.seeds):
             raise ConfigError(f"seeds {list(self.seeds)}: give whole numbers, at least 0")
-        self.runs()  # names and shares are checked by making them
-        for strategy in map(strategies.find, self.strategies):
+        runs = self.runs()  # made, names and shares are checked
+        names = [run.name for run in runs]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(
+                f"strategies {list(self.strategies)} with keeps {list(self.keeps)}: "
+                f"{', '.join(twice)} would run twice; leave one out"
+            )
+        found = [strategies.find(name) for name in dict.fromkeys(run.strategy for run in runs)]
+        for strategy in found:
             if self.settings.mixup and (strategy.learns or strategy.single_pass):
                 raise ConfigError(
                     f"mixup={self.settings.mixup} with {strategy.name}, which chooses by losses "
@@ -68,7 +77,6 @@ class Plan:
                     "out, or take a strategy with a selection pass"
                 )
         if self.settings.noise_guard:
-            found = [strategies.find(name) for name in self.strategies]
             if unfit := [s.name for s in found if s.selects and not s.guardable]:
                 raise ConfigError(
                     f"{', '.join(unfit)} cannot have a noise guard, which judges by the losses "
@@ -80,14 +88,45 @@ class Plan:
         return [run for seed in self.seeds for run in self._of_seed(seed)]
 
     def _of_seed(self, seed: int) -> Iterator[Run]:
-        for name in self.strategies:
+        for entry in self.strategies:
+            name, keep_of_its_own = _entry(entry)
             if not strategies.find(name).selects:
                 yield Run(name, 1.0, seed)
                 continue
-            for keep in self.keeps:
+            for keep in self.keeps if keep_of_its_own is None else [keep_of_its_own]:
                 yield Run(name, keep, seed)
                 if self.matched and self.settings.epochs is not None:
                     yield Run("matched", keep, seed, matched_to=name)
+
+
+def _entry(text: str) -> tuple[str, float | None]:
+    """A strategy's name, and the share after ``@`` where it has one of its own.
+
+    >>> _entry("sb"), _entry("kath18@1/3")
+    (('sb', None), ('kath18', 0.3333333333333333))
+    """
+    name, at, share = text.partition("@")
+    if not at:
+        return name, None
+    if not strategies.find(name).selects:
+        raise ConfigError(f"strategy {text!r}: {name} keeps everything, leave out @{share}")
+    try:
+        return name, float(Fraction(share))
+    except (ValueError, ZeroDivisionError):
+        raise ConfigError(
+            f"strategy {text!r}: give a share after @, such as {name}@0.33 or {name}@1/3"
+        ) from None
+
+
+def finished(plan: Plan, folder: Path) -> bool:
+    """Whether a folder holds all runs of a plan, made with its settings."""
+    if not (folder / SUMMARY).is_file():
+        return False
+    comparison = Comparison.read(folder)
+    done = {_key(summary) for summary in comparison.runs}
+    return all(run.key in done for run in plan.runs()) and not _changed(
+        comparison, _arguments(plan)
+    )
 
 
 def compare(
@@ -222,14 +261,18 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
     return comparison
 
 
-def _refuse_other_settings(comparison: Comparison, arguments: dict[str, Any]) -> None:
+def _changed(comparison: Comparison, arguments: dict[str, Any]) -> list[str]:
+    """The settings that a comparison was not made with."""
     before = comparison.environment["arguments"]
-    changed = [
+    return [
         f"{field.name} was {was!r}, is {arguments[field.name]!r}"
         for field in fields(Settings)
         if (was := before.get(field.name, field.default)) != arguments[field.name]
     ]
-    if changed:
+
+
+def _refuse_other_settings(comparison: Comparison, arguments: dict[str, Any]) -> None:
+    if changed := _changed(comparison, arguments):
         raise ConfigError(
             f"{comparison.folder} was made with other settings ({'; '.join(changed)}): "
             "give the same ones to --resume, or another --out"

@@ -49,7 +49,7 @@ class Settings:
             ``cost_budget``.
         batch_size: Examples per training batch, and per selection batch.
         history: R, how many losses a loss is ranked among.
-        rate: Learning-rate schedule.
+        rate: Learning-rate schedule, as `rates.find` reads it.
         lr: Peak learning rate.
         momentum: Nesterov momentum of SGD.
         weight_decay: L2 penalty of SGD.
@@ -132,8 +132,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         self._check_length()
-        if self.rate not in rates.RATES:
-            raise ConfigError(f"no schedule {self.rate!r}: give one of {', '.join(rates.RATES)}")
+        rates.find(self.rate, self.epochs or self.budget)
         models.find(self.model)
         if self.precision not in TYPES:
             raise ConfigError(f"precision {self.precision!r}: give one of {', '.join(TYPES)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -88,6 +89,27 @@ class Strategy:
     def selects(self) -> bool:
         """Whether it leaves examples out."""
         return any((self.selector, self.rule, self.drop))
+
+    def ideal_cost(self, keep: float, stale_every: int = 3, price: float = 1.0) -> float:
+        """Its `cost` as a number: forwards for one source example.
+
+        Args:
+            keep: s, the share kept.
+            stale_every: n, the interval of selection passes.
+            price: r, what a score costs in forwards.
+
+        >>> STRATEGIES["sb"].ideal_cost(0.5), find("stale-sb-2").ideal_cost(0.5)
+        (2.5, 2.0)
+        """
+        values = {"s": keep, "n": stale_every, "r": price}
+
+        def product(text: str) -> float:
+            factors = re.findall(r"[\d.]+|[snr]", text)
+            return math.prod(values[one] if one in values else float(one) for one in factors)
+
+        terms = self.cost.partition(",")[0].split("+")  # after the comma it is said in words
+        parts = [term.partition("/") for term in terms]
+        return sum(product(above) / product(below) for above, _, below in parts)
 
     @property
     def guardable(self) -> bool:

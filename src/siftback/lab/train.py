@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.lab import models, suspects
+from siftback.lab import models, rates, suspects
 from siftback.lab.checkpoints import Checkpoints
 from siftback.lab.clock import Clock
 from siftback.lab.data import ImageData
@@ -17,7 +17,6 @@ from siftback.lab.feed import Feed
 from siftback.lab.length import Length, Spent
 from siftback.lab.observe import Observer, kinds_of
 from siftback.lab.progress import Reporter
-from siftback.lab.rates import RATES
 from siftback.lab.records import Evaluation, RecordWriter, RunSummary
 from siftback.lab.settings import LENGTHS, Run, Settings, device_of
 from siftback.lab.stream import BatchStream, test_batches
@@ -180,6 +179,7 @@ class _Training:
         data = self.scoring.data
         self.left = len(data.train_labels) / whole  # by pruning
         self.run, self.settings, self.data = run, settings, data
+        self.rate = rates.find(settings.rate, settings.epochs or settings.budget)
         self.device = device_of(settings)
         # The one place that seeds: equal weights and dropout for every strategy of a seed.
         torch.manual_seed(run.seed)
@@ -329,7 +329,7 @@ class _Training:
         self.clock.mark("other")
         self.feed.count_uses()
         # The rate of a step is that of the middle of the share of training it stands for.
-        rate = RATES[self.settings.rate]((self._done + self.feed.done) / 2)
+        rate = self.rate((self._done + self.feed.done) / 2)
         self.descent.set_rate(rate * self.feed.lr_scale)
         self.clock.mark("backward")
         self.descent.backward(loss)

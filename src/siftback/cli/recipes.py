@@ -1,0 +1,103 @@
+"""The papers' experiments: ``siftback recipes`` and ``siftback run``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from siftback import ConfigError
+from siftback.cli.app import app
+from siftback.cli.options import Overwrite, Resume, Threads, existing, seeds, use_threads
+from siftback.lab.analyses import Missing
+from siftback.lab.progress import Terminal
+from siftback.lab.recipes import SCALES, Scale, changes_of, find
+from siftback.lab.recipes.listing import listing, markdown_listing, plan_table
+from siftback.lab.recipes.running import draw, tasks
+from siftback.lab.records import Comparison
+from siftback.lab.table import comparison_table
+
+ScaleOption = Annotated[
+    str, typer.Option(help="small, for two cores and the data at hand; or full, as the papers.")
+]
+
+
+@app.command("recipes")
+def recipes_command(
+    scale: ScaleOption = "small",
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown, of both scales.")
+    ] = False,
+) -> None:
+    """List the papers' experiments, each with what it needs."""
+    if as_markdown:
+        typer.echo(markdown_listing())
+    else:
+        Console().print(listing(_scale(scale)))
+
+
+@app.command("run")
+def run_command(
+    recipe: Annotated[str, typer.Argument(help="Name of a recipe, or a TOML file like one.")],
+    scale: ScaleOption = "small",
+    seed: Annotated[
+        str | None,
+        typer.Option("--seeds", help="Seeds in place of the recipe's, separated by commas."),
+    ] = None,
+    changed: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of every comparison."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder of all runs; recipes that share some find them here.")
+    ] = Path("runs"),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would run, and run nothing.")
+    ] = False,
+    threads: Threads = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+) -> None:
+    """Run an experiment of the papers and draw its figures."""
+    chosen, size = find(recipe), _scale(scale)
+    changes = _changes(changed or [])
+    if seed is not None:
+        changes["seeds"] = seeds(seed)
+    todo = tasks(chosen, size, out, changes)
+    plan = plan_table(todo)  # all of it is checked before anything runs
+    if dry_run:
+        Console().print(plan)
+        return
+    use_threads(threads)
+    console, old = Console(stderr=True), existing(overwrite, resume)
+    try:
+        with Terminal(console) as reporter:
+            for task in todo:
+                done = " is finished" if task.finished else ""
+                console.print(f"{task.folder}{done}", markup=False, highlight=False, soft_wrap=True)
+                task.train(reporter, old)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; go on with siftback run {recipe} ... --resume", err=True)
+        sys.exit(130)
+    for task in todo:
+        Console().print(comparison_table(Comparison.read(task.folder)), "")
+    for analysis, paths in draw(chosen, size, out, todo):
+        if isinstance(analysis, Missing):
+            typer.echo(f"{analysis.name} is missing: {analysis.why}", err=True)
+        else:
+            typer.echo(f"{analysis.title}: {analysis.sentence}")
+            typer.echo("\n".join(f"  {path}" for path in paths))
+
+
+def _scale(name: str) -> Scale:
+    if name not in SCALES:
+        raise ConfigError(f"--scale {name}: give one of {', '.join(SCALES)}")
+    return name
+
+
+def _changes(texts: list[str]) -> dict[str, Any]:
+    for text in texts:
+        if "=" not in text:
+            raise ConfigError(f"--set {text}: give a key and a value, such as epochs=2")
+    return changes_of(dict(text.split("=", 1) for text in texts))

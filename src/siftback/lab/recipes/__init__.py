@@ -1,0 +1,60 @@
+"""Experiments of the papers, each a TOML file in this folder, at two scales.
+
+>>> find("fig6").title
+'Test error over training iterations'
+"""
+
+import re
+from pathlib import Path
+
+from siftback import ConfigError
+from siftback.lab.recipes.recipe import SCALES, Recipe, Scale, changes_of, parse
+
+__all__ = ["SCALES", "Recipe", "Scale", "changes_of", "experiments", "find", "names", "parse"]
+
+_FOLDER = Path(__file__).parent
+
+
+def names() -> list[str]:
+    """The recipes that come with this package: those of figures in their order, then the others."""
+    found = (path.stem for path in _FOLDER.glob("*.toml"))
+    return sorted(found, key=lambda name: (not name.startswith("fig"), _numbered(name)))
+
+
+def find(name: str) -> Recipe:
+    """The recipe of a name, or of a file's path.
+
+    Raises:
+        ConfigError: Where there is none, or the file does not say what it must.
+    """
+    path = Path(name)
+    if path.suffix != ".toml":
+        if name not in names():
+            raise ConfigError(
+                f"no recipe {name!r}: give one of {', '.join(names())}, or a file, such as own.toml"
+            )
+        path = _FOLDER / f"{name}.toml"
+    elif not path.is_file():
+        raise ConfigError(f"no file {name}: give the path of a recipe, or the name of one")
+    return parse(path)
+
+
+def experiments(recipe: Recipe) -> list[Recipe]:
+    """Those whose runs a recipe draws from: the ones it uses, then itself if it trains anything.
+
+    Raises:
+        ConfigError: Where it uses one that there is not, or that trains nothing itself.
+    """
+    used = [find(name) for name in recipe.uses]
+    for other in used:
+        if not all(other.comparisons.values()):
+            raise ConfigError(
+                f"recipe {recipe.name} uses {other.name}, which trains nothing: name those that "
+                f"{other.name} uses ({', '.join(other.uses)})"
+            )
+    return [*used, *([recipe] if any(recipe.comparisons.values()) else [])]
+
+
+def _numbered(name: str) -> list[tuple[int, str]]:
+    """Orders fig2 before fig10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

@@ -1,0 +1,139 @@
+"""Recipes as tables: what there is and what each takes, and the plan of one."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from rich.table import Table
+
+from siftback.lab import strategies
+from siftback.lab.compare import Plan
+from siftback.lab.length import BACKWARD, FORWARD
+from siftback.lab.recipes import SCALES, Recipe, Scale, experiments, find, names
+from siftback.lab.recipes.running import Task, check
+from siftback.lab.settings import Settings
+from siftback.lab.table import listed, markdown, readable
+
+COST = "about what all runs take, in forwards of one example, a backward being two"
+
+# Training examples of each set, as they are published.
+_EXAMPLES = {
+    "digits": 1437,
+    "mnist": 60_000,
+    "fashion_mnist": 60_000,
+    "cifar10": 50_000,
+    "cifar100": 50_000,
+    "svhn": 73_257,
+    "svhn+extra": 604_388,
+}
+
+
+def cost(plan: Plan) -> float | None:
+    """About what a plan costs, in forwards of one example: by the strategies' ideal costs.
+
+    A run of a given budget costs that; scores for pruning are charged to each run that prunes.
+
+    Returns:
+        None where the data set's size is not known, or training ends by the clock.
+    """
+    settings = plan.settings
+    examples = settings.train_limit or _EXAMPLES.get(settings.data)
+    if examples is None or (settings.epochs is None and settings.budget is None):
+        return None
+    runs = plan.runs()
+    return examples * sum(_of(settings, run.matched_to or run.strategy, run.keep) for run in runs)
+
+
+def _of(settings: Settings, name: str, keep: float) -> float:
+    """Forwards for each example of the data set; a matched run costs what the other does."""
+    if settings.budget is not None:
+        return (FORWARD + BACKWARD) * settings.budget
+    strategy = strategies.find(name)
+    scoring = 0.0
+    if strategy.drop is not None:
+        early = settings.score_epochs * (FORWARD + BACKWARD) + FORWARD
+        scoring = settings.score_models * early
+    return (settings.epochs or 0.0) * strategy.ideal_cost(keep, settings.stale_every) + scoring
+
+
+def listing(scale: Scale) -> Table:
+    """What ``siftback recipes`` prints."""
+    rows = [_row(find(name), scale) for name in names()]
+    shown = [name for name in rows[0] if name != "of"]
+    table = Table(
+        *shown,
+        title=f"recipes at the {scale} scale",
+        title_justify="left",
+        caption=f"cost: {COST}. siftback run RECIPE --dry-run tells more",
+        caption_justify="left",
+    )
+    for row in rows:
+        table.add_row(*(row[name] for name in shown))
+    return table
+
+
+def markdown_listing() -> str:
+    """The same at both scales, and what the recipes' notes say, in Markdown."""
+    every = [find(name) for name in names()]
+    parts = []
+    for scale in SCALES:
+        rows = [_row(recipe, scale) for recipe in every]
+        for row in rows:
+            row["recipe"] = f"`{row['recipe']}`"
+        parts.append(f"### The {scale} scale\n\n{markdown(rows)}")
+    notes = [f"- `{recipe.name}`: {recipe.note}" for recipe in every if recipe.note]
+    return "\n\n".join([*parts, "### Notes\n\n" + "\n".join(notes)])
+
+
+def plan_table(tasks: Sequence[Task]) -> Table:
+    """The comparisons that a recipe draws from, for ``--dry-run``; each is checked.
+
+    Raises:
+        ConfigError: Where a data set, a model or a strategy is none.
+    """
+    table = Table("folder", "what", "runs", "cost", caption=f"cost: {COST}", caption_justify="left")
+    for task in tasks:
+        runs = task.plan.runs()
+        done = "finished; " if task.finished else ""
+        told = f"{_settings(task.plan.settings)}; {check(task.plan):,} parameters"
+        names = listed(run.name for run in runs)
+        table.add_row(
+            str(task.folder), f"{done}{told}\n{names}", str(len(runs)), _cost([task.plan])
+        )
+    return table
+
+
+def _row(recipe: Recipe, scale: Scale) -> dict[str, str]:
+    plans = [plan for used in experiments(recipe) for plan in used.plans(scale).values()]
+    own = sum(len(plan.runs()) for plan in recipe.plans(scale).values())
+    runs = [f"of {name}" for name in recipe.uses] + ([str(own)] if own else [])
+    return {
+        "recipe": recipe.name,
+        "shows": recipe.title,
+        "of": recipe.source,
+        "data": listed(_data(plan.settings) for plan in plans),
+        "model": listed(plan.settings.model_name for plan in plans),
+        "runs": ", ".join(runs),
+        "cost": _cost(plans),
+    }
+
+
+def _data(settings: Settings) -> str:
+    limited = f" ({settings.train_limit:,} images)" if settings.train_limit else ""
+    return f"{settings.data}{limited}"
+
+
+def _cost(plans: Sequence[Plan]) -> str:
+    costs = [cost(plan) for plan in plans]
+    known = [one for one in costs if one is not None]
+    return readable(sum(known)) if len(known) == len(costs) else "not known"
+
+
+def _settings(settings: Settings) -> str:
+    """Model, data, and what is not as it is by default."""
+    named = ("data", "model", "width", "norm", "train_limit")
+    others = [
+        f"{field.name} {value}"
+        for field in fields(Settings)
+        if field.name not in named and (value := getattr(settings, field.name)) != field.default
+    ]
+    return f"{settings.model_name} on {_data(settings)}, {', '.join(others)}"

@@ -1,0 +1,137 @@
+"""Running a recipe: its comparisons, each in its folder, and then its figures."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from siftback import ConfigError
+from siftback.lab import address, models, strategies
+from siftback.lab.analyses import Analysis, analyse, write
+from siftback.lab.compare import Existing, Plan, compare, finished
+from siftback.lab.data import DATASETS, NAMES, STORED
+from siftback.lab.progress import Reporter
+from siftback.lab.recipes import Recipe, Scale, experiments
+from siftback.lab.records import SUMMARY, Comparison
+
+
+@dataclass(frozen=True)
+class Task:
+    """A comparison that a recipe draws from.
+
+    Attributes:
+        plan: What to run.
+        folder: Where it goes.
+    """
+
+    plan: Plan
+    folder: Path
+
+    @property
+    def finished(self) -> bool:
+        """Whether the folder holds all of its runs."""
+        return finished(self.plan, self.folder)
+
+    def train(self, reporter: Reporter, existing: Existing) -> None:
+        """Runs what is not finished.
+
+        Args:
+            reporter: Is told what happens.
+            existing: What to do with a folder that holds a part of it, or another comparison.
+        """
+        if existing == "overwrite" or not self.finished:
+            compare(self.plan, self.folder, reporter, existing)
+
+
+class Drawn(NamedTuple):
+    """What was made of the records.
+
+    Attributes:
+        analysis: It, or why it is missing.
+        paths: Its files.
+    """
+
+    analysis: Analysis
+    paths: list[Path]
+
+
+def tasks(
+    recipe: Recipe, scale: Scale, out: Path, changes: Mapping[str, Any] | None = None
+) -> list[Task]:
+    """The comparisons that a recipe draws from, those of the recipes that it uses among them.
+
+    Each experiment has a folder, named after it and the scale, and a comparison of several one
+    within that: recipes that share runs find them under the same ``out``.
+
+    Args:
+        recipe: The recipe.
+        scale: Which scale.
+        out: The folder of all runs.
+        changes: What to take in place of what the files say.
+    """
+    return [
+        Task(plan, _folder(used, scale, out) / name)
+        for used in experiments(recipe)
+        for name, plan in used.plans(scale, changes).items()
+    ]
+
+
+def _folder(experiment: Recipe, scale: Scale, out: Path) -> Path:
+    return out / f"{experiment.name}-{scale}"
+
+
+def check(plan: Plan) -> int:
+    """Makes all of a plan that needs neither data nor a device.
+
+    Returns:
+        How many parameters its model has.
+
+    Raises:
+        ConfigError: Where the data set, the model or a strategy is none.
+    """
+    settings = plan.settings
+    classes, channels = _shape(settings.data)
+    with torch.device("meta"):
+        model = models.build(
+            settings.model,
+            width=settings.width,
+            classes=classes,
+            channels=channels,
+            norm=settings.norm,
+        )
+    for run in plan.runs():
+        strategy = strategies.find(run.strategy)
+        for make in (strategy.selector, strategy.rule):
+            if make is not None:
+                make(run.keep, settings)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _shape(data: str) -> tuple[int, int]:
+    """Classes and channels of a data set that need not be there; a guess for a user's own."""
+    if stored := STORED.get(data):
+        return stored.classes, 1 if stored.mode == "L" else 3
+    if data not in DATASETS and address.parse(data) is None:
+        raise ConfigError(f"data set {data!r} is not known: give one of {', '.join(NAMES)}")
+    return 10, 1 if data in DATASETS else 3
+
+
+def draw(recipe: Recipe, scale: Scale, out: Path, todo: Sequence[Task]) -> Iterator[Drawn]:
+    """Makes a recipe's figures and tables from what was recorded.
+
+    They go into the folder of its experiment, or of the first that it uses where it trains
+    nothing itself: a folder of figures holds records too.
+
+    Args:
+        recipe: Whose.
+        scale: At which scale.
+        out: The folder of all runs.
+        todo: Its comparisons, run before.
+    """
+    home = recipe if any(recipe.comparisons.values()) else experiments(recipe)[0]
+    folder = _folder(home, scale, out)
+    recorded = [task.folder for task in todo if (task.folder / SUMMARY).is_file()]
+    for analysis in analyse(list(map(Comparison.read, recorded)), recipe.draw).values():
+        yield Drawn(analysis, write(analysis, folder))

@@ -1,0 +1,219 @@
+"""Whether selection paid, in words and numbers, from the runs of the same budget."""
+# ruff: noqa: RUF001 - × and – are meant.
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy import stats
+
+from siftback.lab.measures import (
+    MATCHED,
+    TRADITIONAL,
+    MeanAndSpread,
+    mean_ratio,
+    ordered_labels,
+    paired_difference,
+    same_budget,
+)
+from siftback.lab.records import Comparison
+from siftback.lab.results_page import judgement
+from siftback.lab.table import listed, with_spread
+
+Outcome = Literal["paid", "level", "lost", "undecided"]
+
+CONFIDENCE = 0.95
+_OUTCOMES: dict[str, Outcome] = {"paid": "paid", "did not pay": "lost"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one selective configuration of a comparison came to, beside its baseline.
+
+    Attributes:
+        comparison: Name of the comparison's folder.
+        setup: Model and data set, in words.
+        label: The configuration.
+        baseline: Traditional of the same budget; None where there is no such run.
+        difference: Mean and spread over the seeds of its final test error less the baseline's,
+            in percentage points; None where they share no seed.
+        seeds: How many seeds both ran.
+        seconds: Its seconds of training over the baseline's, the mean over the seeds; None where
+            they ran on different machines.
+        whole_error: The difference in final test error to the whole of Traditional, where that is
+            not the baseline itself.
+        whole_seconds: The seconds over those of the whole of Traditional.
+    """
+
+    comparison: str
+    setup: str
+    label: str
+    baseline: str | None
+    difference: MeanAndSpread | None
+    seeds: int
+    seconds: float | None
+    whole_error: MeanAndSpread | None
+    whole_seconds: float | None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict as a word."""
+        if self.difference is None or self.difference.spread is None:
+            return "undecided"
+        return _OUTCOMES.get(judgement(self.difference), "level")
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the mean difference, by Student's t over the seeds."""
+        return student_interval(self.difference, self.seeds) if self.difference else None
+
+    @property
+    def words(self) -> str:
+        """The verdict as the end of a sentence, after the configuration's name."""
+        return judgement(self.difference)
+
+    @property
+    def evidence(self) -> str:
+        """The numbers behind the verdict, as a sentence or two."""
+        if self.difference is None:
+            return ""
+        text = (
+            f"Its final test error differs by {with_spread(self.difference, sign=True)} points "
+            f"from that of {self.baseline}, Traditional of the same budget, over "
+            f"{counted(self.seeds, 'seed')}"
+        )
+        if self.interval:
+            low, high = self.interval
+            text += f" ({CONFIDENCE:.0%} interval {low:+.2f} to {high:+.2f}"
+            text += ", which takes in zero)" if low <= 0 <= high else ")"
+        text += f", in {self.seconds:.2f} times the seconds." if self.seconds else "."
+        if self.whole_error:
+            text += (
+                f" From the whole of Traditional it differs by "
+                f"{with_spread(self.whole_error, sign=True)} points"
+            )
+            text += f", in {self.whole_seconds:.2f} of its time." if self.whole_seconds else "."
+        return text
+
+
+def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
+    """The verdict on every selective configuration: first what paid, the clearest ahead."""
+    found = [
+        _verdict(comparison, label)
+        for comparison in comparisons
+        for label in ordered_labels(comparison)
+        if comparison.by_label()[label][0].strategy not in (TRADITIONAL, MATCHED)
+    ]
+    order: list[Outcome] = ["paid", "level", "lost", "undecided"]
+    return sorted(found, key=lambda one: (order.index(one.outcome), _upper_bound(one)))
+
+
+def student_interval(difference: MeanAndSpread, seeds: int) -> tuple[float, float] | None:
+    """The 95 % interval of a mean over seeds: mean ± t(0.975, n - 1) spread / sqrt(n).
+
+    Args:
+        difference: Mean and sample standard deviation over the seeds.
+        seeds: How many there are.
+
+    Returns:
+        Its ends, or None for one seed. It supposes that seeds differ normally, and with two or
+        three it is wide: t is 12.7 and 4.3.
+
+    >>> low, high = student_interval(MeanAndSpread(-1.0, 0.5), 4)
+    >>> round(low, 2), round(high, 2)
+    (-1.8, -0.2)
+    """
+    if difference.spread is None:
+        return None
+    reach = stats.t.ppf((1 + CONFIDENCE) / 2, seeds - 1) * difference.spread / math.sqrt(seeds)
+    return float(difference.mean - reach), float(difference.mean + reach)
+
+
+def chance_of_paying(seeds: int) -> float:
+    """How often a selection without any effect would count as having paid.
+
+    That is the chance that a mean of ``seeds`` normal differences around zero lies below minus
+    its sample standard deviation: ``P(t(n - 1) < -sqrt(n))``.
+
+    >>> [round(chance_of_paying(seeds), 3) for seeds in (2, 3, 5)]
+    [0.196, 0.113, 0.045]
+    """
+    return float(stats.t.cdf(-math.sqrt(seeds), seeds - 1))
+
+
+def headline(found: Sequence[Verdict]) -> str:
+    """What came out over all comparisons, in a few sentences."""
+    if not found:
+        return "No selective strategy was run, so there is nothing to judge."
+    by_outcome = {
+        outcome: [one for one in found if one.outcome == outcome]
+        for outcome in ("paid", "level", "lost", "undecided")
+    }
+    paid, decided = by_outcome["paid"], [one for one in found if one.outcome != "undecided"]
+    parts = [
+        f"{len(paid)} of {counted(len(found), 'selective run')} paid at the same budget",
+        f"{len(by_outcome['level'])} made no difference within the seeds' spread",
+        f"{len(by_outcome['lost'])} did worse",
+        f"{len(by_outcome['undecided'])} are undecided",
+    ]
+    text = f"{', '.join(parts[:-1])}, and {parts[-1]}. "
+    clear = [one for one in paid if _upper_bound(one) < 0]
+    if clear:
+        text += f"Clearest: {clear[0].label} in {clear[0].comparison}. {clear[0].evidence} "
+    elif paid:
+        text += f"Of what paid, no {CONFIDENCE:.0%} interval lies wholly below zero. "
+    if decided:
+        expected = sum(chance_of_paying(one.seeds) for one in decided)
+        text += (
+            f"If selection had no effect at all, about {expected:.1f} of the {len(decided)} that "
+            "are decided would count as paid by chance alone."
+        )
+    return text.strip()
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things, in words.
+
+    >>> counted(1, "seed"), counted(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def setup(comparison: Comparison) -> str:
+    """What was trained on what, in words."""
+    runs = comparison.runs
+    return f"{listed(run.model for run in runs)} on {listed(run.data for run in runs)}"
+
+
+def _verdict(comparison: Comparison, label: str) -> Verdict:
+    baseline = same_budget(comparison, label)
+    difference = paired_difference(comparison, label, baseline) if baseline else None
+    whole = baseline != TRADITIONAL
+    return Verdict(
+        comparison=comparison.folder.resolve().name,
+        setup=setup(comparison),
+        label=label,
+        baseline=baseline,
+        difference=difference,
+        seeds=_shared_seeds(comparison, label, baseline) if baseline else 0,
+        seconds=_seconds(comparison, label, baseline) if baseline else None,
+        whole_error=paired_difference(comparison, label, TRADITIONAL) if whole else None,
+        whole_seconds=_seconds(comparison, label, TRADITIONAL) if whole else None,
+    )
+
+
+def _seconds(comparison: Comparison, label: str, baseline: str) -> float | None:
+    if comparison.machine(label) != comparison.machine(baseline):
+        return None
+    return mean_ratio(comparison, label, baseline, "seconds_train")
+
+
+def _shared_seeds(comparison: Comparison, label: str, baseline: str) -> int:
+    groups = comparison.by_label()
+    return len({run.seed for run in groups[label]} & {run.seed for run in groups[baseline]})
+
+
+def _upper_bound(verdict: Verdict) -> float:
+    return verdict.interval[1] if verdict.interval else math.inf

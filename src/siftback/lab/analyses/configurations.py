@@ -1,0 +1,160 @@
+"""The configurations of recorded comparisons, with their curves, as analyses look at them."""
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from siftback.lab.analyses.figure import Panel, Series
+from siftback.lab.measures import MATCHED, TRADITIONAL, Axis, ordered_labels
+from siftback.lab.records import Comparison, Evaluation, RunSummary, read_evaluations
+from siftback.lab.table import listed
+
+# What can be on the x axis of a curve: the view's name, the field, and what the axis is called.
+AXES: dict[str, tuple[Axis, str]] = {
+    "time": ("seconds", "training time (s, evaluation apart)"),
+    "steps": ("steps", "optimizer steps"),
+    "cost": ("cost", "cost (forwards of one example, a backward being 2)"),
+}
+ERROR = "test error (%)"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What the seeds of one configuration share.
+
+    Attributes:
+        comparison: The comparison it is of.
+        label: Its name, as `RunSummary.label` gives it.
+        runs: One a seed.
+        curves: The evaluations of each run, in the order of the runs.
+    """
+
+    comparison: Comparison
+    label: str
+    runs: Sequence[RunSummary]
+    curves: Sequence[Sequence[Evaluation]]
+
+    @property
+    def strategy(self) -> str:
+        """Its strategy's name."""
+        return self.runs[0].strategy
+
+    @property
+    def family(self) -> str:
+        """Its strategy without its interval: ``stale-sb`` for ``stale-sb-5``."""
+        return "stale-sb" if self.strategy.startswith("stale-sb") else self.strategy
+
+    @property
+    def plain(self) -> bool:
+        """Whether it trains on everything, be it for less long."""
+        return self.strategy in (TRADITIONAL, MATCHED)
+
+    def mean(self, of: Callable[[RunSummary], float]) -> float:
+        """The mean of something over the seeds."""
+        return statistics.mean(map(of, self.runs))
+
+    @property
+    def final_error(self) -> float:
+        """Mean test error at the end, in percent."""
+        return self.mean(lambda run: run.test_error_final)
+
+
+def configurations(comparison: Comparison) -> list[Configuration]:
+    """The configurations of a comparison, Traditional first, each before its matched run."""
+    groups = comparison.by_label()
+    return [
+        Configuration(comparison, label, groups[label], [_curve(comparison, r) for r in groups[label]])
+        for label in ordered_labels(comparison)
+    ]
+
+
+def traditional(found: Iterable[Configuration]) -> Configuration | None:
+    """Traditional among some configurations."""
+    return next((one for one in found if one.label == TRADITIONAL), None)
+
+
+def argument(comparison: Comparison, name: str, otherwise: Any = None) -> Any:
+    """What a comparison was asked, by the name of the setting."""
+    return (comparison.environment.get("arguments") or {}).get(name, otherwise)
+
+
+def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
+    """The comparisons that hold a run, each with a title of its own.
+
+    It tells model, data and the share of wrong labels; where that is not enough, the learning
+    rates, and last the folder.
+    """
+    held = [one for one in comparisons if one.runs]
+    titles = [_what(one) for one in held]
+    for more in (_rates, _folder):
+        times = Counter(titles)
+        titles = [
+            title + more(one) if times[title] > 1 else title
+            for title, one in zip(titles, held, strict=True)
+        ]
+    return list(zip(titles, held, strict=True))
+
+
+def curve(configuration: Configuration, axis: Axis, group: str | None = None) -> Series:
+    """Mean test error over what was spent, and between which errors the seeds lie.
+
+    The k-th point is the mean over the seeds' k-th evaluations, of error and of what was spent.
+    """
+    together = list(zip(*configuration.curves, strict=False))
+    errors = [[one.test_error for one in each] for each in together]
+    several = len(configuration.runs) > 1
+    return Series(
+        configuration.label,
+        [statistics.mean(float(getattr(one, axis)) for one in each) for each in together],
+        [statistics.mean(each) for each in errors],
+        [min(each) for each in errors] if several else None,
+        [max(each) for each in errors] if several else None,
+        configuration.family if group is None else group,
+        faint=configuration.strategy == MATCHED,
+    )
+
+
+def curve_panel(
+    title: str, found: Sequence[Configuration], view: str, by_label: bool = False
+) -> Panel:
+    """Test error of several configurations over what was spent.
+
+    Args:
+        title: Of the panel.
+        found: The configurations.
+        view: What is on the x axis, a name of `AXES`.
+        by_label: Whether each has a colour of its own, in place of one a strategy.
+    """
+    axis, name = AXES[view]
+    series = [curve(one, axis, one.label if by_label else None) for one in found]
+    positive = all(value > 0 for one in series for value in one.y)
+    return Panel(title, name, ERROR, "line", series, log_y=positive)
+
+
+def _what(comparison: Comparison) -> str:
+    wrong = argument(comparison, "flip", 0.0)
+    noise = f", {wrong:.0%} of the labels wrong" if wrong else ""
+    return f"{listed(r.model for r in comparison.runs)} on {listed(r.data for r in comparison.runs)}{noise}"
+
+
+def _rates(comparison: Comparison) -> str:
+    return f", {argument(comparison, 'rate', 'unknown')} rates"
+
+
+def _folder(comparison: Comparison) -> str:
+    return f" ({comparison.folder.name})"
+
+
+def _curve(comparison: Comparison, run: RunSummary) -> tuple[Evaluation, ...]:
+    path = comparison.folder / run.record
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _read(path: Path, changed: int) -> tuple[Evaluation, ...]:
+    """The evaluations of a file; many analyses ask for them."""
+    return tuple(read_evaluations(path))

@@ -1,0 +1,193 @@
+"""What an analysis gives: a figure, a table, a gallery, or why there is none.
+
+Plain data, drawn by whoever shows it: :mod:`siftback.lab.analyses.drawing` writes SVG and PNG,
+:mod:`siftback.lab.analyses.writing` CSV, and a page draws them its own way.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = Literal["line", "points", "bars", "stacked"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line, one set of points, or the bars of one colour.
+
+    Attributes:
+        label: Its name in the legend.
+        x: Where: numbers, or names for bars.
+        y: As many values; NaN where there is none.
+        low: As many lower ends of the spread over the seeds, or of an interval; None has none.
+        high: The upper ends.
+        group: What it belongs to, mostly its strategy: decides the colour, and is shown and
+            hidden as one.
+        faint: Whether it stands back behind the others.
+    """
+
+    label: str
+    x: Sequence[float] | Sequence[str]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    group: str = ""
+    faint: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes.
+
+    Attributes:
+        title: What is above it.
+        x_label: What its x axis shows, with the unit.
+        y_label: What its y axis shows, with the unit.
+        kind: Lines, points, bars side by side, or bars on top of each other.
+        series: What is drawn, in the order of the legend.
+        log_x: Whether x is on a logarithmic scale.
+        log_y: Whether y is.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    kind: Kind
+    series: Sequence[Series]
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True)
+class _Named:
+    """What all have in common.
+
+    Attributes:
+        name: Its key in ``ANALYSES``, and the name of its files.
+        title: What it shows.
+        sentence: What is seen in these data, with its numbers, made from them.
+        source: The paper and its figure or table.
+    """
+
+    name: str
+    title: str
+    sentence: str
+    source: str
+
+    @property
+    def alt(self) -> str:
+        """What a reader who cannot see it is told."""
+        return f"{self.title}. {self.sentence}"
+
+
+@dataclass(frozen=True)
+class Figure(_Named):
+    """Panels side by side, in one or several views.
+
+    Attributes:
+        views: Panels by what the x axis shows, the first view being the usual one: some of
+            "time", "steps" and "cost", or one view alone.
+    """
+
+    views: Mapping[str, Sequence[Panel]]
+
+
+class Range(NamedTuple):
+    """A value in the middle of several, and the least and the most of them."""
+
+    middle: float
+    low: float
+    high: float
+
+
+Cell = str | float | Range | None
+
+
+@dataclass(frozen=True)
+class Grid(_Named):
+    """A table.
+
+    Attributes:
+        columns: Names of its columns, the first being that of the rows' names.
+        rows: As many cells each; None where there is no value.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """One image.
+
+    Attributes:
+        image: uint8 [H, W, C], C being 1 for grey and 3 for colour.
+        label: Its class.
+        caption: What is told of it, such as its loss.
+        row: The heading it stands under.
+    """
+
+    image: NDArray[np.uint8]
+    label: str
+    caption: str
+    row: str = ""
+
+
+@dataclass(frozen=True)
+class Gallery(_Named):
+    """Images in rows.
+
+    Attributes:
+        pictures: Those of one row follow each other.
+    """
+
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """An analysis that the records are not enough for.
+
+    Attributes:
+        name: Its key in ``ANALYSES``.
+        title: What it would show.
+        why: What has to be recorded, and the command for it.
+    """
+
+    name: str
+    title: str
+    why: str
+
+
+Analysis = Figure | Grid | Gallery | Missing
+
+
+def shown(cell: Cell) -> str:
+    """Writes a table's cell as a reader sees it.
+
+    >>> shown(Range(1.5, 1.25, 2.0)), shown(0.12345), shown(None), shown("sb")
+    ('1.50 (1.25 to 2.00)', '0.12', '–', 'sb')
+    >>> shown(Range(1.5, 1.5, 1.5))
+    '1.50'
+    """  # noqa: RUF002 - an en dash is meant
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, Range):
+        spread = f" ({cell.low:.2f} to {cell.high:.2f})" if cell.low != cell.high else ""
+        return f"{cell.middle:.2f}{spread}"
+    return "–" if cell is None or math.isnan(cell) else f"{cell:.2f}"  # noqa: RUF001
+
+
+def plain(cell: Cell) -> Any:
+    """A table's cell as JSON takes it.
+
+    >>> plain(Range(1.5, 1.25, 2.0)), plain(float("nan"))
+    ([1.5, 1.25, 2.0], None)
+    """
+    if isinstance(cell, Range):
+        return list(cell)
+    return None if isinstance(cell, float) and math.isnan(cell) else cell

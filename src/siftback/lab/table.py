@@ -54,7 +54,7 @@ def comparison_table(comparison: Comparison) -> Table:
     """The table that ``siftback compare`` prints; whole from 80 columns on."""
     table = Table(
         title=_title(comparison),
-        caption=_caption(comparison),
+        caption=caption(comparison),
         title_justify="left",
         caption_justify="left",
         box=box.HORIZONTALS,
@@ -181,6 +181,19 @@ def listed(values: Iterable[object]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values))
 
 
+def fact(value: object) -> str:
+    """Writes a setting or a measured value in plain words.
+
+    >>> fact(True), fact(0.123456), fact([1, 2]), fact("onecycle")
+    ('yes', '0.1235', '1, 2', 'onecycle')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return ", ".join(map(fact, value)) if isinstance(value, list) else str(value)
+
+
 def _numbers(runs: list[RunSummary]) -> dict[str, str]:
     def mean(name: str) -> float:
         return mean_and_spread(getattr(run, name) for run in runs).mean
@@ -209,16 +222,17 @@ def _title(comparison: Comparison) -> str | None:
     return f"{models} on {data}, seeds {listed(sorted(run.seed for run in runs))}"
 
 
-def _caption(comparison: Comparison) -> str | None:
+def caption(comparison: Comparison) -> str | None:
+    """What the columns of a comparison's table mean; None where no run has finished."""
     if not comparison.runs:
         return None
-    caption = (
+    told = (
         "Test error: mean ± standard deviation over the seeds. Cost: forwards of one example, "
         "a backward counted as two."
     )
     if TRADITIONAL not in comparison.by_label():
-        return caption
-    return caption + (
+        return told
+    return told + (
         " ×1.1, ×1.2, ×1.4: how many times sooner than Traditional, in seconds, the run was at "
         f"this multiple of Traditional's final error ({NOT_REACHED}: not in every seed)."
     )

@@ -60,20 +60,9 @@ def looks(figures: Iterable[Figure]) -> Looks:
     return found
 
 
-def strategies(figures: Iterable[Figure]) -> list[str]:
-    """The groups that can be hidden in every figure, in the order in which they appear.
-
-    Parts that are stacked are none, as a stack without one of them would mislead.
-    """
-    return list(
-        dict.fromkeys(
-            series.group
-            for figure in figures
-            for panel in _panels(figure)
-            for series in panel.series
-            if series.group and panel.kind != "stacked"
-        )
-    )
+def groups(figures: Iterable[Figure]) -> list[str]:
+    """The groups of the figures, in the order in which they appear."""
+    return list(dict.fromkeys(series.group for figure in figures for series in _series(figure)))
 
 
 def chart_data(figure: Figure, drawn: Looks) -> str:

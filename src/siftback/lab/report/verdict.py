@@ -1,20 +1,23 @@
 """Whether selection paid, in words and numbers, from the runs of the same budget."""
-# ruff: noqa: RUF001 - × and – are meant.
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from scipy import stats
 
+from siftback.lab.analyses.budget import CONFIDENCE, interval
 from siftback.lab.measures import (
     MATCHED,
     TRADITIONAL,
     MeanAndSpread,
+    mean_and_spread,
     mean_ratio,
     ordered_labels,
     paired_difference,
+    pairs,
     same_budget,
 )
 from siftback.lab.records import Comparison
@@ -23,7 +26,6 @@ from siftback.lab.table import listed, with_spread
 
 Outcome = Literal["paid", "level", "lost", "undecided"]
 
-CONFIDENCE = 0.95
 _OUTCOMES: dict[str, Outcome] = {"paid": "paid", "did not pay": "lost"}
 
 
@@ -32,13 +34,12 @@ class Verdict:
     """What one selective configuration of a comparison came to, beside its baseline.
 
     Attributes:
-        comparison: Name of the comparison's folder.
+        comparison: The comparison's name, as `named` gives it.
         setup: Model and data set, in words.
         label: The configuration.
         baseline: Traditional of the same budget; None where there is no such run.
-        difference: Mean and spread over the seeds of its final test error less the baseline's,
-            in percentage points; None where they share no seed.
-        seeds: How many seeds both ran.
+        differences: Its final test error less the baseline's, in percentage points, for each
+            seed that both ran.
         seconds: Its seconds of training over the baseline's, the mean over the seeds; None where
             they ran on different machines.
         whole_error: The difference in final test error to the whole of Traditional, where that is
@@ -50,11 +51,20 @@ class Verdict:
     setup: str
     label: str
     baseline: str | None
-    difference: MeanAndSpread | None
-    seeds: int
+    differences: tuple[float, ...]
     seconds: float | None
     whole_error: MeanAndSpread | None
     whole_seconds: float | None
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds it was judged by."""
+        return len(self.differences)
+
+    @property
+    def difference(self) -> MeanAndSpread | None:
+        """Mean and spread of the differences; None where there is none."""
+        return mean_and_spread(self.differences) if self.differences else None
 
     @property
     def outcome(self) -> Outcome:
@@ -66,7 +76,10 @@ class Verdict:
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of the mean difference, by Student's t over the seeds."""
-        return student_interval(self.difference, self.seeds) if self.difference else None
+        if len(self.differences) < 2:
+            return None
+        _, low, high = interval(self.differences)
+        return low, high
 
     @property
     def words(self) -> str:
@@ -100,34 +113,13 @@ class Verdict:
 def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
     """The verdict on every selective configuration: first what paid, the clearest ahead."""
     found = [
-        _verdict(comparison, label)
-        for comparison in comparisons
+        _verdict(name, comparison, label)
+        for name, comparison in named(comparisons)
         for label in ordered_labels(comparison)
         if comparison.by_label()[label][0].strategy not in (TRADITIONAL, MATCHED)
     ]
     order: list[Outcome] = ["paid", "level", "lost", "undecided"]
     return sorted(found, key=lambda one: (order.index(one.outcome), _upper_bound(one)))
-
-
-def student_interval(difference: MeanAndSpread, seeds: int) -> tuple[float, float] | None:
-    """The 95 % interval of a mean over seeds: mean ± t(0.975, n - 1) spread / sqrt(n).
-
-    Args:
-        difference: Mean and sample standard deviation over the seeds.
-        seeds: How many there are.
-
-    Returns:
-        Its ends, or None for one seed. It supposes that seeds differ normally, and with two or
-        three it is wide: t is 12.7 and 4.3.
-
-    >>> low, high = student_interval(MeanAndSpread(-1.0, 0.5), 4)
-    >>> round(low, 2), round(high, 2)
-    (-1.8, -0.2)
-    """
-    if difference.spread is None:
-        return None
-    reach = stats.t.ppf((1 + CONFIDENCE) / 2, seeds - 1) * difference.spread / math.sqrt(seeds)
-    return float(difference.mean - reach), float(difference.mean + reach)
 
 
 def chance_of_paying(seeds: int) -> float:
@@ -181,23 +173,33 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def named(comparisons: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
+    """Each comparison with its folder's name, and the folder's around it where two are alike."""
+    folders = [comparison.folder.resolve() for comparison in comparisons]
+    many = Counter(folder.name for folder in folders)
+    names = [
+        folder.name if many[folder.name] == 1 else f"{folder.parent.name}/{folder.name}"
+        for folder in folders
+    ]
+    return list(zip(names, comparisons, strict=True))
+
+
 def setup(comparison: Comparison) -> str:
     """What was trained on what, in words."""
     runs = comparison.runs
     return f"{listed(run.model for run in runs)} on {listed(run.data for run in runs)}"
 
 
-def _verdict(comparison: Comparison, label: str) -> Verdict:
+def _verdict(name: str, comparison: Comparison, label: str) -> Verdict:
     baseline = same_budget(comparison, label)
-    difference = paired_difference(comparison, label, baseline) if baseline else None
+    both = pairs(comparison, label, baseline) if baseline else []
     whole = baseline != TRADITIONAL
     return Verdict(
-        comparison=comparison.folder.resolve().name,
+        comparison=name,
         setup=setup(comparison),
         label=label,
         baseline=baseline,
-        difference=difference,
-        seeds=_shared_seeds(comparison, label, baseline) if baseline else 0,
+        differences=tuple(run.test_error_final - base.test_error_final for run, base in both),
         seconds=_seconds(comparison, label, baseline) if baseline else None,
         whole_error=paired_difference(comparison, label, TRADITIONAL) if whole else None,
         whole_seconds=_seconds(comparison, label, TRADITIONAL) if whole else None,
@@ -208,11 +210,6 @@ def _seconds(comparison: Comparison, label: str, baseline: str) -> float | None:
     if comparison.machine(label) != comparison.machine(baseline):
         return None
     return mean_ratio(comparison, label, baseline, "seconds_train")
-
-
-def _shared_seeds(comparison: Comparison, label: str, baseline: str) -> int:
-    groups = comparison.by_label()
-    return len({run.seed for run in groups[label]} & {run.seed for run in groups[baseline]})
 
 
 def _upper_bound(verdict: Verdict) -> float:

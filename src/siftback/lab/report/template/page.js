@@ -128,29 +128,40 @@
   function traces(series, kind, palette) {
     const shade = colour(series, palette);
     const spread = series.low && series.high;
-    const shared = { x: series.x, y: series.y, name: series.label, showlegend: false };
-    const template = `<b>${escaped(series.label)}</b><br>%{x}<br>%{y:.4~g}${spread ? "<br>%{customdata}" : ""}<extra></extra>`;
-    shared.hovertemplate = template;
+    const lying = isLying(series, kind);
+    const [name, value] = lying ? ["%{y}", "%{x:.4~g}"] : ["%{x}", "%{y:.4~g}"];
+    const shared = {
+      x: lying ? series.y : series.x,
+      y: lying ? series.x.map(wrapped) : series.y,
+      name: series.label,
+      showlegend: false,
+      hovertemplate:
+        `<b>${escaped(series.label)}</b><br>${name}<br>${value}` +
+        `${spread ? "<br>%{customdata}" : ""}<extra></extra>`,
+    };
     if (spread) {
       shared.customdata = series.low.map((low, place) =>
         low === null ? "" : `from ${number(low)} to ${number(series.high[place])}`,
       );
     }
     const errors = spread && {
-      type: "data",
-      symmetric: false,
-      array: series.high.map((high, place) => high - series.y[place]),
-      arrayminus: series.low.map((low, place) => series.y[place] - low),
-      color: kind === "points" ? shade : palette.ink,
-      thickness: 1.2,
-      width: 3,
+      [lying ? "error_x" : "error_y"]: {
+        type: "data",
+        symmetric: false,
+        array: series.high.map((high, place) => high - series.y[place]),
+        arrayminus: series.low.map((low, place) => series.y[place] - low),
+        color: kind === "points" ? shade : palette.ink,
+        thickness: 1.2,
+        width: 3,
+      },
     };
-    if (kind === "bars" || kind === "stacked") {
+    if (isBar(kind)) {
       return [
         {
           ...shared,
+          ...errors,
           type: "bar",
-          error_y: errors || undefined,
+          orientation: lying ? "h" : "v",
           marker: {
             color: shade,
             line: { color: palette.ground, width: 1 },
@@ -164,8 +175,8 @@
         {
           ...shared,
           type: "scatter",
+          ...errors,
           mode: "markers",
-          error_y: errors || undefined,
           opacity: series.faint ? 0.4 : 1,
           marker: { color: shade, symbol: series.marker, size: series.faint ? 5 : 8 },
         },
@@ -190,6 +201,9 @@
   }
 
   function layout(panel, shown, palette, chart) {
+    const lying = shown.some((series) => isLying(series, panel.kind));
+    const numbers = (name) =>
+      shown.flatMap((series) => series[name]).filter((value) => typeof value === "number");
     const axis = (label, log, values) => ({
       title: { text: escaped(label), font: { size: 12 }, standoff: 8 },
       automargin: true,
@@ -201,12 +215,18 @@
       ...(log ? { type: "log", ...logTicks(values) } : {}),
       ...(!log && values.some((value) => Math.abs(value) >= 1e4) ? { tickformat: "~s" } : {}),
     });
-    const numbers = (name) =>
-      shown.flatMap((series) => series[name]).filter((value) => typeof value === "number");
+    const x = axis(panel.x_label, panel.log_x, numbers("x"));
+    const y = axis(panel.y_label, panel.log_y, numbers("y"));
+    if (lying) {
+      const names = new Set(shown.flatMap((series) => series.x)).size;
+      const bars = panel.kind === "bars" ? shown.length : 1;
+      chart.style.height = `${80 + names * Math.max(34, 18 * bars)}px`;
+    }
     return {
       barmode: panel.kind === "stacked" ? "stack" : "group",
+      bargap: 0.25,
       width: printing.matches ? 640 : undefined,
-      height: printing.matches ? 320 : chart.clientHeight || undefined,
+      height: printing.matches && !lying ? 300 : chart.clientHeight,
       autosize: !printing.matches,
       margin: { l: 44, r: 8, t: 8, b: 40 },
       paper_bgcolor: "rgba(0,0,0,0)",
@@ -216,8 +236,8 @@
       hovermode: "closest",
       dragmode: touch ? false : "zoom",
       showlegend: false,
-      xaxis: axis(panel.x_label, panel.log_x, numbers("x")),
-      yaxis: axis(panel.y_label, panel.log_y, numbers("y")),
+      xaxis: lying ? y : x,
+      yaxis: lying ? { ...x, title: undefined, autorange: "reversed" } : y,
     };
   }
 
@@ -246,7 +266,6 @@
 
   function swatch(series, kind, palette) {
     const shade = colour(series, palette);
-    const bar = kind === "bars" || kind === "stacked";
     const dashes = { solid: "", dash: "7 3", dot: "2 3", dashdot: "7 3 2 3", longdash: "11 3" };
     const shapes = {
       circle: "M14 2a4 4 0 1 0 .01 0z",
@@ -262,7 +281,7 @@
       return made;
     };
     const picture = draw("svg", { width: 28, height: 12, "aria-hidden": "true" });
-    if (bar) {
+    if (isBar(kind)) {
       picture.append(draw("rect", { x: 6, y: 1, width: 16, height: 10, fill: shade }));
       return picture;
     }
@@ -303,6 +322,10 @@
     return made;
   }
 
+  const isBar = (kind) => kind === "bars" || kind === "stacked";
+  /** What stands over names lies on its side, where there is room for the names. */
+  const isLying = (series, kind) => kind !== "line" && series.x.some((x) => typeof x === "string");
+  const wrapped = (text) => escaped(String(text)).replace(/(.{12}\S*) /g, "$1<br>");
   const number = (value) => String(Number(value.toPrecision(4)));
   const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;");
   const redraw = () => figures.forEach((figure) => figure.redraw());

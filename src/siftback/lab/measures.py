@@ -75,6 +75,54 @@ def first_reaching(
     return None
 
 
+def crossing(
+    evaluations: Sequence[Evaluation], target_error: float, axis: Axis = "seconds"
+) -> float | None:
+    """What a run had spent when its error passed a target, between two evaluations.
+
+    The error is taken to fall on a straight line from the last evaluation above the target to the
+    first at or under it. Where that is the first of all, there is no line, and it is what had
+    been spent by then.
+
+    Args:
+        evaluations: The run's evaluations, in the order in which they were made.
+        target_error: Test error to reach, in percent.
+        axis: What is counted, as for `first_reaching`.
+
+    Returns:
+        The amount; None where no evaluation reached the target.
+
+    >>> from siftback.lab.records import Evaluation
+    >>> early = Evaluation(1, 500, 4, 2.0, 1500, train_loss=2.1, test_loss=2.0, test_error=40)
+    >>> later = Evaluation(2, 1000, 8, 4.0, 3000, train_loss=1.1, test_loss=1.2, test_error=10)
+    >>> crossing([early, later], 25), crossing([early, later], 50), crossing([early, later], 5)
+    (3.0, 2.0, None)
+    """
+    reached = reaching(evaluations, target_error)
+    if reached is None:
+        return None
+    before, after, share = reached
+    least, most = float(getattr(before, axis)), float(getattr(after, axis))
+    return least + share * (most - least)
+
+
+def reaching(
+    evaluations: Sequence[Evaluation], target_error: float
+) -> tuple[Evaluation, Evaluation, float] | None:
+    """Between which two evaluations a run's error passed a target, and where, as in `crossing`.
+
+    Returns:
+        The two, and the share of the way from the first to the second; None where the target was
+        never reached.
+    """
+    for number, after in enumerate(evaluations):
+        if after.test_error <= target_error:
+            before = evaluations[max(0, number - 1)]
+            fall = before.test_error - after.test_error
+            return before, after, (before.test_error - target_error) / fall if fall > 0 else 1.0
+    return None
+
+
 def ordered_labels(comparison: Comparison) -> list[str]:
     """The configurations as a reader wants them: Traditional, then each before its matched."""
     groups = comparison.by_label()
@@ -122,7 +170,7 @@ def speedups(
         return plain_needed / needed if needed and plain_needed else None
 
     def over_seeds(label: str, factor: float) -> float | None:
-        ratios = [ratio(*pair, factor) for pair in _pairs(comparison, label, TRADITIONAL)]
+        ratios = [ratio(*pair, factor) for pair in pairs(comparison, label, TRADITIONAL)]
         reached = [value for value in ratios if value is not None]
         return statistics.mean(reached) if reached and len(reached) == len(ratios) else None
 
@@ -144,8 +192,8 @@ def paired_difference(comparison: Comparison, label: str, baseline: str) -> Mean
         Mean and spread of ``label - baseline`` in percentage points over the seeds that both
         ran, negative where ``label`` is better; None where they share no seed.
     """
-    pairs = _pairs(comparison, label, baseline)
-    differences = [run.test_error_final - base.test_error_final for run, base in pairs]
+    both = pairs(comparison, label, baseline)
+    differences = [run.test_error_final - base.test_error_final for run, base in both]
     return mean_and_spread(differences) if differences else None
 
 
@@ -156,8 +204,8 @@ def mean_ratio(
     quantity: Literal["seconds_train", "cost_forward_units"],
 ) -> float | None:
     """One configuration's seconds or cost over another's, the mean over the seeds both ran."""
-    pairs = _pairs(comparison, label, baseline)
-    amounts = [(float(getattr(run, quantity)), getattr(base, quantity)) for run, base in pairs]
+    both = pairs(comparison, label, baseline)
+    amounts = [(float(getattr(run, quantity)), getattr(base, quantity)) for run, base in both]
     ratios = [amount / base for amount, base in amounts if base]
     return statistics.mean(ratios) if ratios else None
 
@@ -177,10 +225,16 @@ def same_budget(comparison: Comparison, label: str) -> str | None:
     return TRADITIONAL if cost is not None and abs(cost - 1) < 0.02 else None
 
 
-def _pairs(
+def pairs(
     comparison: Comparison, label: str, baseline: str
 ) -> list[tuple[RunSummary, RunSummary]]:
-    """The runs of one configuration, each beside the other's run of the same seed."""
+    """The runs of one configuration, each beside the other's run of the same seed.
+
+    Args:
+        comparison: The runs.
+        label: One configuration.
+        baseline: The other one.
+    """
     groups = comparison.by_label()
     bases = {run.seed: run for run in groups.get(baseline, [])}
     return [(run, bases[run.seed]) for run in groups.get(label, []) if run.seed in bases]

@@ -33,8 +33,8 @@ FORMATS = ("png", "svg")
 
 # Okabe and Ito's colours, told apart with any colour vision; black is kept for Traditional and
 # yellow, faint on white, comes last.
-_COLOURS = ("#E69F00", "#0072B2", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")
-_MARKERS = ("o", "s", "^", "D", "v")
+COLOURS = ("#E69F00", "#0072B2", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")
+MARKERS = ("o", "s", "^", "D", "v")
 
 _PANELS: tuple[tuple[Axis, str], ...] = (
     ("seconds", "training time (s, evaluation apart)"),
@@ -76,14 +76,14 @@ def styles(comparison: Comparison) -> dict[str, dict[str, Any]]:
     for label in ordered_labels(comparison):
         partner = looks.get(partner_label(groups[label][0]) or "")
         if label == TRADITIONAL:
-            looks[label] = {"color": "black", "marker": _MARKERS[0]}
+            looks[label] = {"color": "black", "marker": MARKERS[0]}
         elif partner:
             looks[label] = {"color": partner["color"], "marker": partner["marker"]}
         else:
-            turn, colour = divmod(used, len(_COLOURS))
+            turn, colour = divmod(used, len(COLOURS))
             looks[label] = {
-                "color": _COLOURS[colour],
-                "marker": _MARKERS[turn % len(_MARKERS)],
+                "color": COLOURS[colour],
+                "marker": MARKERS[turn % len(MARKERS)],
             }
             used += 1
         matched = groups[label][0].strategy == MATCHED
@@ -129,7 +129,7 @@ def _figure(comparison: Comparison) -> Figure:
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("test error (%)")
-    _percent_axis(panels[0], [one.test_error for seeds in curves.values() for one in chain(*seeds)])
+    percent_axis(panels[0], [one.test_error for seeds in curves.values() for one in chain(*seeds)])
     models, data = (
         listed(getattr(run, name) for run in comparison.runs) for name in ("model", "data")
     )
@@ -154,7 +154,7 @@ def _curve(
     panel.plot(*mean_curve(seeds, axis), label=label, linewidth=1.7, markevery=[-1], **look)
 
 
-def _percent_axis(panel: Axes, errors: list[float]) -> None:
+def percent_axis(panel: Axes, errors: list[float]) -> None:
     """Log scale, which shows 90 % and 5 % alike, under plain percentages."""
     if not errors or min(errors) <= 0:  # No logarithm: a perfect test stays in the picture.
         return

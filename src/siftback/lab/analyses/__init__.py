@@ -8,7 +8,17 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from siftback import ConfigError
-from siftback.lab.analyses import curves
+from siftback.lab.analyses import (
+    budget,
+    confidence,
+    curves,
+    diet,
+    gradients,
+    losses,
+    pareto,
+    phases,
+    speedups,
+)
 from siftback.lab.analyses.figure import (
     Analysis,
     Cell,
@@ -24,6 +34,7 @@ from siftback.lab.analyses.figure import (
     shown,
 )
 from siftback.lab.analyses.reading import UNREADABLE, read
+from siftback.lab.analyses.writing import as_csv, write
 from siftback.lab.records import Comparison
 
 __all__ = [
@@ -39,14 +50,43 @@ __all__ = [
     "Range",
     "Series",
     "analyse",
+    "as_csv",
     "plain",
     "read",
     "shown",
+    "write",
 ]
 
 ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
+    "table1": speedups.table_1,
+    "budget": budget.difference,
+    "fig1": phases.until_near,
+    "fig2": losses.extremes,
+    "fig3": losses.distribution,
+    "fig4": losses.chance_by_loss,
+    "fig5": gradients.gradient_similarity,
     "fig6": curves.error_over_steps,
     "fig7": curves.error_over_time,
+    "fig8": confidence.inverse_distribution,
+    "fig9": confidence.accuracy_by_confidence,
+    "fig10": phases.until_nearby,
+    "fig11": curves.staleness,
+    "fig12": curves.label_noise,
+    "fig13": curves.selectivity,
+    "fig14": pareto.trade_off,
+    "fig15": losses.chance_over_training,
+    "fig16": curves.architectures,
+    "fig17": curves.schedules,
+    "fig18": phases.passes,
+    "diet-a": diet.backprop_accuracy,
+    "diet-b": diet.pruning_accuracy,
+    "diet-c": diet.overlap_of_models,
+    "diet-d": diet.overlap_of_methods,
+    "diet-e": diet.lowest_scores,
+    "diet-f": diet.lowest_ranks,
+    "diet-table": diet.runtime,
+    "ideal": budget.measured_against_ideal,
+    "agreement": budget.agreement,
 }
 
 

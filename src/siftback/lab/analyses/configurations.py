@@ -22,7 +22,7 @@ AXES: dict[str, tuple[Axis, str]] = {
 ERROR = "test error (%)"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Configuration:
     """What the seeds of one configuration share.
 

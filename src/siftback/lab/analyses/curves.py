@@ -1,10 +1,10 @@
 """Error over training: figures 6, 7, 11, 12, 13, 16 and 17 of Jiang et al. 2019."""
 
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Sequence
 
 from siftback.lab.analyses.configurations import (
     AXES,
+    ERROR,
     Configuration,
     argument,
     configurations,
@@ -12,81 +12,220 @@ from siftback.lab.analyses.configurations import (
     titled,
     traditional,
 )
-from siftback.lab.analyses.figure import Figure, Missing, Panel
-from siftback.lab.measures import mean_ratio
+from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
+from siftback.lab.measures import TRADITIONAL
 from siftback.lab.records import Comparison
 from siftback.lab.table import listed
 
 PAPER = "Jiang et al. 2019"
 
-Titled = tuple[str, list[Configuration]]
+Titled = Sequence[tuple[str, Sequence[Configuration]]]
 
 
 def error_over_steps(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 6: test error over optimizer steps."""
-    title = "Test error over training iterations"
-    return _curves("fig6", title, "figure 6", comparisons, _any, "steps", "siftback compare")
+    name, title = "fig6", "Test error over training iterations"
+    found = _chosen(comparisons)
+    if not found:
+        return Missing(name, title, "No run has ended. Record some: siftback compare")
+    return _figure(name, title, "figure 6", found, "steps")
 
 
 def error_over_time(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 7: test error over seconds of training."""
-    title = "Test error over training time"
-    return _curves("fig7", title, "figure 7", comparisons, _any, "time", "siftback compare")
+    name, title = "fig7", "Test error over training time"
+    found = _chosen(comparisons)
+    if not found:
+        return Missing(name, title, "No run has ended. Record some: siftback compare")
+    return _figure(name, title, "figure 7", found, "time")
 
 
-def _any(found: list[Configuration]) -> list[Configuration]:
-    return found
+def staleness(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """Figure 11: Stale-SB at several intervals n of its selection passes; SB is n = 1."""
+    name, title = "fig11", "Stale losses: test error at several intervals of selection passes"
+    families = ("sb", "stale-sb")
+    found = _chosen(
+        comparisons,
+        lambda all_of: [one for one in all_of if one.family in families or one.label == TRADITIONAL]
+        if any(one.family == "stale-sb" for one in all_of)
+        else [],
+    )
+    if not found:
+        why = "No run of Stale-SB. Record some: siftback compare --strategies"
+        return Missing(name, title, f"{why} traditional,sb,stale-sb-2,stale-sb-3")
+    forwards = [_over_forwards(of, all_of) for of, all_of in found]
+    told = " ".join(_forwards_told(of, all_of) for of, all_of in found)
+    return _figure(name, title, "figure 11", found, "time", True, forwards, told)
 
 
-def _curves(
+def label_noise(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """Figure 12: SB and Traditional where a share of the training labels is wrong."""
+    name, title = "fig12", "Wrong labels: test error at several shares of them"
+    noisy = [one for one in comparisons if argument(one, "flip", 0.0)]
+    tasks = {_task(one) for one in noisy}
+    among = [one for one in comparisons if _task(one) in tasks]
+    among.sort(key=lambda one: (_task(one), float(argument(one, "flip", 0.0))))
+    found = _chosen(among, _unmatched)
+    if not found:
+        why = "No run with wrong labels. Record some: siftback compare --strategies traditional,sb"
+        return Missing(name, title, f"{why} --flip 0.1")
+    return _figure(name, title, "figure 12", found, "time")
+
+
+def selectivity(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """Figure 13: one strategy at several shares kept."""
+    name, title = "fig13", "Selectivity: test error at several shares kept"
+    found = _chosen(comparisons, _swept)
+    if not found:
+        why = "No strategy at several shares kept. Record one: siftback compare --strategies"
+        return Missing(name, title, f"{why} traditional,sb --keep 0.2,0.33,0.5,0.65")
+    told = " ".join(_swept_told(of, all_of) for of, all_of in found)
+    return _figure(name, title, "figure 13", found, "time", True, told=told)
+
+
+def architectures(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """Figure 16: several models on one data set."""
+    name, title = "fig16", "Architectures: test error of several models on one data set"
+    among = _several(comparisons, lambda one: _task(one)[0], lambda one: _task(one)[1])
+    found = _chosen(among, _unmatched)
+    if not found:
+        why = "No data set with runs of two models. Record them: siftback compare --model resnet18"
+        return Missing(name, title, f"{why}, and again with another model")
+    return _figure(name, title, "figure 16", found, "time")
+
+
+def schedules(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """Figure 17: one model on one data set under several schedules of the learning rate."""
+    name, title = "fig17", "Learning-rate schedules: test error under several of them"
+    among = _several(comparisons, _task, lambda one: str(argument(one, "rate")))
+    found = _chosen(among, _unmatched)
+    if not found:
+        why = "No runs that differ in their learning rates. Record them: siftback compare --rate"
+        return Missing(name, title, f"{why} step, and again with another schedule")
+    return _figure(name, title, "figure 17", found, "time")
+
+
+def _chosen(
+    comparisons: Iterable[Comparison],
+    choose: Callable[[list[Configuration]], list[Configuration]] = lambda found: found,
+) -> list[tuple[str, list[Configuration]]]:
+    """The configurations that are chosen of each comparison; those without any are left out."""
+    each = [(of, choose(configurations(one))) for of, one in titled(comparisons)]
+    return [(of, found) for of, found in each if found]
+
+
+def _unmatched(found: list[Configuration]) -> list[Configuration]:
+    return [one for one in found if one.label == TRADITIONAL or not one.plain]
+
+
+def _swept(found: list[Configuration]) -> list[Configuration]:
+    """Traditional, and the strategy that has the most shares kept, SB before others."""
+    shares: dict[str, int] = {}
+    for one in found:
+        if not one.plain:
+            shares[one.strategy] = shares.get(one.strategy, 0) + 1
+    if not shares or max(shares.values()) < 2:
+        return []
+    most = max(shares, key=lambda name: (shares[name] > 1 and name == "sb", shares[name]))
+    return [one for one in found if one.label == TRADITIONAL or one.strategy == most]
+
+
+def _task(comparison: Comparison) -> tuple[str, str]:
+    """Data and model."""
+    return listed(r.data for r in comparison.runs), listed(r.model for r in comparison.runs)
+
+
+def _several(
+    comparisons: Sequence[Comparison],
+    same: Callable[[Comparison], object],
+    differs: Callable[[Comparison], str],
+) -> list[Comparison]:
+    """The comparisons that have another one equal in one thing and different in another."""
+    kinds: dict[object, set[str]] = {}
+    held = [one for one in comparisons if one.runs]
+    for one in held:
+        kinds.setdefault(same(one), set()).add(differs(one))
+    return [one for one in held if len(kinds[same(one)]) > 1]
+
+
+def _figure(
     name: str,
     title: str,
     source: str,
-    comparisons: Sequence[Comparison],
-    choose: Callable[[list[Configuration]], list[Configuration]],
+    found: Titled,
     first: str,
-    command: str,
     by_label: bool = False,
-) -> Figure | Missing:
-    """A panel a comparison, of those of its configurations that are chosen.
+    more: Sequence[Panel] = (),
+    told: str = "",
+) -> Figure:
+    """A panel a comparison, in views over time, steps and cost.
 
     Args:
         name: Of the analysis.
         title: What it shows.
         source: The paper's figure.
-        comparisons: Where to look.
-        choose: Leaves the configurations to show; none leaves the comparison out.
+        found: What to show.
         first: The view that comes first.
-        command: What records what is shown.
         by_label: Whether each configuration has a colour of its own.
+        more: Further panels, the same in each view.
+        told: What is seen, in place of how the best configuration ends.
     """
-    chosen = [(of, choose(configurations(one))) for of, one in titled(comparisons)]
-    chosen = [(of, found) for of, found in chosen if found]
-    if not chosen:
-        return Missing(name, title, f"No run shows it. Record some: {command}")
     order = [first, *(view for view in AXES if view != first)]
     views = {
-        view: [curve_panel(of, found, view, by_label) for of, found in chosen] for view in order
+        view: [*(curve_panel(of, all_of, view, by_label) for of, all_of in found), *more]
+        for view in order
     }
-    sentence = " ".join(_sentence(of, found, first) for of, found in chosen)
+    sentence = told or " ".join(_best_told(of, all_of, first) for of, all_of in found)
     return Figure(name, title, sentence, f"{PAPER}, {source}", views)
 
 
-def _sentence(title: str, found: Sequence[Configuration], view: str) -> str:
+def _best_told(title: str, found: Sequence[Configuration], view: str) -> str:
     """How the best selective configuration ends, beside Traditional."""
-    selective = [one for one in found if not one.plain]
     plain = traditional(found)
-    best = min(selective or found, key=lambda one: one.final_error)
+    best = min(_selective(found) or found, key=lambda one: one.final_error)
     told = f"{title}: {best.label} ends at {best.final_error:.2f} %"
     if plain is None or best is plain:
         return told + "."
-    told += f", traditional at {plain.final_error:.2f} %"
-    axis, _ = AXES[view]
+    axis, unit = AXES[view][0], {"time": "seconds"}.get(view, view)
     spent, whole = (_spent(one, axis) for one in (best, plain))
-    unit = {"time": "seconds", "steps": "steps", "cost": "cost"}[view]
-    return f"{told}, with {spent / whole:.2f} of its {unit}." if whole else told + "."
+    share = f", with {spent / whole:.2f} of its {unit}" if whole else ""
+    return f"{told}, traditional at {plain.final_error:.2f} %{share}."
 
 
 def _spent(configuration: Configuration, axis: str) -> float:
-    ends = [float(getattr(curve[-1], axis)) for curve in configuration.curves if curve]
-    return sum(ends) / len(ends) if ends else 0.0
+    ends = [float(getattr(curve[-1], axis)) for curve in configuration.curves]
+    return sum(ends) / len(ends)
+
+
+def _selective(found: Iterable[Configuration]) -> list[Configuration]:
+    return [one for one in found if not one.plain]
+
+
+def _over_forwards(title: str, found: Sequence[Configuration]) -> Panel:
+    series = [
+        Series(
+            one.label,
+            [one.mean(lambda run: run.examples_forwarded)],
+            [one.final_error],
+            group=one.label,
+        )
+        for one in found
+    ]
+    return Panel(title, "examples forwarded in all of training", f"final {ERROR}", "points", series)
+
+
+def _forwards_told(title: str, found: Sequence[Configuration]) -> str:
+    told = [
+        f"{one.label} {one.mean(lambda run: run.examples_forwarded) / 1e6:.3g} M forwards and "
+        f"{one.final_error:.2f} %"
+        for one in found
+    ]
+    return f"{title}: {'; '.join(told)}."
+
+
+def _swept_told(title: str, found: Sequence[Configuration]) -> str:
+    shares = sorted(_selective(found), key=lambda one: one.runs[0].keep_asked)
+    told = [f"{one.runs[0].keep_asked:.2g} kept {one.final_error:.2f} %" for one in shares]
+    plain = traditional(found)
+    end = f"; traditional {plain.final_error:.2f} %" if plain else ""
+    return f"{title}, final error of {shares[0].strategy}: {', '.join(told)}{end}."

@@ -89,8 +89,8 @@ class Figure(_Named):
     """Panels side by side, in one or several views.
 
     Attributes:
-        views: Panels by what the x axis shows, the first view being the usual one: some of
-            "time", "steps" and "cost", or one view alone.
+        views: Panels by view, the first being the usual one: by what the x axis shows ("time",
+            "steps" and "cost"), by a share, or one view alone.
     """
 
     views: Mapping[str, Sequence[Panel]]

@@ -1,0 +1,188 @@
+"""Whether selection paid: our own analyses of cost, and of error at the same budget."""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from scipy.stats import t
+
+from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
+from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
+from siftback.lab.measures import pairs, same_budget
+from siftback.lab.records import Comparison, RunSummary
+
+OURS = "Siftback"
+CONFIDENCE = 0.95
+
+
+def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """The difference in final error from Traditional of the same budget, with its interval.
+
+    Seed by seed, in percentage points, negative where selection is better; the interval is
+    Student's t over the seeds, of 95 %, and one seed has none.
+    """
+    name, title = "budget", "Final error beside Traditional of the same budget"
+    panels, told = [], []
+    for heading, comparison in titled(comparisons):
+        series, sure = [], []
+        for one in configurations(comparison):
+            baseline = None if one.plain else same_budget(comparison, one.label)
+            if baseline is None:
+                continue
+            both = pairs(comparison, one.label, baseline)
+            differences = [run.test_error_final - base.test_error_final for run, base in both]
+            mean, low, high = interval(differences)
+            spread = ([low], [high]) if len(differences) > 1 else (None, None)
+            series.append(Series(one.label, [one.label], [mean], *spread, one.family))
+            if len(differences) > 1:
+                sure.append((one.label, mean, low, high, len(differences)))
+        if series:
+            label = "difference in final error (percentage points)"
+            panels.append(Panel(heading, "strategy", label, "points", series))
+            told.append(_told(heading, sure))
+    if not panels:
+        why = "No selective run beside Traditional of the same budget. Record one:"
+        return Missing(name, title, f"{why} siftback compare --budget 4 --seed 0,1,2")
+    return Figure(name, title, " ".join(told), OURS, {"strategy": panels})
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float, float]:
+    """The mean of some differences and the ends of its 95 % interval by Student's t.
+
+    ``mean ± t(0.975, n - 1) * s / sqrt(n)``, s being the sample standard deviation.
+
+    Args:
+        differences: One a seed; of a single one the ends are NaN.
+
+    >>> [round(end, 3) for end in interval([1.0, 2.0, 3.0])]
+    [2.0, -0.484, 4.484]
+    """
+    mean, count = statistics.mean(differences), len(differences)
+    if count < 2:
+        return mean, math.nan, math.nan
+    quantile = float(t.ppf((1 + CONFIDENCE) / 2, count - 1))
+    half = quantile * statistics.stdev(differences) / math.sqrt(count)
+    return mean, mean - half, mean + half
+
+
+def _told(heading: str, sure: Sequence[tuple[str, float, float, float, int]]) -> str:
+    if not sure:
+        return f"{heading}: one seed each, which has no interval."
+    paid = [of for of in sure if of[3] < 0]
+    lost = [of for of in sure if of[2] > 0]
+    label, mean, low, high, seeds = min(sure, key=lambda of: of[1])
+    return (
+        f"{heading}: of {len(sure)} strategies {len(paid)} are better than Traditional of the same "
+        f"budget and {len(lost)} worse, by an interval that leaves out 0; the best, {label}, is at "
+        f"{mean:+.2f} points ({low:+.2f} to {high:+.2f}, {seeds} seeds)."
+    )
+
+
+def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """Seconds of an epoch beside its cost in forwards and backwards, both over Traditional's.
+
+    Scores of the whole set before training are in neither. Means over the seeds, and where they
+    lie. Configurations that were measured on another machine than Traditional are left out.
+    """
+    name, title = "ideal", "An epoch's measured time beside its ideal cost"
+    panels, told = [], []
+    for heading, comparison in titled(comparisons):
+        found = configurations(comparison)
+        plain = traditional(found)
+        if plain is None:
+            continue
+        machine = comparison.machine(plain.label)
+        chosen = [
+            one
+            for one in found
+            if not one.plain and comparison.machine(one.label) == machine
+        ]
+        if not chosen:
+            continue
+        cost, seconds = plain.mean(_cost), plain.mean(_seconds)
+        ideal = Series(
+            "ideal", [o.label for o in chosen], [o.mean(_cost) / cost for o in chosen], group="ideal"
+        )
+        measured = _measured(chosen, seconds)
+        panels.append(
+            Panel(heading, "strategy", "share of Traditional's epoch", "bars", [ideal, measured])
+        )
+        over = {
+            one.label: share / best - 1
+            for one, share, best in zip(chosen, measured.y, ideal.y, strict=True)
+        }
+        least, most = min(over, key=over.__getitem__), max(over, key=over.__getitem__)
+        told.append(
+            f"{heading}: {least} takes {over[least]:+.0%} on its ideal time, {most} "
+            f"{over[most]:+.0%}."
+        )
+    if not panels:
+        why = "No selective run beside Traditional on one machine. Record one:"
+        return Missing(name, title, f"{why} siftback compare --strategies traditional,sb")
+    return Figure(name, title, " ".join(told), OURS, {"strategy": panels})
+
+
+def _measured(chosen: Sequence[Configuration], seconds: float) -> Series:
+    each = [[_seconds(run) / seconds for run in one.runs] for one in chosen]
+    several = any(len(seeds) > 1 for seeds in each)
+    return Series(
+        "measured",
+        [one.label for one in chosen],
+        [statistics.mean(seeds) for seeds in each],
+        [min(seeds) for seeds in each] if several else None,
+        [max(seeds) for seeds in each] if several else None,
+        group="measured",
+    )
+
+
+def _cost(run: RunSummary) -> float:
+    return (run.cost_forward_units - run.cost_scoring) / run.epochs
+
+
+def _seconds(run: RunSummary) -> float:
+    return (run.seconds_train - run.seconds_scoring) / run.epochs
+
+
+def agreement(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """How cheap scores agree with exact ones over training, by Spearman's rank correlation."""
+    name, title = "agreement", "Agreement of cheap scores with the losses of a fresh forward"
+    panels, told = [], []
+    for heading, comparison in titled(comparisons):
+        series = [line for one in configurations(comparison) if (line := _agreed(one))]
+        if not series:
+            continue
+        panels.append(Panel(heading, "epoch", "rank correlation", "line", series))
+        means = {line.label: statistics.mean(line.y) for line in series}
+        least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+        told.append(
+            f"{heading}: over training, {most} agrees most ({means[most]:.2f} in the mean) and "
+            f"{least} least ({means[least]:.2f})."
+            if len(means) > 1
+            else f"{heading}: over training, {most} agrees by {means[most]:.2f} in the mean."
+        )
+    if not panels:
+        why = "No run has scores that are not those of a fresh forward. Record some:"
+        return Missing(
+            name, title, f"{why} siftback compare --strategies traditional,stale-sb,sb-memory"
+        )
+    return Figure(name, title, " ".join(told), OURS, {"epoch": panels})
+
+
+def _agreed(one: Configuration) -> Series | None:
+    together = zip(*one.curves, strict=False)
+    known = [
+        (statistics.mean(e.epoch for e in each), [e.agreement for e in each if e.agreement is not None])
+        for each in together
+    ]
+    known = [(epoch, seeds) for epoch, seeds in known if seeds]
+    if not known:
+        return None
+    several = len(one.runs) > 1
+    return Series(
+        one.label,
+        [epoch for epoch, _ in known],
+        [statistics.mean(seeds) for _, seeds in known],
+        [min(seeds) for _, seeds in known] if several else None,
+        [max(seeds) for _, seeds in known] if several else None,
+        one.label,
+    )

@@ -1,0 +1,248 @@
+"""Figures and galleries as pictures, one style for all: SVG and PNG."""
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from siftback.lab.analyses.figure import Figure, Gallery, Panel, Series
+from siftback.lab.analyses.palette import colours
+from siftback.lab.plots import FORMATS, MARKERS, percent_axis
+
+COLUMNS = 3  # panels beside each other
+PANEL = (4.6, 3.4)  # inches
+DASHES: Sequence[Any] = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
+PICTURES = 10  # beside each other
+
+
+def draw(figure: Figure | Gallery, folder: Path) -> list[Path]:
+    """Draws SVG and PNG, of a figure with several views one each.
+
+    Drawn again from the same data, the SVG has the same bytes.
+
+    Args:
+        figure: What to draw.
+        folder: Where the pictures go; made where it is missing.
+
+    Returns:
+        Their paths: ``fig6.png`` and ``fig6.svg`` of the first view, ``fig6-time.png`` and so on
+        of the others.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(figure, Gallery):
+        return _save(_gallery(figure), folder / figure.name)
+    paths: list[Path] = []
+    for place, (view, panels) in enumerate(figure.views.items()):
+        stem = figure.name if place == 0 else f"{figure.name}-{_file_name(view)}"
+        paths += _save(_panels(figure.title, panels), folder / stem)
+    return paths
+
+
+def _file_name(view: str) -> str:
+    """A view's name as part of a file's.
+
+    >>> _file_name("10% of the batch")
+    '10-of-the-batch'
+    """
+    kept = "".join(letter if letter.isalnum() else " " for letter in view.lower())
+    return "-".join(kept.split())
+
+
+def _save(canvas: Canvas, stem: Path) -> list[Path]:
+    paths = [stem.with_name(f"{stem.name}.{ending}") for ending in FORMATS]
+    with matplotlib.rc_context({"svg.hashsalt": "siftback"}):
+        for path in paths:
+            dated: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
+            canvas.savefig(path, dpi=110, metadata=dated)
+    return paths
+
+
+def _panels(title: str, panels: Sequence[Panel]) -> Canvas:
+    columns = min(COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    looks = _looks(panels)
+    legend = math.ceil(len(looks) / (2 * columns))
+    height = sum(_height(panels[row * columns : (row + 1) * columns]) for row in range(rows))
+    canvas = Canvas(
+        figsize=(columns * PANEL[0] + 0.6, height + 0.26 * legend + 0.6), layout="constrained"
+    )
+    canvas.subplots(rows, columns)
+    for axes, panel in zip(canvas.axes, panels, strict=False):
+        _draw(axes, panel, looks)
+    for axes in canvas.axes[len(panels) :]:
+        axes.set_visible(False)
+    handles = {
+        label: handle
+        for axes in canvas.axes
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    canvas.suptitle(title, fontweight="bold")
+    if len(handles) > 1:
+        canvas.legend(
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            ncols=2 * columns,
+            frameon=False,
+            fontsize="small",
+        )
+    return canvas
+
+
+def _height(panels: Sequence[Panel]) -> float:
+    """Of a row of panels, in inches: bars lie, and many of them take their room."""
+    bars = [len(_names(panel)) * _bars_of(panel) for panel in panels]
+    return max(PANEL[1], 0.24 * max(bars) + 1.0)
+
+
+def _bars_of(panel: Panel) -> int:
+    return len(panel.series) if panel.kind == "bars" else 1
+
+
+def _names(panel: Panel) -> list[str]:
+    """The names that a panel's series stand at, in order; none where they are numbers."""
+    return list(dict.fromkeys(x for one in panel.series for x in one.x if isinstance(x, str)))
+
+
+def _looks(panels: Iterable[Panel]) -> dict[str, dict[str, Any]]:
+    """Colour by group; marker and dashes by place among the series of a group."""
+    found: dict[str, dict[str, Any]] = {}
+    series = {one.label: one for panel in panels for one in panel.series}
+    by_group = colours(one.group or one.label for one in series.values())
+    places = {group: cycle(zip(MARKERS, cycle(DASHES), strict=False)) for group in by_group}
+    for label, one in series.items():
+        group = one.group or label
+        marker, dash = next(places[group])
+        found[label] = {"color": by_group[group], "marker": marker, "linestyle": dash}
+    return found
+
+
+def _draw(axes: Axes, panel: Panel, looks: dict[str, dict[str, Any]]) -> None:
+    names = _names(panel)
+    if panel.kind in ("bars", "stacked"):
+        _bars(axes, panel, names, looks)
+    else:
+        for one in panel.series:
+            _marks(axes, one, panel.kind, names, looks[one.label])
+    if names:  # they are read more easily from the left
+        axes.set_yticks(range(len(names)), names, fontsize="small")
+        axes.invert_yaxis()
+        axes.set_xlabel(panel.y_label)
+        axes.grid(axis="x", color="0.9", linewidth=0.8)
+        if panel.kind == "points":
+            axes.axvline(0, color="0.4", linewidth=0.8)
+    else:
+        _scales(axes, panel)
+        axes.set_xlabel(panel.x_label)
+        axes.set_ylabel(panel.y_label)
+        axes.grid(color="0.9", linewidth=0.8)
+    axes.set_title(panel.title, fontsize="medium", wrap=True)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _scales(axes: Axes, panel: Panel) -> None:
+    if panel.log_x:
+        axes.set_xscale("log")
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    largest = max((abs(x) for one in panel.series for x in one.x if not isinstance(x, str)), default=0)
+    if largest >= 10_000:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
+    if panel.log_y:
+        percent_axis(axes, [y for one in panel.series for y in one.y if not math.isnan(y)])
+
+
+def _marks(
+    axes: Axes, one: Series, kind: str, names: list[str], look: dict[str, Any]
+) -> None:
+    y = np.asarray(one.y, float)
+    alpha = 0.35 if one.faint else 1.0
+    if names:
+        places = [names.index(str(x)) for x in one.x]
+        spread = None
+        if one.low is not None and one.high is not None:
+            spread = np.abs(np.stack([y - np.asarray(one.low), np.asarray(one.high) - y]))
+        axes.errorbar(
+            y, places, xerr=spread, fmt=look["marker"], color=look["color"], capsize=3, alpha=alpha
+        )
+        return
+    x = np.asarray(one.x, float)
+    if kind == "points":
+        axes.scatter(
+            x, y, s=18, color=look["color"], marker=look["marker"], alpha=alpha, label=one.label
+        )
+        return
+    if one.low is not None and one.high is not None:
+        axes.fill_between(x, one.low, one.high, color=look["color"], alpha=0.15, linewidth=0)
+    short = len(x) <= 15  # markers on longer lines are one thick line
+    axes.plot(
+        x,
+        y,
+        label=one.label,
+        linewidth=1.6,
+        markersize=3.5,
+        alpha=alpha,
+        **look | ({} if short else {"marker": None}),
+    )
+
+
+def _bars(
+    axes: Axes, panel: Panel, names: list[str], looks: dict[str, dict[str, Any]]
+) -> None:
+    stacked = panel.kind == "stacked"
+    width = 0.8 if stacked else 0.8 / len(panel.series)
+    start = np.zeros(len(names))
+    for number, one in enumerate(panel.series):
+        places = np.array([names.index(str(x)) for x in one.x])
+        y = np.nan_to_num(np.asarray(one.y, float))
+        if stacked:
+            left, positions = start[places], places.astype(float)
+            start[places] += y
+        else:
+            left, positions = np.zeros(len(y)), places + (number + 0.5) * width - 0.4
+        spread = None
+        if one.low is not None and one.high is not None and not stacked:
+            spread = np.abs(np.stack([y - np.asarray(one.low), np.asarray(one.high) - y]))
+        axes.barh(
+            positions,
+            y,
+            0.92 * width,
+            left,
+            xerr=spread,
+            label=one.label,
+            color=looks[one.label]["color"],
+            error_kw={"elinewidth": 0.8, "capsize": 2},
+        )
+
+
+def _gallery(gallery: Gallery) -> Canvas:
+    rows: dict[str, list[Any]] = {}
+    for picture in gallery.pictures:
+        rows.setdefault(picture.row, []).append(picture)
+    lines = [
+        (heading if start == 0 else "", pictures[start : start + PICTURES])
+        for heading, pictures in rows.items()
+        for start in range(0, len(pictures), PICTURES)
+    ]
+    canvas = Canvas(figsize=(PICTURES * 0.95 + 0.4, len(lines) * 1.55 + 0.6), layout="constrained")
+    canvas.suptitle(gallery.title, fontweight="bold")
+    parts = canvas.subfigures(len(lines), 1, squeeze=False)[:, 0]
+    for part, (heading, pictures) in zip(parts, lines, strict=True):
+        if heading:
+            part.suptitle(heading, fontsize="small")
+        each = part.subplots(1, PICTURES, squeeze=False)[0]
+        for axes in each:
+            axes.set_axis_off()
+        for axes, picture in zip(each, pictures, strict=False):
+            image = picture.image[..., 0] if picture.image.shape[2] == 1 else picture.image
+            axes.imshow(image, cmap="gray", vmin=0, vmax=255)
+            axes.set_title(f"{picture.label}\n{picture.caption}", fontsize=6)
+    return canvas

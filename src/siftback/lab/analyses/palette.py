@@ -1,0 +1,30 @@
+"""Colours of the groups of a figure: the same strategy has the same one in all of them."""
+
+from collections.abc import Iterable
+
+from siftback.lab.measures import MATCHED, TRADITIONAL
+from siftback.lab.plots import COLOURS
+
+# Those that are compared most keep theirs; others take what is left.
+_KEPT = dict(
+    zip(
+        ("sb", "stale-sb", "sb-single-pass", "sb-memory", "random", "kath18"),
+        COLOURS,
+        strict=False,
+    )
+)
+_PLAIN = {TRADITIONAL: "#000000", MATCHED: "#7F7F7F"}
+
+
+def colours(groups: Iterable[str]) -> dict[str, str]:
+    """A colour for each group, told apart with any colour vision, as long as there are some.
+
+    >>> colours(["traditional", "sb", "seta"])
+    {'traditional': '#000000', 'sb': '#E69F00', 'seta': '#0072B2'}
+    """
+    named = list(dict.fromkeys(groups))
+    found = {name: (_PLAIN | _KEPT)[name] for name in named if name in _PLAIN | _KEPT}
+    free = [colour for colour in COLOURS if colour not in found.values()] or list(COLOURS)
+    others = [name for name in named if name not in found]
+    found |= {name: free[place % len(free)] for place, name in enumerate(others)}
+    return {name: found[name] for name in named}

@@ -1,0 +1,48 @@
+"""Images of training examples, as a comparison had them."""
+
+from collections.abc import Iterable, Sequence
+
+from siftback import ConfigError
+from siftback.lab.analyses.configurations import argument
+from siftback.lab.analyses.figure import Picture
+from siftback.lab.data import ImageData, load
+from siftback.lab.records import Comparison
+
+
+def training_set(comparison: Comparison) -> ImageData:
+    """The training examples that a comparison's indices count.
+
+    Raises:
+        ConfigError: Where they cannot be had here.
+    """
+    if argument(comparison, "subset"):
+        raise ConfigError(
+            f"{comparison.folder.name} trained on a subset whose file is not part of its records"
+        )
+    return load(
+        str(argument(comparison, "data")),
+        argument(comparison, "train_limit"),
+        argument(comparison, "validation"),
+        float(argument(comparison, "flip", 0.0)),
+    )
+
+
+def pictures(
+    data: ImageData, indices: Sequence[int], captions: Iterable[str], row: str
+) -> list[Picture]:
+    """Pictures of some training examples; of a wrong label the caption tells the true one.
+
+    Args:
+        data: Whose.
+        indices: Their indices.
+        captions: What is told of each.
+        row: The heading they stand under.
+    """
+    made = []
+    for index, caption in zip(indices, captions, strict=True):
+        label = int(data.train_labels[index])
+        true = label if data.true_labels is None else int(data.true_labels[index])
+        wrong = f", truly {true}" if true != label else ""
+        image = data.train_images[index].permute(1, 2, 0).contiguous().numpy()
+        made.append(Picture(image, str(label), f"{caption}{wrong}", row))
+    return made

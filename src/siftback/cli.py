@@ -23,6 +23,7 @@ from siftback.lab.plots import draw
 from siftback.lab.probing import measure, report
 from siftback.lab.progress import Terminal
 from siftback.lab.records import SUMMARY, Comparison
+from siftback.lab.report.page import write_report
 from siftback.lab.results_page import write_page
 from siftback.lab.settings import Settings
 from siftback.lab.strategies import STRATEGIES
@@ -320,6 +321,18 @@ def results_command(
     """Build the page of results from recorded comparisons."""
     write_page(folder, out)
     typer.echo(out)
+
+
+@app.command("report")
+def report_command(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of recorded comparisons.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("report"),
+) -> None:
+    """Make one page for a reader, index.html, of recorded comparisons; each figure beside it."""
+    page, problems = write_report(runs, out)
+    for problem in problems:
+        typer.echo(problem, err=True)
+    typer.echo(page)
 
 
 @app.callback(invoke_without_command=True)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from siftback import ConfigError
+from siftback.lab.observe import damage as observed_damage
+from siftback.lab.observe import files as observed_files
 from siftback.lab.records import (
     RECORDS,
     SUMMARY,
@@ -75,6 +77,11 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
             problems.append(f"{folder.name}/{run.record} {told}, and left out")
         else:
             kept.append(run)
+            problems += [
+                f"{path.relative_to(folder.parent)} is damaged, and left out ({told})"
+                for path in observed_files(folder, run.record)
+                if (told := observed_damage(path))
+            ]
     listed = {entry.get("record") for entry in entries if isinstance(entry, dict)}
     problems += [
         f"{folder.name}/{RECORDS}/{record.name} {_why_unlisted(record)}, and left out"

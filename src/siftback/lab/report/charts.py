@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from siftback.lab.analyses.figure import Figure, Panel, Series
@@ -37,14 +37,16 @@ class Look(NamedTuple):
 Looks = dict[tuple[str, str], Look]
 
 
-def looks(figures: Iterable[Figure]) -> Looks:
-    """A look for every group and label, the same in all the figures.
+def looks(named: Iterable[tuple[str, str]]) -> Looks:
+    """A look for each pair of group and label.
 
     The group gives the colour; what shares a colour differs in line, marker and pattern.
+
+    >>> drawn = looks([("traditional", "traditional"), ("sb", "sb 0.33"), ("sb", "sb 0.5")])
+    >>> [(look.colour, look.dash, look.marker) for look in drawn.values()]  # doctest: +ELLIPSIS
+    [('ink', 'solid', 'circle'), ('#E69F00', 'solid', 'circle'), ('#E69F00', 'dash', 'square')]
     """
-    named = dict.fromkeys(
-        (series.group, series.label) for figure in figures for series in _series(figure)
-    )
+    named = list(dict.fromkeys(named))
     shade = colours(group for group, _ in named)
     used: dict[str, int] = defaultdict(int)
     found: Looks = {}
@@ -60,29 +62,38 @@ def looks(figures: Iterable[Figure]) -> Looks:
     return found
 
 
-def groups(figures: Iterable[Figure]) -> list[str]:
-    """The groups of the figures, in the order in which they appear."""
-    return list(dict.fromkeys(series.group for figure in figures for series in _series(figure)))
+def pairs_of(figure: Figure) -> list[tuple[str, str]]:
+    """The groups and labels of a figure's series, in order."""
+    return list(dict.fromkeys((_group(series), series.label) for series in _series(figure)))
 
 
-def chart_data(figure: Figure, drawn: Looks) -> str:
-    """A figure's views as JSON that may stand within a script element."""
+def chart_data(figure: Figure, shared: Looks, strategy_of: Mapping[str, str]) -> str:
+    """A figure's views as JSON that may stand within a script element.
+
+    Args:
+        figure: What to draw.
+        shared: The looks of what the figures of a page have in common.
+        strategy_of: The strategy of a group or a label, as one hides it in all figures.
+    """
+    drawn = looks(pair for pair in pairs_of(figure) if pair not in shared) | shared
     views = {
-        view: [_panel(panel, drawn) for panel in panels] for view, panels in figure.views.items()
+        view: [_panel(panel, drawn, strategy_of) for panel in panels]
+        for view, panels in figure.views.items()
     }
     text = json.dumps(views, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     return text.replace("<", "\\u003c")
 
 
-def _panels(figure: Figure) -> Iterable[Panel]:
-    return (panel for panels in figure.views.values() for panel in panels)
-
-
 def _series(figure: Figure) -> Iterable[Series]:
-    return (series for panel in _panels(figure) for series in panel.series)
+    panels = (panel for panels in figure.views.values() for panel in panels)
+    return (series for panel in panels for series in panel.series)
 
 
-def _panel(panel: Panel, drawn: Looks) -> dict[str, Any]:
+def _group(series: Series) -> str:
+    return series.group or series.label
+
+
+def _panel(panel: Panel, drawn: Looks, strategy_of: Mapping[str, str]) -> dict[str, Any]:
     return {
         "title": panel.title,
         "x_label": panel.x_label,
@@ -93,14 +104,14 @@ def _panel(panel: Panel, drawn: Looks) -> dict[str, Any]:
         "series": [
             {
                 "label": series.label,
-                "group": series.group,
+                "strategy": strategy_of.get(_group(series), strategy_of.get(series.label)),
                 "x": _numbers(series.x),
                 "y": _numbers(series.y),
                 "low": None if series.low is None else _numbers(series.low),
                 "high": None if series.high is None else _numbers(series.high),
                 "faint": series.faint,
             }
-            | drawn[series.group, series.label]._asdict()
+            | drawn[_group(series), series.label]._asdict()
             for series in panel.series
         ],
     }

@@ -16,7 +16,7 @@ from PIL import Image
 from siftback.lab.records import Comparison
 
 # Above this many bytes a browser may refuse to save what a page carries.
-EMBEDDED_MOST = 1_500_000
+CARRIED_MOST = 1_500_000
 _THUMBNAIL = 96  # pixels, the longer side
 
 

@@ -1,7 +1,7 @@
 """The report: an HTML page that needs no other file, and each figure beside it."""
 # ruff: noqa: RUF001 - – is meant.
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,14 @@ from typing import Any
 from markupsafe import Markup
 
 from siftback import __version__
-from siftback.lab.analyses import analyse, read
+from siftback.lab.analyses import analyse, as_csv, read, write
 from siftback.lab.analyses.configurations import AXES, configurations
 from siftback.lab.analyses.figure import Analysis, Figure, Gallery, Grid, Missing, shown
 from siftback.lab.measures import MeanAndSpread, ordered_labels
 from siftback.lab.records import SUMMARY, Comparison
-from siftback.lab.report.charts import chart_data, groups, looks
+from siftback.lab.report.charts import chart_data, looks, pairs_of
 from siftback.lab.report.embedding import (
-    EMBEDDED_MOST,
+    CARRIED_MOST,
     data_link,
     evaluations_csv,
     picture_link,
@@ -54,24 +54,48 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
         ConfigError: Where a folder does not exist, or none holds a comparison.
     """
     comparisons, problems = read(folders)
-    for folder in (out / FIGURES, out / DATA):
-        folder.mkdir(parents=True, exist_ok=True)
-    page = template()
-    page.filters |= {"points": _points, "interval": _interval, "ratio": _ratio}
     analyses = list(analyse(comparisons).values())
-    told = _told(comparisons, out) | _analysed(analyses, comparisons, out)
-    html = page.get_template("page.html.j2").render(told | {"damaged": problems})
-    (out / PAGE).write_text(html, encoding="utf-8")
-    return out / PAGE, problems
+    files = {
+        analysis.name: [f"{FIGURES}/{path.name}" for path in write(analysis, out / FIGURES)]
+        for analysis in analyses
+    }
+    (out / DATA).mkdir(parents=True, exist_ok=True)
+    for name, comparison in named(comparisons):
+        for file, content in _raw(name, comparison).items():
+            (out / file).write_bytes(content)
+    page = out / PAGE
+    page.write_text(rendered(comparisons, problems, analyses, files), encoding="utf-8")
+    return page, problems
 
 
-def _told(comparisons: Sequence[Comparison], out: Path) -> dict[str, Any]:
+def rendered(
+    comparisons: Sequence[Comparison],
+    problems: Sequence[str],
+    analyses: Sequence[Analysis],
+    files: Mapping[str, Sequence[str]],
+) -> str:
+    """The page.
+
+    Args:
+        comparisons: What it tells of.
+        problems: What it goes without, a line each.
+        analyses: What it shows.
+        files: By an analysis' name, the files beside the page that show it too.
+    """
+    environment = template()
+    environment.filters |= {"points": _points, "interval": _interval, "ratio": _ratio}
+    told = _told(comparisons) | _analysed(analyses, comparisons, files)
+    page = environment.get_template("page.html.j2")
+    return page.render(told | {"damaged": problems})
+
+
+def _told(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """What the page says of the comparisons themselves."""
     judged = verdicts(comparisons)
-    each = [_comparison(name, comparison, out) for name, comparison in named(comparisons)]
+    each = [_comparison(name, comparison) for name, comparison in named(comparisons)]
     return {
         "version": __version__,
-        "title": "Did selection pay?",
+        "title": _title(comparisons),
         "subtitle": _subtitle(comparisons),
         "style": script(__package__, "template", "style.css"),
         "theme": script(__package__, "template", "theme.js"),
@@ -87,40 +111,60 @@ def _told(comparisons: Sequence[Comparison], out: Path) -> dict[str, Any]:
 
 
 def _analysed(
-    analyses: Sequence[Analysis], comparisons: Sequence[Comparison], out: Path
+    analyses: Sequence[Analysis],
+    comparisons: Sequence[Comparison],
+    files: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
     """What the page shows of the analyses."""
     figures = [one for one in analyses if isinstance(one, Figure)]
-    drawn = looks(figures)
-    families = {one.family for comparison in comparisons for one in configurations(comparison)}
+    strategy_of = _strategies(comparisons)
+    pairs = [pair for figure in figures for pair in pairs_of(figure)]
+    shared = looks(pair for pair in pairs if pair[0] in strategy_of)
     return {
-        "grids": [_grid(one, out) for one in analyses if isinstance(one, Grid)],
+        "grids": [_grid(one, files) for one in analyses if isinstance(one, Grid)],
         "figures": [
-            _head(one, out)
+            _head(one, files)
             | {
                 "views": list(one.views),
                 "choice": "x axis" if set(one.views) <= set(AXES) else "View",
-                "data": Markup(chart_data(one, drawn)),
+                "data": Markup(chart_data(one, shared, strategy_of)),  # noqa: S704
             }
             for one in figures
         ],
-        "galleries": [_gallery(one, out) for one in analyses if isinstance(one, Gallery)],
+        "galleries": [_gallery(one, files) for one in analyses if isinstance(one, Gallery)],
         "missing": [one for one in analyses if isinstance(one, Missing)],
-        "strategies": [group for group in groups(figures) if group in families],
+        "strategies": list(dict.fromkeys(strategy_of.values())),
     }
 
 
-def _head(analysis: Figure | Grid | Gallery, out: Path) -> dict[str, Any]:
-    ...
+def _strategies(comparisons: Sequence[Comparison]) -> dict[str, str]:
+    """The strategy, whatever its interval, of each strategy's name and each configuration's."""
+    found = [one for comparison in comparisons for one in configurations(comparison)]
+    return {one.family: one.family for one in found} | {one.label: one.family for one in found}
 
 
-def _grid(grid: Grid, out: Path) -> dict[str, Any]:
+def _head(
+    analysis: Figure | Grid | Gallery, files: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """What is said of every analysis."""
+    return {
+        "name": analysis.name,
+        "title": analysis.title,
+        "sentence": analysis.sentence,
+        "source": analysis.source,
+        "alt": analysis.alt,
+        "csv": _carried(as_csv(analysis).encode(), f"{FIGURES}/{analysis.name}.csv"),
+        "files": [file for file in files.get(analysis.name, []) if not file.endswith(".csv")],
+    }
+
+
+def _grid(grid: Grid, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     cells = [[shown(cell) for cell in row] for row in grid.rows]
-    return _head(grid, out) | {"columns": grid.columns, "rows": cells}
+    return _head(grid, files) | {"columns": grid.columns, "rows": cells}
 
 
-def _gallery(gallery: Gallery, out: Path) -> dict[str, Any]:
-    return _head(gallery, out) | {
+def _gallery(gallery: Gallery, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    return _head(gallery, files) | {
         "rows": [
             {
                 "title": row,
@@ -139,14 +183,17 @@ def _gallery(gallery: Gallery, out: Path) -> dict[str, Any]:
     }
 
 
-def _comparison(name: str, comparison: Comparison, out: Path) -> dict[str, Any]:
+def _comparison(name: str, comparison: Comparison) -> dict[str, Any]:
     seeds = sorted({run.seed for run in comparison.runs})
     return {
         "name": name,
         "setup": setup(comparison) if comparison.runs else "no finished run",
         "extent": f"{counted(len(comparison.runs), 'run')}, seeds {listed(seeds)}",
         "facts": list(_facts(comparison)),
-        "raw": _raw(name, comparison, out),
+        "raw": [
+            {"name": Path(file).name, "href": _carried(content, file)}
+            for file, content in _raw(name, comparison).items()
+        ],
         "table": _filled(f"{name}: every configuration", rows(comparison)),
         "caption": caption(comparison) or "",
         "phases": _filled(f"{name}: seconds by phase", phase_rows(comparison)),
@@ -175,23 +222,24 @@ def _facts(comparison: Comparison) -> Iterable[tuple[str, str]]:
         yield "several machines, whose seconds do not compare", where
 
 
-def _raw(name: str, comparison: Comparison, out: Path) -> list[dict[str, str]]:
-    """The raw numbers of a comparison, as files to download from the page."""
-    stem = name.replace("/", "-")
-    files = {
+def _raw(name: str, comparison: Comparison) -> dict[str, bytes]:
+    """The raw numbers of a comparison, by their place beside the page."""
+    stem = f"{DATA}/{name.replace('/', '-')}"
+    return {
         f"{stem}-{SUMMARY}": (comparison.folder / SUMMARY).read_bytes(),
         f"{stem}-evaluations.csv": evaluations_csv(comparison).encode(),
     }
-    return [_download(out, DATA, file, content) for file, content in files.items()]
 
 
-def _download(out: Path, folder: str, name: str, content: bytes) -> dict[str, str]:
-    """Writes a file beside the page, and has the page carry it where it is not too large."""
-    (out / folder / name).write_bytes(content)
+def _carried(content: bytes, path: str) -> str:
+    """The address of a file's content: the page carries it, where it is not too large."""
     kinds = {".csv": "text/csv", ".json": "application/json"}
-    embedded = len(content) <= EMBEDDED_MOST
-    href = data_link(content, kinds[Path(name).suffix]) if embedded else f"{folder}/{name}"
-    return {"name": name, "href": href}
+    return data_link(content, kinds[Path(path).suffix]) if len(content) <= CARRIED_MOST else path
+
+
+def _title(comparisons: Sequence[Comparison]) -> str:
+    data = listed(run.data for comparison in comparisons for run in comparison.runs)
+    return f"Selective training on {data}" if data else "Selective training"
 
 
 def _subtitle(comparisons: Sequence[Comparison]) -> str:

@@ -144,7 +144,7 @@ def headline(found: Sequence[Verdict]) -> str:
     }
     paid, decided = by_outcome["paid"], [one for one in found if one.outcome != "undecided"]
     parts = [
-        f"{len(paid)} of {counted(len(found), 'selective run')} paid at the same budget",
+        f"{len(paid)} of {counted(len(found), 'selective configuration')} paid at the same budget",
         f"{len(by_outcome['level'])} made no difference within the seeds' spread",
         f"{len(by_outcome['lost'])} did worse",
         f"{len(by_outcome['undecided'])} are undecided",

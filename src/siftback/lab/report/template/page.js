@@ -16,7 +16,7 @@
     let view = Object.keys(views)[0];
     let drawn = false;
 
-    const hidden = (series) => hiddenLabels.has(series.label) || hiddenStrategies.has(series.group);
+    const hidden = (series) => hiddenLabels.has(series.label) || hiddenStrategies.has(series.strategy);
 
     this.draw = () => {
       drawn = true;
@@ -68,8 +68,10 @@
           if (!named.has(series.label)) named.set(series.label, [series, panel.kind]);
         }
       }
+      // Where the axis names each, a legend would say it twice.
+      const onAxis = [...named.values()].every(([{ x, label }]) => x.length === 1 && x[0] === label);
       legend.replaceChildren(
-        ...[...named.values()].map(([series, kind]) => {
+        ...(onAxis ? [] : [...named.values()]).map(([series, kind]) => {
           const entry = document.createElement("li");
           const button = document.createElement("button");
           button.type = "button";

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siftback import ConfigError
+from siftback.lab.analyses.budget import OURS
 from siftback.lab.analyses.diet import uses
 from siftback.lab.analyses.figure import Gallery, Missing, Picture
 from siftback.lab.analyses.observed import Watched, command, watched
@@ -13,18 +14,17 @@ from siftback.lab.analyses.pictures import pictures, training_set
 from siftback.lab.observe import Look
 from siftback.lab.records import Comparison
 
-NAME = "choices"
-TITLE = "The examples kept most, dropped most, and suspect"
 SHOWN = 12
 
 
-def choices(comparisons: Sequence[Comparison]) -> Gallery | Missing:
-    """The training examples that the first selective configuration of each comparison chose.
+def chosen(comparisons: Sequence[Comparison]) -> Gallery | Missing:
+    """The examples that the first selective configuration of each comparison kept and dropped.
 
     Kept most and dropped most go by how often they were trained on, over all seeds; equal numbers
     by the loss at the last evaluation, the mean over the seeds. Suspect are those that were never
     learnt: of the highest `persistent_losses`.
     """
+    name, title = "choices", "The examples kept most, dropped most, and suspect"
     shown: list[Picture] = []
     told: list[str] = []
     why = f"No losses were observed of a selective run. {command('losses')}"
@@ -40,8 +40,8 @@ def choices(comparisons: Sequence[Comparison]) -> Gallery | Missing:
         shown += made
         told.append(sentence)
     if not shown:
-        return Missing(NAME, TITLE, why)
-    return Gallery(NAME, TITLE, " ".join(told), "Siftback", shown)
+        return Missing(name, title, why)
+    return Gallery(name, title, " ".join(told), OURS, shown)
 
 
 def persistent_losses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray[np.float64]:

@@ -1,5 +1,6 @@
 """Whether selection paid, in words: every number from the runs."""
 
+import json
 import math
 import random
 import statistics
@@ -68,8 +69,9 @@ def test_one_seed_and_no_baseline_are_undecided(comparison, add_run):
 
 def test_seconds_of_two_machines_are_not_compared(filled):
     record = filled.folder / filled.by_label()["sb 0.5"][0].record
-    text = record.read_text().replace('{"kind": "run"', '{"kind": "run", "environment": {"cpu": "Slide rule"}', 1)
-    record.write_text(text)
+    header, _, rest = record.read_text().partition("\n")
+    elsewhere = json.loads(header) | {"environment": {"cpu": "Slide rule"}}
+    record.write_text(f"{json.dumps(elsewhere)}\n{rest}")
     sb = verdicts([filled])[0]
     assert sb.seconds is None
     assert "times the seconds" not in sb.evidence

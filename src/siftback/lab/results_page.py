@@ -274,4 +274,3 @@ def _benchmark(path: Path) -> str:
     benchmark = json.loads(path.read_text(encoding="utf-8"))
     environment = f"Measured on: {_said(benchmark.get('environment') or {})}"
     return f"## {benchmark['title']}\n\n{environment}\n\n{markdown(measured(benchmark['rows']))}\n"
-

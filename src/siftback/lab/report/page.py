@@ -1,5 +1,4 @@
 """The report: an HTML page that needs no other file, and each figure beside it."""
-# ruff: noqa: RUF001 - – is meant.
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -127,7 +126,7 @@ def _analysed(
             | {
                 "views": list(one.views),
                 "choice": "x axis" if set(one.views) <= set(AXES) else "View",
-                "data": Markup(chart_data(one, shared, strategy_of)),  # noqa: S704
+                "data": Markup(chart_data(one, shared, strategy_of)),
             }
             for one in figures
         ],
@@ -143,9 +142,7 @@ def _strategies(comparisons: Sequence[Comparison]) -> dict[str, str]:
     return {one.family: one.family for one in found} | {one.label: one.family for one in found}
 
 
-def _head(
-    analysis: Figure | Grid | Gallery, files: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
+def _head(analysis: Figure | Grid | Gallery, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """What is said of every analysis."""
     return {
         "name": analysis.name,

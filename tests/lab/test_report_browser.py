@@ -179,14 +179,27 @@ def test_it_fits_every_width(opened, tmp_path, width):
 def test_on_paper_it_is_whole_and_light(opened, tmp_path):
     opened.emulate_media(color_scheme="dark")
     opened.emulate_media(media="print", color_scheme="dark")
+    opened.locator("[data-figure] .main-svg").last.wait_for()
     figures = opened.locator("[data-figure]")
-    assert figures.locator(".main-svg").count() >= figures.count()
+    assert all(figure.locator(".main-svg").count() for figure in figures.all())
     text = opened.locator(f"{FIGURE} .chart").first.evaluate("chart => chart.layout.font.color")
     assert lightness(text) < 60
     assert not opened.locator(".bar").is_visible()
     assert opened.locator("details.printed").first.get_attribute("open") is not None
-    paper = opened.pdf(path=tmp_path / "report.pdf", format="A4")
-    assert len(re.findall(rb"/Type\s*/Page\b", paper)) > 2
+    opened.emulate_media(media="screen", color_scheme="dark")
+    text = opened.locator(f"{FIGURE} .chart").first
+    opened.wait_for_function(
+        "figure => document.querySelector(`${figure} .chart`).layout.font.color.includes('23')",
+        arg=FIGURE,
+    )
+
+
+def test_what_was_never_scrolled_to_is_printed_too(opened, tmp_path):
+    pages = []
+    for name in ("first.pdf", "again.pdf"):
+        paper = opened.pdf(path=tmp_path / name, format="A4")
+        pages.append(len(re.findall(rb"/Type\s*/Page\b", paper)))
+    assert pages[0] == pages[1] > len(opened.locator("[data-figure]").all()) / 2
 
 
 def test_without_scripts_the_numbers_are_there(browser, report):

@@ -36,10 +36,10 @@ def test_the_sentence_has_baseline_seeds_interval_and_time(filled):
     low, high = sb.interval
     assert (low, high) == pytest.approx((-1.5 - 1.2421, -1.5 + 1.2421), abs=1e-3)
     assert sb.evidence == (
-        "Its final test error differs by -1.50 ± 0.50 points from that of matched to sb 0.5, "
-        "Traditional of the same budget, over 3 seeds (95% interval -2.74 to -0.26), in 1.20 times "
-        "the seconds. From the whole of Traditional it differs by +1.50 ± 0.50 points, in 0.60 of "
-        "its time."
+        "Its final test error is 1.50 ± 0.50 points lower than that of Traditional shortened to "
+        "the same cost (matched to sb 0.5), over 3 seeds (95% interval -2.74 to -0.26), in 1.20 "
+        "times the seconds. It is 1.50 ± 0.50 points higher than that of the whole of "
+        "Traditional, in 0.60 of its time."
     )
 
 
@@ -51,10 +51,21 @@ def test_the_headline_counts(filled):
     told = headline(verdicts([filled]))
     assert told.startswith(
         "1 of 2 selective configurations paid at the same budget, 1 made no difference within the "
-        "seeds' spread, 0 did worse, and 0 are undecided. Clearest: sb 0.5 in abacus."
+        "seeds' spread, 0 did worse, and 0 are undecided. Clearest is sb 0.5 in abacus: a test "
+        "error 1.50 ± 0.50 points lower than that of Traditional"
     )
     assert "about 0.2 of the 2 that are decided" in told
     assert headline([]) == "No selective strategy was run, so there is nothing to judge."
+
+
+def test_seeds_that_happen_to_be_alike_give_no_interval(comparison, add_run):
+    for seed in (0, 1):
+        add_run("traditional", seed, [(20, 2, 200, 10 + seed)])
+        add_run("sb", seed, [(20, 2, 200, 9 + seed)], keep=0.5)
+    (sb,) = verdicts([comparison])
+    assert (sb.outcome, sb.interval) == ("paid", None)
+    assert "over 2 seeds that happen to be alike, which gives no interval" in sb.evidence
+    assert "no 95% interval lies wholly below zero" in headline([sb])
 
 
 def test_one_seed_and_no_baseline_are_undecided(comparison, add_run):

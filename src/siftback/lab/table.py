@@ -54,7 +54,7 @@ def comparison_table(comparison: Comparison) -> Table:
     """The table that ``siftback compare`` prints; whole from 80 columns on."""
     table = Table(
         title=_title(comparison),
-        caption=caption(comparison),
+        caption=_caption(comparison),
         title_justify="left",
         caption_justify="left",
         box=box.HORIZONTALS,
@@ -222,17 +222,16 @@ def _title(comparison: Comparison) -> str | None:
     return f"{models} on {data}, seeds {listed(sorted(run.seed for run in runs))}"
 
 
-def caption(comparison: Comparison) -> str | None:
-    """What the columns of a comparison's table mean; None where no run has finished."""
+def _caption(comparison: Comparison) -> str | None:
     if not comparison.runs:
         return None
-    told = (
+    caption = (
         "Test error: mean ± standard deviation over the seeds. Cost: forwards of one example, "
         "a backward counted as two."
     )
     if TRADITIONAL not in comparison.by_label():
-        return told
-    return told + (
+        return caption
+    return caption + (
         " ×1.1, ×1.2, ×1.4: how many times sooner than Traditional, in seconds, the run was at "
         f"this multiple of Traditional's final error ({NOT_REACHED}: not in every seed)."
     )

@@ -1,5 +1,6 @@
 """The report: an HTML page that needs no other file, and each figure beside it."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -9,7 +10,7 @@ from markupsafe import Markup
 
 from siftback import __version__
 from siftback.lab.analyses import analyse, as_csv, read, write
-from siftback.lab.analyses.configurations import AXES, configurations
+from siftback.lab.analyses.configurations import AXES, configurations, titled
 from siftback.lab.analyses.figure import Analysis, Figure, Gallery, Grid, Missing, shown
 from siftback.lab.measures import MeanAndSpread, ordered_labels
 from siftback.lab.records import SUMMARY, Comparison
@@ -23,7 +24,7 @@ from siftback.lab.report.embedding import (
     template,
 )
 from siftback.lab.report.verdict import Outcome, counted, headline, named, setup, verdicts
-from siftback.lab.table import NOT_REACHED, caption, fact, listed, phase_rows, rows, with_spread
+from siftback.lab.table import NOT_REACHED, fact, listed, phase_rows, rows, with_spread
 
 PAGE = "index.html"
 FIGURES = "figures"
@@ -32,7 +33,7 @@ DATA = "data"
 _OUTCOMES: dict[Outcome, str] = {
     "paid": "paid",
     "level": "within the spread",
-    "lost": "did not pay",
+    "lost": "did worse",
     "undecided": "undecided",
 }
 
@@ -116,13 +117,14 @@ def _analysed(
 ) -> dict[str, Any]:
     """What the page shows of the analyses."""
     figures = [one for one in analyses if isinstance(one, Figure)]
+    titles = [title for title, _ in titled(comparisons)]
     strategy_of = _strategies(comparisons)
     pairs = [pair for figure in figures for pair in pairs_of(figure)]
     shared = looks(pair for pair in pairs if pair[0] in strategy_of)
     return {
-        "grids": [_grid(one, files) for one in analyses if isinstance(one, Grid)],
+        "grids": [_grid(one, files, titles) for one in analyses if isinstance(one, Grid)],
         "figures": [
-            _head(one, files)
+            _head(one, files, titles)
             | {
                 "views": list(one.views),
                 "choice": "x axis" if set(one.views) <= set(AXES) else "View",
@@ -130,7 +132,7 @@ def _analysed(
             }
             for one in figures
         ],
-        "galleries": [_gallery(one, files) for one in analyses if isinstance(one, Gallery)],
+        "galleries": [_gallery(one, files, titles) for one in analyses if isinstance(one, Gallery)],
         "missing": [one for one in analyses if isinstance(one, Missing)],
         "strategies": list(dict.fromkeys(strategy_of.values())),
     }
@@ -142,12 +144,17 @@ def _strategies(comparisons: Sequence[Comparison]) -> dict[str, str]:
     return {one.family: one.family for one in found} | {one.label: one.family for one in found}
 
 
-def _head(analysis: Figure | Grid | Gallery, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _head(
+    analysis: Figure | Grid | Gallery, files: Mapping[str, Sequence[str]], titles: Sequence[str]
+) -> dict[str, Any]:
     """What is said of every analysis."""
+    views = analysis.views.values() if isinstance(analysis, Figure) else []
+    titles = [*titles, *(panel.title for panels in views for panel in panels)]
     return {
         "name": analysis.name,
         "title": analysis.title,
         "sentence": analysis.sentence,
+        "sentences": _sentences(analysis.sentence, titles),
         "source": analysis.source,
         "alt": analysis.alt,
         "csv": _carried(as_csv(analysis).encode(), f"{FIGURES}/{analysis.name}.csv"),
@@ -155,13 +162,29 @@ def _head(analysis: Figure | Grid | Gallery, files: Mapping[str, Sequence[str]])
     }
 
 
-def _grid(grid: Grid, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _sentences(text: str, titles: Sequence[str]) -> list[str]:
+    """What is told of several comparisons, one by one: each begins with its title.
+
+    >>> _sentences("cnn on a: lost. cnn on b, sb: won. Both end.", ["cnn on a", "cnn on b"])
+    ['cnn on a: lost.', 'cnn on b, sb: won. Both end.']
+    """
+    beginnings = "|".join(re.escape(title) for title in sorted(titles, key=len, reverse=True))
+    if not beginnings:
+        return [text]
+    return [part for part in re.split(rf" (?=(?:{beginnings})[:,])", text) if part]
+
+
+def _grid(grid: Grid, files: Mapping[str, Sequence[str]], titles: Sequence[str]) -> dict[str, Any]:
     cells = [[shown(cell) for cell in row] for row in grid.rows]
-    return _head(grid, files) | {"columns": grid.columns, "rows": cells}
+    return _head(grid, files, titles) | {
+        "columns": grid.columns,
+        "rows": cells,
+        "worded": _worded(cells),
+    }
 
 
-def _gallery(gallery: Gallery, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    return _head(gallery, files) | {
+def _gallery(gallery: Gallery, files: Mapping[str, Sequence[str]], titles: Sequence[str]) -> dict[str, Any]:
+    return _head(gallery, files, titles) | {
         "rows": [
             {
                 "title": row,
@@ -191,8 +214,14 @@ def _comparison(name: str, comparison: Comparison) -> dict[str, Any]:
             {"name": Path(file).name, "href": _carried(content, file)}
             for file, content in _raw(name, comparison).items()
         ],
-        "table": _filled(f"{name}: every configuration", rows(comparison)),
-        "caption": caption(comparison) or "",
+        # Speed-ups have a table of their own, which finds the moments of crossing between tests.
+        "table": _filled(
+            f"{name}: every configuration",
+            [
+                {column: cell for column, cell in row.items() if not column.startswith("speed-up")}
+                for row in rows(comparison)
+            ],
+        ),
         "phases": _filled(f"{name}: seconds by phase", phase_rows(comparison)),
     }
 
@@ -201,7 +230,14 @@ def _filled(title: str, table: Sequence[dict[str, str]]) -> dict[str, Any]:
     """A table of rows by column name, of which not every row has every column."""
     columns = list(dict.fromkeys(column for row in table for column in row))
     cells = [[row.get(column, "") for column in columns] for row in table]
-    return {"title": title, "columns": columns, "rows": cells}
+    return {"title": title, "columns": columns, "rows": cells, "worded": _worded(cells)}
+
+
+def _worded(cells: Sequence[Sequence[str]]) -> list[bool]:
+    """Whether each column is of words, which stand at the left, and numbers at the right."""
+    return [
+        any(cell[:1].isalpha() for cell in column) for column in zip(*cells, strict=True)
+    ]
 
 
 def _facts(comparison: Comparison) -> Iterable[tuple[str, str]]:

@@ -75,8 +75,11 @@ class Verdict:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the mean difference, by Student's t over the seeds."""
-        if len(self.differences) < 2:
+        """The 95 % interval of the mean difference, by Student's t over the seeds.
+
+        None for one seed, and for seeds whose differences happen to be alike.
+        """
+        if self.difference is None or (self.difference.spread or 0) < 1e-9:
             return None
         _, low, high = interval(self.differences)
         return low, high
@@ -87,25 +90,30 @@ class Verdict:
         return judgement(self.difference)
 
     @property
+    def brief(self) -> str:
+        """The difference beside its baseline, as a clause."""
+        if self.difference is None:
+            return ""
+        against = "Traditional at the same cost"
+        if self.baseline != TRADITIONAL:
+            against = f"Traditional shortened to the same cost ({self.baseline})"
+        text = f"{_apart(self.difference)} than that of {against}, over {counted(self.seeds, 'seed')}"
+        if self.interval:
+            low, high = self.interval
+            text += f" ({CONFIDENCE:.0%} interval {low:+.2f} to {high:+.2f}"
+            return text + (", which takes in zero)" if low <= 0 <= high else ")")
+        alike = " that happen to be alike, which gives no interval"
+        return text + (alike if self.seeds > 1 else "")
+
+    @property
     def evidence(self) -> str:
         """The numbers behind the verdict, as a sentence or two."""
         if self.difference is None:
             return ""
-        text = (
-            f"Its final test error differs by {with_spread(self.difference, sign=True)} points "
-            f"from that of {self.baseline}, Traditional of the same budget, over "
-            f"{counted(self.seeds, 'seed')}"
-        )
-        if self.interval:
-            low, high = self.interval
-            text += f" ({CONFIDENCE:.0%} interval {low:+.2f} to {high:+.2f}"
-            text += ", which takes in zero)" if low <= 0 <= high else ")"
+        text = f"Its final test error is {self.brief}"
         text += f", in {self.seconds:.2f} times the seconds." if self.seconds else "."
         if self.whole_error:
-            text += (
-                f" From the whole of Traditional it differs by "
-                f"{with_spread(self.whole_error, sign=True)} points"
-            )
+            text += f" It is {_apart(self.whole_error)} than that of the whole of Traditional"
             text += f", in {self.whole_seconds:.2f} of its time." if self.whole_seconds else "."
         return text
 
@@ -152,7 +160,8 @@ def headline(found: Sequence[Verdict]) -> str:
     text = f"{', '.join(parts[:-1])}, and {parts[-1]}. "
     clear = [one for one in paid if _upper_bound(one) < 0]
     if clear:
-        text += f"Clearest: {clear[0].label} in {clear[0].comparison}. {clear[0].evidence} "
+        best = clear[0]
+        text += f"Clearest is {best.label} in {best.comparison}: a test error {best.brief}. "
     elif paid:
         text += f"Of what paid, no {CONFIDENCE:.0%} interval lies wholly below zero. "
     if decided:
@@ -188,6 +197,16 @@ def setup(comparison: Comparison) -> str:
     """What was trained on what, in words."""
     runs = comparison.runs
     return f"{listed(run.model for run in runs)} on {listed(run.data for run in runs)}"
+
+
+def _apart(difference: MeanAndSpread) -> str:
+    """A difference in words.
+
+    >>> _apart(MeanAndSpread(-1.5, 0.25)), _apart(MeanAndSpread(0.5, None))
+    ('1.50 ± 0.25 points lower', '0.50 points higher')
+    """
+    size = with_spread(difference._replace(mean=abs(difference.mean)))
+    return f"{size} points {'lower' if difference.mean < 0 else 'higher'}"
 
 
 def _verdict(name: str, comparison: Comparison, label: str) -> Verdict:

@@ -1,7 +1,8 @@
 "use strict";
 (() => {
   const root = document.documentElement;
-  const printing = window.matchMedia("print");
+  let onPaper = false;
+  let themeOnScreen;
   const touch = window.matchMedia("(pointer: coarse)").matches;
   const hiddenStrategies = new Set();
   const figures = [...document.querySelectorAll("[data-figure]")].map(
@@ -109,7 +110,7 @@
     const probe = document.createElement("span");
     document.body.append(probe);
     const found = {};
-    for (const name of ["ink", "soft", "grid", "ground"]) {
+    for (const name of ["ink", "soft", "grid", "ground", "yellow"]) {
       probe.style.color = `var(--${name})`;
       found[name] = getComputedStyle(probe).color;
     }
@@ -117,7 +118,9 @@
     return found;
   }
 
-  const colour = (series, palette) => (series.colour === "ink" ? palette.ink : series.colour);
+  // The eighth colour, yellow, is too faint on a light ground.
+  const colour = (series, palette) =>
+    ({ ink: palette.ink, "#F0E442": palette.yellow })[series.colour] ?? series.colour;
 
   function faded(name, opacity) {
     const probe = document.createElement("canvas").getContext("2d");
@@ -134,7 +137,7 @@
     const [name, value] = lying ? ["%{y}", "%{x:.4~g}"] : ["%{x}", "%{y:.4~g}"];
     const shared = {
       x: lying ? series.y : series.x,
-      y: lying ? series.x.map(wrapped) : series.y,
+      y: lying ? series.x.map((name) => wrapped(name)) : series.y,
       name: series.label,
       showlegend: false,
       hovertemplate:
@@ -167,7 +170,13 @@
           marker: {
             color: shade,
             line: { color: palette.ground, width: 1 },
-            pattern: { shape: series.pattern, fgcolor: palette.ground, size: 6, solidity: 0.25 },
+            pattern: {
+              shape: series.pattern,
+              fillmode: "overlay",
+              fgcolor: palette.ground,
+              size: 7,
+              solidity: 0.2,
+            },
           },
         },
       ];
@@ -197,7 +206,7 @@
     const edge = { width: 0, color: shade };
     return [
       { ...silent, y: series.low, line: edge },
-      { ...silent, y: series.high, line: edge, fill: "tonexty", fillcolor: faded(shade, 0.14) },
+      { ...silent, y: series.high, line: edge, fill: "tonexty", fillcolor: faded(shade, 0.12) },
       line,
     ];
   }
@@ -207,7 +216,7 @@
     const numbers = (name) =>
       shown.flatMap((series) => series[name]).filter((value) => typeof value === "number");
     const axis = (label, log, values) => ({
-      title: { text: escaped(label), font: { size: 12 }, standoff: 8 },
+      title: { text: wrapped(label, chart.clientWidth / 9), font: { size: 12 }, standoff: 8 },
       automargin: true,
       gridcolor: palette.grid,
       linecolor: palette.soft,
@@ -220,16 +229,17 @@
     const x = axis(panel.x_label, panel.log_x, numbers("x"));
     const y = axis(panel.y_label, panel.log_y, numbers("y"));
     if (lying) {
-      const names = new Set(shown.flatMap((series) => series.x)).size;
+      const names = [...new Set(shown.flatMap((series) => series.x))];
+      const rows = Math.max(...names.map((name) => wrapped(name).split("<br>").length));
       const bars = panel.kind === "bars" ? shown.length : 1;
-      chart.style.height = `${80 + names * Math.max(34, 18 * bars)}px`;
+      chart.style.height = `${80 + names.length * Math.max(30, 16 * rows + 6, 18 * bars)}px`;
     }
     return {
       barmode: panel.kind === "stacked" ? "stack" : "group",
       bargap: 0.25,
-      width: printing.matches ? 640 : undefined,
-      height: printing.matches && !lying ? 300 : chart.clientHeight,
-      autosize: !printing.matches,
+      width: onPaper ? 640 : undefined,
+      height: onPaper && !lying ? 300 : chart.clientHeight,
+      autosize: !onPaper,
       margin: { l: 44, r: 8, t: 8, b: 40 },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
@@ -327,7 +337,16 @@
   const isBar = (kind) => kind === "bars" || kind === "stacked";
   /** What stands over names lies on its side, where there is room for the names. */
   const isLying = (series, kind) => kind !== "line" && series.x.some((x) => typeof x === "string");
-  const wrapped = (text) => escaped(String(text)).replace(/(.{12}\S*) /g, "$1<br>");
+  /** Text in lines of about so many characters. */
+  function wrapped(text, most = 16) {
+    const lines = [""];
+    for (const word of escaped(String(text)).split(" ")) {
+      const line = lines.at(-1);
+      if (line && line.length + word.length >= most) lines.push(word);
+      else lines[lines.length - 1] = line ? `${line} ${word}` : word;
+    }
+    return lines.join("<br>");
+  }
   const number = (value) => String(Number(value.toPrecision(4)));
   const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;");
   const redraw = () => figures.forEach((figure) => figure.redraw());
@@ -371,13 +390,21 @@
     if (event.key === "Escape") for (const one of document.querySelectorAll(".bar details")) one.open = false;
   });
 
-  const forPaper = () => {
-    for (const block of document.querySelectorAll("details.printed")) {
-      if (printing.matches) block.open = true;
-    }
+  /** Has everything drawn as paper takes it, before it is laid out; and back again. */
+  const printed = (starts) => {
+    if (starts === onPaper) return;
+    onPaper = starts;
+    if (starts) {
+      themeOnScreen = root.dataset.theme;
+      root.dataset.theme = "light";
+      for (const block of document.querySelectorAll("details.printed")) block.open = true;
+    } else if (themeOnScreen) root.dataset.theme = themeOnScreen;
+    else delete root.dataset.theme;
     for (const figure of figures) figure.draw();
   };
-  printing.addEventListener("change", forPaper);
+  window.addEventListener("beforeprint", () => printed(true));
+  window.addEventListener("afterprint", () => printed(false));
+  window.matchMedia("print").addEventListener("change", (event) => printed(event.matches));
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   figures.forEach((figure) => figure.observe());
 })();

@@ -225,9 +225,7 @@ def same_budget(comparison: Comparison, label: str) -> str | None:
     return TRADITIONAL if cost is not None and abs(cost - 1) < 0.02 else None
 
 
-def pairs(
-    comparison: Comparison, label: str, baseline: str
-) -> list[tuple[RunSummary, RunSummary]]:
+def pairs(comparison: Comparison, label: str, baseline: str) -> list[tuple[RunSummary, RunSummary]]:
     """The runs of one configuration, each beside the other's run of the same seed.
 
     Args:

@@ -107,7 +107,8 @@ class Observer:
         self._stream = BatchStream(data, min(batch_size, count), seed=0, device=device)
         # Some data sets are sorted by class, so that the first examples are of one.
         order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
-        self._sample = order[: BATCHES * self._stream.batch_size].split(self._stream.batch_size)
+        size = self._stream.batch_size
+        self._sample = torch.split(order[: BATCHES * size], size)
 
     def trained(self, positions: Tensor) -> None:
         """Told which training examples a step was made with: int64[b]."""
@@ -129,6 +130,7 @@ class Observer:
                 with _untouched(model, self._device):
                     model.eval()
                     seen = self._forwarded(model, self._training_set())
+            columns: dict[str, Any]
             if kind == "gradients":
                 columns = self._gradients(model)
             elif kind == "losses":
@@ -151,7 +153,7 @@ class Observer:
         self.seconds |= state["seconds"]
 
     def _training_set(self) -> Iterator[Batch]:
-        for positions in torch.arange(len(self._indices)).split(TEST_BATCH):
+        for positions in torch.split(torch.arange(len(self._indices)), TEST_BATCH):
             yield self._stream.plain_of(positions)
 
     @torch.no_grad()
@@ -194,7 +196,7 @@ class Observer:
         self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator
     ) -> Iterator[tuple[str, float, float, float]]:
         whole, losses = self._gradient(model, images, labels)
-        order = losses.argsort()
+        order = losses.argsort(stable=True)
         chance = torch.randperm(len(labels), generator=generator).to(order.device)
         for share in SHARES:
             k = max(1, round(share * len(labels)))
@@ -202,9 +204,7 @@ class Observer:
                 part, _ = self._gradient(model, images[rows], labels[rows])
                 yield subset, share, *similarity(part, whole)
 
-    def _gradient(
-        self, model: nn.Module, images: Tensor, labels: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _gradient(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss's gradient as one vector, and the losses, as a training step has them."""
         parameters = [one for one in model.parameters() if one.requires_grad]
         with _untouched(model, self._device), torch.enable_grad():
@@ -215,9 +215,7 @@ class Observer:
         return torch.cat([part.flatten() for part in parts]), losses.detach()
 
     def _casting(self) -> torch.autocast:
-        return torch.autocast(
-            self._device.type, self._autocast, enabled=self._autocast is not None
-        )
+        return torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None)
 
     def _write(self, kind: str, epoch: float, step: int, columns: dict[str, Any]) -> None:
         arrays = {
@@ -299,9 +297,9 @@ def files(folder: Path, record: str, kind: str = "*") -> list[Path]:
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with one of the files, if anything is."""
+    """What is wrong with one of the files, if anything is, as far as its footer tells."""
     try:
-        _read(path)
+        parquet.read_metadata(path)
     except _DAMAGED as error:
         return f"{type(error).__name__}: {error}"
     return None

@@ -7,9 +7,10 @@ curve lies thin behind the mean, so nothing is hidden by it either.
 """
 
 import math
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -129,7 +130,7 @@ def _figure(comparison: Comparison) -> Figure:
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("test error (%)")
-    percent_axis(panels[0], [one.test_error for seeds in curves.values() for one in chain(*seeds)])
+    log_axis(panels[0], [one.test_error for seeds in curves.values() for one in chain(*seeds)])
     models, data = (
         listed(getattr(run, name) for run in comparison.runs) for name in ("model", "data")
     )
@@ -154,13 +155,15 @@ def _curve(
     panel.plot(*mean_curve(seeds, axis), label=label, linewidth=1.7, markevery=[-1], **look)
 
 
-def percent_axis(panel: Axes, errors: list[float]) -> None:
-    """Log scale, which shows 90 % and 5 % alike, under plain percentages."""
-    if not errors or min(errors) <= 0:  # No logarithm: a perfect test stays in the picture.
+def log_axis(panel: Axes, values: Iterable[float], which: Literal["x", "y"] = "y") -> None:
+    """Log scale, which shows 90 % and 5 % alike, under plain numbers."""
+    shown = list(values)
+    if not shown or min(shown) <= 0:  # No logarithm: a perfect test stays in the picture.
         return
-    panel.set_yscale("log")
+    panel.set(**{f"{which}scale": "log"})
+    axis = panel.yaxis if which == "y" else panel.xaxis
     # Where all lies within one decade, ticks at every power of ten would leave none or one.
-    steps = (1, 1.5, 2, 3, 4, 5, 7) if max(errors) / min(errors) < 20 else (1, 2, 5)
-    panel.yaxis.set_major_locator(LogLocator(subs=steps, numticks=20))
-    panel.yaxis.set_minor_locator(NullLocator())
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda error, _: f"{error:g}"))
+    steps = (1, 1.5, 2, 3, 4, 5, 7) if max(shown) / min(shown) < 20 else (1, 2, 5)
+    axis.set_major_locator(LogLocator(subs=steps, numticks=20))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -23,9 +23,10 @@ from siftback.lab import strategies
 from siftback.lab.agreement import losses
 from siftback.lab.data import ImageData, load, subset
 from siftback.lab.environment import environment
+from siftback.lab.feed import BACKWARD, FORWARD
 from siftback.lab.settings import Run, Settings, resolve_device
 from siftback.lab.stream import Batch, test_batches
-from siftback.lab.train import BACKWARD, FORWARD, Pruned, stages
+from siftback.lab.train import Pruned, stages
 
 SCORES = "scores"  # the folder of a comparison's own tables
 

@@ -131,6 +131,10 @@ class Settings:
         """The type of mixed precision; None for float32 throughout."""
         return torch.bfloat16 if self.precision == "bf16" else None
 
+    def casting(self, device: torch.device) -> torch.autocast:
+        """The context of a forward pass in that type."""
+        return torch.autocast(device.type, self.autocast, enabled=self.autocast is not None)
+
 
 @dataclass(frozen=True)
 class Run:

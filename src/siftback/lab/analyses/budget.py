@@ -32,9 +32,10 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
             both = pairs(comparison, one.label, baseline)
             differences = [run.test_error_final - base.test_error_final for run, base in both]
             mean, low, high = interval(differences)
-            spread = ([low], [high]) if len(differences) > 1 else (None, None)
-            series.append(Series(one.label, [one.label], [mean], *spread, one.family))
-            if len(differences) > 1:
+            several = len(differences) > 1
+            ends = ([low] if several else None), ([high] if several else None)
+            series.append(Series(one.label, [one.label], [mean], *ends, group=one.family))
+            if several:
                 sure.append((one.label, mean, low, high, len(differences)))
         if series:
             label = "difference in final error (percentage points)"
@@ -93,16 +94,14 @@ def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missin
             continue
         machine = comparison.machine(plain.label)
         chosen = [
-            one
-            for one in found
-            if not one.plain and comparison.machine(one.label) == machine
+            one for one in found if not one.plain and comparison.machine(one.label) == machine
         ]
         if not chosen:
             continue
         cost, seconds = plain.mean(_cost), plain.mean(_seconds)
-        ideal = Series(
-            "ideal", [o.label for o in chosen], [o.mean(_cost) / cost for o in chosen], group="ideal"
-        )
+        labels = [one.label for one in chosen]
+        shares = [one.mean(_cost) / cost for one in chosen]
+        ideal = Series("ideal", labels, shares, group="ideal")
         measured = _measured(chosen, seconds)
         panels.append(
             Panel(heading, "strategy", "share of Traditional's epoch", "bars", [ideal, measured])
@@ -171,10 +170,10 @@ def agreement(comparisons: Sequence[Comparison]) -> Figure | Missing:
 def _agreed(one: Configuration) -> Series | None:
     together = zip(*one.curves, strict=False)
     known = [
-        (statistics.mean(e.epoch for e in each), [e.agreement for e in each if e.agreement is not None])
+        (statistics.mean(one.epoch for one in each), seeds)
         for each in together
+        if (seeds := [one.agreement for one in each if one.agreement is not None])
     ]
-    known = [(epoch, seeds) for epoch, seeds in known if seeds]
     if not known:
         return None
     several = len(one.runs) > 1

@@ -27,9 +27,7 @@ def inverse_distribution(comparisons: Sequence[Comparison]) -> Figure | Missing:
 def accuracy_by_confidence(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 9: the accuracy at each percentile of confidence in the target."""
     title = "Accuracy by percentile of confidence in the target"
-    return _figure(
-        "fig9", title, "accuracy (%)", "figure 9", comparisons, accuracy_by_percentile
-    )
+    return _figure("fig9", title, "accuracy (%)", "figure 9", comparisons, accuracy_by_percentile)
 
 
 def confidence_by_percentile(

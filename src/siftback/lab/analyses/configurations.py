@@ -1,7 +1,6 @@
 """The configurations of recorded comparisons, with their curves, as analyses look at them."""
 
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -66,10 +65,11 @@ class Configuration:
 def configurations(comparison: Comparison) -> list[Configuration]:
     """The configurations of a comparison, Traditional first, each before its matched run."""
     groups = comparison.by_label()
-    return [
-        Configuration(comparison, label, groups[label], [_curve(comparison, r) for r in groups[label]])
-        for label in ordered_labels(comparison)
-    ]
+    found = []
+    for label in ordered_labels(comparison):
+        curves = [_curve(comparison, run) for run in groups[label]]
+        found.append(Configuration(comparison, label, groups[label], curves))
+    return found
 
 
 def traditional(found: Iterable[Configuration]) -> Configuration | None:
@@ -91,9 +91,11 @@ def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
     held = [one for one in comparisons if one.runs]
     titles = [_what(one) for one in held]
     for more in (_rates, _folder):
-        times = Counter(titles)
+        told: dict[str, set[str]] = {}
+        for title, one in zip(titles, held, strict=True):
+            told.setdefault(title, set()).add(more(one))
         titles = [
-            title + more(one) if times[title] > 1 else title
+            title + more(one) if len(told[title]) > 1 else title
             for title, one in zip(titles, held, strict=True)
         ]
     return list(zip(titles, held, strict=True))
@@ -138,7 +140,10 @@ def curve_panel(
 def _what(comparison: Comparison) -> str:
     wrong = argument(comparison, "flip", 0.0)
     noise = f", {wrong:.0%} of the labels wrong" if wrong else ""
-    return f"{listed(r.model for r in comparison.runs)} on {listed(r.data for r in comparison.runs)}{noise}"
+    models, data = (
+        listed(getattr(run, name) for run in comparison.runs) for name in ("model", "data")
+    )
+    return f"{models} on {data}{noise}"
 
 
 def _rates(comparison: Comparison) -> str:

@@ -46,9 +46,11 @@ def staleness(comparisons: Sequence[Comparison]) -> Figure | Missing:
     families = ("sb", "stale-sb")
     found = _chosen(
         comparisons,
-        lambda all_of: [one for one in all_of if one.family in families or one.label == TRADITIONAL]
-        if any(one.family == "stale-sb" for one in all_of)
-        else [],
+        lambda all_of: (
+            [one for one in all_of if one.family in families or one.label == TRADITIONAL]
+            if any(one.family == "stale-sb" for one in all_of)
+            else []
+        ),
     )
     if not found:
         why = "No run of Stale-SB. Record some: siftback compare --strategies"

@@ -186,9 +186,7 @@ def overlap_of_methods(comparisons: Sequence[Comparison]) -> Figure | Missing:
     return Figure(name, title, " ".join(told), f"{PAPER}, figure d", {"share": panels})
 
 
-def lowest_of_both(
-    used: NDArray[np.floating], scores: NDArray[np.floating], share: float
-) -> float:
+def lowest_of_both(used: NDArray[np.floating], scores: NDArray[np.floating], share: float) -> float:
     """Of the share of lowest in one, the share that is among that many lowest of the other.
 
     >>> lowest_of_both(np.array([0.0, 1, 2, 3]), np.array([0.5, 9, 0.1, 8]), 0.5)
@@ -249,9 +247,7 @@ def lowest_ranks(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     return Gallery(name, title, " ".join(told), f"{PAPER}, figure f", shown)
 
 
-def combined_rank(
-    used: NDArray[np.floating], scores: NDArray[np.floating]
-) -> NDArray[np.float64]:
+def combined_rank(used: NDArray[np.floating], scores: NDArray[np.floating]) -> NDArray[np.float64]:
     """The sum of an example's ranks, from 1, in both orders; equal values share their mean rank.
 
     >>> combined_rank(np.array([0.0, 2, 1]), np.array([5.0, 5, 1]))

@@ -1,8 +1,8 @@
 """Figures and galleries as pictures, one style for all: SVG and PNG."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from siftback.lab.analyses.figure import Figure, Gallery, Panel, Series
 from siftback.lab.analyses.palette import colours
-from siftback.lab.plots import FORMATS, MARKERS, percent_axis
+from siftback.lab.plots import FORMATS, MARKERS, log_axis
 
-COLUMNS = 3  # panels beside each other
+COLUMNS = 3  # panels beside each other, at most
 PANEL = (4.6, 3.4)  # inches
 DASHES: Sequence[Any] = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 PICTURES = 10  # beside each other
@@ -65,8 +65,8 @@ def _save(canvas: Canvas, stem: Path) -> list[Path]:
 
 
 def _panels(title: str, panels: Sequence[Panel]) -> Canvas:
-    columns = min(COLUMNS, len(panels))
-    rows = math.ceil(len(panels) / columns)
+    rows = math.ceil(len(panels) / COLUMNS)
+    columns = math.ceil(len(panels) / rows)
     looks = _looks(panels)
     legend = math.ceil(len(looks) / (2 * columns))
     height = sum(_height(panels[row * columns : (row + 1) * columns]) for row in range(rows))
@@ -112,15 +112,28 @@ def _names(panel: Panel) -> list[str]:
 
 
 def _looks(panels: Iterable[Panel]) -> dict[str, dict[str, Any]]:
-    """Colour by group; marker and dashes by place among the series of a group."""
+    """Colour by group; marker and dashes tell the lines of a group apart.
+
+    Groups that share a colour, as there are more groups than colours, begin with other markers.
+    """
+    series = {one.label: (one, panel.kind) for panel in panels for one in panel.series}
+    by_group = colours(one.group or one.label for one, _ in series.values())
+    shared: Counter[str] = Counter()
+    places = {}
+    for group, colour in by_group.items():
+        places[group] = shared[colour]
+        shared[colour] += 1
     found: dict[str, dict[str, Any]] = {}
-    series = {one.label: one for panel in panels for one in panel.series}
-    by_group = colours(one.group or one.label for one in series.values())
-    places = {group: cycle(zip(MARKERS, cycle(DASHES), strict=False)) for group in by_group}
-    for label, one in series.items():
+    lines: Counter[str] = Counter()
+    for label, (one, kind) in series.items():
         group = one.group or label
-        marker, dash = next(places[group])
-        found[label] = {"color": by_group[group], "marker": marker, "linestyle": dash}
+        found[label] = {
+            "color": by_group[group],
+            "marker": MARKERS[(places[group] + lines[group]) % len(MARKERS)],
+            "linestyle": DASHES[lines[group] % len(DASHES)],
+        }
+        if kind == "line":
+            lines[group] += 1
     return found
 
 
@@ -150,19 +163,16 @@ def _draw(axes: Axes, panel: Panel, looks: dict[str, dict[str, Any]]) -> None:
 
 def _scales(axes: Axes, panel: Panel) -> None:
     if panel.log_x:
-        axes.set_xscale("log")
+        log_axis(axes, [float(x) for one in panel.series for x in one.x], "x")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    largest = max((abs(x) for one in panel.series for x in one.x if not isinstance(x, str)), default=0)
-    if largest >= 10_000:
+    if max((float(x) for one in panel.series for x in one.x), default=0.0) >= 10_000:
         axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
     if panel.log_y:
-        percent_axis(axes, [y for one in panel.series for y in one.y if not math.isnan(y)])
+        log_axis(axes, [y for one in panel.series for y in one.y if not math.isnan(y)])
 
 
-def _marks(
-    axes: Axes, one: Series, kind: str, names: list[str], look: dict[str, Any]
-) -> None:
+def _marks(axes: Axes, one: Series, kind: str, names: list[str], look: dict[str, Any]) -> None:
     y = np.asarray(one.y, float)
     alpha = 0.35 if one.faint else 1.0
     if names:
@@ -194,9 +204,7 @@ def _marks(
     )
 
 
-def _bars(
-    axes: Axes, panel: Panel, names: list[str], looks: dict[str, dict[str, Any]]
-) -> None:
+def _bars(axes: Axes, panel: Panel, names: list[str], looks: dict[str, dict[str, Any]]) -> None:
     stacked = panel.kind == "stacked"
     width = 0.8 if stacked else 0.8 / len(panel.series)
     start = np.zeros(len(names))

@@ -173,7 +173,7 @@ def shown(cell: Cell) -> str:
     ('1.50 (1.25 to 2.00)', '0.12', '–', 'sb')
     >>> shown(Range(1.5, 1.5, 1.5))
     '1.50'
-    """  # noqa: RUF002 - an en dash is meant
+    """
     if isinstance(cell, str):
         return cell
     if isinstance(cell, Range):

@@ -95,7 +95,9 @@ def chance_by_loss(comparisons: Sequence[Comparison]) -> Figure | Missing:
         panels.append(Panel(_of(of, look), LOSS, "chance of selection", "line", series))
         median = float(np.median(losses))
         at_median = ", ".join(f"{0.5**beta:.2f} for beta {beta:g}" for beta in BETAS)
-        told.append(f"{_of(of, look)}: an example of the median loss, {median:.2g}, has {at_median}.")
+        told.append(
+            f"{_of(of, look)}: an example of the median loss, {median:.2g}, has {at_median}."
+        )
     if not panels:
         return Missing(name, title, f"No losses were observed. {command('losses')}")
     return Figure(name, title, " ".join(told), f"{PAPER}, figure 4", {"loss": panels})
@@ -111,7 +113,9 @@ def chance_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
     name, title = "fig15", "Chance of selection of single examples over training"
     panels, told = [], []
     for found in watched(comparisons, "losses"):
-        found = [of for of in found if len(of.seeds[0]) > 1 and _fixed(of.seeds[0])]
+        index = found[0].seeds[0][0].columns["index"]
+        # Those that pruned have other examples.
+        found = [of for of in found if all(_is_of(looks, index) for looks in of.seeds)]
         if not found:
             continue
         beta = _beta(found)
@@ -122,10 +126,10 @@ def chance_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
         chosen = order[[(2 * part + 1) * len(order) // (2 * EXAMPLES) for part in range(EXAMPLES)]]
         variances = {}
         for of in found:
-            label, index = of.configuration.label, of.seeds[0][0].columns["index"]
+            label = of.configuration.label
             epochs = [look.epoch for look in of.seeds[0]]
             series = []
-            for place in chosen[chosen < followed[label].shape[1]]:
+            for place in chosen:
                 line = followed[label][:, place].tolist()
                 name_of = f"example {index[place]}"
                 series.append(Series(name_of, epochs, line, group=name_of))
@@ -154,7 +158,7 @@ def chances(losses: NDArray[np.floating], beta: float) -> NDArray[np.float32]:
     Returns:
         float32[N].
 
-    >>> chances(np.array([0.1, 0.4, 0.2, 0.3]), beta=1.0)
+    >>> chances(np.array([0.1, 0.4, 0.2, 0.3]), beta=1.0).round(3)
     array([0.125, 0.875, 0.375, 0.625], dtype=float32)
     """
     ranks = LossHistory(len(losses)).rank(torch.from_numpy(np.asarray(losses, np.float32)))
@@ -200,10 +204,10 @@ def _beta(found: Sequence[Watched]) -> float:
     return 1 / keeps[0] - 1 if keeps else 2.0
 
 
-def _fixed(looks: Sequence[Look]) -> bool:
-    """Whether all looks are of the same examples."""
-    first = looks[0].columns["index"]
-    return all(np.array_equal(look.columns["index"], first) for look in looks)
+def _is_of(looks: Sequence[Look], index: NDArray[np.int64]) -> bool:
+    """Whether there are two looks or more, all at these examples."""
+    same = [np.array_equal(look.columns["index"], index) for look in looks]
+    return len(same) > 1 and all(same)
 
 
 def _followed(looks: Sequence[Look], beta: float) -> NDArray[np.float32]:

@@ -101,9 +101,7 @@ def _points(one: Configuration, axis: Axis) -> list[Point]:
     return [Point(x, y, family) for x, y in zip(spent, line.y, strict=True)]
 
 
-def _panel(
-    heading: str, x_label: str, points: dict[Configuration, list[Point]]
-) -> Panel:
+def _panel(heading: str, x_label: str, points: dict[Configuration, list[Point]]) -> Panel:
     every = [point for each in points.values() for point in each]
     optimal = dict(zip(map(id, every), frontier(every), strict=True))
     series = []

@@ -43,9 +43,7 @@ def _until(
         if plain is None or not plain.curves[0][-1].phases:
             continue
         targets = {run.seed: factor * run.test_error_final for run in plain.runs}
-        spent = {
-            one.label: _spent(one, targets) for one in found if one.strategy != MATCHED
-        }
+        spent = {one.label: _spent(one, targets) for one in found if one.strategy != MATCHED}
         reached = {label: phases for label, phases in spent.items() if phases}
         if len(reached) > 1:
             panels.append(_bars(of, reached))

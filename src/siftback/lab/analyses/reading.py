@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from siftback import ConfigError
-from siftback.lab.observe import damage as observed_damage
-from siftback.lab.observe import files as observed_files
+from siftback.lab.observe import damage, files
 from siftback.lab.records import (
     RECORDS,
     SUMMARY,
@@ -20,7 +19,7 @@ from siftback.lab.records import (
 )
 
 # A damaged file can fail in as many ways as there are steps in reading it.
-UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OSError)
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError)
 
 
 def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
@@ -42,7 +41,7 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
     problems: list[str] = []
     for given in (folders := list(folders)):
         if not given.exists():
-            raise ConfigError(f"there is no {given}: give folders that siftback compare wrote")
+            raise ConfigError(f"{given} is no folder: give one that siftback compare wrote")
         found = sorted(summary.parent for summary in given.rglob(SUMMARY))
         if not found:
             problems.append(f"{given.resolve().name} holds no {SUMMARY}, and is left out")
@@ -51,8 +50,8 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
                 comparisons[folder], told = _whole(folder)
                 problems += told
     if not comparisons:
-        names = ", ".join(map(str, folders)) or "no folder"
-        raise ConfigError(f"{names}: no {SUMMARY} there; give folders that siftback compare wrote")
+        names = ", ".join(map(str, folders)) or "nothing"
+        raise ConfigError(f"{names} holds no {SUMMARY}: give folders that siftback compare wrote")
     return [one for one in comparisons.values() if one is not None], problems
 
 
@@ -78,9 +77,9 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         else:
             kept.append(run)
             problems += [
-                f"{path.relative_to(folder.parent)} is damaged, and left out ({told})"
-                for path in observed_files(folder, run.record)
-                if (told := observed_damage(path))
+                f"{folder.name}/{path.relative_to(folder)} is damaged, and left out ({why})"
+                for path in files(folder, run.record)
+                if (why := damage(path))
             ]
     listed = {entry.get("record") for entry in entries if isinstance(entry, dict)}
     problems += [

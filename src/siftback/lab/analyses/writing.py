@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from siftback.lab.analyses.drawing import draw
-from siftback.lab.analyses.figure import Analysis, Cell, Figure, Gallery, Grid, Missing, Range, shown
+from siftback.lab.analyses.figure import (
+    Analysis,
+    Cell,
+    Figure,
+    Gallery,
+    Grid,
+    Missing,
+    Range,
+    shown,
+)
 from siftback.lab.table import markdown
 
 Row = list[object]
@@ -30,10 +39,8 @@ def write(analysis: Analysis, folder: Path) -> list[Path]:
     if isinstance(analysis, Grid):
         page = folder / f"{analysis.name}.md"
         rows = [dict(zip(analysis.columns, map(shown, row), strict=True)) for row in analysis.rows]
-        page.write_text(
-            f"# {analysis.title}\n\n{analysis.sentence}\n\n{markdown(rows)}\n\n{analysis.source}.\n",
-            encoding="utf-8",
-        )
+        parts = [f"# {analysis.title}", analysis.sentence, markdown(rows), f"{analysis.source}."]
+        page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
         paths.append(page)
     else:
         paths += draw(analysis, folder)

@@ -10,6 +10,7 @@ import sys
 import zipfile
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -202,7 +203,7 @@ def test_it_is_fit_for_a_reader_who_listens(filled, page):
     assert made.all("html")[0]["lang"] == "en"
     headings = [int(tag[1]) for tag, _, _ in made.elements if re.fullmatch(r"h\d", tag)]
     assert headings[0] == 1
-    assert all(later - earlier <= 1 for earlier, later in zip(headings, headings[1:], strict=False))
+    assert all(later - earlier <= 1 for earlier, later in pairwise(headings))
 
 
 def test_names_in_records_are_text_and_no_markup(comparison, add_run, page):

@@ -183,7 +183,9 @@ def _grid(grid: Grid, files: Mapping[str, Sequence[str]], titles: Sequence[str])
     }
 
 
-def _gallery(gallery: Gallery, files: Mapping[str, Sequence[str]], titles: Sequence[str]) -> dict[str, Any]:
+def _gallery(
+    gallery: Gallery, files: Mapping[str, Sequence[str]], titles: Sequence[str]
+) -> dict[str, Any]:
     return _head(gallery, files, titles) | {
         "rows": [
             {
@@ -235,9 +237,7 @@ def _filled(title: str, table: Sequence[dict[str, str]]) -> dict[str, Any]:
 
 def _worded(cells: Sequence[Sequence[str]]) -> list[bool]:
     """Whether each column is of words, which stand at the left, and numbers at the right."""
-    return [
-        any(cell[:1].isalpha() for cell in column) for column in zip(*cells, strict=True)
-    ]
+    return [any(cell[:1].isalpha() for cell in column) for column in zip(*cells, strict=True)]
 
 
 def _facts(comparison: Comparison) -> Iterable[tuple[str, str]]:

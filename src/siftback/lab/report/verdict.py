@@ -97,7 +97,9 @@ class Verdict:
         against = "Traditional at the same cost"
         if self.baseline != TRADITIONAL:
             against = f"Traditional shortened to the same cost ({self.baseline})"
-        text = f"{_apart(self.difference)} than that of {against}, over {counted(self.seeds, 'seed')}"
+        text = (
+            f"{_apart(self.difference)} than that of {against}, over {counted(self.seeds, 'seed')}"
+        )
         if self.interval:
             low, high = self.interval
             text += f" ({CONFIDENCE:.0%} interval {low:+.2f} to {high:+.2f}"

@@ -1,11 +1,15 @@
 """Every fenced Python block of the README and the docs runs."""
 
 import re
+import subprocess
 import sys
 import types
 from pathlib import Path
 
 import pytest
+
+import siftback
+from siftback.lab.strategies import STRATEGIES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -30,3 +34,38 @@ def test_every_fence_that_is_python_is_found():
         assert len(FENCED.findall(text)) == len(re.findall(r"```\s*(?:python|py)\b", text)), (
             page.name
         )
+
+
+def methods():
+    """Of each strategy in the table of methods, the cells of its row."""
+    lines = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").splitlines()
+    head, _, *rows = lines[lines.index(next(x for x in lines if x.startswith("| method"))) :]
+    width = len(head.split("|"))
+    for row in rows[: next(n for n, line in enumerate(rows) if not line)]:
+        cells = [cell.strip() for cell in row.split("|")]
+        assert len(cells) == width, row
+        yield re.match("`([a-z0-9-]+)`", cells[1])[1], cells
+
+
+def test_every_strategy_is_in_the_table_of_methods_with_its_cost():
+    costs = {name: cells[7] for name, cells in methods()}
+    assert costs == {name: strategy.cost for name, strategy in STRATEGIES.items()}
+    assert list(costs) == list(STRATEGIES)
+
+
+def test_every_class_in_the_table_of_methods_is_public():
+    for _, cells in methods():
+        for name in re.findall("`([A-Z][A-Za-z0-9]+)`", " ".join(cells)):
+            assert name in siftback.__all__
+
+
+def test_a_benchmark_of_a_standard_module_s_name_stands_in_nobody_s_way():
+    folder = ROOT / "benchmarks"
+    asked = f"import sys; sys.path.insert(0, {str(folder)!r}); import selectors, subprocess"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{asked}; print(selectors.DefaultSelector)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Selector" in done.stdout

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import selections as slow
 import siftback
@@ -338,6 +339,53 @@ def test_scores_of_half_precision_are_as_good(name, dtype):
         assert one.indices.equal(other.indices)
         assert one.weights.dtype == torch.float32
         assert one.weights.equal(other.weights)
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses what would have the host wait for an accelerator's numbers."""
+
+    WAITING = ("aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten._unique2")
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        assert not str(operation).startswith(self.WAITING), f"{operation} waits"
+        by_mask = str(operation).startswith("aten.index.") and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        assert not by_mask, f"{operation} by a mask waits"
+        return operation(*args, **(kwargs or {}))
+
+
+@every
+@pytest.mark.parametrize("count", [1, 7, 30])
+def test_a_count_is_chosen_without_waiting_for_the_device(name, count):
+    selector, generator = made(name), seeded()
+    for scores in torch.rand(3, 30, generator=seeded(12)):
+        with NoWaiting():
+            indices, _ = selector.select(scores, generator, count)
+        assert len(indices) == count
+
+
+def test_waiting_is_found_out():
+    scores = torch.rand(4)
+    for waits in (scores.sum().item, scores.nonzero, lambda: scores[scores > 0.5]):
+        with NoWaiting(), pytest.raises(AssertionError, match="waits"):
+            waits()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no accelerator")
+@every
+@pytest.mark.parametrize("count", [None, 10])
+def test_a_device_selects_what_the_cpu_does(name, count):
+    scores = torch.rand(64, generator=seeded(13))
+    here, there = made(name), made(name)
+    for _ in range(3):
+        one = here.select(scores, seeded(1), count)
+        two = there.select(scores.cuda(), seeded(1), count)
+        assert two.indices.is_cuda
+        assert two.weights.is_cuda
+        assert two.indices.cpu().equal(one.indices)
+        torch.testing.assert_close(two.weights.cpu(), one.weights)
 
 
 @every

@@ -1,5 +1,6 @@
 """Scores for pruning against one example at a time, and what is kept by them."""
 
+import inspect
 import math
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
+import siftback
 from siftback import (
     AUM,
     BatchError,
@@ -84,6 +86,24 @@ SCORES = {
     "entropy": (entropy, entropy_of_one),
     "grand": (grand, grand_of_one),
 }
+
+
+def test_every_public_score_has_a_row():
+    public = {getattr(siftback, name) for name in siftback.__all__}
+    made = {f for f in public if inspect.isfunction(f) and f.__module__ == prune.__module__}
+    assert made - {prune} == {score for score, _ in SCORES.values()}
+    recorders = {c for c in public if hasattr(c, "scores") and hasattr(c, "update")}
+    assert recorders == set(RECORDERS)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_scores_follow_their_examples_and_one_alone_has_its_own(name):
+    score, _ = SCORES[name]
+    of, order = models(1), torch.randperm(COUNT, generator=torch.Generator().manual_seed(1))
+    found = score(of, dataset(COUNT))
+    permuted = Subset(dataset(COUNT), order.tolist())
+    torch.testing.assert_close(score(of, permuted), found[order])
+    torch.testing.assert_close(score(of, Subset(dataset(COUNT), [4])), found[4:5])
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -280,6 +300,30 @@ def test_forgetting_counts_falls():
     assert recorder.scores().tolist() == expected
     assert recorder.scores()[:2].tolist() == [7.0, 0.0]
     assert (recorder.scores()[1:] < 7).sum() > 30
+
+
+RECORDERS = {Forgetting: lambda look: (look.argmax(1) == 0,), AUM: lambda look: (look, ZEROS)}
+ZEROS = torch.zeros(12, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("kind", RECORDERS)
+def test_records_follow_their_examples_and_go_on_from_a_state(kind):
+    generator = torch.Generator().manual_seed(2)
+    looks = torch.randn(6, 12, 3, generator=generator)
+    order = torch.randperm(12, generator=generator)
+    one, permuted, resumed = kind(12), kind(12), kind(12)
+    for turn, look in enumerate(looks):
+        one.update(torch.arange(12), *RECORDERS[kind](look))
+        permuted.update(torch.arange(12), *RECORDERS[kind](look[order]))
+        if turn == 2:
+            resumed.load_state_dict(one.state_dict())
+        elif turn > 2:
+            resumed.update(torch.arange(12), *RECORDERS[kind](look))
+    assert one.scores()[order].equal(permuted.scores())
+    assert one.scores().equal(resumed.scores())
+    assert one.scores().std() > 0
+    with pytest.raises(StateError, match="a state of 12 examples does not fit 5"):
+        kind(5).load_state_dict(one.state_dict())
 
 
 def test_aum_is_minus_the_mean_margin():

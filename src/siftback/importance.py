@@ -19,7 +19,7 @@ from siftback.selectors import (
 def importance_distribution(scores: Tensor) -> Tensor:
     """The chance of each example to be a single draw: ``g_i = G_i / sum of G_j``.
 
-    Katharopoulos & Fleuret 2018, Algorithm 1.
+    Katharopoulos & Fleuret 2018.
 
     Args:
         scores: float[N]. One below 0 counts as 0; where none is above 0 the draw is uniform.
@@ -39,7 +39,7 @@ def importance_distribution(scores: Tensor) -> Tensor:
 def variance_reduction(distribution: Tensor) -> Tensor:
     """How many uniform draws one draw by importance is worth in variance, tau.
 
-    Katharopoulos & Fleuret 2018, section 3.3 and Algorithm 1, with u the uniform distribution::
+    Katharopoulos & Fleuret 2018, with u the uniform distribution::
 
         1 / tau = sqrt(1 - |g - u|^2 / sum of g_i^2)
 
@@ -62,7 +62,7 @@ def variance_reduction(distribution: Tensor) -> Tensor:
 def break_even_tau(size: int, count: int) -> float:
     """The least tau for which scoring N to train on k pays: ``(N + 3k) / 3k``.
 
-    Katharopoulos & Fleuret 2018, section 3.3: scoring costs N forwards and training 3k, and
+    Katharopoulos & Fleuret 2018: scoring costs N forwards and training 3k, and
     uniform draws of as little variance would cost ``3 tau k``.
 
     >>> break_even_tau(384, 128)
@@ -97,7 +97,7 @@ def draws_with_replacement(distribution: Tensor, count: int, generator: torch.Ge
 class Kath18:
     """Importance sampling: k of a batch, drawn in proportion to their scores.
 
-    Katharopoulos & Fleuret 2018, *Not All Samples Are Created Equal*, Algorithm 1. The batches of
+    Katharopoulos & Fleuret 2018, *Not All Samples Are Created Equal*. The batches of
     the wrapped loader are the large ones (their B), of which ``k = max(1, round(keep * N))`` (their
     b) are drawn; give the loader ``batch_size=k`` to train on just these. The scores are losses,
     the baseline of Jiang et al. 2019, section 5.1, or, with ``scorer=GradientBound()``, the upper

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 from siftback import tree
+from siftback.distributed import rank_and_world
 from siftback.errors import BatchError, ConfigError
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -86,10 +87,25 @@ class SelectiveSampler(Sampler[int]):
     For a ``DataLoader``: ``DataLoader(Indexed(dataset), 128, sampler=SelectiveSampler(dataset))``.
     What is left out is never read. What is left keeps the order of the whole epoch.
 
+    In a training of several processes each has a share of one common order, so they need the
+    same ``seed``: of n examples, the process of rank r has those at r, r + world, r + 2 world and
+    so on. The shares are disjoint and of ``n // world`` each, so that all processes make equally
+    many steps; the last ``n % world`` of the order are left out of that epoch.
+
     Args:
         dataset: Anything with a length.
         shuffle: Whether each epoch has an order of its own, drawn from ``generator``.
         seed: Of that generator; no global one is used.
+        rank: Which process this is; by default that of ``torch.distributed`` where it is
+            initialised, else 0.
+        world: How many there are, likewise. ``rank=0, world=1`` has everything, such as in a
+            process whose data set is a shard already.
+
+    Attributes:
+        examples: How many there are, for all processes.
+
+    Raises:
+        ConfigError: Where ``rank`` is none of ``world`` processes.
 
     >>> sampler = SelectiveSampler(range(5), shuffle=False)
     >>> sampler.only(torch.tensor([4, 1]))
@@ -98,9 +114,26 @@ class SelectiveSampler(Sampler[int]):
     >>> sampler.only(None)
     >>> list(sampler)
     [0, 1, 2, 3, 4]
+    >>> list(SelectiveSampler(range(5), shuffle=False, rank=1, world=2))
+    [1, 3]
     """
 
-    def __init__(self, dataset: Sized, *, shuffle: bool = True, seed: int = 0) -> None:
+    def __init__(
+        self,
+        dataset: Sized,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        rank: int | None = None,
+        world: int | None = None,
+    ) -> None:
+        here, among = rank_and_world()
+        self.rank, self.world = here if rank is None else rank, among if world is None else world
+        if not 0 <= self.rank < self.world:
+            raise ConfigError(
+                f"rank={self.rank} is none of world={self.world} processes: give both, the rank "
+                "from 0 on, or neither"
+            )
         self.examples = len(dataset)
         self.generator = torch.Generator().manual_seed(seed)
         self._shuffle = shuffle
@@ -122,10 +155,10 @@ class SelectiveSampler(Sampler[int]):
             order = torch.arange(self.examples)
         if self._chosen is not None:
             order = order[self._chosen[order]]
-        return iter(order.tolist())
+        return iter(order[: len(self) * self.world][self.rank :: self.world].tolist())
 
     def __len__(self) -> int:
-        return self._count
+        return self._count // self.world
 
 
 class Indices:

@@ -453,7 +453,7 @@ class SelectiveLoader:
             self.stats.scored += len(scores)
             if self._recall is not None and indices is not None:
                 of = indices if rows is None else indices[rows.to(indices.device)]
-                self._recall.scorer.scored(of, scores, self._source.epoch)
+                self._recall.scored(of, scores, self._source.epoch)
         return self._chooser.select(scores, rows, self._source.place, self.stats)
 
     def _anneal(self, epochs_done: float) -> None:

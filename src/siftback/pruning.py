@@ -93,7 +93,7 @@ def el2n(
 
         EL2N(x, y) = E_w || softmax(f_w(x)) - onehot(y) ||_2
 
-    Paul, Ganguli and Dziugaite 2021, *Deep Learning on a Data Diet*, section 2. The models
+    Paul, Ganguli and Dziugaite 2021, *Deep Learning on a Data Diet*. The models
     are of the same architecture from different initial weights, trained for a few epochs.
 
     Args:
@@ -194,7 +194,7 @@ def grand(
     over all weights that are trained, exactly, by ``torch.func``: as many examples at a time as
     ``chunk_size`` says, each taking the memory of the weights once more.
 
-    Paul, Ganguli and Dziugaite 2021, *Deep Learning on a Data Diet*, section 2. In eval
+    Paul, Ganguli and Dziugaite 2021, *Deep Learning on a Data Diet*. In eval
     mode, as batch normalisation has no gradient of one example otherwise.
 
     Args:

@@ -124,8 +124,8 @@ class _Stateless:
 class TopK(_Stateless):
     """The ``k = max(1, round(keep * N))`` highest scores of each batch.
 
-    Ordered SGD (Kawaguchi & Lu 2020, Algorithm 1), and what RHO-loss selects by (Mindermann et
-    al. 2022, Algorithm 1; see `Irreducible`). Nothing is left to chance but ties.
+    Ordered SGD (Kawaguchi & Lu 2020), and what RHO-loss selects by (Mindermann et al. 2022; see
+    `Irreducible`). Nothing is left to chance but ties.
 
     Args:
         keep: Share of the examples to keep, in (0, 1].

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
 
+from siftback.distributed import of_all_ranks, of_first_rank, rank_and_world
 from siftback.errors import ConfigError, LossError
 from siftback.indexed import Indices
 from siftback.scorers.every_epoch import EveryEpoch, Ruled
@@ -38,6 +39,10 @@ def selector_for(
 class Recall:
     """Draws an epoch's examples from memory before they are read, and takes losses back to it.
 
+    Where a sampler shares the examples among several processes, each has the whole table: as an
+    epoch begins, each takes up what the others were told during the last one, and the draw of
+    rank 0 is that of all.
+
     Args:
         loader: The wrapped loader. For its unchosen examples not to be read, it or its sampler
             has a method ``only(indices)``, as `SelectiveSampler` has.
@@ -47,8 +52,8 @@ class Recall:
 
     Raises:
         ConfigError: Where no index can be had, or a map-style data set is sampled by something
-            that examples cannot be left out of; or where a scorer with a rule of its own is given
-            a selector too.
+            that examples cannot be left out of; where a scorer with a rule of its own is given a
+            selector too; or where a sampler shares among processes that are not there.
     """
 
     def __init__(
@@ -70,6 +75,17 @@ class Recall:
                 f"{name} chooses by a rule of its own, and a selector, keep or beta was given to "
                 f"the loader: leave it out, and give {name} the shares that it is to keep"
             )
+        self._rank, self._world = (
+            getattr(self._drawer, "rank", 0),
+            getattr(self._drawer, "world", 1),
+        )
+        if self._world > 1 and rank_and_world() != (self._rank, self._world):
+            raise ConfigError(
+                f"a sampler of rank={self._rank}, world={self._world} shares what {name} remembers "
+                "with other processes: call torch.distributed.init_process_group before it is "
+                "made, or give it rank=0, world=1"
+            )
+        self._told: list[tuple[Any, ...]] = []  # in this epoch, where others are to know it too
         self.scorer = scorer
         self._selector, self._blank = selector, selector.state_dict()
         if indices.examples is not None:
@@ -85,6 +101,7 @@ class Recall:
 
     def begin_epoch(self, on: bool, epoch: int, generator: torch.Generator) -> None:
         """Draws, where selection is on and the scorer says so."""
+        self._hear_others()
         self._read = self._passed = 0
         if on and self.scorer.draws(epoch):
             self._draw(epoch, generator)
@@ -117,12 +134,12 @@ class Recall:
         """What is missing of the source's examples, where the last short batch was dropped."""
         if self._drawn is None or self._drawer is None:
             return 0
-        return int(self._drawer.examples) - self._passed
+        return int(self._drawer.examples) // self._world - self._passed
 
     @property
     def left_out(self) -> Tensor:
-        """int64[n], the examples that this epoch's draw left out."""
-        return (self._weights == 0).nonzero().squeeze(1)
+        """int64[n], the examples that this epoch's draw left out; of several processes, a share."""
+        return (self._weights == 0).nonzero().squeeze(1)[self._rank :: self._world]
 
     @property
     def lr_scale(self) -> float:
@@ -168,9 +185,13 @@ class Recall:
                     f"confidence is {confidence.dtype} of shape {list(confidence.shape)}: give the "
                     f"probability of each prediction, float[{len(indices)}]"
                 )
-            self.scorer.judged(indices, correct.detach(), confidence.detach())
+            self._tell("judged", indices, correct.detach(), confidence.detach())
         if self.scorer.learns:
-            self.scorer.trained(indices, losses.detach(), epoch)
+            self._tell("trained", indices, losses.detach(), epoch)
+
+    def scored(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
+        """Takes the scores of a selection pass to the scorer."""
+        self._tell("scored", indices, scores, epoch)
 
     def resume(self) -> None:
         """Tells the wrapped loader what a loaded state had drawn."""
@@ -178,12 +199,13 @@ class Recall:
             self._drawer.only(None if self._drawn is None else self._drawn.indices)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was drawn for this epoch, among how many, and how far it was read."""
+        """What was drawn for this epoch, among how many, how far it was read, and what was told."""
         return {
             "drawn": None if self._drawn is None else tuple(self._drawn),
             "among": len(self._weights),
             "read": self._read,
             "passed": self._passed,
+            "told": list(self._told),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -191,11 +213,29 @@ class Recall:
         drawn = state["drawn"]
         self._choose(None if drawn is None else Selection(*drawn), state["among"])
         self._read, self._passed = state["read"], state["passed"]
+        self._told = list(state["told"])
+
+    def _tell(self, what: str, *told: Any) -> None:
+        getattr(self.scorer, what)(*told)
+        if self._world > 1:
+            self._told.append(
+                (what, *(part.cpu() if isinstance(part, Tensor) else part for part in told))
+            )
+
+    def _hear_others(self) -> None:
+        if self._world == 1:
+            return
+        for rank, told in enumerate(of_all_ranks(self._told)):
+            for what, *parts in told if rank != self._rank else ():
+                getattr(self.scorer, what)(*parts)
+        self._told = []
 
     def _draw(self, epoch: int, generator: torch.Generator) -> None:
         weights = self.scorer.draw(epoch, generator)
         if weights is None:
             weights = self._select(epoch, generator)
+        if self._world > 1:
+            weights = of_first_rank(weights.cpu())
         indices = weights.nonzero().squeeze(1)
         self._choose(Selection(indices.cpu(), weights[indices].cpu()), len(weights))
 
@@ -224,4 +264,5 @@ class Recall:
 
     def _share(self, read: int) -> int:
         assert self._drawn is not None
-        return round(int(self._drawer.examples) * read / max(len(self._drawn.indices), 1))
+        drawn = len(self._drawn.indices) // self._world
+        return round(int(self._drawer.examples) // self._world * read / max(drawn, 1))

@@ -3,6 +3,8 @@
 As all scores for pruning, they are higher for harder examples.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -74,6 +76,21 @@ class Forgetting:
         _check_seen(self._seen)
         return torch.where(self._learnt, self._events, self._seen).float()
 
+    def state_dict(self) -> dict[str, Any]:
+        """What was gathered so far."""
+        parts = {"seen": self._seen, "events": self._events, "last": self._last}
+        return {name: part.clone() for name, part in (parts | {"learnt": self._learnt}).items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from what another one gathered.
+
+        Raises:
+            StateError: Where that is of another number of examples.
+        """
+        _check_state(state, len(self._seen))
+        self._seen, self._events = state["seen"].clone(), state["events"].clone()
+        self._last, self._learnt = state["last"].clone(), state["learnt"].clone()
+
 
 class AUM:
     """Averages an example's margin over training, the area under it; its negative is the score.
@@ -130,6 +147,19 @@ class AUM:
         """
         _check_seen(self._seen)
         return (-self._sum / self._seen).float()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was gathered so far."""
+        return {"seen": self._seen.clone(), "sum": self._sum.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from what another one gathered.
+
+        Raises:
+            StateError: Where that is of another number of examples.
+        """
+        _check_state(state, len(self._seen))
+        self._seen, self._sum = state["seen"].clone(), state["sum"].clone()
 
 
 def label_margins(logits: Tensor, labels: Tensor) -> Tensor:
@@ -192,6 +222,14 @@ def _checked(indices: Tensor, examples: int) -> Tensor:
     if (ordered[1:] == ordered[:-1]).any():
         raise BatchError("an index comes twice in one update: give each look an update of its own")
     return indices
+
+
+def _check_state(state: dict[str, Any], examples: int) -> None:
+    if len(state["seen"]) != examples:
+        raise StateError(
+            f"a state of {len(state['seen'])} examples does not fit {examples}: resume with the "
+            "data set that it was saved with"
+        )
 
 
 def _check_seen(seen: Tensor) -> None:

@@ -387,7 +387,8 @@ def inclusion_chances(probabilities: Tensor, count: int) -> Tensor:
     scales = (count - certain) / left
     fits = (scales * ordered <= 1) | (certain >= count - 1)
     first = fits.int().argmax()
-    scaled = torch.where(certain < first, 1.0, (scales[first] * ordered).clamp(max=1.0))
+    scale = scales.take(first)  # an index in brackets would be waited for
+    scaled = torch.where(certain < first, 1.0, (scale * ordered).clamp(max=1.0))
     return torch.empty_like(scaled).scatter_(0, order, scaled)
 
 

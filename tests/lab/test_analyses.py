@@ -148,6 +148,18 @@ def test_selectivity_takes_the_strategy_at_several_shares(made):
     )
 
 
+def test_a_sweep_over_shares_is_one_panel(tmp_path):
+    cells = []
+    for keep in (0.5, 0.25):
+        cells.append(comparison(tmp_path / f"keep={keep}", keeps=[keep]))
+        add(cells[-1], "traditional", [(9, 1, 300, 10)])
+        add(cells[-1], "sb", [(9, 1, 300, 12)], keep=keep)
+    other = comparison(tmp_path / "other", lr=0.2)
+    add(other, "sb", [(9, 1, 300, 12)], keep=0.1)
+    figure = ANALYSES["fig13"]([*cells, other])
+    assert list(series_of(figure)) == ["traditional", "sb 0.5", "sb 0.25"]
+
+
 @pytest.mark.parametrize(("name", "differs"), [("fig16", "model"), ("fig17", "rate")])
 def test_what_differs_has_a_panel_each(tmp_path, name, differs):
     runs = []
@@ -371,13 +383,13 @@ def test_diet_accuracy_by_share_left_out(made):
     assert "random 0.5 88.00 %" in backprop.sentence
 
 
-def scores_in(made, values, model="cnn", labels=None):
+def scores_in(made, values, model="cnn", labels=None, name="el2n"):
     table = Scores(
         torch.tensor(values)[:, None],
         torch.zeros(len(values), dtype=torch.int64) if labels is None else labels,
-        {"score": "el2n", "environment": {"arguments": {"data": "digits", "model": model}}},
+        {"score": name, "environment": {"arguments": {"data": "digits", "model": model}}},
     )
-    table.write(made.folder / "scores" / "el2n-seed0.parquet")
+    table.write(made.folder / "scores" / f"{name}-seed0.parquet")
 
 
 def test_overlap_of_two_models_and_of_two_methods(tmp_path):
@@ -398,6 +410,10 @@ def test_overlap_of_two_models_and_of_two_methods(tmp_path):
     # Least used: all ten odd ones, in order; of the five first of them, 1 and 3 are below 5.
     at = dict(zip(found.x, series_of(methods)["lowest by both"].y, strict=True))
     assert (at[25], at[50]) == (40, 50)
+    # Uses that were counted on their own come first: here in the order of the scores.
+    scores_in(one, [float(place) for place in range(20)], name="sb-uses")
+    same = series_of(ANALYSES["diet-d"]([one]))["lowest by both"]
+    assert same.y == [100] * 5
 
 
 def test_pictures_of_the_lowest_scores(made):
@@ -494,6 +510,9 @@ def test_damaged_records_are_told_and_the_rest_is_read(made):
     (made.folder / "records" / "random-seed0.jsonl").write_text(lines[0])
     look = add_look(made, runs[4], "losses", 1, index=[0], loss=[1.0], uses=[1])
     look.write_bytes(look.read_bytes()[:-10])
+    table = made.folder / "scores" / "el2n-seed0.parquet"
+    table.parent.mkdir()
+    table.write_bytes(b"torn")
     broken = made.folder.parent / "broken"
     broken.mkdir()
     (broken / "summary.json").write_text('{"runs": [{')
@@ -506,10 +525,11 @@ def test_damaged_records_are_told_and_the_rest_is_read(made):
         "sb-None-0.50-3.jsonl is damaged (TypeError",
         "abacus/records/random-seed0.jsonl was broken off, and left out",
         "losses-000000100.parquet is damaged",
+        "abacus/scores/el2n-seed0.parquet is damaged",
         "broken/summary.json is damaged, and left out (JSONDecodeError",
     ):
         assert part in told
-    assert len(problems) == 6
+    assert len(problems) == 7
     assert isinstance(ANALYSES["fig6"]([found]), Figure)
     assert isinstance(ANALYSES["fig3"]([found]), Missing)
 

@@ -1,6 +1,7 @@
 """Analyses as files."""
 
 import csv
+import sys
 from dataclasses import replace
 from io import StringIO
 
@@ -9,6 +10,7 @@ import pytest
 from matplotlib import image
 from written_records import add, comparison
 
+from siftback import cli
 from siftback.lab.analyses import (
     ANALYSES,
     Figure,
@@ -126,6 +128,29 @@ def test_what_is_made_of_a_comparison_can_be_written(tmp_path):
     for name in ("fig1", "fig14"):  # of kinds that are not drawn above
         first = dict([next(iter(made_of[name].views.items()))])
         assert len(write(replace(made_of[name], views=first), tmp_path)) == 3
+
+
+def test_the_command_tells_what_it_made_what_is_missing_and_what_is_damaged(
+    tmp_path, monkeypatch, capsys
+):
+    made = comparison(tmp_path / "runs" / "abacus")
+    add(made, "traditional", [(9, 1, 300, 10)])
+    gone = add(made, "sb", [(9, 1, 300, 12)], keep=0.5)
+    (made.folder / gone.record).unlink()
+    out = tmp_path / "out"
+    arguments = [str(tmp_path / "runs"), "--out", str(out), "--only", "fig9,diet-a,fig7"]
+    monkeypatch.setattr(sys, "argv", ["siftback", "figures", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    printed, told = capsys.readouterr()
+    assert told == f"abacus/{gone.record} is missing, and left out\n"
+    missing, other, written = printed.splitlines()
+    assert missing.startswith("fig9: missing. No confidence was observed. Record it: siftback")
+    assert other.startswith("diet-a: missing. No run of random.")
+    assert written.startswith("fig7: fig7.png, fig7.svg, fig7-steps.png, ")
+    assert written.endswith("cnn-8 on digits: traditional ends at 10.00 %.")
+    assert (out / "fig7.csv").exists()
 
 
 def test_strategies_keep_their_colours():

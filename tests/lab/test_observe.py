@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from siftback import ConfigError
 from siftback.lab.data import limit, load
-from siftback.lab.observe import BATCHES, Observer, files, folder_of, looks, parse, similarity
+from siftback.lab.observe import BATCHES, Observer, files, folder_of, kinds_of, looks, similarity
 from siftback.lab.stream import BatchStream, test_batches
 
 CPU = torch.device("cpu")
@@ -45,7 +45,7 @@ def test_model_and_random_state_are_left_as_they_were(data, model, tmp_path):
     model.train()
     model[1].eval()
     before = state(model)
-    watching.evaluation(model, 1.0, 10)
+    watching.evaluation(model, 1.0, 10, torch.zeros(160))
     after = state(model)
     for name, value in before[0].items():
         assert value.equal(after[0][name]), name
@@ -66,22 +66,22 @@ def one_at_a_time(model, batches):
 
 def test_losses_and_uses(data, model, tmp_path):
     watching = observer(data, tmp_path, ("losses",))
-    watching.trained(torch.tensor([3, 5]))
-    watching.trained(torch.tensor([5]))
-    watching.evaluation(model, 1.0, 10)
-    watching.evaluation(model, 2.5, 20)
+    uses = torch.zeros(160)
+    uses[[3, 5]] = torch.tensor([1.0, 2.0])
+    watching.evaluation(model, 1.0, 10, uses)
+    uses[7] = 3
+    watching.evaluation(model, 2.5, 20, uses)
     first, second = looks(tmp_path, RECORD, "losses")
     assert (first.epoch, second.epoch) == (1.0, 2.5)
     assert first.columns["index"].tolist() == list(range(160))
     expected = [loss for loss, _ in one_at_a_time(model, BatchStream(data, 16, 0).plain(160))]
     assert first.columns["loss"] == pytest.approx(expected, abs=1e-5)
     assert np.flatnonzero(first.columns["uses"]).tolist() == [3, 5]
-    assert first.columns["uses"][[3, 5]].tolist() == [1, 2]
-    assert not second.columns["uses"].any()
+    assert second.columns["uses"][[3, 5, 7]].tolist() == [1, 2, 3]
 
 
 def test_confidence_of_both_splits(data, model, tmp_path):
-    observer(data, tmp_path, ("confidence",)).evaluation(model, 1.0, 10)
+    observer(data, tmp_path, ("confidence",)).evaluation(model, 1.0, 10, torch.zeros(160))
     (look,) = looks(tmp_path, RECORD, "confidence")
     columns = look.columns
     for split, batches in (
@@ -97,7 +97,9 @@ def test_confidence_of_both_splits(data, model, tmp_path):
 
 def test_examples_left_by_pruning_keep_their_places(data, model, tmp_path):
     places = torch.arange(7, 167)
-    observer(data, tmp_path, ("losses",), indices=places).evaluation(model, 1.0, 10)
+    observer(data, tmp_path, ("losses",), indices=places).evaluation(
+        model, 1.0, 10, torch.zeros(160)
+    )
     (look,) = looks(tmp_path, RECORD, "losses")
     assert look.columns["index"].tolist() == places.tolist()
 
@@ -124,7 +126,7 @@ def test_gradient_similarity_by_hand(tmp_path):
     )  # fmt: skip
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2, bias=False))
     nn.init.zeros_(model[1].weight)
-    observer(data, tmp_path, ("gradients",)).evaluation(model, 1.0, 10)
+    observer(data, tmp_path, ("gradients",)).evaluation(model, 1.0, 10, torch.zeros(160))
     (look,) = looks(tmp_path, RECORD, "gradients")
     columns = look.columns
     ((images, labels),) = BatchStream(data, 10, 0).plain(10)
@@ -143,7 +145,7 @@ def test_gradient_similarity_by_hand(tmp_path):
 
 def test_gradients_are_those_of_parts_of_batches_in_training(data, model, tmp_path):
     chance = torch.get_rng_state()  # each gradient has the same dropout
-    observer(data, tmp_path, ("gradients",)).evaluation(model, 1.0, 10)
+    observer(data, tmp_path, ("gradients",)).evaluation(model, 1.0, 10, torch.zeros(160))
     (look,) = looks(tmp_path, RECORD, "gradients")
     columns = look.columns
     assert len(columns["cosine"]) == BATCHES * 3 * 3
@@ -169,20 +171,24 @@ def test_gradients_are_those_of_parts_of_batches_in_training(data, model, tmp_pa
 
 
 def test_goes_on_from_a_saved_state(data, model, tmp_path):
-    watching = observer(data, tmp_path, ("losses",))
-    watching.trained(torch.tensor([3]))
-    resumed = observer(data, tmp_path, ("losses",))
-    resumed.load_state_dict(watching.state_dict())
-    resumed.trained(torch.tensor([3]))
-    resumed.evaluation(model, 1.0, 10)
-    (look,) = looks(tmp_path, RECORD, "losses")
-    assert look.columns["uses"][3] == 2
+    watching = observer(data, tmp_path, ("confidence",))
+    watching.evaluation(model, 1.0, 10, None)
+    saved = watching.state_dict()
+    watching.evaluation(model, 2.0, 20, None)  # lost as the run was broken off
+    resumed = observer(data, tmp_path, ("confidence",))
+    resumed.load_state_dict(saved)
+    assert [look.epoch for look in looks(tmp_path, RECORD, "confidence")] == [1.0]
+    resumed.evaluation(model, 2.5, 25, None)
+    assert [look.epoch for look in looks(tmp_path, RECORD, "confidence")] == [1.0, 2.5]
+    assert resumed.seconds["confidence"] > saved["seconds"]["confidence"]
+    resumed.forget()
+    assert files(tmp_path, RECORD) == []
 
 
 def test_what_was_looked_at_before_a_break_is_readable(data, model, tmp_path):
     watching = observer(data, tmp_path, ("losses",))
     for step in (10, 20, 30):
-        watching.evaluation(model, step / 10, step)
+        watching.evaluation(model, step / 10, step, torch.zeros(160))
     last = files(tmp_path, RECORD)[-1]
     last.write_bytes(last.read_bytes()[:100])
     assert [look.epoch for look in looks(tmp_path, RECORD, "losses")] == [1.0, 2.0]
@@ -190,5 +196,5 @@ def test_what_was_looked_at_before_a_break_is_readable(data, model, tmp_path):
 
 
 def test_unknown_kinds():
-    with pytest.raises(ConfigError, match="observe weights: give some of losses, gradients"):
-        parse("losses,weights")
+    with pytest.raises(ConfigError, match="observe weights: give some of losses,gradients"):
+        kinds_of("losses,weights")

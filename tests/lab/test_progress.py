@@ -30,6 +30,37 @@ def shown(terminal: bool) -> str:
     return text.getvalue()
 
 
+def scored(terminal: bool) -> str:
+    text = StringIO()
+    with Terminal(Console(file=text, force_terminal=terminal, width=100)) as reporter:
+        reporter.start(RUN, 1, 2)
+        reporter.scoring(0.25)
+        reporter.scoring(0.5)
+        reporter.update(0.5)
+        reporter.finish(SUMMARY)
+    return text.getvalue()
+
+
+def test_scoring_has_a_bar_of_its_own_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown_first, _, then = scored(terminal=True).rpartition("scoring")
+    assert "[1/2] sb-keep0.5-seed3 " in shown_first
+    assert "[1/2] sb-keep0.5-seed3: test error" in then
+    assert scored(terminal=False).splitlines() == [
+        "[1/2] sb-keep0.5-seed3: test error 12.50 %, 2.0 s, 0.30 M forwards"
+    ]
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", -1)
+    lines = scored(terminal=False).splitlines()
+    assert lines[:2] == [f"[1/2] sb-keep0.5-seed3 scoring {share}" for share in ("25%", "50%")]
+
+
+def test_a_score_alone_has_a_bar_too() -> None:
+    text = StringIO()
+    with Terminal(Console(file=text, force_terminal=True, width=60)) as reporter:
+        reporter.scoring(1.0)
+    assert "scoring" in text.getvalue()
+    assert "100%" in text.getvalue()
+
+
 def test_a_terminal_gets_a_bar_and_a_line_a_run() -> None:
     text = shown(terminal=True)
     assert "━" in text

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy.stats import spearmanr
 from torch.nn import functional as F
 
 from siftback import ConfigError, prune
-from siftback.lab import scores
+from siftback.lab import models, scores
 from siftback.lab.compare import Plan, compare
-from siftback.lab.data import load, subset
+from siftback.lab.data import ImageData, load, subset
+from siftback.lab.feed import Feed
 from siftback.lab.progress import Silent
 from siftback.lab.records import Comparison, RunSummary
 from siftback.lab.settings import Run, Settings
@@ -66,6 +68,11 @@ def expected(name: str, epochs: list[torch.Tensor], labels: torch.Tensor) -> tor
 PRICES = {"el2n": 1, "margin": 1, "entropy": 1, "loss": 1, "aum": EPOCHS, "forgetting": EPOCHS}
 
 
+def test_every_score_has_a_row() -> None:
+    apart = {"grand", *scores.APART}  # tests of their own
+    assert set(scores.NAMES) == PRICES.keys() | apart
+
+
 @pytest.mark.parametrize("name", PRICES)
 def test_columns_are_those_of_models_trained_alone(name: str) -> None:
     table = scores.make(name, QUICK, seed=0)
@@ -107,6 +114,19 @@ def test_irreducible_losses_are_of_models_that_have_not_seen_the_example() -> No
     torch.testing.assert_close(table.scores[unseen], losses.detach())
 
 
+def test_uses_are_those_of_a_run_of_selective_backprop(tmp_path: Path) -> None:
+    table = scores.make("sb-uses", replace(QUICK, score_models=1), seed=0)
+    plan = Plan(replace(QUICK, epochs=float(EPOCHS)), ["sb"], [0.5], [1000], matched=False)
+    (summary,) = compare(plan, tmp_path, Silent()).runs
+    assert table.scores.sum() == summary.examples_backpropped
+    assert table.made["cost"] == summary.cost_forward_units
+    assert set(table.scores.tolist()) == {0.0, 1.0, 2.0}
+    # What was used least is mostly what is easiest.
+    easy = scores.make("loss", replace(QUICK, score_models=1), seed=0)
+    ((_, dropped, _),) = scores.overlaps(table, easy, [0.25])
+    assert dropped > 0.35
+
+
 def test_a_table_survives_its_file_and_tells_how_it_was_made(tmp_path: Path) -> None:
     made = scores.make("el2n", replace(QUICK, score_epochs=0.0), seed=0)
     path = tmp_path / "deep" / "el2n.parquet"
@@ -141,7 +161,7 @@ def test_overlap_is_of_what_both_drop_and_of_what_both_keep() -> None:
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     folder = tmp_path_factory.mktemp("pruned")
-    names = ["traditional", "el2n", "diet-sb", "diet-random"]
+    names = ["traditional", "el2n", "diet-sb", "diet-random", "rho"]
     compare(Plan(QUICK, names, [0.5], [0]), folder, Silent())
     return Comparison.read(folder)
 
@@ -153,7 +173,7 @@ def run(comparison: Comparison, strategy: str) -> RunSummary:
 SCORING = 2 * (TRAINING + COUNT)
 
 
-@pytest.mark.parametrize("strategy", ["el2n", "diet-sb", "diet-random"])
+@pytest.mark.parametrize("strategy", ["el2n", "diet-sb", "diet-random", "rho"])
 def test_scores_are_charged_to_each_apart_and_in_the_total(
     compared: Comparison, strategy: str
 ) -> None:
@@ -166,8 +186,10 @@ def test_scores_are_charged_to_each_apart_and_in_the_total(
     for evaluation in compared.evaluations(summary):
         assert evaluation.cost > SCORING
         assert evaluation.seconds > summary.seconds_scoring
-    (table,) = (compared.folder / "scores").iterdir()
-    assert scores.Scores.read(table).made["cost"] == SCORING
+    tables = sorted((compared.folder / "scores").iterdir())
+    assert [table.name for table in tables] == ["el2n-seed0.parquet", "irreducible-seed0.parquet"]
+    for table in tables:
+        assert scores.Scores.read(table).made["cost"] == SCORING
     matched = next(run for run in compared.runs if run.matched_to == strategy)
     assert 0 <= matched.cost_forward_units - summary.cost_forward_units < 3 * BATCH
     assert matched.cost_scoring == run(compared, "traditional").cost_scoring == 0
@@ -195,14 +217,75 @@ def test_diet_prunes_a_quarter_where_it_can(keep: float, drop: float) -> None:
 def test_what_is_pruned_has_the_lowest_scores(tmp_path: Path) -> None:
     data = load("digits", COUNT)
     quick = replace(QUICK, score_epochs=0.0)
-    left = scores.pruned(Run("el2n", 0.5, 7), quick, data, tmp_path)
+    left = scores.scored(Run("el2n", 0.5, 7), quick, data, tmp_path)
     assert left is not None
     table = scores.Scores.read(tmp_path / "scores" / "el2n-seed7.parquet")
     kept = prune(table.scores, 0.5)
     assert left.data.train_images.equal(data.train_images[kept])
     assert left.data.train_labels.equal(data.train_labels[kept])
-    assert scores.pruned(Run("sb", 0.5, 7), quick, data, tmp_path) is None
+    assert scores.scored(Run("sb", 0.5, 7), quick, data, tmp_path) is None
     assert {"el2n", "diet-sb", "diet-random"} <= STRATEGIES.keys()
+
+
+def test_rho_scores_each_batch_and_keeps_the_highest_of_it(compared: Comparison) -> None:
+    summary = run(compared, "rho")
+    assert summary.score_cost == 1  # a fresh forward
+    assert summary.examples_forwarded - summary.examples_backpropped == COUNT
+    assert summary.keep_measured == 0.5
+    (evaluation,) = compared.evaluations(summary)
+    assert evaluation.agreement is not None
+    assert -1 <= evaluation.agreement <= 1
+
+
+def test_rho_selects_by_the_loss_less_the_irreducible_one(tmp_path: Path) -> None:
+    data = load("digits", COUNT)
+    torch.manual_seed(0)
+    found = scores.scored(Run("rho", 0.5, 0), QUICK, data, tmp_path)
+    assert found is not None
+    table = scores.Scores.read(tmp_path / "scores" / "irreducible-seed0.parquet")
+    assert found.data is data
+    assert found.scores is not None
+    assert found.scores.equal(table.scores)
+    device = torch.device("cpu")
+    model = models.build("cnn", width=4, classes=10, channels=1)
+    feed = Feed(Run("rho", 0.5, 0), QUICK, data, model, device, None, found.scores)
+    given = feed.batches()
+    first, second = next(given), next(given)  # pooled from two batches each
+    images, labels = (torch.cat(both) for both in zip(first, second, strict=True))
+    expected = []
+    plain = BatchStream(data, BATCH, 0, indexed=True)
+    for indices, (x, y) in plain:
+        model.eval()
+        excess = F.cross_entropy(model(x), y, reduction="none") - table.scores[indices]
+        expected += [x[row] for row in excess.topk(BATCH // 2).indices.sort().values]
+    model.train()
+    assert images.equal(torch.stack(expected))
+    assert len(labels) == COUNT // 2
+    losses = F.cross_entropy(model.eval()(plain_images(data)), data.train_labels, reduction="none")
+    assert feed.agreement() == pytest.approx(
+        spearmanr((losses - table.scores).detach(), losses.detach()).statistic, abs=1e-3
+    )
+
+
+def plain_images(data: ImageData) -> torch.Tensor:
+    (images, _) = next(BatchStream(data, COUNT, 0).plain(COUNT))
+    return images
+
+
+def test_what_is_done_is_told_as_a_share_that_grows() -> None:
+    for name, quick in (
+        ("el2n", QUICK),
+        ("aum", QUICK),
+        ("irreducible", QUICK),
+        ("sb-uses", QUICK),
+        ("grand", replace(QUICK, score_epochs=0.0)),
+    ):
+        told: list[float] = []
+        scores.make(name, quick, 0, update=told.append)
+        assert told == sorted(told)
+        assert len(told) >= COUNT // BATCH
+        assert 0 <= told[0] < 0.5
+        assert told[-1] == pytest.approx(1)
 
 
 def test_a_budget_counts_the_scores(tmp_path: Path) -> None:

@@ -40,10 +40,16 @@ def agreement(
         the same.
     """
     part = list(batches)
+    indices = torch.arange(sum(len(labels) for _, labels in part))
     fresh = torch.cat([exact.score(losses, model, batch) for batch in part]).cpu()
     predicted = getattr(scorer, "predicted", None)
     if predicted is not None:
         scores = predicted(epoch)[: len(fresh)].cpu()
+    elif scorer.needs_indices:
+        of = torch.split(indices, [len(labels) for _, labels in part])
+        scores = torch.cat(
+            [scorer.score_indexed(losses, model, *each) for each in zip(part, of, strict=True)]
+        ).cpu()
     else:
         scores = torch.cat([scorer.score(losses, model, batch) for batch in part]).cpu()
     seen = ~scores.isnan()

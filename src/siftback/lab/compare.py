@@ -122,10 +122,10 @@ def _train(
 ) -> tuple[RunSummary, nn.Module]:
     # Its own environment: a comparison may be resumed with another version, or elsewhere.
     header = asdict(run) | {"environment": environment(settings.recorded())}
-    pruned = scores.pruned(run, settings, data, folder)
+    scored = scores.scored(run, settings, data, folder, reporter.scoring)
     record = RecordWriter(folder / run.record, header)
     try:
-        return train(run, settings, data, record, reporter, pruned)
+        return train(run, settings, data, record, reporter, scored)
     finally:
         record.close()
 

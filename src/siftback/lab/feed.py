@@ -47,11 +47,15 @@ class Feed:
         model: The model, for selection passes and for the loss.
         device: Where it is.
         budget: What training may cost in forwards of one example, where that is what ends it.
+        scores: float32[N], for a strategy that needs scores of the examples before it trains.
+        counts_uses: Whether to count how often each example is trained on; of a strategy that
+            selects.
 
     Attributes:
         strategy: The run's.
         stream: All examples, in the order of the seed.
         stats: What was done so far, in examples.
+        uses: float32[N], how often each example was trained on, where that is counted.
         score_cost: What scoring an example costs in forwards, as measured.
         loss: ``loss(images, labels)``, the mean that is to be run backward; the strategy's scorer
             is told what it learns from.
@@ -65,9 +69,12 @@ class Feed:
         model: nn.Module,
         device: torch.device,
         budget: float | None,
+        scores: Tensor | None = None,
+        counts_uses: bool = False,
     ) -> None:
         self._run, self._settings, self._data = run, settings, data
         self._model, self._device, self._budget = model, device, budget
+        self._scores = scores
         self._epoch_examples = len(data.train_labels) // settings.batch_size * settings.batch_size
         strategy = self.strategy = strategies.find(run.strategy)
         self._keep = min(1.0, run.keep / (1 - strategy.dropped(run.keep)))  # of what is left
@@ -75,7 +82,9 @@ class Feed:
         size = settings.batch_size
         if strategy.single_pass:  # so much larger that backwards are of the size asked for
             size = round(size / self._keep)
-        indexed = strategy.scorer is not None or strategy.rule is not None
+        learns = any((strategy.scorer, strategy.rule, strategy.irreducible))
+        indexed = learns or counts_uses
+        self.uses = torch.zeros(len(data.train_labels)) if counts_uses else None
         self.stream = BatchStream(data, size, run.seed, augment, device, indexed=indexed)
         self.stats: Stats | SinglePassStats = Stats()
         self.loss: Callable[[Tensor, Tensor], Tensor] = self._loss_of_all
@@ -88,7 +97,7 @@ class Feed:
             self.loss = self._single_pass()
         elif strategy.selector is not None or strategy.rule is not None:
             self._source = self._selective()
-            if indexed or self._source.selector.reweights:
+            if learns or self._source.selector.reweights:
                 self.loss = self._remembered_loss
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -100,6 +109,10 @@ class Feed:
             else:
                 self.stream.set_epoch(epoch)
             for batch in self._plain() if self._source is None else self._source:
+                if self.uses is not None:
+                    assert isinstance(self._source, SelectiveLoader)
+                    used = self._source.indices  # one that was carried may be there twice
+                    self.uses.index_add_(0, used, torch.ones(len(used)))
                 yield batch
                 if self.done >= 1:
                     return
@@ -167,6 +180,9 @@ class Feed:
         selector = None if self.strategy.rule else self._selector()
         if self.strategy.rule is not None:
             self._scorer = self.strategy.rule(self._run.keep, settings)
+        elif self.strategy.irreducible is not None:
+            assert self._scores is not None
+            self._scorer = self.strategy.irreducible(settings, self._scores)  # of fresh passes
         elif self.strategy.scorer is not None:
             self._scorer = self.strategy.scorer(settings, self._data)
             batch = next(self.stream.plain(settings.batch_size))

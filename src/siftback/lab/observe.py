@@ -7,7 +7,7 @@ run that is broken off leaves all that it had looked at, each file whole.
 kind           columns
 ============== ==========================================================================
 ``losses``     ``epoch``, ``index``, ``loss``, ``uses``: every training example's loss, and
-               how often it was trained on since the look before
+               how often it was trained on so far
 ``gradients``  ``epoch``, ``batch``, ``subset``, ``share``, ``cosine``, ``same_sign``: how the
                gradient of a part of a batch is like that of the whole
 ``confidence`` ``epoch``, ``split``, ``index``, ``confidence``, ``correct``: the probability
@@ -49,18 +49,18 @@ TEST_BATCH = 500
 _DAMAGED = (OSError, pa.ArrowException, LookupError, ValueError)
 
 
-def parse(kinds: str) -> tuple[str, ...]:
+def kinds_of(asked: str) -> tuple[str, ...]:
     """What to look at, from names with commas between.
 
     Raises:
         ConfigError: For a name that is none of `KINDS`.
 
-    >>> parse("losses, confidence"), parse("")
+    >>> kinds_of("losses, confidence"), kinds_of("")
     (('losses', 'confidence'), ())
     """
-    names = tuple(dict.fromkeys(name.strip() for name in kinds.split(",") if name.strip()))
+    names = tuple(dict.fromkeys(name.strip() for name in asked.split(",") if name.strip()))
     if unknown := [name for name in names if name not in KINDS]:
-        raise ConfigError(f"observe {', '.join(unknown)}: give some of {', '.join(KINDS)}")
+        raise ConfigError(f"observe {','.join(unknown)}: give some of {','.join(KINDS)}")
     return names
 
 
@@ -74,6 +74,7 @@ class Observer:
         batch_size: Examples of a batch whose gradient is looked at.
         device: Where the model is.
         autocast: The type it computes in; None for float32 throughout.
+        channels_last: Whether its images have torch's ``channels_last`` memory format.
         indices: int64[N], the places of the training examples in the data set, where some were
             pruned before; by default 0 to N - 1.
 
@@ -93,35 +94,35 @@ class Observer:
         batch_size: int,
         device: torch.device,
         autocast: torch.dtype | None = None,
+        channels_last: bool = True,
         indices: Tensor | None = None,
     ) -> None:
-        self.kinds = parse(",".join(kinds))
+        self.kinds = kinds_of(",".join(kinds))
         self.seconds = dict.fromkeys(self.kinds, 0.0)
         self._folder = folder
         self._data = data
         self._device = device
         self._autocast = autocast
+        self._channels_last = channels_last
         count = len(data.train_labels)
         self._indices = torch.arange(count) if indices is None else indices
-        self._uses = torch.zeros(count, dtype=torch.int64)
-        self._stream = BatchStream(data, min(batch_size, count), seed=0, device=device)
+        self._step = 0  # of the last look
+        self._stream = BatchStream(
+            data, min(batch_size, count), 0, None, device, channels_last=channels_last
+        )
         # Some data sets are sorted by class, so that the first examples are of one.
         order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
         size = self._stream.batch_size
         self._sample = torch.split(order[: BATCHES * size], size)
 
-    def trained(self, positions: Tensor) -> None:
-        """Told which training examples a step was made with: int64[b]."""
-        positions = positions.cpu()
-        self._uses.index_add_(0, positions, torch.ones_like(positions))
-
-    def evaluation(self, model: nn.Module, epoch: float, step: int) -> None:
+    def evaluation(self, model: nn.Module, epoch: float, step: int, uses: Tensor | None) -> None:
         """Looks at the model as it is.
 
         Args:
             model: It.
             epoch: Epochs of source examples done.
             step: Optimizer steps done, of which the files are named.
+            uses: float[N], how often each training example was trained on so far; for losses.
         """
         seen: tuple[Tensor, Tensor] | None = None
         for kind in self.kinds:
@@ -135,26 +136,37 @@ class Observer:
                 columns = self._gradients(model)
             elif kind == "losses":
                 assert seen is not None
-                columns = {"index": self._indices, "loss": seen[0], "uses": self._uses}
+                assert uses is not None
+                columns = {"index": self._indices, "loss": seen[0], "uses": uses.int()}
             else:
                 assert seen is not None
                 columns = self._confidence(model, seen)
             self._write(kind, epoch, step, columns)
             self.seconds[kind] += time.perf_counter() - started
-        self._uses.zero_()
+        self._step = step
+
+    def forget(self, after: int = -1) -> None:
+        """Removes what was seen of this run, by an earlier attempt, after so many steps."""
+        for path in self._folder.glob("*.parquet"):
+            if int(path.stem.rpartition("-")[2]) > after:
+                path.unlink()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next look will depend on, and the seconds; fit for ``torch.save``."""
-        return {"uses": self._uses.clone(), "seconds": dict(self.seconds)}
+        """How far it has come; fit for ``torch.save``."""
+        return {"step": self._step, "seconds": dict(self.seconds)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another's state."""
-        self._uses = state["uses"].clone()
+        """Goes on from another's state, and forgets what was seen after it."""
+        self._step = state["step"]
         self.seconds |= state["seconds"]
+        self.forget(self._step)
 
     def _training_set(self) -> Iterator[Batch]:
         for positions in torch.split(torch.arange(len(self._indices)), TEST_BATCH):
             yield self._stream.plain_of(positions)
+
+    def _test_set(self) -> Iterator[Batch]:
+        return test_batches(self._data, TEST_BATCH, self._device, self._channels_last)
 
     @torch.no_grad()
     def _forwarded(self, model: nn.Module, batches: Iterator[Batch]) -> tuple[Tensor, Tensor]:
@@ -170,7 +182,7 @@ class Observer:
     def _confidence(self, model: nn.Module, seen: tuple[Tensor, Tensor]) -> dict[str, Any]:
         with _untouched(model, self._device):
             model.eval()
-            tested = self._forwarded(model, test_batches(self._data, TEST_BATCH, self._device))
+            tested = self._forwarded(model, self._test_set())
         losses, correct = (torch.cat(both) for both in zip(seen, tested, strict=True))
         places = torch.arange(len(tested[0]))
         return {
@@ -199,7 +211,7 @@ class Observer:
         order = losses.argsort(stable=True)
         chance = torch.randperm(len(labels), generator=generator).to(order.device)
         for share in SHARES:
-            k = max(1, round(share * len(labels)))
+            k = max(2, round(share * len(labels)))  # batch normalisation needs two
             for subset, rows in zip(SUBSETS, (order[-k:], order[:k], chance[:k]), strict=True):
                 part, _ = self._gradient(model, images[rows], labels[rows])
                 yield subset, share, *similarity(part, whole)

@@ -21,6 +21,9 @@ class Reporter(Protocol):
     def update(self, done: float) -> None:
         """The current run has come to this share of its training."""
 
+    def scoring(self, done: float) -> None:
+        """This share is done of scoring all examples by models trained for a little."""
+
     def evaluation(self, evaluation: Evaluation) -> None:
         """The current run was tested."""
 
@@ -35,6 +38,9 @@ class Silent:
         """See `Reporter`."""
 
     def update(self, done: float) -> None:
+        """See `Reporter`."""
+
+    def scoring(self, done: float) -> None:
         """See `Reporter`."""
 
     def evaluation(self, evaluation: Evaluation) -> None:
@@ -65,7 +71,7 @@ class Terminal:
             disable=not console.is_terminal,
         )
         self._task: TaskID | None = None
-        self._position = ""
+        self._position, self._scoring = "", False
         self._said = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -76,24 +82,29 @@ class Terminal:
 
     def start(self, run: Run, number: int, of: int) -> None:
         """See `Reporter`."""
-        self._bars.start()  # not before a run begins, as loading data has a bar of its own
-        self._position = f"[{number}/{of}] {run.name}"
-        if self._task is not None:
-            self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(_plain(self._position), total=1.0, error="")
+        self._begin(f"[{number}/{of}] {run.name}")
 
     def update(self, done: float) -> None:
         """See `Reporter`."""
+        if self._scoring:
+            self._begin(self._position)
         if self._task is not None:
             self._bars.update(self._task, completed=done)
+
+    def scoring(self, done: float) -> None:
+        """See `Reporter`."""
+        if not self._scoring:
+            self._begin(self._position, scoring=True)
+        assert self._task is not None
+        self._bars.update(self._task, completed=done)
+        self._say_now_and_then(f"{self._title} {done:.0%}")
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """See `Reporter`."""
         error = f"test error {evaluation.test_error:.2f} %"
         if self._task is not None:
             self._bars.update(self._task, error=error)
-        if not self._console.is_terminal and time.monotonic() - self._said > SECONDS_BETWEEN_LINES:
-            self._say(f"{self._position} epoch {evaluation.epoch:.2f}: {error}")
+        self._say_now_and_then(f"{self._position} epoch {evaluation.epoch:.2f}: {error}")
 
     def finish(self, summary: RunSummary) -> None:
         """See `Reporter`."""
@@ -101,6 +112,22 @@ class Terminal:
             f"{self._position}: test error {summary.test_error_final:.2f} %, "
             f"{summary.seconds_train:.1f} s, {summary.cost_forward_units / 1e6:.2f} M forwards"
         )
+
+    def _begin(self, position: str, scoring: bool = False) -> None:
+        """Puts a bar of its own in the place of the one there was."""
+        self._bars.start()  # not before there is one, as loading data has a bar of its own
+        self._position, self._scoring = position, scoring
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(_plain(self._title), total=1.0, error="")
+
+    @property
+    def _title(self) -> str:
+        return f"{self._position} scoring".strip() if self._scoring else self._position
+
+    def _say_now_and_then(self, line: str) -> None:
+        if not self._console.is_terminal and time.monotonic() - self._said > SECONDS_BETWEEN_LINES:
+            self._say(line)
 
     def _say(self, line: str) -> None:
         self._console.print(_plain(line), highlight=False, soft_wrap=True)

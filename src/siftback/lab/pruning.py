@@ -1,6 +1,6 @@
 """What ``siftback score`` and ``siftback prune`` do, and what they say of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,23 @@ from siftback.lab.table import readable
 __all__ = ["NAMES", "agreement_of", "prune_to", "score_to"]
 
 
-def score_to(out: Path, name: str, settings: Settings, seed: int) -> str:
+def score_to(
+    out: Path, name: str, settings: Settings, seed: int, update: Callable[[float], None]
+) -> str:
     """Scores a training set into a file.
+
+    Args:
+        out: Where to.
+        name: One of `NAMES`.
+        settings: How to train the models that score.
+        seed: Decides theirs.
+        update: Is told what share of it is done.
 
     Returns:
         What it holds and what it cost, in a line.
     """
     _refuse_folder(out)
-    table = make(name, settings, seed)
+    table = make(name, settings, seed, update=update)
     table.write(out)
     made = table.made
     return (

@@ -79,9 +79,10 @@ class RunSummary:
         seconds_by_phase: ``seconds_train``, by phase as in `Evaluation`.
         score_cost: What scoring an example costs in forwards of training, measured before it
             began: 1 for a fresh forward, by definition.
-        cost_scoring: What scores of the whole set cost before training, in forwards: those of a
-            strategy that prunes. Early models' training is in it, and their forwards over the
-            set. Runs of one seed share the scores, and each is charged.
+        cost_scoring: What scores of the whole set cost before training, in forwards: those that
+            pruning goes by, or irreducible losses. The training of the models that give them is
+            in it, and their forwards over the set. Runs of one seed share the scores, and each
+            is charged.
         seconds_scoring: Seconds of ``seconds_train`` that this took.
     """
 

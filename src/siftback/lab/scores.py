@@ -26,7 +26,7 @@ from siftback.lab.environment import environment
 from siftback.lab.feed import BACKWARD, FORWARD
 from siftback.lab.settings import Run, Settings, resolve_device
 from siftback.lab.stream import Batch, test_batches
-from siftback.lab.train import Pruned, stages
+from siftback.lab.train import Scored, stages
 
 SCORES = "scores"  # the folder of a comparison's own tables
 
@@ -39,10 +39,24 @@ AT_THE_END: dict[str, tuple[Callable[[nn.Module, Iterator[Batch]], Tensor], int]
     "loss": (lambda model, batches: _losses(model, batches), FORWARD),
 }
 EVERY_EPOCH: dict[str, Callable[[int], Forgetting | AUM]] = {"forgetting": Forgetting, "aum": AUM}
-NAMES = (*AT_THE_END, *EVERY_EPOCH, "irreducible")
+# Those that have a way of their own.
+APART: dict[str, Callable[..., "_Column"]] = {
+    "irreducible": lambda *asked: _irreducible(*asked),
+    "sb-uses": lambda *asked: _uses(*asked),
+}
+NAMES = (*AT_THE_END, *EVERY_EPOCH, *APART)
+
+# What Selective-Backprop keeps whose uses of an example are counted.
+USED_KEEP = 0.5
+
+Update = Callable[[float], None]
 
 # Training examples are counted from 0 within what these settings leave of the data set.
 PLACE = ("data", "train_limit", "validation")
+
+
+def _silent(done: float) -> None:
+    """Tells nobody what share is done."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +105,13 @@ class Scores:
         return cls(columns, _tensor(table, "label"), made)
 
 
-def make(name: str, settings: Settings, seed: int, data: ImageData | None = None) -> Scores:
+def make(
+    name: str,
+    settings: Settings,
+    seed: int,
+    data: ImageData | None = None,
+    update: Update = _silent,
+) -> Scores:
     """Trains the early models, and scores the training set by them.
 
     ``score_models`` models of the settings are trained for ``score_epochs`` epochs each, from
@@ -99,28 +119,31 @@ def make(name: str, settings: Settings, seed: int, data: ImageData | None = None
     ``forgetting`` and ``aum`` look at all of them after every epoch, the others at the end.
     ``irreducible`` holds out a random half of the set, trains on the other, and gives each
     example the loss under the model that has not seen it, as RHO-LOSS does without holdout data.
+    ``sb-uses`` trains by Selective-Backprop that keeps half, and counts how often each example
+    was trained on.
 
     Args:
         name: One of `NAMES`.
         settings: How to train; the length is ``score_epochs``.
         seed: Decides those of the models: ``1000 * (seed + 1)`` and on.
         data: Those of ``settings``, where they are at hand.
+        update: Is told what share of it is done.
 
     Raises:
         ConfigError: Where there is no such score, or it cannot be had with the settings.
     """
     if name not in NAMES:
         raise ConfigError(f"no score {name!r}: give one of {', '.join(NAMES)}")
-    if not settings.score_epochs and (name in EVERY_EPOCH or name == "irreducible"):
+    if not settings.score_epochs and (name in EVERY_EPOCH or name in APART):
         raise ConfigError(f"{name} of models that are not trained: give epochs above 0")
     if data is None:
         data = load(settings.data, settings.train_limit, settings.validation)
     found: list[Tensor] = []
     cost, seconds = 0.0, 0.0
     seeds = [1000 * (seed + 1) + number for number in range(settings.score_models)]
-    of_model = _irreducible if name == "irreducible" else _column
-    for each in seeds:
-        column = of_model(name, settings, each, data)
+    of_model = APART.get(name, _column)
+    for number, each in enumerate(seeds):
+        column = of_model(name, settings, each, data, _part(update, number, len(seeds)))
         found.append(column.values)
         cost += column.cost
         seconds += column.seconds
@@ -138,37 +161,46 @@ class _Column:
     seconds: float
 
 
-def _column(name: str, settings: Settings, seed: int, data: ImageData) -> _Column:
+def _column(name: str, settings: Settings, seed: int, data: ImageData, update: Update) -> _Column:
     count = len(data.train_labels)
+    training = (FORWARD + BACKWARD) * settings.score_epochs
+    looks = 0 if name in EVERY_EPOCH else AT_THE_END[name][1]
+    share = training / (training + looks)  # of the training in the cost
     recorder = EVERY_EPOCH[name](count) if name in EVERY_EPOCH else None
-    looking, looks = 0.0, 0
-    for stage in stages(seed, settings, data, settings.score_epochs):
+    looking, looked = 0.0, 0
+    epochs = settings.score_epochs
+    for stage in stages(seed, settings, data, epochs, lambda done: update(share * done)):
         if recorder is not None:
             started = time.perf_counter()
             _look(recorder, stage.model, stage.stream.plain(count), settings)
             looking += time.perf_counter() - started
-            looks += count * FORWARD
+            looked += count * FORWARD
     if recorder is None:
         started = time.perf_counter()
         of, price = AT_THE_END[name]
+        batches = _told(
+            stage.stream.plain(count), count, lambda done: update(share + (1 - share) * done)
+        )
         with _casting(settings):
-            values = of(stage.model, stage.stream.plain(count))
+            values = of(stage.model, batches)
         looking += time.perf_counter() - started
-        looks += count * price
+        looked += count * price
     else:
         values = recorder.scores()
-    return _Column(values, stage.cost + looks, stage.seconds + looking)
+    return _Column(values, stage.cost + looked, stage.seconds + looking)
 
 
-def _irreducible(name: str, settings: Settings, seed: int, data: ImageData) -> _Column:
+def _irreducible(
+    name: str, settings: Settings, seed: int, data: ImageData, update: Update
+) -> _Column:
     count = len(data.train_labels)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     values = torch.empty(count)
     cost, seconds = 0.0, 0.0
     halves = order[: count // 2].sort().values, order[count // 2 :].sort().values
-    for seen, unseen in (halves, halves[::-1]):
+    for number, (seen, unseen) in enumerate((halves, halves[::-1])):
         half = subset(data, seen)
-        *_, stage = stages(seed, settings, half, settings.score_epochs)
+        *_, stage = stages(seed, settings, half, settings.score_epochs, _part(update, number, 2))
         started = time.perf_counter()
         others = subset(data, unseen)
         # As a test set they are normalised as the model's own half was.
@@ -180,6 +212,13 @@ def _irreducible(name: str, settings: Settings, seed: int, data: ImageData) -> _
         cost += stage.cost + len(unseen) * FORWARD
         seconds += stage.seconds + time.perf_counter() - started
     return _Column(values, cost, seconds)
+
+
+def _uses(name: str, settings: Settings, seed: int, data: ImageData, update: Update) -> _Column:
+    epochs = settings.score_epochs
+    *_, stage = stages(seed, settings, data, epochs, update, strategy="sb", keep=USED_KEEP)
+    assert stage.uses is not None
+    return _Column(stage.uses, stage.cost, stage.seconds)
 
 
 @torch.no_grad()
@@ -205,35 +244,55 @@ def _losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
     return torch.cat([exact.score(losses, model, batch).cpu() for batch in batches])
 
 
+def _part(update: Update, number: int, of: int) -> Update:
+    """Tells of the ``number``-th of so many equal parts as of a share of the whole."""
+    return lambda done: update((number + done) / of)
+
+
+def _told(batches: Iterator[Batch], count: int, update: Update) -> Iterator[Batch]:
+    """The batches of so many examples; each, as it is done with, is told of."""
+    done = 0
+    for batch in batches:
+        yield batch
+        done += len(batch[1])
+        update(done / count)
+
+
 def _casting(settings: Settings) -> torch.autocast:
     dtype = settings.autocast
     device = resolve_device(settings.device)
     return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
-def pruned(run: Run, settings: Settings, data: ImageData, folder: Path) -> Pruned | None:
-    """What a strategy that prunes leaves of the data; None for any other.
+def scored(
+    run: Run, settings: Settings, data: ImageData, folder: Path, update: Update = _silent
+) -> Scored | None:
+    """What comes of scoring all examples before training; None where the strategy does not.
 
-    The EL2N scores of a seed are made once a comparison, kept in its folder, and shared by its
-    runs; each is charged what they cost.
+    The scores of a seed are made once a comparison, kept in its folder, and shared by its runs;
+    each is charged what they cost.
 
     Args:
         run: Which run.
         settings: Those of the comparison.
         data: Its data.
         folder: Where it is.
+        update: Is told what share of it is done, where they are made now.
     """
-    drop = strategies.find(run.strategy).dropped(run.keep)
-    if not drop:
+    strategy = strategies.find(run.strategy)
+    name = strategy.score(run.keep)
+    if name is None:
         return None
-    path = folder / SCORES / f"el2n-seed{run.seed}.parquet"
+    path = folder / SCORES / f"{name}-seed{run.seed}.parquet"
     if path.exists():
         table = Scores.read(path)
     else:
-        table = make("el2n", settings, run.seed, data)
+        table = make(name, settings, run.seed, data, update)
         table.write(path)
-    kept = prune(table.scores, drop=drop)
-    return Pruned(subset(data, kept), table.made["cost"], table.made["seconds"])
+    cost, seconds = table.made["cost"], table.made["seconds"]
+    if drop := strategy.dropped(run.keep):
+        return Scored(subset(data, prune(table.scores, drop=drop)), cost, seconds)
+    return Scored(data, cost, seconds, table.scores)
 
 
 def forget(folder: Path) -> None:
@@ -284,9 +343,10 @@ def overlaps(
 ) -> list[tuple[float, float, float]]:
     """How much two tables agree on what to drop and on what to keep.
 
-    Of the examples that the one drops, the share that the other drops too, as in figures c and d
-    of *Diet Selective-Backprop*; and the same of what they keep. Chance alone gives the share
-    dropped, and the share kept.
+    Of the examples that the one drops, the share that the other drops too; and the same of what
+    they keep. Chance alone gives the share dropped, and the share kept. Of ``el2n`` by two
+    architectures the first is figure c of *Diet Selective-Backprop*, and of ``sb-uses`` and
+    ``el2n`` it is figure d.
 
     Args:
         one: A table of N examples.

@@ -47,7 +47,8 @@ class Settings:
         decay: How much of an old loss stays in what it remembers.
         subset: File of the training examples to use (``siftback prune`` writes it), which then
             are the training set; None uses all.
-        score_models: Early models whose scores a strategy that prunes averages.
+        score_models: Models whose scores are averaged, for a strategy that has all examples
+            scored before it trains.
         score_epochs: Epochs that each of them is trained for.
     """
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from siftback import (
     IES,
@@ -21,6 +22,7 @@ from siftback import (
     GradientBound,
     InBatchRank,
     InfoBatch,
+    Irreducible,
     Kakurenbo,
     Kath18,
     Memory,
@@ -63,6 +65,8 @@ class Strategy:
             the kept ones are run backward.
         drop: Share of the examples that it prunes by EL2N before training, from the share to
             keep; None prunes nothing. The selector keeps its share of what is left.
+        irreducible: Makes its scorer from the settings and the irreducible losses of the
+            examples, which holdout models give before training.
     """
 
     name: str
@@ -74,6 +78,7 @@ class Strategy:
     rule: Callable[[float, Settings], Scorer] | None = None
     forwards_left_out: bool = False
     drop: Callable[[float], float] | None = None
+    irreducible: Callable[[Settings, Tensor], Scorer] | None = None
 
     @property
     def selects(self) -> bool:
@@ -83,6 +88,12 @@ class Strategy:
     def dropped(self, keep: float) -> float:
         """Share of the examples pruned before training, where a share is to be kept in all."""
         return 0.0 if self.drop is None else self.drop(keep)
+
+    def score(self, keep: float) -> str | None:
+        """The score that it needs of each example before it trains; None where it needs none."""
+        if self.irreducible is not None:
+            return "irreducible"
+        return "el2n" if self.dropped(keep) else None
 
 
 def _percentile(keep: float, settings: Settings) -> Selector:
@@ -334,6 +345,13 @@ STRATEGIES = _table(
         "the highest losses of each batch",
         "1 + 3s",
         lambda keep, settings: TopK(keep=keep),
+    ),
+    Strategy(
+        "rho",
+        "RHO-LOSS: the highest losses less those of a model that was trained on other examples",
+        "1 + 3s, scoring apart",
+        lambda keep, settings: TopK(keep=keep),
+        irreducible=lambda settings, losses: Irreducible(losses, _fresh(settings)),
     ),
     Strategy(
         "soft-topk",

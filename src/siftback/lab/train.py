@@ -1,6 +1,6 @@
 """One run: a model trained from its seed to its length, tested on the way."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from siftback.lab import models
 from siftback.lab.clock import Clock
 from siftback.lab.data import ImageData
 from siftback.lab.feed import BACKWARD, FORWARD, Feed
-from siftback.lab.progress import Reporter, Silent
+from siftback.lab.progress import Reporter
 from siftback.lab.rates import RATES
 from siftback.lab.records import Evaluation, RecordWriter, RunSummary
 from siftback.lab.settings import Run, Settings, resolve_device
@@ -22,18 +22,20 @@ from siftback.lab.stream import BatchStream, test_batches
 TEST_BATCH = 500
 
 
-class Pruned(NamedTuple):
-    """What a strategy that prunes trains on.
+class Scored(NamedTuple):
+    """What a strategy that has all examples scored before training trains on.
 
     Attributes:
-        data: What is left of the data set.
+        data: The data set, or what pruning left of it.
         cost: What the scores cost, in forwards of one example.
         seconds: What they took.
+        scores: float32[N], those of the data; None where they were for pruning alone.
     """
 
     data: ImageData
     cost: float
     seconds: float
+    scores: Tensor | None = None
 
 
 class Stage(NamedTuple):
@@ -44,12 +46,14 @@ class Stage(NamedTuple):
         stream: The batches that it is trained on.
         cost: What its training cost so far, in forwards of one example.
         seconds: What it took.
+        uses: float32[N], how often it was trained on each example, where a strategy chose.
     """
 
     model: nn.Module
     stream: BatchStream
     cost: float
     seconds: float
+    uses: Tensor | None
 
 
 def train(
@@ -58,7 +62,7 @@ def train(
     data: ImageData,
     record: RecordWriter,
     reporter: Reporter,
-    pruned: Pruned | None = None,
+    scored: Scored | None = None,
 ) -> tuple[RunSummary, nn.Module]:
     """Trains and tests one model.
 
@@ -68,12 +72,12 @@ def train(
         data: The data set of ``settings``.
         record: Gets each evaluation as it is made, and the summary at the end.
         reporter: Is told how far the run has come.
-        pruned: For a strategy that prunes, what it left of the data set.
+        scored: For a strategy that has all examples scored first, what came of it.
 
     Returns:
         The summary, and the trained model.
     """
-    training = _Training(run, settings, data, pruned)
+    training = _Training(run, settings, data, scored)
     evaluations: list[Evaluation] = []
     try:
         for evaluation in training.evaluations(reporter):
@@ -87,36 +91,51 @@ def train(
     return summary, training.model
 
 
-def stages(seed: int, settings: Settings, data: ImageData, epochs: float) -> Iterator[Stage]:
-    """Trains a model on everything, and gives it after each epoch; it is never tested.
+def stages(
+    seed: int,
+    settings: Settings,
+    data: ImageData,
+    epochs: float,
+    update: Callable[[float], None] = lambda done: None,
+    strategy: str = "traditional",
+    keep: float = 1.0,
+) -> Iterator[Stage]:
+    """Trains a model, and gives it after each epoch; it is never tested.
 
     Args:
         seed: Of its initial weights and data order.
         settings: How to train, but for the length.
         data: What to train on.
         epochs: How long; 0 gives the initial weights.
+        update: Is told what share of it is done.
+        strategy: What chooses the examples; by default it is trained on everything.
+        keep: The share that it keeps.
     """
     asked = replace(settings, epochs=epochs or 1.0, budget=None)
-    training = _Training(Run("traditional", 1.0, seed), asked, data)
+    training = _Training(Run(strategy, keep, seed), asked, data, counts_uses=keep < 1)
     if not epochs:
-        yield Stage(training.model, training.feed.stream, 0.0, 0.0)
+        yield Stage(training.model, training.feed.stream, 0.0, 0.0, None)
         return
-    for _ in training.stretches(max(1, round(epochs)), Silent()):
+    for _ in training.stretches(max(1, round(epochs)), update):
         with training.clock.paused():
-            yield Stage(
-                training.model, training.feed.stream, training.feed.cost, training.clock.seconds
-            )
+            feed = training.feed
+            yield Stage(training.model, feed.stream, feed.cost, training.clock.seconds, feed.uses)
 
 
 class _Training:
     """A run's model, optimizer, batches, tally of steps and clock."""
 
     def __init__(
-        self, run: Run, settings: Settings, data: ImageData, pruned: Pruned | None = None
+        self,
+        run: Run,
+        settings: Settings,
+        data: ImageData,
+        scored: Scored | None = None,
+        counts_uses: bool = False,
     ) -> None:
         size = settings.batch_size
         whole = len(data.train_labels)
-        self.scoring = pruned or Pruned(data, 0.0, 0.0)
+        self.scoring = scored or Scored(data, 0.0, 0.0)
         data = self.scoring.data
         self.left = len(data.train_labels) / whole  # by pruning
         self.run, self.settings, self.data = run, settings, data
@@ -139,7 +158,16 @@ class _Training:
             weight_decay=settings.weight_decay,
         )
         budget = self._budget(whole // size * size)
-        self.feed = Feed(run, settings, data, self.model, self.device, budget)
+        self.feed = Feed(
+            run,
+            settings,
+            data,
+            self.model,
+            self.device,
+            budget,
+            self.scoring.scores,
+            counts_uses,
+        )
         self.clock = Clock(self.device)
         self.clock.add(self.scoring.seconds, "scoring")
         self._selection = 0.0  # seconds of it that the clock was told of, and of refreshing copies
@@ -151,18 +179,18 @@ class _Training:
     def evaluations(self, reporter: Reporter) -> Iterator[Evaluation]:
         """Trains; yields an evaluation whenever one is due, and one at the end."""
         wanted = self.settings.evaluations or max(1, round(self.settings.length))
-        for _ in self.stretches(wanted, reporter):
+        for _ in self.stretches(wanted, reporter.update):
             yield self._evaluate()
 
-    def stretches(self, wanted: int, reporter: Reporter) -> Iterator[None]:
-        """Trains; yields at so many even shares of it, and at its end."""
+    def stretches(self, wanted: int, update: Callable[[float], None]) -> Iterator[None]:
+        """Trains, telling what share is done; yields at so many even ones, and at its end."""
         made, before, steps = 0, 0.0, 0
         self.clock.start("loading")
         for images, labels in self.feed.batches():
             self._move_selection("loading")
             self._step(images, labels, before)
             before = self.feed.done
-            reporter.update(before)
+            update(before)
             if int(before * wanted) > made:
                 made, steps = int(before * wanted), self.steps
                 yield

@@ -16,7 +16,7 @@ from siftback.scoring import Fresh, device_of, untouched
 class GradientBound(Fresh):
     """Scores a batch by the norm of each loss's gradient with respect to the model's outputs.
 
-    Katharopoulos & Fleuret 2018, eq. 20: up to a factor that all examples share, an upper bound of
+    Katharopoulos & Fleuret 2018: up to a factor that all examples share, an upper bound of
     the norm of an example's gradient with respect to all weights. With cross-entropy it is
     ``|softmax(z) - target|``, with the mean of D squared errors ``2/D |z - y|``; no formula is
     needed for any loss, as autograd gives all rows at once: the gradient of the sum of the losses

@@ -12,7 +12,7 @@ from siftback.selectors import is_number
 def unrest(losses: Tensor) -> Tensor:
     """How much the losses of examples still bend: the mean size of their second differences.
 
-    Yuan et al. 2025, section 3: with the losses L(1), ..., L(n) of an example, the mean over t of
+    Yuan et al. 2025: with the losses L(1), ..., L(n) of an example, the mean over t of
     ``|L(t) - 2 L(t-1) + L(t-2)|``.
 
     Args:

@@ -11,7 +11,7 @@ from siftback.table import ScoreTable
 def infobatch_weights(losses: Tensor, ratio: float, generator: torch.Generator) -> Tensor:
     """Loss weights by which the expected sum of losses is that of all examples.
 
-    Qin et al. 2024, eq. 2 and section 3.2, for a loss L and the mean of all losses m::
+    Qin et al. 2024, for a loss L and the mean of all losses m::
 
         P(pruned) = r where L < m, else 0
         weight    = 1 / (1 - r) where L < m, else 1

@@ -20,13 +20,13 @@ class Irreducible(Scorer):
     """Scores a batch by the reducible holdout loss: the loss less the irreducible one.
 
     RHO-loss (Mindermann et al. 2022, *Prioritized Training on Points that are Learnable, Worth
-    Learning, and Not Yet Learnt*, eq. 3)::
+    Learning, and Not Yet Learnt*)::
 
         score = L[y | x; the model] - L[y | x; a model of holdout data]
 
     The second loss is computed once for each example (`irreducible_losses`): it stays high where
     the label is noise, so that such examples score low. With ``selector=TopK(keep=...)`` this is
-    their Algorithm 1. The loader must know indices: ``DataLoader(Indexed(dataset), ...)``, or
+    what they train by. The loader must know indices: ``DataLoader(Indexed(dataset), ...)``, or
     ``index_of=``. It is the loader's own scorer; what makes the losses is given to it.
 
     Args:
@@ -139,8 +139,8 @@ def irreducible_losses(
     """The loss of each example of a data set under a model: one forward pass over it.
 
     For `Irreducible`, the model is one trained on holdout data, data that is not trained on, by
-    whatever loop trains it (Mindermann et al. 2022, section 3: it may be small). Without holdout
-    data, train one model on each half and score the other half with it (their section 4.2).
+    whatever loop trains it (Mindermann et al. 2022: it may be small). Without holdout
+    data, train one model on each half and score the other half with it, as they do too.
 
     Args:
         model: The holdout model. It is read in eval mode, and left as it was.

@@ -15,7 +15,7 @@ def hidden_examples(
 ) -> Tensor:
     """Which examples an epoch hides.
 
-    Nguyen et al. 2023, section 3.1: the share F of lowest loss is to be hidden, and of those move
+    Nguyen et al. 2023: the share F of lowest loss is to be hidden, and of those move
     back the ones that were not predicted right with a confidence of tau or more.
 
     Args:

@@ -45,7 +45,7 @@ class RS2(EveryEpoch):
     """RS2: every epoch is a random subset of its own, whatever the losses.
 
     Okanovic et al. 2024, *Repeated Random Sampling for Minimizing the Time-to-Accuracy of
-    Learning*, section 3: the baseline that most pruning methods do not beat. Ideal cost of an
+    Learning*: the baseline that most pruning methods do not beat. Ideal cost of an
     epoch with share s kept, in forwards (1) and backwards (2): 3s. Exactly ``ceil(keep * N)``
     examples are drawn, before they are read.
 

@@ -16,7 +16,7 @@ _ROUNDS = 100  # of k-means; in one dimension it settles long before
 def loss_groups(losses: Tensor, groups: int) -> Tensor:
     """Groups losses of like size: k-means in one dimension, begun at evenly spaced quantiles.
 
-    Zhou et al. 2025, section 3.2. Lloyd's algorithm: each loss joins the nearest centre, of two
+    Zhou et al. 2025. Lloyd's algorithm: each loss joins the nearest centre, of two
     equally near ones the lower, and each centre moves to the mean of its losses, until none moves.
 
     Args:
@@ -48,7 +48,7 @@ def loss_groups(losses: Tensor, groups: int) -> Tensor:
 class SeTa(ByLastLoss):
     """SeTa: a random subset, of it a window of difficulty that slides from easy to hard.
 
-    Zhou, Gao & Wang 2025, *Scale Efficient Training for Large Datasets*, section 3: at the start
+    Zhou, Gao & Wang 2025, *Scale Efficient Training for Large Datasets*: at the start
     of each epoch (a) a random share r of the examples is pruned; (b) the others are grouped into k
     groups by their remembered loss, see `loss_groups`; (c) of the groups, from easy to hard, a
     window of ``w = round(a k)`` is kept. In draw t, counted from 0, the window begins at group

@@ -1,5 +1,6 @@
 """Error over training: figures 6, 7, 11, 12, 13, 16 and 17 of Jiang et al. 2019."""
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 
 from siftback.lab.analyses.configurations import (
@@ -18,6 +19,9 @@ from siftback.lab.records import Comparison
 from siftback.lab.table import listed
 
 PAPER = "Jiang et al. 2019"
+
+# What a comparison was asked beside the settings of its runs.
+PLAN = ("strategies", "keeps", "seeds", "matched")
 
 Titled = Sequence[tuple[str, Sequence[Configuration]]]
 
@@ -77,7 +81,7 @@ def label_noise(comparisons: Sequence[Comparison]) -> Figure | Missing:
 def selectivity(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 13: one strategy at several shares kept."""
     name, title = "fig13", "Selectivity: test error at several shares kept"
-    found = _chosen(comparisons, _swept)
+    found = [(of, chosen) for of, one in _alike(comparisons) if (chosen := _swept(one))]
     if not found:
         why = "No strategy at several shares kept. Record one: siftback compare --strategies"
         return Missing(name, title, f"{why} traditional,sb --keep 0.2,0.33,0.5,0.65")
@@ -114,6 +118,26 @@ def _chosen(
     """The configurations that are chosen of each comparison; those without any are left out."""
     each = [(of, choose(configurations(one))) for of, one in titled(comparisons)]
     return [(of, found) for of, found in each if found]
+
+
+def _alike(comparisons: Iterable[Comparison]) -> list[tuple[str, list[Configuration]]]:
+    """Comparisons that were asked the same, as one: a sweep has one for each share kept.
+
+    Of a configuration that several hold, it is the first one's.
+    """
+    groups: dict[str, list[Comparison]] = {}
+    for one in (each for each in comparisons if each.runs):
+        asked = one.environment.get("arguments") or {}
+        same = {name: value for name, value in asked.items() if name not in PLAN}
+        groups.setdefault(json.dumps([_task(one), same], sort_keys=True), []).append(one)
+    titles = titled(group[0] for group in groups.values())
+    found = []
+    for (of, _), group in zip(titles, groups.values(), strict=True):
+        by_label: dict[str, Configuration] = {}
+        for configuration in (each for one in group for each in configurations(one)):
+            by_label.setdefault(configuration.label, configuration)
+        found.append((of, list(by_label.values())))
+    return found
 
 
 def _unmatched(found: list[Configuration]) -> list[Configuration]:

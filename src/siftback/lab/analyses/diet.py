@@ -1,7 +1,7 @@
 """Pruning and selecting together: figures a to f and table 1 of *Diet Selective-Backprop*."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,8 +126,7 @@ def overlap_of_models(comparisons: Sequence[Comparison]) -> Figure | Missing:
     name, title = "diet-c", "Overlap of what EL2N prunes by two models"
     tables: dict[str, dict[str, Scores]] = {}
     for one in comparisons:
-        for path in _tables(one):
-            table = Scores.read(path)
+        for table in _tables(one):
             arguments = table.made["environment"]["arguments"]
             asked = (arguments.get(key) for key in ("model", "width"))
             model = " of width ".join(str(value) for value in asked if value is not None)
@@ -203,8 +202,8 @@ def lowest_scores(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     shown, told = [], []
     why = "No EL2N scores. Record them: siftback compare --strategies traditional,diet-sb"
     for heading, comparison in titled(comparisons):
-        for path in _tables(comparison)[:1]:
-            scores = Scores.read(path).scores.numpy()
+        for table in _tables(comparison)[:1]:
+            scores = table.scores.numpy()
             try:
                 data = training_set(comparison)
             except ConfigError as error:
@@ -307,25 +306,37 @@ def _epoch_of(one: Configuration) -> Range:
     return Range(float(np.median(seconds)), min(seconds), max(seconds))
 
 
-def _tables(comparison: Comparison) -> list[Path]:
-    """The EL2N scores that a comparison made."""
-    return sorted((comparison.folder / SCORES).glob("el2n-seed*.parquet"))
+def _tables(comparison: Comparison, score: str = "el2n") -> list[Scores]:
+    """The tables of a score in a comparison's folder, those that can be read."""
+    found = []
+    for path in sorted((comparison.folder / SCORES).glob("*.parquet")):
+        with suppress(ConfigError):
+            table = Scores.read(path)
+            if table.made.get("score") == score:
+                found.append(table)
+    return found
 
 
 def _used_and_scored(
     comparisons: Sequence[Comparison],
-) -> list[tuple[str, Comparison, NDArray[np.float64], NDArray[np.float32]]]:
+) -> list[tuple[str, Comparison, NDArray[np.floating], NDArray[np.float32]]]:
     """How often SB used each example, and its EL2N score, where a comparison has both."""
-    made = []
-    for found in watched(comparisons, "losses"):
-        for of in found:
-            comparison = of.configuration.comparison
-            tables = _tables(comparison)
-            if of.configuration.strategy == "sb" and tables:
-                scores = Scores.read(tables[0]).scores.numpy()
-                used = uses(of.seeds, len(scores))
-                made.append((f"{of.title}, {of.configuration.label}", comparison, used, scores))
-                break
+    observed = {
+        id(of.configuration.comparison): of.seeds
+        for found in watched(comparisons, "losses")
+        for of in reversed(found)
+        if of.configuration.strategy == "sb"
+    }
+    made: list[tuple[str, Comparison, NDArray[np.floating], NDArray[np.float32]]] = []
+    for heading, comparison in titled(comparisons):
+        tables, counted = _tables(comparison), _tables(comparison, "sb-uses")
+        if not tables:
+            continue
+        scores = tables[0].scores.numpy()
+        if counted:
+            made.append((heading, comparison, counted[0].scores.numpy(), scores))
+        elif seeds := observed.get(id(comparison)):
+            made.append((heading, comparison, uses(seeds, len(scores)), scores))
     return made
 
 
@@ -335,14 +346,14 @@ def _used_and_scored_why() -> str:
 
 
 def uses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray[np.float64]:
-    """float64[examples], how often each was trained on, the mean over the seeds.
+    """float64[examples], how often each was trained on in all, the mean over the seeds.
 
     >>> look = lambda *uses: Look(1.0, {"index": np.array([0, 2]), "uses": np.array(uses)})
-    >>> uses([[look(1, 2), look(0, 1)], [look(1, 1)]], examples=3)
+    >>> uses([[look(1, 2), look(1, 3)], [look(1, 1)]], examples=3)
     array([1., 0., 2.])
     """
     times = np.zeros(examples)
     for looks in seeds:
-        for look in looks:
-            times[look.columns["index"]] += look.columns["uses"]
+        last = looks[-1].columns
+        times[last["index"]] += last["uses"]
     return times / len(seeds)

@@ -17,6 +17,7 @@ from siftback.lab.records import (
     RunSummary,
     read_evaluations,
 )
+from siftback.lab.scores import SCORES
 
 # A damaged file can fail in as many ways as there are steps in reading it.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError)
@@ -86,6 +87,11 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         f"{folder.name}/{RECORDS}/{record.name} {_why_unlisted(record)}, and left out"
         for record in sorted((folder / RECORDS).glob("*.jsonl"))
         if f"{RECORDS}/{record.name}" not in listed
+    ]
+    problems += [
+        f"{folder.name}/{SCORES}/{table.name} is damaged, and left out ({why})"
+        for table in sorted((folder / SCORES).glob("*.parquet"))
+        if (why := damage(table))
     ]
     return Comparison(folder, environment, kept), problems
 

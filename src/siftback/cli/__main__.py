@@ -1,0 +1,5 @@
+"""``python -m siftback.cli``."""
+
+from siftback.cli import main
+
+main()

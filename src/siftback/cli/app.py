@@ -1,0 +1,38 @@
+"""The application that commands are added to, and how it is run."""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from siftback import SiftbackError, __version__
+
+app = typer.Typer(
+    help="Siftback: choose the examples worth a backward pass, and see whether it paid.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Shown with --help; the application's own help stands in its place."""
+    if version:
+        typer.echo(f"siftback {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Runs the command line; an error of ours is a line, not a traceback."""
+    try:
+        app()
+    except SiftbackError as error:
+        Console(stderr=True, soft_wrap=True).print(
+            f"error: {error}", markup=False, highlight=False, style="red"
+        )
+        sys.exit(2)

@@ -1,0 +1,112 @@
+"""Training: ``siftback compare`` and ``siftback train``."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+
+from siftback.cli.app import app
+from siftback.cli.options import (
+    Beta,
+    Overwrite,
+    Resume,
+    Threads,
+    existing,
+    seeds,
+    shares,
+    use_threads,
+    with_settings,
+)
+from siftback.lab.compare import Existing, Plan, compare
+from siftback.lab.plots import draw
+from siftback.lab.progress import Terminal
+from siftback.lab.records import SUMMARY, Comparison
+from siftback.lab.settings import Settings
+from siftback.lab.table import comparison_table
+
+Out = Annotated[Path, typer.Option(help="Folder for summary, records and plots.")]
+
+
+@app.command("compare")
+@with_settings()
+def compare_command(
+    settings: Settings,
+    strategies: Annotated[str, typer.Option(help="Names, separated by commas.")] = (
+        "traditional,sb,random"
+    ),
+    keep: Annotated[
+        str | None,
+        typer.Option(help="Shares of the examples to keep, separated by commas; 0.33 by default."),
+    ] = None,
+    beta: Beta = None,
+    seed: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
+    out: Out = Path("runs/compare"),
+    no_matched: Annotated[
+        bool,
+        typer.Option("--no-matched", help="Leave out Traditional of each selective run's budget."),
+    ] = False,
+    threads: Threads = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+) -> None:
+    """Train with several strategies from the same start; print one table, draw the errors."""
+    plan = Plan(
+        settings,
+        strategies=[name.strip() for name in strategies.split(",")],
+        keeps=shares(keep, beta),
+        seeds=seeds(seed),
+        matched=not no_matched,
+    )
+    _run(plan, out, existing(overwrite, resume), threads)
+
+
+@app.command("train")
+@with_settings()
+def train_command(
+    settings: Settings,
+    strategy: Annotated[str, typer.Option(help="Name of the strategy.")] = "sb",
+    keep: Annotated[
+        float | None, typer.Option(help="Share of the examples to keep; 0.33 by default.")
+    ] = None,
+    beta: Beta = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights, data order and selection.")] = 0,
+    out: Out = Path("runs/train"),
+    threads: Threads = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+) -> None:
+    """Train one model with one strategy; keep its weights as weights.pt."""
+    keeps = shares(None if keep is None else str(keep), beta)
+    plan = Plan(settings, [strategy], keeps, [seed], matched=False)
+
+    def save(_: Any, trained: torch.nn.Module) -> None:
+        torch.save(trained.state_dict(), out / "weights.pt")
+
+    _run(plan, out, existing(overwrite, resume), threads, save)
+
+
+def _run(
+    plan: Plan,
+    out: Path,
+    existing: Existing,
+    threads: int | None,
+    on_model: Callable[[Any, torch.nn.Module], None] = lambda run, model: None,
+) -> None:
+    use_threads(threads)
+    stopped = False
+    try:
+        with Terminal(Console(stderr=True)) as reporter:
+            compare(plan, out, reporter, existing, on_model)
+    except KeyboardInterrupt:
+        stopped = True
+    if (out / SUMMARY).exists() and (comparison := Comparison.read(out)).runs:
+        pictures = draw(comparison, out)
+        Console().print(comparison_table(comparison))
+        typer.echo(f"picture: {pictures[0]}")
+    if stopped:
+        typer.echo(f"stopped; go on with --out {out} --resume", err=True)
+        sys.exit(130)

@@ -1,0 +1,33 @@
+"""Each figure and table of the papers from records: ``siftback figures``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from siftback.cli.app import app
+from siftback.lab.analyses import ANALYSES, Missing, analyse, read, write
+
+
+@app.command("figures")
+def figures_command(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of recorded comparisons.")],
+    out: Annotated[Path, typer.Option(help="Folder for SVG, PNG, CSV and Markdown.")] = Path(
+        "runs/figures"
+    ),
+    only: Annotated[
+        str | None, typer.Option(help=f"Some of {', '.join(ANALYSES)}; by default all.")
+    ] = None,
+) -> None:
+    """Make every figure and table of the papers that the records are enough for."""
+    names = None if only is None else [name.strip() for name in only.split(",")]
+    comparisons, problems = read(runs)
+    found = analyse(comparisons, names)
+    for problem in problems:
+        typer.echo(problem, err=True)
+    for name, analysis in found.items():
+        if isinstance(analysis, Missing):
+            typer.echo(f"{name}: missing. {analysis.why}")
+        else:
+            files = ", ".join(path.name for path in write(analysis, out))
+            typer.echo(f"{name}: {files}. {analysis.sentence}")

@@ -1,0 +1,32 @@
+"""Measuring before training: ``siftback probe``."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from siftback.cli.app import app
+from siftback.cli.options import Threads, numbers, use_threads, with_settings
+from siftback.lab.probing import measure, report
+from siftback.lab.settings import Settings
+
+
+@app.command("probe")
+@with_settings("data", "model", "width", "norm", "batch_size", "precision", "device")
+def probe_command(
+    settings: Settings,
+    keep: Annotated[
+        str, typer.Option(help="Shares of the examples to keep, separated by commas.")
+    ] = "1/2,1/3,1/4",
+    threads: Threads = None,
+    seconds: Annotated[float, typer.Option(help="How long to take.")] = 45,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Measure what selection would cost and save per epoch on a model; say whether it pays."""
+    use_threads(threads)
+    with Console(stderr=True).status("measuring"):
+        found = measure(settings, numbers("keep", keep), seconds)
+    if as_json:
+        typer.echo(found.to_json())
+    else:
+        Console().print(report(found, f"{settings.model_name} on {settings.data}"))

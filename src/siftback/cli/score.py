@@ -1,0 +1,81 @@
+"""Pruning before training: ``siftback score`` and ``siftback prune``."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from siftback.cli.app import app
+from siftback.cli.options import Threads, numbers, use_threads, with_settings
+from siftback.lab import pruning
+from siftback.lab.progress import Terminal
+from siftback.lab.settings import Settings
+
+
+@app.command("score")
+@with_settings(
+    "data",
+    "model",
+    "width",
+    "norm",
+    "batch_size",
+    "rate",
+    "lr",
+    "momentum",
+    "weight_decay",
+    "cutout",
+    "train_limit",
+    "precision",
+    "device",
+    "validation",
+)
+def score_command(
+    settings: Settings,
+    score: Annotated[str, typer.Option(help=f"Score: {', '.join(pruning.NAMES)}.")] = "el2n",
+    models: Annotated[int, typer.Option(help="Models to average over.")] = 3,
+    epochs: Annotated[float, typer.Option(help="Epochs that each is trained for.")] = 2.0,
+    seed: Annotated[int, typer.Option(help="Decides the models' own seeds.")] = 0,
+    out: Annotated[Path, typer.Option(help="The Parquet file to write.")] = Path(
+        "runs/scores.parquet"
+    ),
+    overlap: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(help="In place of scoring: two tables, to see how far they agree."),
+    ] = None,
+    drop: Annotated[
+        str, typer.Option(help="Shares to drop for --overlap, separated by commas.")
+    ] = "0.1,0.25,0.5,0.75,0.9",
+    threads: Threads = None,
+) -> None:
+    """Score the training set by models trained for a little; or compare two tables of scores."""
+    if overlap is not None:
+        Console().print(pruning.agreement_of(*overlap, numbers("drop", drop)))
+        return
+    use_threads(threads)
+    early = replace(settings, epochs=1.0, score_models=models, score_epochs=epochs)
+    with Terminal(Console(stderr=True)) as reporter:
+        told = pruning.score_to(out, score, early, seed, reporter.scoring)
+    typer.echo(told)
+
+
+@app.command("prune")
+def prune_command(
+    scores: Annotated[Path, typer.Option(help="A table that siftback score wrote.")],
+    out: Annotated[Path, typer.Option(help="The Parquet file of indices to write.")] = Path(
+        "runs/kept.parquet"
+    ),
+    drop: Annotated[float | None, typer.Option(help="Share of the examples to drop.")] = None,
+    easiest: Annotated[
+        bool, typer.Option("--easiest/--hardest", help="Which to keep; the hardest by default.")
+    ] = False,
+    window: Annotated[
+        str | None, typer.Option(help="In place of --drop: a,b keeps the ranks between, as shares.")
+    ] = None,
+    per_class: Annotated[bool, typer.Option("--per-class", help="Rank within each class.")] = False,
+    seed: Annotated[int, typer.Option(help="Orders examples of equal scores.")] = 0,
+) -> None:
+    """Choose the examples to keep by their scores, for train and compare --subset."""
+    bounds = None if window is None else numbers("window", window)
+    typer.echo(pruning.prune_to(out, scores, drop, easiest, bounds, per_class, seed))

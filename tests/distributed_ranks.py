@@ -1,0 +1,132 @@
+"""What one of several processes does, for `test_distributed`: ``torchrun ... this OUT``."""
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from siftback import (
+    IES,
+    RS2,
+    UCB,
+    Indexed,
+    InfoBatch,
+    Kakurenbo,
+    Memory,
+    Percentile,
+    SelectiveLoader,
+    SelectiveSampler,
+    SeTa,
+    Stale,
+    TopK,
+)
+
+COUNT, BATCH, EPOCHS, RATE = 45, 4, 4, 0.5  # 45 examples: an odd number for two processes
+
+RULES = {
+    "infobatch": lambda: InfoBatch(0.5, 1.0),
+    "rs2": lambda: RS2(0.4),
+    "kakurenbo": lambda: Kakurenbo(0.5, 0.3),
+    "ucb": lambda: UCB(0.6, every=2),
+    "seta": lambda: SeTa(0.2, groups=4, delta=1.0),
+    "ies": lambda: IES(threshold=0.1, window=1),
+}
+FROM_MEMORY = {
+    "memory": lambda: {"scorer": Memory(warmup=1)},
+    "stale": lambda: {"scorer": Stale(2), "selector": TopK(keep=0.5)},
+}
+
+
+def data():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(COUNT, 3, generator=generator)
+    return TensorDataset(inputs, torch.randint(2, (COUNT,), generator=generator))
+
+
+def network():
+    torch.manual_seed(1)
+    return nn.Linear(3, 2)
+
+
+def loader_of(model, seed=0, **arguments):
+    examples = data()
+    loader = DataLoader(Indexed(examples), BATCH, sampler=SelectiveSampler(examples, seed=2))
+    return SelectiveLoader(loader, model, F.cross_entropy, epochs=EPOCHS, seed=seed, **arguments)
+
+
+def epoch_of(loader, model, module):
+    """An epoch of training: indices, weights and losses of each step."""
+    steps = []
+    for inputs, targets in loader:
+        outputs = model(inputs)
+        losses = F.cross_entropy(outputs, targets, reduction="none")
+        confidence, guess = outputs.detach().softmax(1).max(1)
+        loader.remember(losses, correct=guess == targets, confidence=confidence)
+        (losses * loader.weights).mean().backward()
+        with torch.no_grad():
+            for weight in module.parameters():
+                weight -= RATE * weight.grad
+                weight.grad = None
+        steps.append((loader.indices.clone(), loader.weights.clone(), losses.detach()))
+    return steps
+
+
+def told_of_left_out(loader, module):
+    """Forwards this process's share of what the epoch left out."""
+    left_out = loader.left_out
+    inputs, targets = data()[left_out]
+    with torch.no_grad():
+        outputs = module(inputs)
+        losses = F.cross_entropy(outputs, targets, reduction="none")
+    confidence, guess = outputs.softmax(1).max(1)
+    loader.remember(losses, correct=guess == targets, confidence=confidence, indices=left_out)
+    return left_out, losses
+
+
+def trained(stopped_after=None, joined=False, seed=0, **arguments):
+    """A whole training; or one that goes on in another loader after some epochs."""
+    module = network()
+    model = DistributedDataParallel(module)
+    loader = loader_of(module, seed, **arguments)
+    epochs = []
+    with model.join() if joined else nullcontext():
+        for epoch in range(EPOCHS):
+            steps = epoch_of(loader, model, module)
+            left_out, losses = loader.left_out, torch.empty(0)
+            if isinstance(loader.scorer, Kakurenbo | IES):
+                left_out, losses = told_of_left_out(loader, module)
+            epochs.append({"steps": steps, "left_out": left_out, "losses": losses})
+            if epoch == stopped_after:
+                state = loader.state_dict()
+                loader = loader_of(module, seed, **arguments)
+                loader.load_state_dict(state)
+    rest = loader.stats
+    return {
+        "epochs": epochs,
+        "weights": [weight.detach().clone() for weight in module.parameters()],
+        "scorer": loader.scorer.state_dict(),
+        "stats": (rest.seen, rest.unread, rest.forwards),
+    }
+
+
+def main(out):
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    found = {name: trained(scorer=make()) for name, make in RULES.items()}
+    found |= {name: trained(**make()) for name, make in FROM_MEMORY.items()}
+    found["resumed"] = trained(stopped_after=1, scorer=InfoBatch(0.5, 1.0))
+    # Generators that went apart: the draw is still one.
+    found["apart"] = trained(seed=rank, scorer=InfoBatch(0.5, 1.0))
+    found["joined"] = trained(joined=True, seed=rank, selector=Percentile(keep=0.4))
+    torch.save(found, Path(out) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

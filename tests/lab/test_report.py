@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siftback import ConfigError
+from siftback import ConfigError, cli
 from siftback.lab.analyses import Figure, Gallery, Grid, Missing, Panel, Picture, Series, analyse
 from siftback.lab.analyses.reading import read
 from siftback.lab.report.charts import looks
-from siftback.lab.report.page import rendered, write_report
+from siftback.lab.report.page import rendered
 
 ROOT = Path(__file__).parents[2]
 VOID = {"meta", "link", "input", "img", "br", "hr"}
@@ -145,10 +145,14 @@ def drawn(page, label):
     raise AssertionError(f"no {label} on the page")
 
 
-def test_the_page_needs_no_other_file(filled, tmp_path):
-    path, problems = write_report([filled.folder], tmp_path / "report")
-    assert problems == []
-    assert path == tmp_path / "report" / "index.html"
+def test_the_page_needs_no_other_file(filled, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "report" / "index.html"
+    asked = ["siftback", "report", str(filled.folder), "--out", str(path.parent)]
+    monkeypatch.setattr(sys, "argv", asked)
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert not stop.value.code
+    assert capsys.readouterr() == (f"{path}\n", "")
     assert path.stat().st_size < 10_000_000
     made = Page(path.read_text(encoding="utf-8"))
     for tag, attributes, _ in made.elements:

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.browser
 
 WIDTHS = (360, 800, 1400)
 FIGURE = "#fig7"
+TIMEOUT = 180_000  # milliseconds; a page is there in one or two seconds, if nothing else runs
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def opened(browser, report):
     """The page, opened; whatever it complains of or asks for is an error in the end."""
     context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme="light")
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(TIMEOUT)
     complaints = []
     page.on("console", lambda said: complaints.append(said.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -51,7 +51,7 @@ def opened(browser, report):
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda asked: complaints.append(asked.url))
     page.goto(report.as_uri())
-    page.locator(f"{FIGURE} .main-svg").first.wait_for()
+    drawn(page, FIGURE)
     yield page
     context.close()
     own = (report.as_uri(), "data:", "blob:")
@@ -59,11 +59,15 @@ def opened(browser, report):
     assert foreign == []
 
 
+def drawn(page, figure):
+    """Scrolls to a figure, as those that nobody sees are not drawn."""
+    page.locator(figure).scroll_into_view_if_needed()
+    page.locator(f"{figure} .main-svg").first.wait_for()
+
+
 def draw_all(page):
-    """Has every figure drawn, as a reader does who scrolls to the end."""
     for figure in page.locator("[data-figure]").all():
-        figure.scroll_into_view_if_needed()
-        figure.locator(".main-svg").first.wait_for()
+        drawn(page, f"#{figure.get_attribute('id')}")
 
 
 def lines(page, figure=FIGURE):
@@ -132,7 +136,7 @@ def test_colours_follow_the_system_and_the_switch(opened):
     opened.emulate_media(color_scheme="light")
     assert colours() == dark
     opened.reload()
-    opened.locator(f"{FIGURE} .main-svg").first.wait_for()
+    drawn(opened, FIGURE)
     assert colours() == dark, "the choice is kept"
 
 
@@ -188,7 +192,6 @@ def test_on_paper_it_is_whole_and_light(opened, tmp_path):
     assert not opened.locator(".bar").is_visible()
     assert opened.locator("details.printed").first.get_attribute("open") is not None
     opened.emulate_media(media="screen", color_scheme="dark")
-    text = opened.locator(f"{FIGURE} .chart").first
     opened.wait_for_function(
         "figure => document.querySelector(`${figure} .chart`).layout.font.color.includes('23')",
         arg=FIGURE,

@@ -22,6 +22,7 @@ from siftback.importance import Kath18
 from siftback.indexed import Indexed, SelectiveSampler
 from siftback.loader import SelectiveLoader
 from siftback.losses import per_example
+from siftback.noise import NoiseGuard
 from siftback.probe import Probe, probe
 from siftback.pruning import el2n, entropy, grand, margin, prune
 from siftback.ranking import InBatchRank, SoftTopK, Threshold, TopK
@@ -87,6 +88,7 @@ __all__ = [
     "LossError",
     "LossHistory",
     "Memory",
+    "NoiseGuard",
     "Percentile",
     "Pipelined",
     "Probe",

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from siftback import tree
 from siftback.errors import ConfigError, LossError
 from siftback.losses import Losses
+from siftback.noise import NoiseGuard
 from siftback.scoring import Scorer
 from siftback.selectors import Selection, Selector, choose_exactly, is_number
 from siftback.stats import Stats
@@ -28,6 +29,7 @@ class Chooser:
         share: Share of a batch that is scored.
         on_nonfinite: What to do with an example whose score is not finite.
         generator: Where chance comes from.
+        guard: Holds suspects of a wrong label back; None where nothing does.
 
     Raises:
         ConfigError: Where an argument is out of its range.
@@ -41,6 +43,7 @@ class Chooser:
         share: float,
         on_nonfinite: OnNonfinite,
         generator: torch.Generator,
+        guard: NoiseGuard | None = None,
     ) -> None:
         if on_nonfinite not in ("error", "keep", "drop"):
             raise ConfigError(f'on_nonfinite={on_nonfinite!r}: give "error", "keep" or "drop"')
@@ -48,7 +51,7 @@ class Chooser:
             raise ConfigError(f"score_share={share!r}: give a share in (0, 1]")
         self._selector, self._scorer, self._losses = selector, scorer, losses
         self._share, self._on_nonfinite = float(share), on_nonfinite
-        self._generator = generator
+        self._generator, self._guard = generator, guard
 
     @property
     def depth(self) -> int:
@@ -87,20 +90,31 @@ class Chooser:
         (rows,) = begun
         return self._scorer.collect().to(tree.device(batch)), rows
 
-    def select(self, scores: Tensor, rows: Tensor | None, place: str, stats: Stats) -> Selection:
+    def select(
+        self,
+        scores: Tensor,
+        rows: Tensor | None,
+        place: str,
+        stats: Stats,
+        indices: Tensor | None = None,
+    ) -> Selection:
         """Selects by the scores.
 
         Args:
             scores: float32[n].
             rows: The rows of the batch that they are of, all where None.
             place: Which batch it is, for an error, which names an example by its row.
-            stats: Counts the scores that are not finite.
+            stats: Counts the scores that are not finite, and the suspects.
+            indices: int64[n], whose they are, where that is known.
 
         Raises:
             LossError: Where one is not finite, and that is to be an error.
         """
-        indices, weights = self._select(scores, rows, place, stats)
-        return Selection(indices if rows is None else rows[indices], weights)
+        if self._guard is None or indices is None:
+            chosen, weights = self._select(scores, rows, place, stats)
+        else:
+            chosen, weights = self._guarded(self._guard, scores, rows, place, stats, indices)
+        return Selection(chosen if rows is None else rows[chosen], weights)
 
     def after_step(self, model: nn.Module, batch: Any) -> None:
         """Tells the scorer that training is done with a batch."""
@@ -113,6 +127,28 @@ class Chooser:
             return None
         candidates = torch.ones(count, device=tree.device(batch))
         return choose_exactly(candidates, max(1, round(self._share * count)), self._generator)
+
+    def _guarded(
+        self,
+        guard: NoiseGuard,
+        scores: Tensor,
+        rows: Tensor | None,
+        place: str,
+        stats: Stats,
+        indices: Tensor,
+    ) -> Selection:
+        """Selects among all but the suspects, of which a few are let in."""
+        guard.observe(indices, scores)
+        suspected = guard.suspected(indices).to(scores.device) & scores.isfinite()
+        trusted, suspects = (~suspected).nonzero().squeeze(1), suspected.nonzero().squeeze(1)
+        selection = Selection(trusted[:0], scores[:0])
+        if len(trusted):
+            of = trusted if rows is None else rows[trusted]
+            chosen, weights = self._select(scores[trusted], of, place, stats)
+            selection = Selection(trusted[chosen], weights)
+        stats.capped += len(suspects)
+        let_in = guard.let_in(len(suspects), self._selector.keep, self._generator)
+        return _joined(selection, suspects[let_in.to(suspects.device)])
 
     def _select(self, scores: Tensor, rows: Tensor | None, place: str, stats: Stats) -> Selection:
         if self._losses is None:
@@ -145,9 +181,14 @@ class Chooser:
             selection = Selection(rows[chosen], weights)
         if self._on_nonfinite == "drop" or not len(others):
             return selection
-        indices, order = torch.cat((selection.indices, others)).sort()
-        weights = torch.cat((selection.weights, torch.ones_like(scores[others])))
-        return Selection(indices, weights[order])
+        return _joined(selection, others)
+
+
+def _joined(selection: Selection, others: Tensor) -> Selection:
+    """A selection and others of weight 1, in the order of their rows."""
+    indices, order = torch.cat((selection.indices, others)).sort()
+    ones = selection.weights.new_ones(len(others))
+    return Selection(indices, torch.cat((selection.weights, ones))[order])
 
 
 def _rows_of(batch: Any, rows: Tensor | None) -> Any:

@@ -8,14 +8,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from siftback import tree
+from siftback import loader_state, tree
 from siftback.batching import BatchFormer, DropLast
 from siftback.choosing import Begun, Chooser, OnNonfinite
-from siftback.errors import BatchError, ConfigError, StateError
+from siftback.errors import BatchError, ConfigError
 from siftback.guard import Guard, Watch
 from siftback.indexed import IndexOf, Indices
 from siftback.lookahead import Lookahead
 from siftback.losses import Losses, LossFn, resolve
+from siftback.noise import NoiseGuard
 from siftback.recall import Recall, selector_for
 from siftback.schedule import Schedule
 from siftback.scorers.every_epoch import EveryEpoch
@@ -24,8 +25,6 @@ from siftback.scoring import Fresh, Mode, Scorer
 from siftback.selectors import Selection, Selector
 from siftback.source import Source
 from siftback.stats import Stats
-
-_STATE_VERSION = 2
 
 
 class SelectiveLoader:
@@ -66,11 +65,12 @@ class SelectiveLoader:
         on_nonfinite: What to do with an example whose loss is not finite: "error", "keep" or
             "drop" it.
         index_of: ``index_of(batch) -> int64[N]``, the examples' indices in the data set, for
-            scorers that remember; not needed over an `Indexed` data set.
-        guard: Whether to measure, over 20 selection batches after 20 others, what selection takes
-            and what it saves, and to warn once (`SelectionCostWarning`, with the numbers) where
-            it takes more. Off unless asked for: a warning that depends on the clock would come
-            and go between runs, and an accelerator is waited for while it measures.
+            scorers that remember and for a `NoiseGuard`; not needed over an `Indexed` data set.
+        guard: A `NoiseGuard` holds back examples that seem mislabelled. True is another: it
+            measures, over 20 selection batches after 20 others, what selection takes and what it
+            saves, and warns once (`SelectionCostWarning`, with the numbers) where it takes more.
+            Both are off unless asked for: that warning depends on the clock, and would come and
+            go between runs, and an accelerator is waited for while it measures.
         seed: Of the loader's own generator; no global one is used.
 
     Attributes:
@@ -123,7 +123,7 @@ class SelectiveLoader:
         autocast: torch.dtype | None = None,
         on_nonfinite: OnNonfinite = "error",
         index_of: IndexOf | None = None,
-        guard: bool = False,
+        guard: bool | NoiseGuard = False,
         seed: int = 0,
     ) -> None:
         selector = selector_for(scorer, selector, keep, beta, history)
@@ -155,6 +155,7 @@ class SelectiveLoader:
         self.scorer = scorer or Fresh(mode, autocast)
         self._generator = torch.Generator().manual_seed(seed)
         self._needs_losses = selector.needs_scores and self.scorer.makes_passes
+        self._guard = guard if isinstance(guard, NoiseGuard) else None
         self._chooser = Chooser(
             selector,
             self.scorer,
@@ -162,6 +163,7 @@ class SelectiveLoader:
             score_share,
             on_nonfinite,
             self._generator,
+            self._guard,
         )
         self._lookahead = Lookahead(self._source, self._chooser.depth)
         self._indices_of = Indices(loader, index_of)
@@ -169,12 +171,19 @@ class SelectiveLoader:
             self._indices_of.require(type(self.scorer).__name__)
         self._recall: Recall | None = None
         if isinstance(scorer, Remembering):
-            self._recall = Recall(loader, scorer, self._indices_of, selector)
+            self._recall = Recall(loader, scorer, self._indices_of, selector, self._guard)
+        if self._guard is not None:
+            self._indices_of.require("NoiseGuard")
+            if not (self._needs_losses or (self._recall and self._recall.scorer.learns)):
+                raise ConfigError(
+                    f"{type(selector).__name__} looks at no losses, and NoiseGuard judges by them: "
+                    "leave the guard out, or give keep=, which selects by losses"
+                )
         self._unfinished: Any = None  # the batch that training was given last
         self._drop_last: DropLast = drop_last
         self._former = None if batch_size is None else BatchFormer(batch_size, drop_last)
         self._device = None if device is None else torch.device(device)
-        self._watch = Watch(Guard() if guard else None)
+        self._watch = Watch(Guard() if guard is True else None)
         self._weights = torch.empty(0)
         self._weights_read: bool | None = None  # nothing was given yet
         self._indices: Tensor | None = None
@@ -266,6 +275,8 @@ class SelectiveLoader:
         if self._recall is not None:
             of = self.indices if indices is None else indices
             self._recall.learn(of, losses, self._training_epoch, correct, confidence)
+            if self._guard is not None and not self._needs_losses:
+                self._guard.observe(of, losses)
 
     @property
     def left_out(self) -> Tensor:
@@ -316,10 +327,11 @@ class SelectiveLoader:
         """
         self._finish_step()
         return {
-            "version": _STATE_VERSION,
+            "version": loader_state.VERSION,
             "source": self._source.state_dict(),
             "selector": {type(self.selector).__name__: self.selector.state_dict()},
             "scorer": {type(self.scorer).__name__: self.scorer.state_dict()},
+            "guard": None if self._guard is None else {"NoiseGuard": self._guard.state_dict()},
             "lookahead": self._lookahead.state_dict(),
             "recall": None if self._recall is None else self._recall.state_dict(),
             "former": None if self._former is None else self._former.state_dict(),
@@ -334,30 +346,15 @@ class SelectiveLoader:
             StateError: Where the state is of another version, or of a loader with another
                 selector or wrapped loader.
         """
-        version = state.get("version")
-        if version != _STATE_VERSION:
-            raise StateError(
-                f"a loader's state of version {version!r}; this release reads version "
-                f"{_STATE_VERSION}: resume with the release that saved it"
-            )
-        missing = self.state_dict().keys() - state.keys()
-        if missing:
-            raise StateError(
-                f"a loader's state without {', '.join(sorted(missing))}: "
-                "give what state_dict() of a SelectiveLoader returned"
-            )
-        for part in ("selector", "scorer"):
-            (kind,), here = state[part], type(getattr(self, part)).__name__
-            if kind != here:
-                raise StateError(
-                    f"the state was saved with the {part} {kind}, and this loader has a {here}: "
-                    f"build it with the same {part}"
-                )
+        parts = {"selector": self.selector, "scorer": self.scorer, "guard": self._guard}
+        loader_state.check(state, self.state_dict(), parts)
         self._unfinished = None
         self._indices_of.begin_epoch()  # as batches that were done do not come here again
         self._source.check(state["source"])  # so that nothing is changed if anything is refused
         self.selector.load_state_dict(*state["selector"].values())
         self.scorer.load_state_dict(*state["scorer"].values())
+        if self._guard is not None:
+            self._guard.load_state_dict(*state["guard"].values())
         if self._recall is not None:
             self._recall.load_state_dict(state["recall"])
         self._source.load_state_dict(state["source"])
@@ -384,6 +381,8 @@ class SelectiveLoader:
             self._anneal(self._source.epoch)
             started = time.perf_counter()
             self._recall.begin_epoch(on, self._source.epoch, self._generator)
+            if self._guard is not None and self._draws:
+                self.stats.capped += len(self._guard.suspects)
             self.stats.seconds_selection += time.perf_counter() - started
 
     def _begin(self, batch: Any) -> tuple[Any, Begun]:
@@ -449,12 +448,12 @@ class SelectiveLoader:
             return None
         self._anneal(self.epochs_done)
         scores, rows = self._chooser.score(self.model, batch, count, begun, indices)
+        of = indices if indices is None or rows is None else indices[rows.to(indices.device)]
         if self._needs_losses:
             self.stats.scored += len(scores)
-            if self._recall is not None and indices is not None:
-                of = indices if rows is None else indices[rows.to(indices.device)]
+            if self._recall is not None and of is not None:
                 self._recall.scored(of, scores, self._source.epoch)
-        return self._chooser.select(scores, rows, self._source.place, self.stats)
+        return self._chooser.select(scores, rows, self._source.place, self.stats, of)
 
     def _anneal(self, epochs_done: float) -> None:
         """Has the selector keep the share that the schedule says."""

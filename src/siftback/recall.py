@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset
 from siftback.distributed import of_all_ranks, of_first_rank, rank_and_world
 from siftback.errors import ConfigError, LossError
 from siftback.indexed import Indices
+from siftback.noise import NoiseGuard
 from siftback.scorers.every_epoch import EveryEpoch, Ruled
 from siftback.scorers.remembered import Remembering
 from siftback.scoring import Scorer
@@ -49,15 +50,21 @@ class Recall:
         scorer: What remembers.
         indices: Takes the indices off batches.
         selector: Chooses, of the loader.
+        guard: Holds suspects of a wrong label back; None where nothing does.
 
     Raises:
         ConfigError: Where no index can be had, or a map-style data set is sampled by something
             that examples cannot be left out of; where a scorer with a rule of its own is given a
-            selector too; or where a sampler shares among processes that are not there.
+            selector or a guard too; or where a sampler shares among processes that are not there.
     """
 
     def __init__(
-        self, loader: Iterable[Any], scorer: Remembering, indices: Indices, selector: Selector
+        self,
+        loader: Iterable[Any],
+        scorer: Remembering,
+        indices: Indices,
+        selector: Selector,
+        guard: NoiseGuard | None = None,
     ) -> None:
         name = type(scorer).__name__
         sampler = getattr(loader, "sampler", None)
@@ -75,6 +82,11 @@ class Recall:
                 f"{name} chooses by a rule of its own, and a selector, keep or beta was given to "
                 f"the loader: leave it out, and give {name} the shares that it is to keep"
             )
+        if isinstance(scorer, EveryEpoch) and guard is not None:
+            raise ConfigError(
+                f"{name} chooses by a rule of its own, which suspects cannot be taken from: leave "
+                "guard=NoiseGuard(...) out, or give another scorer"
+            )
         self._rank, self._world = (
             getattr(self._drawer, "rank", 0),
             getattr(self._drawer, "world", 1),
@@ -86,7 +98,7 @@ class Recall:
                 "made, or give it rank=0, world=1"
             )
         self._told: list[tuple[Any, ...]] = []  # in this epoch, where others are to know it too
-        self.scorer = scorer
+        self.scorer, self._guard = scorer, guard
         self._selector, self._blank = selector, selector.state_dict()
         if indices.examples is not None:
             scorer.grow(indices.examples)
@@ -244,6 +256,12 @@ class Recall:
         scores = self.scorer.predicted(epoch)
         weights = scores.isnan().float()  # what was never scored is kept
         known = (weights == 0).nonzero().squeeze(1)
+        if self._guard is not None:
+            self._guard.grow(len(weights))
+            suspects = self._guard.suspects
+            let_in = self._guard.let_in(len(suspects), self._selector.keep, generator)
+            known = known[~self._guard.suspected(known.cpu()).to(known.device)]
+            weights[suspects.to(weights.device)] = let_in.to(weights)
         if len(known):
             # Ranked among what is remembered alone, and no part of the history of selection
             # passes: what is predicted need not be a loss.

@@ -192,7 +192,8 @@ class SinglePass:
             )
         self.selector.load_state_dict(state["selector"])
         self._generator.set_state(state["generator"])
-        self.stats.seen, self.stats.kept = state["stats"]["seen"], state["stats"]["kept"]
+        for name in ("seen", "kept", "seconds_selection"):
+            setattr(self.stats, name, state["stats"][name])
 
     def _losses_of(self, batch: Any, count: int) -> Tensor:
         """One forward pass, as graphs; plainly for a single example, which leaves no choice."""

@@ -17,6 +17,7 @@ class Stats:
         dropped: Kept examples that ``drop_last=True`` dropped at the ends of epochs, and those
             that were left of epochs that were broken off.
         nonfinite: Examples whose loss was not finite.
+        capped: Examples whose chance a `NoiseGuard` capped, counted each time.
         seconds_selection: Seconds in selection, its forward passes included. On an accelerator
             this counts waiting for work that was queued before.
     """
@@ -29,6 +30,7 @@ class Stats:
     released: int = 0
     dropped: int = 0
     nonfinite: int = 0
+    capped: int = 0
     seconds_selection: float = 0.0
 
     @property

@@ -7,14 +7,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 
 from siftback import cli
+from siftback.cli.options import HELP
 from siftback.lab import models
 from siftback.lab.records import Comparison, read_evaluations
+from siftback.lab.settings import Settings
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -92,10 +95,66 @@ def test_train_keeps_the_weights(call: Call, tmp_path: Path) -> None:
     model.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
 
 
+def test_a_stopped_run_goes_on_and_keeps_the_weights(call: Call, tmp_path: Path) -> None:
+    train = ("train", *QUICK, "--strategy", "sb", "--keep", "0.5", "--checkpoint-every", "0.2")
+    assert call(*train, "--out", tmp_path / "whole")[0] == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "siftback.cli", *train, "--out", str(tmp_path / "killed")],
+        stdout=subprocess.DEVNULL,
+    )
+    while not list((tmp_path / "killed").glob("checkpoints/*/*.pt")):
+        assert process.poll() is None, "it ended before it could be killed"
+    process.kill()
+    process.wait()
+    assert call(*train, "--resume", "--out", tmp_path / "killed")[0] == 0
+    whole, killed = (
+        torch.load(tmp_path / name / "weights.pt", weights_only=True)
+        for name in ("whole", "killed")
+    )
+    assert all(killed[name].equal(tensor) for name, tensor in whole.items())
+
+
+def test_every_setting_is_an_option_and_says_what_it_is() -> None:
+    assert set(HELP) == {field.name for field in fields(Settings)}
+
+
+def test_what_is_not_said_is_as_settings_have_it(call: Call, tmp_path: Path) -> None:
+    assert call("train", *QUICK, "--out", tmp_path)[0] == 0
+    recorded = Comparison.read(tmp_path).environment["arguments"]
+    asked = Settings(data="digits", width=4, epochs=1.0, device="cpu").recorded()
+    assert {name: recorded[name] for name in asked} == asked
+
+
+def test_options_are_read_into_settings(call: Call, tmp_path: Path) -> None:
+    more = ("--time-budget", "1m30s", "--stop-at", "error=99%", "--evaluate-at", "0.1,1/2")
+    more += ("--no-channels-last", "--ema", "0.9", "--mixup", "0.2", "--clip", "5")
+    assert call("train", *QUICK, *more, "--out", tmp_path)[0] == 0
+    recorded = Comparison.read(tmp_path).environment["arguments"]
+    expected = {"time_budget": 90.0, "stop_at": 99.0, "evaluate_at": [0.1, 0.5],
+                "channels_last": False, "ema": 0.9, "mixup": 0.2, "clip": 5.0}  # fmt: skip
+    assert {name: recorded[name] for name in expected} == expected
+    assert call("train", *QUICK, *more, "--out", tmp_path, "--resume")[0] == 0
+
+
+def test_a_sweep_prints_what_is_missing_and_what_is_done(call: Call, tmp_path: Path) -> None:
+    command = ("sweep", *QUICK, "--strategies", "traditional", "--grid", "lr=0.05,0.1")
+    command += ("--out", tmp_path / "sweep")
+    status, printed, _ = call(*command, "--status")
+    assert (status, printed.count("missing")) == (0, 2)
+    assert not (tmp_path / "sweep").exists()
+    status, printed, _ = call(*command)
+    assert (status, printed.count("done"), printed.count("1 of 1")) == (0, 2, 2)
+    status, printed, _ = call(*command, "--resume", "--grid", "epochs=1,2")
+    assert printed.count("done") == 4
+
+
 def test_strategies_and_help_read_well(call: Call) -> None:
     status, printed, _ = call("strategies")
     assert status == 0
     assert all(name in printed for name in ("traditional", "sb", "random", "matched", "1 + 3s"))
+    status, printed, _ = call("models")
+    assert status == 0
+    assert all(name in printed for name in ("wrn-28-10", "36,479,194", "resnet18", "11,173,962"))
     status, printed, _ = call("--help")
     assert status == 0
     assert "compare" in printed
@@ -114,6 +173,17 @@ def test_strategies_and_help_read_well(call: Call) -> None:
         (("compare", "--strategies", "traditional,foo"), "no strategy 'foo'"),
         (("compare", "--epochs", "1", "--budget", "1"), "give one of them"),
         (("compare", "--overwrite", "--resume"), "give one of them"),
+        (("compare", "--budget", "1", "--cost-budget", "9"), "both a cost"),
+        (("compare", "--time-budget", "12"), "give a time such as 90s, 30m, 12h"),
+        (("compare", "--stop-at", "5"), "such as error=5%"),
+        (("compare", "--evaluate-at", "0.1,1.5"), "evaluate_at=1.5"),
+        (("compare", "--checkpoint-every", "often"), "give numbers separated by commas"),
+        (("compare", "--checkpoint-every", "2"), "a share of training in (0, 1]"),
+        (("compare", "--checkpoints", "0"), "--checkpoints 0: give at least 1"),
+        (("compare", "--precision", "fp16", "--device", "cpu"), "need CUDA"),
+        (("compare", "--mixup", "1", "--strategies", "sb-memory"), "mixup=1.0 with sb-memory"),
+        (("sweep",), "a sweep without a grid"),
+        (("sweep", "--grid", "speed=1,2"), "no setting 'speed'"),
         (("compare", "--device", "tpu"), "no device 'tpu' here"),
         (("compare", "--threads", "0"), "give at least 1"),
         (("compare", "--train-limit", "0"), "train_limit=0"),

@@ -17,27 +17,36 @@ from pyarrow import parquet as pq
 from siftback.errors import ConfigError
 from siftback.lab import parquet
 from siftback.lab.augment import Augment
-from siftback.lab.data import ImageData, flip, limit, load
+from siftback.lab.data import DATASETS, STORED, ImageData, flip, hold_out, limit, load, subset
 
 SHARDS = {"train-00000-of-00002": 7, "train-00001-of-00002": 5, "test-00000-of-00001": 4}
 # What the user set, before a test's own folder takes its place.
 GIVEN = os.environ.get("SIFTBACK_DATA")
-COLUMNS = {"mnist": ("image", (28, 28)), "cifar10": ("img", (32, 32, 3))}
+# Columns of images and labels, and the images' shape.
+COLUMNS = {
+    "mnist": ("image", "label", (28, 28)),
+    "cifar10": ("img", "label", (32, 32, 3)),
+    "cifar100": ("img", "fine_label", (32, 32, 3)),
+    "svhn": ("image", "label", (32, 32, 3)),
+    "fashion_mnist": ("image", "label", (28, 28)),
+}
 
 
-def write_set(folder: Path, name: str, seed: int = 0) -> dict[str, torch.Tensor]:
+def write_set(
+    folder: Path, name: str, seed: int = 0, shards: dict[str, int] = SHARDS
+) -> dict[str, torch.Tensor]:
     """Writes a small set in the hub's layout and gives what it should be read as."""
-    random, (column, shape) = np.random.default_rng(seed), COLUMNS[name]
+    random, (column, label, shape) = np.random.default_rng(seed), COLUMNS[name]
     parts: dict[str, list[np.ndarray]] = {"train": [], "test": [], "train_y": [], "test_y": []}
     (folder / name).mkdir(parents=True, exist_ok=True)
-    for shard, rows in SHARDS.items():
+    for shard, rows in shards.items():
         pixels = random.integers(256, size=(rows, *shape), dtype=np.uint8)
         labels = random.integers(10, size=rows)
         cells = [{"bytes": png(image), "path": None} for image in pixels]
         kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-        table = pa.table({column: pa.array(cells, kind), "label": labels})
+        table = pa.table({column: pa.array(cells, kind), label: labels})
         pq.write_table(table, folder / name / f"{shard}.parquet")
-        split = shard.partition("-")[0]
+        split = "test" if shard.startswith("test") else "train"
         parts[split].append(pixels)
         parts[f"{split}_y"].append(labels)
     whole = {key: torch.from_numpy(np.concatenate(arrays)) for key, arrays in parts.items()}
@@ -202,15 +211,40 @@ def test_the_hubs_copy_is_read_the_same(name, places, monkeypatch):
     }
     from_files = datasets.load_dataset
 
-    def from_hub(repository: str) -> object:
+    asked = []
+
+    def from_hub(*repository: str) -> object:
+        asked.append(repository)
         return from_files("parquet", data_files=files, cache_dir=str(places / "hub"))
 
     monkeypatch.setattr(datasets, "load_dataset", from_hub)
     assert_is(load(name), expected)
+    config = ("cropped_digits",) if name == "svhn" else ()
+    assert asked == [(STORED[name].repository, *config)]
+
+
+def test_svhn_has_an_extra_part(places):
+    shards = {"train-0": 5, "extra-0": 6, "extra-1": 3, "test-0": 4}
+    expected = write_set(places / "data", "svhn", shards=shards)
+    assert_is(load("svhn+extra"), expected)
+    plain = load("svhn")
+    assert torch.equal(plain.train_labels, expected["train_y"][:5])
+    (places / "data" / "svhn" / "extra-0.parquet").unlink()
+    (places / "data" / "svhn" / "extra-1.parquet").unlink()
+    with pytest.raises(ConfigError, match=r"holds no svhn: .*svhn/extra-\*.*cropped_digits"):
+        load("svhn+extra")
+
+
+def test_every_set_has_a_column_a_count_and_a_place():
+    assert {*DATASETS} == {"digits", *STORED}
+    assert {name: stored.classes for name, stored in STORED.items()} == {
+        name: 100 if name == "cifar100" else 10 for name in STORED
+    }
+    assert STORED["svhn"].augmentation == Augment()
 
 
 def test_unknown_names_list_the_known():
-    with pytest.raises(ConfigError, match="digits, mnist, cifar10"):
+    with pytest.raises(ConfigError, match=r"digits, mnist, cifar10, .*imagefolder:PATH, hf:NAME"):
         load("imagenet")
 
 
@@ -285,6 +319,12 @@ def test_flipped_labels_are_wrong_and_the_others_right() -> None:
     assert not (wrong[0] & ~wrong[1]).any()
     assert few.train_labels[wrong[0]].equal(many.train_labels[wrong[0]])
     assert many.true_labels.equal(clean.train_labels)
+    assert many.flipped.equal(wrong[1])
+    assert not clean.flipped.any()
+    rows = torch.tensor([7, 1, 20, 300])
+    assert subset(many, rows).flipped.equal(wrong[1][rows])
+    assert hold_out(many, 100).flipped.sum() <= 575
+    assert load("digits", flipped=0.4).flipped.equal(wrong[1])
     assert many.test_labels.equal(clean.test_labels)
     assert int(many.train_labels.min()) == 0
     assert int(many.train_labels.max()) == 9

@@ -1,9 +1,11 @@
 """What is written comes back, and what is torn does no harm."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from siftback import StateError
 from siftback.lab.records import Comparison, RecordWriter, RunSummary, read_evaluations
 
 POINTS = [(1.5, 4, 150.0, 50.0), (3.25, 8, 300.0, 20.5)]
@@ -31,6 +33,45 @@ def test_a_record_is_readable_while_the_run_goes_on(comparison, add_run, tmp_pat
     writer.evaluation(evaluation)
     assert list(read_evaluations(path)) == [evaluation]
     writer.close()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_record_is_cut_back_and_gone_on_with(comparison, add_run, tmp_path, elsewhere):
+    made = comparison.evaluations(add_run("sb", 0, POINTS))
+    path = tmp_path / "going.jsonl"
+    here = {"torch": "2", "date": "monday", "arguments": {"epochs": 2}}
+    writer = RecordWriter(path, {"strategy": "sb", "environment": here})
+    writer.evaluation(made[0])
+    size = writer.size()
+    assert size == path.stat().st_size
+    writer.evaluation(made[1])
+    writer.close()
+    with path.open("a") as file:
+        file.write('{"kind": "evalu')  # as a process that was killed may leave it
+
+    now = here | {"date": "friday", "torch": "3" if elsewhere else "2"}
+    writer = RecordWriter(path, {"strategy": "sb", "environment": now}, size)
+    assert writer.evaluations == made[:1]
+    later = replace(made[1], steps=99)
+    writer.evaluation(later)
+    assert writer.evaluations == [made[0], later]
+    writer.close()
+    assert list(read_evaluations(path)) == [made[0], later]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    kinds = [line["kind"] for line in lines]
+    assert kinds == ["run", "evaluation", *["resumed"] * elsewhere, "evaluation"]
+    assert lines[0]["environment"]["date"] == "monday"
+    if elsewhere:
+        assert lines[2]["environment"] == now
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_record_that_lost_bytes_is_not_gone_on_with(tmp_path, there):
+    path = tmp_path / "going.jsonl"
+    if there:
+        path.write_text("{}\n")
+    with pytest.raises(StateError, match=f"has {3 if there else 0} bytes, and had 70"):
+        RecordWriter(path, {}, 70)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 20])

@@ -192,6 +192,22 @@ def test_settings_are_chosen_by_a_table_of_their_own(comparison, add_run, page):
     assert "Asked for: epochs 2" in text
 
 
+def test_a_folder_of_comparisons_is_one_table_with_what_guards_held_back(comparison, add_run, page):
+    add_run("gone", 0, [(10.0, 100, 3000, 8.0)], keep=0.5)  # a strategy that there is no more
+    several = comparison.folder.parent / "abacus-noise"
+    for flip, held, right in ((0.0, 5, None), (0.2, 40, 30)):
+        part = Comparison(several / f"flip{flip:g}", dict(comparison.environment), [])
+        part.environment["arguments"] = {"epochs": 2, "flip": flip}
+        wrong = {"suspects_wrong": right, "labels_wrong": None if right is None else 60}
+        part.runs.append(replace(comparison.runs[0], suspects=held, **wrong))
+        part.write()
+    (several / "notes.md").write_text("Beads of the wrong colour.\n")
+    text = page().partition("## abacus-noise")[2]
+    assert "\n\nBeads of the wrong colour.\n\n| comparison |" in text
+    assert "| flip0 | gone 0.5 | flip 0 | 8.00 | 3,000 | 0 | 5 |  |  |" in text
+    assert "| flip0.2 | gone 0.5 | flip 0.2 | 8.00 | 3,000 | 0 | 40 | 0.750 | 0.500 |" in text
+
+
 def test_notes_of_a_comparison_are_part_of_its_section(filled, page):
     (filled.folder / "notes.md").write_text("Beads stick on damp days.\n")
     assert "\n\nBeads stick on damp days.\n\n| strategy |" in page()

@@ -10,9 +10,11 @@ from torch.nn import functional as F
 
 from siftback import ConfigError, prune
 from siftback.lab import models, scores
+from siftback.lab.clock import Clock
 from siftback.lab.compare import Plan, compare
 from siftback.lab.data import ImageData, load, subset
 from siftback.lab.feed import Feed
+from siftback.lab.length import Length
 from siftback.lab.progress import Silent
 from siftback.lab.records import Comparison, RunSummary
 from siftback.lab.settings import Run, Settings
@@ -248,7 +250,9 @@ def test_rho_selects_by_the_loss_less_the_irreducible_one(tmp_path: Path) -> Non
     assert found.scores.equal(table.scores)
     device = torch.device("cpu")
     model = models.build("cnn", width=4, classes=10, channels=1)
-    feed = Feed(Run("rho", 0.5, 0), QUICK, data, model, device, None, found.scores)
+    run = Run("rho", 0.5, 0)
+    length = Length.of(run, QUICK, COUNT)
+    feed = Feed(run, QUICK, data, model, device, length, Clock(device), found.scores)
     given = feed.batches()
     first, second = next(given), next(given)  # pooled from two batches each
     images, labels = (torch.cat(both) for both in zip(first, second, strict=True))

@@ -74,6 +74,35 @@ def test_only_seed_and_epoch_decide(data):
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.parametrize("chosen", [None, torch.arange(0, EXAMPLES, 3)], ids=["all", "some"])
+@pytest.mark.parametrize("given", range(7))
+def test_a_state_goes_on_at_every_batch(data, given, chosen):
+    one, other = BatchStream(data, 8, 3, indexed=True), BatchStream(data, 8, 3, indexed=True)
+    epoch_of = iter(one)
+    one.set_epoch(5)
+    one.only(chosen)
+    for _ in range(given):
+        next(epoch_of, None)
+    state = one.state_dict()
+    other.load_state_dict(state)
+    other.set_epoch(5)
+    other.only(chosen)
+    assert other.state_dict().keys() == state.keys()
+    rest, resumed = list(epoch_of), list(other)
+    assert len(rest) == len(resumed) == max(0, len(one) - given)
+    for (indices, batch), (there, batch_there) in zip(rest, resumed, strict=True):
+        assert indices.equal(there)
+        assert batch[0].equal(batch_there[0])
+    assert len(list(other)) == len(other), "the epoch after it is whole"
+
+
+def test_a_resumed_stream_may_move_on(data):
+    one, other = BatchStream(data, 8, 3), BatchStream(data, 8, 3)
+    next(iter(one))
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(epoch(other, 1)[1], epoch(one, 1)[1])
+
+
 def test_each_seed_and_epoch_has_its_own_order(data):
     orders = [
         tuple(epoch(BatchStream(data, 8, seed), number)[1].tolist())

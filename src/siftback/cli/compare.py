@@ -12,21 +12,28 @@ from rich.console import Console
 from siftback.cli.app import app
 from siftback.cli.options import (
     Beta,
+    CheckpointEvery,
+    Checkpoints,
     Overwrite,
     Resume,
     Threads,
+    ToTensorBoard,
     existing,
+    often,
     seeds,
     shares,
     use_threads,
     with_settings,
 )
+from siftback.lab.checkpoints import Often
 from siftback.lab.compare import Existing, Plan, compare
 from siftback.lab.plots import draw
 from siftback.lab.progress import Terminal
 from siftback.lab.records import SUMMARY, Comparison
 from siftback.lab.settings import Settings
 from siftback.lab.table import comparison_table
+from siftback.lab.tensorboard import TENSORBOARD, TensorBoard
+from siftback.lab.whole import written_whole
 
 Out = Annotated[Path, typer.Option(help="Folder for summary, records and plots.")]
 
@@ -50,6 +57,9 @@ def compare_command(
         typer.Option("--no-matched", help="Leave out Traditional of each selective run's budget."),
     ] = False,
     threads: Threads = None,
+    checkpoint_every: CheckpointEvery = "10m",
+    checkpoints: Checkpoints = 2,
+    tensorboard: ToTensorBoard = False,
     overwrite: Overwrite = False,
     resume: Resume = False,
 ) -> None:
@@ -61,7 +71,9 @@ def compare_command(
         seeds=seeds(seed),
         matched=not no_matched,
     )
-    _run(plan, out, existing(overwrite, resume), threads)
+    use_threads(threads)
+    saving = often(checkpoint_every, checkpoints)
+    _run(plan, out, existing(overwrite, resume), saving, tensorboard)
 
 
 @app.command("train")
@@ -76,6 +88,9 @@ def train_command(
     seed: Annotated[int, typer.Option(help="Seed of weights, data order and selection.")] = 0,
     out: Out = Path("runs/train"),
     threads: Threads = None,
+    checkpoint_every: CheckpointEvery = "10m",
+    checkpoints: Checkpoints = 2,
+    tensorboard: ToTensorBoard = False,
     overwrite: Overwrite = False,
     resume: Resume = False,
 ) -> None:
@@ -84,23 +99,27 @@ def train_command(
     plan = Plan(settings, [strategy], keeps, [seed], matched=False)
 
     def save(_: Any, trained: torch.nn.Module) -> None:
-        torch.save(trained.state_dict(), out / "weights.pt")
+        with written_whole(out / "weights.pt") as path:
+            torch.save(trained.state_dict(), path)
 
-    _run(plan, out, existing(overwrite, resume), threads, save)
+    use_threads(threads)
+    saving = often(checkpoint_every, checkpoints)
+    _run(plan, out, existing(overwrite, resume), saving, tensorboard, save)
 
 
 def _run(
     plan: Plan,
     out: Path,
     existing: Existing,
-    threads: int | None,
+    saving: Often,
+    tensorboard: bool,
     on_model: Callable[[Any, torch.nn.Module], None] = lambda run, model: None,
 ) -> None:
-    use_threads(threads)
     stopped = False
     try:
-        with Terminal(Console(stderr=True)) as reporter:
-            compare(plan, out, reporter, existing, on_model)
+        with Terminal(Console(stderr=True)) as terminal:
+            reporter = TensorBoard(out / TENSORBOARD, terminal) if tensorboard else terminal
+            compare(plan, out, reporter, existing, on_model, saving)
     except KeyboardInterrupt:
         stopped = True
     if (out / SUMMARY).exists() and (comparison := Comparison.read(out)).runs:

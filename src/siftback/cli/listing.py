@@ -1,4 +1,4 @@
-"""What there is and was: ``siftback strategies`` and ``siftback results``."""
+"""What there is and was: ``siftback strategies``, ``models`` and ``results``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from siftback.cli.app import app
+from siftback.lab import models
 from siftback.lab.results_page import write_page
 from siftback.lab.strategies import STRATEGIES
 
@@ -25,6 +26,31 @@ def strategies_command() -> None:
     )
     for strategy in STRATEGIES.values():
         table.add_row(strategy.name, strategy.summary, strategy.cost)
+    Console().print(table)
+
+
+@app.command("models")
+def models_command(
+    width: Annotated[
+        int | None, typer.Option(help="Width of all of them; each one's own by default.")
+    ] = None,
+    channels: Annotated[int, typer.Option(help="Channels of the images, of 32x32.")] = 3,
+    classes: Annotated[int, typer.Option(help="Classes to tell apart.")] = 10,
+) -> None:
+    """List the models, each with its width and its number of parameters."""
+    table = Table(
+        "model",
+        "what it is",
+        "width",
+        "parameters",
+        caption=f"parameters at {classes} classes, for images of {channels}x32x32. In wrn-D-K and "
+        "densenet-bc-D, D is any depth of 6n + 4; wrn-D-K-dropP drops out a share P.",
+        caption_justify="left",
+    )
+    for name in models.LISTED:
+        own = models.find(name)
+        size = models.count(name, width, classes, channels)
+        table.add_row(name, own.what, str(width or own.width), f"{size:,}")
     Console().print(table)
 
 

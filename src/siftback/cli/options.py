@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from fractions import Fraction
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
@@ -11,9 +10,11 @@ import typer
 
 from siftback import ConfigError
 from siftback.lab import models, rates
+from siftback.lab.checkpoints import Often
 from siftback.lab.compare import Existing
-from siftback.lab.data import DATASETS
-from siftback.lab.settings import Settings
+from siftback.lab.data import NAMES
+from siftback.lab.parsing import UNITS, duration, numbers, parse
+from siftback.lab.settings import LENGTHS, Settings
 
 Command = Callable[..., None]
 
@@ -21,13 +22,16 @@ DEFAULT_EPOCHS = 10.0
 
 # Of every setting, in the order of the commands' help.
 HELP = {
-    "data": f"Data set: {', '.join(DATASETS)}.",
-    "model": f"Model: {', '.join(models.MODELS)}.",
+    "data": f"Data set: {', '.join(NAMES)}.",
+    "model": f"Model: {', '.join(models.NAMES)}.",
     "width": "Width of the model; its own by default.",
     "norm": "Normalisation: batch or group.",
     "epochs": f"Length in epochs of the training set; {DEFAULT_EPOCHS:g} by default.",
     "budget": "In place of --epochs: train until forwards and backwards cost as much as so many "
     "epochs of Traditional. The fairest comparison: every strategy costs the same.",
+    "cost_budget": "The same in forwards of one example. Beside --epochs, training may end early.",
+    "time_budget": "Length as a time, such as 90s, 30m or 12h, which learning rates follow. Beside "
+    "another length, training may end early.",
     "batch_size": "Examples per batch.",
     "history": "Losses that a loss is ranked among.",
     "rate": f"Learning rates: {', '.join(rates.RATES)}.",
@@ -36,9 +40,19 @@ HELP = {
     "weight_decay": "L2 penalty of SGD.",
     "cutout": "Side of the square cut out of each image, in pixels.",
     "train_limit": "Train on a fixed, class-balanced subset of so many examples.",
-    "precision": "fp32 or bf16 (mixed precision).",
+    "label_smoothing": "Share of each training target that is spread over all classes.",
+    "mixup": "Alpha of mixup, after selection; 0 is none.",
+    "clip": "The most that a gradient's norm may be.",
+    "ema": "Decay of an average of the weights, which is tested and kept, such as 0.999.",
+    "precision": "fp32, or mixed: bf16, or fp16 with a scaled loss (CUDA).",
+    "channels_last": "Whether images and weights lie channels last, mostly the faster.",
+    "compile": "Train and select through torch.compile: faster steps after a minute or more, "
+    "which count as training time. Resumed runs may then differ in the last digits.",
     "device": "auto, cpu, cuda or mps.",
     "evaluations": "How often to test, evenly; once an epoch by default.",
+    "evaluate_at": "Shares of training to test after besides, separated by commas: 0.01,0.02,0.05.",
+    "stop_at": "End at the first test with so low an error: error=5%.",
+    "observe": "What to record at each test besides, its time apart: losses,gradients,confidence.",
     "validation": "Test on so many held-out training examples, to choose settings by.",
     "flip": "Share of the training labels to make wrong.",
     "stale_every": "Epochs between stale-sb's selection passes.",
@@ -49,11 +63,14 @@ HELP = {
     "subset": "File of siftback prune: its examples are the training set.",
     "score_models": "Models that el2n, diet-sb and rho score by.",
     "score_epochs": "Epochs that each of those is trained for.",
+    "noise_guard": "Hold back examples that seem mislabelled, with every strategy that can.",
 }
 
-# Where an option's default is not the setting's, or its type is one that options have not.
+# Where an option's default is not the setting's, or what is given is yet to be parsed.
 DEFAULTS = {"data": "digits"}
-TYPES = {"precision": str}
+TYPES: dict[str, Any] = {"precision": str} | dict.fromkeys(
+    ("time_budget", "evaluate_at", "stop_at"), str | None
+)
 
 Beta = Annotated[
     str | None,
@@ -61,32 +78,57 @@ Beta = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; PyTorch's choice by default.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Skip the runs that --out holds.")]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume", help="Skip the runs that --out holds; go on with one that was stopped."
+    ),
+]
+CheckpointEvery = Annotated[
+    str,
+    typer.Option(help="Save a run so often: a time such as 10m, a share such as 0.1, or none."),
+]
+Checkpoints = Annotated[int, typer.Option(help="How many of the last checkpoints to keep.")]
+ToTensorBoard = Annotated[
+    bool, typer.Option("--tensorboard", help="Write evaluations for TensorBoard, too.")
+]
 
 
 def with_settings(*names: str) -> Callable[[Command], Command]:
     """Gives a command an option for each of these settings, after its own options.
 
-    The command gets them as ``settings``, the others having their defaults.
+    The command gets what was chosen as ``settings``, the others having their defaults; or, where
+    it has a parameter ``chosen`` in its place, as a dictionary to make settings of.
 
     Args:
         names: Fields of `Settings`; all of them where none is named.
     """
 
     def decorate(command: Command) -> Command:
-        chosen = names or tuple(HELP)
+        options = names or tuple(HELP)
+        own = dict(inspect.signature(command).parameters)
+        target = "settings" if own.pop("settings", None) else "chosen"
+        own.pop("chosen", None)
 
         @wraps(command)
         def called(**given: Any) -> None:
-            command(settings=_settings({name: given.pop(name) for name in chosen}), **given)
+            chosen = {name: _parsed(name, given.pop(name)) for name in options}
+            given[target] = settings_of(chosen) if target == "settings" else chosen
+            command(**given)
 
-        own = inspect.signature(command).parameters.values()
         called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [*(each for each in own if each.name != "settings"), *map(_option, chosen)]
+            [*own.values(), *map(_option, options)]
         )
         return called
 
     return decorate
+
+
+def settings_of(chosen: dict[str, Any]) -> Settings:
+    """Settings of what was chosen, of the default length where none was."""
+    if all(chosen.get(name) is None for name in LENGTHS):
+        chosen = chosen | {"epochs": DEFAULT_EPOCHS}
+    return Settings(**chosen)
 
 
 def _option(name: str) -> inspect.Parameter:
@@ -99,10 +141,8 @@ def _option(name: str) -> inspect.Parameter:
     )
 
 
-def _settings(chosen: dict[str, Any]) -> Settings:
-    if chosen.get("epochs") is None and chosen.get("budget") is None:
-        chosen["epochs"] = DEFAULT_EPOCHS
-    return Settings(**chosen)
+def _parsed(name: str, value: Any) -> Any:
+    return parse(name, value) if name in TYPES and isinstance(value, str) else value
 
 
 def use_threads(threads: int | None) -> None:
@@ -118,21 +158,11 @@ def shares(keep: str | None, beta: str | None) -> list[float]:
     if keep is not None and beta is not None:
         raise ConfigError(f"--keep {keep} and --beta {beta}: give one, keep = 1/(beta+1)")
     if beta is None:
-        return numbers("keep", keep or "0.33")
-    exponents = numbers("beta", beta)
+        return numbers("--keep", keep or "0.33")
+    exponents = numbers("--beta", beta)
     if any(exponent < 0 for exponent in exponents):
         raise ConfigError(f"--beta {beta}: give exponents of at least 0")
     return [1 / (exponent + 1) for exponent in exponents]
-
-
-def numbers(name: str, text: str) -> list[float]:
-    """The numbers of an option, fractions among them."""
-    try:
-        return [float(Fraction(part.strip())) for part in text.split(",")]
-    except (ValueError, ZeroDivisionError):
-        raise ConfigError(
-            f"--{name} {text!r}: give numbers separated by commas, such as 0.25,1/3"
-        ) from None
 
 
 def seeds(text: str) -> list[int]:
@@ -143,6 +173,23 @@ def seeds(text: str) -> list[int]:
         raise ConfigError(
             f"--seed {text!r}: give whole numbers separated by commas, such as 0,1,2"
         ) from None
+
+
+def often(every: str, keep: int) -> Often:
+    """What ``--checkpoint-every`` and ``--checkpoints`` say."""
+    if keep < 1:
+        raise ConfigError(f"--checkpoints {keep}: give at least 1")
+    if every == "none":
+        return Often(None, None, keep)
+    if every[-1:] in tuple(UNITS):
+        return Often(None, duration("--checkpoint-every", every), keep)
+    (share, *more) = numbers("--checkpoint-every", every)
+    if more or not 0 < share <= 1:
+        raise ConfigError(
+            f"--checkpoint-every {every}: give a time such as 10m, a share of training in (0, 1] "
+            "such as 0.1, or none"
+        )
+    return Often(share, None, keep)
 
 
 def existing(overwrite: bool, resume: bool) -> Existing:

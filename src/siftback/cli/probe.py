@@ -6,7 +6,8 @@ import typer
 from rich.console import Console
 
 from siftback.cli.app import app
-from siftback.cli.options import Threads, numbers, use_threads, with_settings
+from siftback.cli.options import Threads, use_threads, with_settings
+from siftback.lab.parsing import numbers
 from siftback.lab.probing import measure, report
 from siftback.lab.settings import Settings
 
@@ -25,7 +26,7 @@ def probe_command(
     """Measure what selection would cost and save per epoch on a model; say whether it pays."""
     use_threads(threads)
     with Console(stderr=True).status("measuring"):
-        found = measure(settings, numbers("keep", keep), seconds)
+        found = measure(settings, numbers("--keep", keep), seconds)
     if as_json:
         typer.echo(found.to_json())
     else:

@@ -8,8 +8,9 @@ import typer
 from rich.console import Console
 
 from siftback.cli.app import app
-from siftback.cli.options import Threads, numbers, use_threads, with_settings
+from siftback.cli.options import Threads, use_threads, with_settings
 from siftback.lab import pruning
+from siftback.lab.parsing import numbers
 from siftback.lab.progress import Terminal
 from siftback.lab.settings import Settings
 
@@ -51,7 +52,7 @@ def score_command(
 ) -> None:
     """Score the training set by models trained for a little; or compare two tables of scores."""
     if overlap is not None:
-        Console().print(pruning.agreement_of(*overlap, numbers("drop", drop)))
+        Console().print(pruning.agreement_of(*overlap, numbers("--drop", drop)))
         return
     use_threads(threads)
     early = replace(settings, epochs=1.0, score_models=models, score_epochs=epochs)
@@ -77,5 +78,5 @@ def prune_command(
     seed: Annotated[int, typer.Option(help="Orders examples of equal scores.")] = 0,
 ) -> None:
     """Choose the examples to keep by their scores, for train and compare --subset."""
-    bounds = None if window is None else numbers("window", window)
+    bounds = None if window is None else numbers("--window", window)
     typer.echo(pruning.prune_to(out, scores, drop, easiest, bounds, per_class, seed))

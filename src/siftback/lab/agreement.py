@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from scipy.stats import spearmanr
@@ -13,18 +13,25 @@ from torch.nn import functional as F
 from siftback import Fresh, Scorer
 from siftback.lab.stream import Batch
 
+Losses = Callable[[nn.Module, Batch], Tensor]
+
 SAMPLE = 2000
 ROUNDS = 5
 
 
-def losses(model: nn.Module, batch: Batch) -> Tensor:
-    """float[B], the losses that the laboratory's scorers score by."""
+def losses(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
+    """float[B], the losses that the laboratory trains and scores by."""
     images, labels = batch
-    return F.cross_entropy(model(images), labels, reduction="none")
+    return F.cross_entropy(model(images), labels, reduction="none", label_smoothing=smoothing)
 
 
 def agreement(
-    scorer: Scorer, exact: Fresh, model: nn.Module, batches: Iterator[Batch], epoch: int
+    scorer: Scorer,
+    exact: Fresh,
+    model: nn.Module,
+    batches: Iterator[Batch],
+    epoch: int,
+    losses: Losses = losses,
 ) -> float | None:
     """Rank correlation (Spearman) of a scorer's scores with the losses of a fresh forward pass.
 
@@ -34,6 +41,7 @@ def agreement(
         model: The model as it now is.
         batches: Training examples from index 0 on, not augmented.
         epoch: The current epoch, from 0.
+        losses: What training is told to score by.
 
     Returns:
         A number in [-1, 1]; None where less than two of the examples have a score, or all have
@@ -59,7 +67,9 @@ def agreement(
     return None if math.isnan(found) else found
 
 
-def score_cost(scorer: Scorer, exact: Fresh, model: nn.Module, batch: Batch) -> float:
+def score_cost(
+    scorer: Scorer, exact: Fresh, model: nn.Module, batch: Batch, losses: Losses = losses
+) -> float:
     """What a scorer's pass costs in forwards: medians of both, taken in turns.
 
     Of one that remembers, the passes it makes are forwards: 1.
@@ -69,6 +79,7 @@ def score_cost(scorer: Scorer, exact: Fresh, model: nn.Module, batch: Batch) -> 
         exact: The forward pass it is measured against.
         model: The model.
         batch: A batch as training has them.
+        losses: What training is told to score by.
     """
     if hasattr(scorer, "predicted"):
         return 1.0

@@ -17,7 +17,10 @@ FORMAT = 1
 
 
 def cached(
-    name: str, sources: Sequence[Path], make: Callable[[], dict[str, Tensor]]
+    name: str,
+    sources: Sequence[Path],
+    make: Callable[[], dict[str, Tensor]],
+    told: Sequence[str] = (),
 ) -> dict[str, Tensor]:
     """Reads tensors from the cache, or makes and keeps them.
 
@@ -28,13 +31,14 @@ def cached(
         name: Name of the file, without its ending.
         sources: The files that the tensors are made from.
         make: Makes the tensors.
+        told: What else decides them; other words have them made anew.
 
     Raises:
         ConfigError: Where the cache's folder cannot be written.
     """
     folder = Path(os.environ.get("SIFTBACK_CACHE") or Path.home() / ".cache" / "siftback")
     file = folder / f"{name}.pt"
-    key = _key(sources)
+    key = _key(sources, told)
     tensors = _read(file, key)
     if tensors is None:
         tensors = make()
@@ -48,9 +52,10 @@ def cached(
     return tensors
 
 
-def _key(sources: Sequence[Path]) -> str:
+def _key(sources: Sequence[Path], told: Sequence[str]) -> str:
     states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sources]
-    return hashlib.sha256(json.dumps([FORMAT, states]).encode()).hexdigest()
+    whole = [FORMAT, states, *([list(told)] if told else [])]
+    return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
 
 
 def _read(file: Path, key: str) -> dict[str, Tensor] | None:

@@ -69,6 +69,16 @@ class Clock:
         """Seconds so far."""
         return sum(self.phases.values())
 
+    @property
+    def passed(self) -> float:
+        """Seconds so far by the host, which does not wait for what it has queued."""
+        running = 0.0 if self._phase is None else time.perf_counter() - self._since
+        return sum(self._spent.values()) + running
+
+    def load(self, phases: dict[str, float]) -> None:
+        """Takes up another one's seconds, before it is started."""
+        self._spent = dict.fromkeys(PHASES, 0.0) | phases
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Does not count what is done within."""

@@ -1,5 +1,6 @@
 """Several strategies from the same start, with an honest baseline beside each selective one."""
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -8,14 +9,17 @@ from typing import Any, Literal
 from torch import nn
 
 from siftback import ConfigError
-from siftback.lab import scores, strategies
+from siftback.lab import scores, strategies, suspects
+from siftback.lab.checkpoints import CHECKPOINTS, Checkpoints, Often
 from siftback.lab.data import ImageData, load, subset
 from siftback.lab.environment import environment
+from siftback.lab.observe import OBSERVED, Observer, folder_of, kinds_of
 from siftback.lab.progress import Reporter
 from siftback.lab.records import RECORDS, SUMMARY, Comparison, RecordWriter, RunSummary
-from siftback.lab.settings import Run, Settings, resolve_device
+from siftback.lab.settings import Run, Settings, device_of
 from siftback.lab.stream import BatchStream
-from siftback.lab.train import train
+from siftback.lab.tensorboard import TENSORBOARD
+from siftback.lab.train import Scored, train
 
 Existing = Literal["refuse", "overwrite", "resume"]
 
@@ -30,10 +34,11 @@ class Plan:
         keeps: Shares to keep; each selective strategy runs once with each.
         seeds: Each is a start that all strategies share.
         matched: Whether to add, for each selective run, Traditional of the same budget. A plan
-            of equal budgets needs none.
+            of equal budgets, or of equal times, needs none.
 
     Raises:
-        ConfigError: Where a list is empty, has an entry twice, or an entry is unknown.
+        ConfigError: Where a list is empty, has an entry twice, or an entry is unknown; where a
+            strategy cannot be had with the settings.
     """
 
     settings: Settings
@@ -55,6 +60,20 @@ class Plan:
         if any(seed < 0 for seed in self.seeds):
             raise ConfigError(f"seeds {list(self.seeds)}: give whole numbers, at least 0")
         self.runs()  # names and shares are checked by making them
+        for strategy in map(strategies.find, self.strategies):
+            if self.settings.mixup and (strategy.learns or strategy.single_pass):
+                raise ConfigError(
+                    f"mixup={self.settings.mixup} with {strategy.name}, which chooses by losses "
+                    "of training itself: they would be those of mixed images; leave one of them "
+                    "out, or take a strategy with a selection pass"
+                )
+        if self.settings.noise_guard:
+            found = [strategies.find(name) for name in self.strategies]
+            if unfit := [s.name for s in found if s.selects and not s.guardable]:
+                raise ConfigError(
+                    f"{', '.join(unfit)} cannot have a noise guard, which judges by the losses "
+                    "that a selector sees: leave --noise-guard or the strategy out"
+                )
 
     def runs(self) -> list[Run]:
         """Every run, in order; a matched one after the run it is matched to, its budget open."""
@@ -67,7 +86,7 @@ class Plan:
                 continue
             for keep in self.keeps:
                 yield Run(name, keep, seed)
-                if self.matched and self.settings.budget is None:
+                if self.matched and self.settings.epochs is not None:
                     yield Run("matched", keep, seed, matched_to=name)
 
 
@@ -77,6 +96,7 @@ def compare(
     reporter: Reporter,
     existing: Existing = "refuse",
     on_model: Callable[[Run, nn.Module], None] = lambda run, model: None,
+    often: Often | None = None,
 ) -> Comparison:
     """Runs a plan; each run that ends is at once in the folder's ``summary.json``.
 
@@ -85,49 +105,92 @@ def compare(
         folder: Where records and summary go.
         reporter: Is told what happens.
         existing: What to do with a folder that holds a comparison: refuse it, overwrite it, or
-            resume it, which skips the runs that have ended.
-        on_model: Gets each trained model.
+            resume it, which skips the runs that have ended, and goes on with one that has not
+            from its last checkpoint.
+        on_model: Gets each trained model, before its run counts as ended.
+        often: How often to save checkpoints; None is the default of `Often`.
 
     Raises:
         ConfigError: Where the folder holds a comparison and ``existing`` does not allow it, or
             one to resume was made with other settings.
     """
     settings = plan.settings
-    resolve_device(settings.device)
-    data = load(settings.data, settings.train_limit, settings.validation, settings.flip)
-    if settings.subset is not None:
-        data = subset(data, scores.read_kept(Path(settings.subset), settings, data))
-    BatchStream(data, settings.batch_size, seed=0)  # a size that does not fit is told here
+    data = prepare(plan)
     comparison = _open(plan, folder, existing)
     finished = {_key(summary): summary for summary in comparison.runs}
     runs = plan.runs()
     for number, run in enumerate(runs, start=1):
+        checkpoints = Checkpoints(folder / CHECKPOINTS / run.name, often or Often())
         if run.key in finished:
+            checkpoints.clear()
             continue
         if run.matched_to is not None:
             origin = Run(run.matched_to, run.keep, run.seed)
             run = _with_budget(run, finished[origin.key].cost_forward_units)
         reporter.start(run, number, len(runs))
-        summary, model = _train(run, settings, data, folder, reporter)
+        summary, model = _train(run, settings, data, folder, reporter, checkpoints)
+        on_model(run, model)
         finished[run.key] = summary
         comparison.runs.append(summary)
         comparison.write()
+        checkpoints.clear()
         reporter.finish(summary)
-        on_model(run, model)
     return comparison
 
 
+def prepare(plan: Plan) -> ImageData:
+    """The data of a plan, once it is made sure that it can be run.
+
+    Raises:
+        ConfigError: Where it cannot, as there is no such data set or device, or a batch is larger
+            than the set.
+    """
+    settings = plan.settings
+    device_of(settings)
+    data = load(settings.data, settings.train_limit, settings.validation, settings.flip)
+    if settings.subset is not None:
+        data = subset(data, scores.read_kept(Path(settings.subset), settings, data))
+    BatchStream(data, settings.batch_size, seed=0)  # a size that does not fit is told here
+    return data
+
+
 def _train(
-    run: Run, settings: Settings, data: ImageData, folder: Path, reporter: Reporter
+    run: Run,
+    settings: Settings,
+    data: ImageData,
+    folder: Path,
+    reporter: Reporter,
+    checkpoints: Checkpoints,
 ) -> tuple[RunSummary, nn.Module]:
     # Its own environment: a comparison may be resumed with another version, or elsewhere.
     header = asdict(run) | {"environment": environment(settings.recorded())}
     scored = scores.scored(run, settings, data, folder, reporter.scoring)
-    record = RecordWriter(folder / run.record, header)
+    state = checkpoints.latest()
+    observer = _observer(run, settings, data, scored, folder)
+    record = RecordWriter(folder / run.record, header, None if state is None else state["record"])
     try:
-        return train(run, settings, data, record, reporter, scored)
+        return train(run, settings, data, record, reporter, scored, checkpoints, state, observer)
     finally:
         record.close()
+
+
+def _observer(
+    run: Run, settings: Settings, data: ImageData, scored: Scored | None, folder: Path
+) -> Observer | None:
+    """What looks at the model, where something is asked for."""
+    kinds = kinds_of(settings.observe)
+    if not kinds:
+        return None
+    return Observer(
+        kinds,
+        folder_of(folder, run.record),
+        data if scored is None else scored.data,
+        settings.batch_size,
+        device_of(settings),
+        settings.autocast,
+        settings.channels_last,
+        None if scored is None else scored.kept,
+    )
 
 
 def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
@@ -143,9 +206,12 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
             "with it, or --overwrite to lose it"
         )
     elif existing == "overwrite":
-        for old in (folder / RECORDS).glob("*.jsonl"):
-            old.unlink()
+        for record in (folder / RECORDS).glob("*.jsonl"):
+            record.unlink()
+        suspects.forget(folder)
         scores.forget(folder)
+        for old in (CHECKPOINTS, OBSERVED, TENSORBOARD):
+            shutil.rmtree(folder / old, ignore_errors=True)
         comparison = Comparison(folder, environment(arguments), [])
     else:
         comparison = Comparison.read(folder)

@@ -1,26 +1,31 @@
 """Image data sets, decoded once and held as bytes.
 
-``digits`` comes with scikit-learn. ``mnist`` and ``cifar10`` are read from Parquet files with
-the Hugging Face hub's names and columns: those under ``SIFTBACK_DATA``, else those under
-``../shared/data``, else the hub's own. What was decoded is kept in ``SIFTBACK_CACHE``, or
-``~/.cache/siftback``, until its source changes.
+``digits`` comes with scikit-learn. The other sets of ``DATASETS`` are read from Parquet files
+with the Hugging Face hub's names and columns: those under ``SIFTBACK_DATA``, else those under
+``../shared/data``, else the hub's own. A user's own data have an `Address`. What was decoded is
+kept in ``SIFTBACK_CACHE``, or ``~/.cache/siftback``, until its source changes.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from siftback import ConfigError
-from siftback.lab import parquet
+from siftback.lab import address, arrays, folder, hub, parquet
+from siftback.lab.address import Address
 from siftback.lab.augment import Augment
 from siftback.lab.cache import cached
 
 # One seed for all runs: a split or a subset is part of the task, not of a run.
 SUBSET_SEED = 0
+
+# Of each class, what is left to test on where a set has no part for that.
+TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +33,7 @@ class ImageData:
     """Images to train and to test on.
 
     Attributes:
-        name: The set's name in ``DATASETS``.
+        name: The set's name in ``DATASETS``, or its address's title.
         train_images: uint8 [N, C, H, W].
         train_labels: int64 [N], from 0 to ``classes - 1``.
         test_images: uint8 [M, C, H, W].
@@ -47,6 +52,19 @@ class ImageData:
     classes: int
     augmentation: Augment = field(default_factory=Augment)
     true_labels: Tensor | None = None
+
+    @property
+    def flipped(self) -> Tensor:
+        """Which training labels are known to be wrong: bool [N]."""
+        if self.true_labels is None:
+            return torch.zeros_like(self.train_labels, dtype=torch.bool)
+        return self.train_labels != self.true_labels
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the images."""
+        height, width = self.train_images.shape[2:]
+        return height, width
 
     @property
     def mean(self) -> Tensor:
@@ -80,7 +98,8 @@ def load(
     """Loads a data set.
 
     Args:
-        name: A name of ``DATASETS``.
+        name: A name of ``DATASETS``, or an address: ``imagefolder:PATH``, ``hf:NAME`` or
+            ``npz:PATH``, with options such as ``,size=32``.
         train_limit: How many training examples to keep, as ``limit`` does; all where None.
         validation: How many of them to hold out in place of the test set, as ``hold_out`` does.
         flipped: Share of the labels left to train on that are made wrong, as ``flip`` does.
@@ -91,9 +110,7 @@ def load(
     >>> load("digits").train_images.shape
     torch.Size([1437, 1, 8, 8])
     """
-    if name not in DATASETS:
-        raise ConfigError(f"data set {name!r} is not known: give one of {', '.join(DATASETS)}")
-    data = DATASETS[name]()
+    data = _own(own) if (own := address.parse(name)) else _known(name)
     data = data if train_limit is None else limit(data, train_limit)
     data = data if validation is None else hold_out(data, validation)
     return flip(data, flipped) if flipped else data
@@ -117,13 +134,8 @@ def hold_out(data: ImageData, n: int) -> ImageData:
     held = _balanced(data, n)
     rest = torch.ones(available, dtype=torch.bool)
     rest[held] = False
-    return replace(
-        data,
-        train_images=data.train_images[rest],
-        train_labels=data.train_labels[rest],
-        test_images=data.train_images[held],
-        test_labels=data.train_labels[held],
-    )
+    left = subset(data, rest.nonzero().flatten())
+    return replace(left, test_images=data.train_images[held], test_labels=data.train_labels[held])
 
 
 def limit(data: ImageData, n: int) -> ImageData:
@@ -175,7 +187,8 @@ def flip(data: ImageData, share: float) -> ImageData:
         share: In [0, 1]; ``round(share * N)`` labels are flipped.
 
     Returns:
-        The data, what the labels were in ``true_labels``.
+        The data, what the labels were in ``true_labels``, which are wrong in ``flipped``. The
+        share and the number of labels decide both, so a run's settings are their record.
 
     Raises:
         ConfigError: For a share outside of [0, 1].
@@ -222,31 +235,122 @@ def _digits() -> ImageData:
     return ImageData("digits", train_images, train_labels, test_images, test_labels, classes=10)
 
 
-def _encoded(
-    name: str, repository: str, column: str, mode: str, augmentation: Augment
-) -> ImageData:
-    """A set of 10 classes that is stored as tables of encoded images."""
-    files = parquet.find(name, repository)
+def _known(name: str) -> ImageData:
+    if name not in DATASETS:
+        known = ", ".join(NAMES)
+        raise ConfigError(f"data set {name!r} is not known: give one of {known}")
+    return DATASETS[name]()
+
+
+def _own(place: Address) -> ImageData:
+    augmentation = place.augmentation
+    tensors, classes = READERS[place.kind](place)
+    if "test_images" not in tensors:
+        tensors = _split(tensors, classes, place)
+    return ImageData(place.title, **tensors, classes=classes, augmentation=augmentation)
+
+
+def _split(tensors: dict[str, Tensor], classes: int, place: Address) -> dict[str, Tensor]:
+    """Takes a fixed fifth of each class to test on."""
+    images, labels = tensors["train_images"], tensors["train_labels"]
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
+    for label in range(classes):
+        of_class = order[labels[order] == label]
+        held[of_class[: round(TEST_SHARE * len(of_class))]] = True
+    if not held.any():
+        raise ConfigError(
+            f"{place} has no part to test on, and a fifth of no class is an image: give more"
+        )
+    return {
+        "train_images": images[~held],
+        "train_labels": labels[~held],
+        "test_images": images[held],
+        "test_labels": labels[held],
+    }
+
+
+class _Stored(NamedTuple):
+    """A set that is stored as tables of encoded images.
+
+    Attributes:
+        repository: Where it is on the hub.
+        image: Name of the images' column.
+        mode: Pillow's mode of the images.
+        augmentation: What is known to help it.
+        classes: Number of classes.
+        label: Name of the labels' column.
+        config: Which of the repository's configurations.
+        parts: Splits to train on.
+        folder: Name of its folder; None where it is the set's.
+    """
+
+    repository: str
+    image: str
+    mode: str
+    augmentation: Augment
+    classes: int = 10
+    label: str = "label"
+    config: str | None = None
+    parts: tuple[str, ...] = ("train",)
+    folder: str | None = None
+
+
+def _stored(name: str, stored: _Stored) -> ImageData:
+    splits = {"train": stored.parts, "test": ("test",)}
+    wanted = [part for parts in splits.values() for part in parts]
+    files = parquet.find(stored.folder or name, stored.repository, wanted, stored.config)
 
     def decoded() -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = {}
-        for split in parquet.SPLITS:
+        for split, parts in splits.items():
             images, labels = parquet.decode(
-                files[split], column, mode, f"Decoding {name} ({split})"
+                [file for part in parts for file in files[part]],
+                stored.image,
+                stored.mode,
+                f"Decoding {name} ({split})",
+                stored.label,
             )
             tensors |= {f"{split}_images": images, f"{split}_labels": labels}
         return tensors
 
-    sources = [file for split in parquet.SPLITS for file in files[split]]
-    return ImageData(name, **cached(name, sources, decoded), classes=10, augmentation=augmentation)
+    sources = [file for part in wanted for file in files[part]]
+    return ImageData(
+        name,
+        **cached(name, sources, decoded),
+        classes=stored.classes,
+        augmentation=stored.augmentation,
+    )
 
 
-DATASETS: dict[str, Callable[[], ImageData]] = {
-    "digits": _digits,
+# What nearly every paper does to CIFAR, Jiang et al. 2019 among them.
+_CIFAR = Augment(padding=4, flip=True)
+
+_SVHN = _Stored(
+    "ufldl-stanford/svhn",
+    "image",
+    "RGB",
+    Augment(),  # as DeVries & Taylor 2017, and with them Jiang et al. 2019: cutout alone
+    config="cropped_digits",
+)
+
+STORED = {
     # A mirrored digit is another sign or none, so they are only shifted, and by little.
-    "mnist": partial(_encoded, "mnist", "ylecun/mnist", "image", "L", Augment(padding=2)),
-    # What nearly every paper does to CIFAR, Jiang et al. 2019 among them.
-    "cifar10": partial(
-        _encoded, "cifar10", "uoft-cs/cifar10", "img", "RGB", Augment(padding=4, flip=True)
+    "mnist": _Stored("ylecun/mnist", "image", "L", Augment(padding=2)),
+    "cifar10": _Stored("uoft-cs/cifar10", "img", "RGB", _CIFAR),
+    "cifar100": _Stored("uoft-cs/cifar100", "img", "RGB", _CIFAR, classes=100, label="fine_label"),
+    "svhn": _SVHN,
+    "svhn+extra": _SVHN._replace(parts=("train", "extra"), folder="svhn"),
+    "fashion_mnist": _Stored(
+        "zalando-datasets/fashion_mnist", "image", "L", Augment(padding=2, flip=True)
     ),
 }
+
+DATASETS: dict[str, Callable[[], ImageData]] = {"digits": _digits} | {
+    name: partial(_stored, name, stored) for name, stored in STORED.items()
+}
+
+READERS = {"imagefolder": folder.read, "hf": hub.read, "npz": arrays.read}
+
+NAMES = (*DATASETS, *address.NAMES)
+"""What may be asked for."""

@@ -34,6 +34,7 @@ from torch.nn import functional as F
 from siftback import ConfigError
 from siftback.lab.data import ImageData
 from siftback.lab.stream import Batch, BatchStream, test_batches
+from siftback.lab.whole import written_whole
 
 KINDS = ("losses", "gradients", "confidence")
 OBSERVED = "observed"
@@ -236,11 +237,8 @@ class Observer:
         }
         count = len(next(iter(arrays.values())))
         table = pa.table({"epoch": np.full(count, epoch), **arrays})
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{kind}-{step:09d}.parquet"
-        whole = path.with_name(path.name + ".tmp")  # so that no reader sees half of it
-        parquet.write_table(table, whole, compression="zstd")
-        whole.replace(path)
+        with written_whole(self._folder / f"{kind}-{step:09d}.parquet") as path:
+            parquet.write_table(table, path, compression="zstd")
 
 
 def similarity(part: Tensor, whole: Tensor) -> tuple[float, float]:

@@ -1,13 +1,12 @@
 """Encoded images in Parquet files: where they are found, and how they become bytes.
 
-Their layout is the Hugging Face hub's: ``train-*.parquet`` and ``test-*.parquet`` with a column
+Their layout is the Hugging Face hub's: ``<split>-*.parquet`` for each split, with a column
 ``struct{bytes, path}`` of encoded images and one of labels.
 """
 
 import io
 import os
-import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,10 @@ import pyarrow as pa
 import torch
 from PIL import Image
 from pyarrow import parquet
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 
 from siftback import ConfigError
+from siftback.lab import images
 
 SPLITS = ("train", "test")
 PROJECT = Path(__file__).parents[3]
@@ -27,7 +25,9 @@ PROJECT = Path(__file__).parents[3]
 Files = dict[str, list[Path]]
 
 
-def find(name: str, repository: str) -> Files:
+def find(
+    name: str, repository: str, splits: Sequence[str] = SPLITS, config: str | None = None
+) -> Files:
     """The files of each split: local ones where there are any, else the hub's.
 
     Looks in ``SIFTBACK_DATA`` and there alone where it is set; else in ``../shared/data`` beside
@@ -37,56 +37,70 @@ def find(name: str, repository: str) -> Files:
     Args:
         name: Name of the set's folder.
         repository: Its repository on the hub.
+        splits: Those that are wanted.
+        config: Which of the repository's configurations; None where it has but one.
 
     Raises:
         ConfigError: Where ``SIFTBACK_DATA`` lacks the set, or the hub cannot be reached.
     """
+    expected = " and ".join(f"{name}/{split}-*.parquet" for split in splits)
     if given := os.environ.get("SIFTBACK_DATA"):
-        if files := _in_folder(Path(given) / name):
+        if files := _in_folder(Path(given) / name, splits):
             return files
         raise ConfigError(
-            f"SIFTBACK_DATA={given} holds no {name}: expected {name}/train-*.parquet and "
-            f"{name}/test-*.parquet there; add them, or unset it to ask the Hugging Face hub"
+            f"SIFTBACK_DATA={given} holds no {name}: expected {expected} there; add them "
+            f"({_origin(repository, config)}), or unset it to ask the Hugging Face hub"
         )
-    for place in (Path.cwd(), PROJECT):
-        if files := _in_folder(place.parent / "shared" / "data" / name):
+    for place in shared():
+        if files := _in_folder(place / name, splits):
             return files
-    return _on_hub(name, repository)
+    return _on_hub(repository, splits, config, expected)
 
 
-def _in_folder(folder: Path) -> Files | None:
-    files = {split: sorted(folder.glob(f"{split}-*.parquet")) for split in SPLITS}
+def shared() -> list[Path]:
+    """Where data may lie that ``SIFTBACK_DATA`` does not name."""
+    return [place.parent / "shared" / "data" for place in (Path.cwd(), PROJECT)]
+
+
+def _in_folder(folder: Path, splits: Sequence[str]) -> Files | None:
+    files = {split: sorted(folder.glob(f"{split}-*.parquet")) for split in splits}
     return files if all(files.values()) else None
 
 
-def _on_hub(name: str, repository: str) -> Files:
+def _on_hub(repository: str, splits: Sequence[str], config: str | None, expected: str) -> Files:
     # Imported here, as it takes seconds and most runs read local files.
     import datasets
 
     try:
-        found = datasets.load_dataset(repository)
+        found = datasets.load_dataset(repository, *([config] if config else []))
     except Exception as error:
         # The hub's clients raise their own errors, of no common kind, when there is no network.
         raise ConfigError(
             f"{repository} could not be read from the Hugging Face hub ({error}): connect to the "
-            f"internet, or put its files at {name}/train-*.parquet and {name}/test-*.parquet in "
-            "a folder and set SIFTBACK_DATA to that folder"
+            f"internet, or put its files at {expected} in a folder and set SIFTBACK_DATA to that "
+            f"folder ({_origin(repository, config)})"
         ) from error
     return {
-        split: [Path(file["filename"]) for file in found[split].cache_files] for split in SPLITS
+        split: [Path(file["filename"]) for file in found[split].cache_files] for split in splits
     }
 
 
-def decode(files: list[Path], column: str, mode: str, title: str) -> tuple[Tensor, Tensor]:
-    """Decodes every image, with a progress bar on stderr.
+def _origin(repository: str, config: str | None) -> str:
+    place = f"https://huggingface.co/datasets/{repository}"
+    return f"they are at {place}, under {config}" if config else f"they are at {place}"
 
-    One thread: for images this small, several only wait for each other's Python.
+
+def decode(
+    files: list[Path], column: str, mode: str, title: str, label: str = "label"
+) -> tuple[Tensor, Tensor]:
+    """Decodes every image, with a progress bar on stderr.
 
     Args:
         files: Parquet files, or the Arrow streams that the hub's client makes of them.
-        column: Name of the images' column; the labels' is ``label``.
+        column: Name of the images' column.
         mode: Pillow's mode: ``"L"`` for grey, ``"RGB"`` for colour.
         title: What to write beside the bar.
+        label: Name of the labels' column.
 
     Returns:
         Images, uint8 [N, C, H, W] in ``channels_last`` memory format, and labels, int64 [N].
@@ -94,13 +108,10 @@ def decode(files: list[Path], column: str, mode: str, title: str) -> tuple[Tenso
     table = pa.concat_tables([_read(file) for file in files])
     encoded = table[column].combine_chunks().field("bytes")
     with Image.open(io.BytesIO(encoded[0].as_py())) as first:
-        shape = (len(encoded), first.height, first.width, Image.getmodebands(mode))
-    pixels = np.empty(shape, np.uint8)
-    for position in _progress(range(len(encoded)), title):
-        with Image.open(io.BytesIO(encoded[position].as_py())) as image:
-            pixels[position] = np.asarray(image.convert(mode)).reshape(shape[1:])
-    labels = torch.from_numpy(table["label"].to_numpy().astype(np.int64))
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2), labels
+        size = first.height, first.width
+    cells = (cell.as_py() for cell in encoded)
+    pixels = images.decode(cells, len(encoded), mode, size, title)
+    return pixels, torch.from_numpy(table[label].to_numpy().astype(np.int64))
 
 
 def _read(file: Path) -> pa.Table:
@@ -108,11 +119,3 @@ def _read(file: Path) -> pa.Table:
         return parquet.read_table(file)
     with pa.memory_map(str(file)) as stream:
         return pa.ipc.open_stream(stream).read_all()
-
-
-def _progress(items: range, title: str) -> Iterable[int]:
-    """The items, under a progress bar on a terminal and a plain line elsewhere."""
-    if sys.stderr.isatty():
-        return track(items, title, console=Console(stderr=True), transient=True)
-    print(f"{title}: {len(items):,} images", file=sys.stderr)
-    return items

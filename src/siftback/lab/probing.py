@@ -17,7 +17,7 @@ from siftback import Probe, Scorer, probe
 from siftback.lab import models
 from siftback.lab.agreement import losses
 from siftback.lab.data import ImageData, load
-from siftback.lab.settings import Settings, resolve_device
+from siftback.lab.settings import Settings, device_of
 from siftback.lab.strategies import STRATEGIES
 from siftback.lab.stream import BatchStream
 
@@ -38,7 +38,7 @@ def measure(settings: Settings, keeps: list[float], seconds: float) -> Probe:
             where the data set must be decoded first.
     """
     started = time.monotonic()
-    data, device = load(settings.data, settings.train_limit), resolve_device(settings.device)
+    data, device = load(settings.data, settings.train_limit), device_of(settings)
     torch.manual_seed(SEED)
     model = models.build(
         settings.model,
@@ -46,8 +46,9 @@ def measure(settings: Settings, keeps: list[float], seconds: float) -> Probe:
         classes=data.classes,
         channels=data.train_images.shape[1],
         norm=settings.norm,
+        size=data.size,
     )
-    model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model.to(device, memory_format=settings.layout)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(
         model.parameters(),
         lr=settings.lr / 5,  # without a warm-up, the peak would be too high
@@ -55,7 +56,9 @@ def measure(settings: Settings, keeps: list[float], seconds: float) -> Probe:
         nesterov=settings.momentum > 0,
         weight_decay=settings.weight_decay,
     )
-    stream = BatchStream(data, settings.batch_size, SEED, device=device)
+    stream = BatchStream(
+        data, settings.batch_size, SEED, device=device, channels_last=settings.channels_last
+    )
     scorers = cheap_scorers(settings, data)
     brief = time.monotonic() + SHARE * seconds
     _train_briefly(model, optimizer, stream, settings.autocast, scorers["proxy"], brief)

@@ -108,9 +108,12 @@ class Terminal:
 
     def finish(self, summary: RunSummary) -> None:
         """See `Reporter`."""
+        observing = sum(summary.seconds_observing.values())
+        held = "" if summary.suspects is None else f", {summary.suspects} suspects held back"
         self._say(
             f"{self._position}: test error {summary.test_error_final:.2f} %, "
             f"{summary.seconds_train:.1f} s, {summary.cost_forward_units / 1e6:.2f} M forwards"
+            f"{held}" + (f"; observing took {observing:.1f} s more" if observing else "")
         )
 
     def _begin(self, position: str, scoring: bool = False) -> None:

@@ -4,6 +4,7 @@ A comparison's folder holds ``summary.json`` and, under ``records/``, one JSON-l
 
     {"kind": "run", ...what was asked...}
     {"kind": "evaluation", ...}             one a line, written as training goes
+    {"kind": "resumed", ...environment...}  only where it went on in another one than it began in
     {"kind": "end", ...the run's summary...}
 
 A run that was stopped leaves its file without the last line; a run that ended is also in
@@ -11,10 +12,14 @@ A run that was stopped leaves its file without the last line; a run that ended i
 """
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, TextIO
+
+from siftback import StateError
+from siftback.lab.whole import written_whole
 
 SUMMARY = "summary.json"
 RECORDS = "records"
@@ -84,6 +89,12 @@ class RunSummary:
             in it, and their forwards over the set. Runs of one seed share the scores, and each
             is charged.
         seconds_scoring: Seconds of ``seconds_train`` that this took.
+        seconds_observing: Seconds that looking at the model took, by what was looked at; they are
+            in no other number.
+        suspects: Training examples that a noise guard held back at the end; None where there
+            was none.
+        suspects_wrong: Those of them whose labels `--flip` made wrong.
+        labels_wrong: All whose labels it made wrong.
     """
 
     strategy: str
@@ -107,6 +118,10 @@ class RunSummary:
     score_cost: float = 1.0
     cost_scoring: float = 0.0
     seconds_scoring: float = 0.0
+    seconds_observing: dict[str, float] = field(default_factory=dict)
+    suspects: int | None = None
+    suspects_wrong: int | None = None
+    labels_wrong: int | None = None
 
     @property
     def label(self) -> str:
@@ -135,16 +150,53 @@ def run_label(strategy: str, keep: float, matched_to: str | None) -> str:
 
 
 class RecordWriter:
-    """Writes one run's JSON-lines file, each line complete on disk before training goes on."""
+    """Writes one run's JSON-lines file, each line complete before training goes on.
 
-    def __init__(self, path: Path, header: dict[str, Any]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = path.open("w", encoding="utf-8")
-        self._write("run", header)
+    Args:
+        path: The file.
+        header: What its first line says, the run's ``environment`` among it.
+        size: The bytes of a file to go on with: what is beyond them is cut off, and the header
+            stays. Where the run goes on in another environment, a line tells that one.
+
+    Attributes:
+        path: The file.
+        evaluations: All that it holds.
+
+    Raises:
+        StateError: Where the file is shorter.
+    """
+
+    def __init__(self, path: Path, header: dict[str, Any], size: int | None = None) -> None:
+        self.path = path
+        self.evaluations: list[Evaluation] = []
+        if size is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: TextIO = path.open("w", encoding="utf-8", newline="\n")
+            self._write("run", header)
+            return
+        found = path.stat().st_size if path.exists() else 0
+        if found < size:
+            raise StateError(
+                f"{path} has {found} bytes, and had {size} as its run's last checkpoint was "
+                f"saved: put it back, or remove {path.stem} from the checkpoints to begin it anew"
+            )
+        self._file = path.open("r+", encoding="utf-8", newline="\n")
+        self._file.truncate(size)
+        first = json.loads(self._file.readline())
+        self._file.seek(0, os.SEEK_END)
+        self.evaluations.extend(read_evaluations(path))
+        if _circumstances(first) != _circumstances(header):
+            self._write("resumed", {"environment": header["environment"]})
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Adds one evaluation."""
+        self.evaluations.append(evaluation)
         self._write("evaluation", asdict(evaluation))
+
+    def size(self) -> int:
+        """How many bytes there are, once they are on the disk."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
 
     def end(self, summary: RunSummary) -> None:
         """Adds the closing line."""
@@ -169,6 +221,12 @@ def read_evaluations(path: Path) -> Iterator[Evaluation]:
                 return
             if entry.pop("kind") == "evaluation":
                 yield Evaluation(**_known(Evaluation, entry))
+
+
+def _circumstances(header: dict[str, Any]) -> dict[str, Any]:
+    """What results may depend on: versions, commit and machine."""
+    environment = header.get("environment", {})
+    return {k: v for k, v in environment.items() if k not in ("arguments", "date")}
 
 
 def _machine(environment: dict[str, Any]) -> str:
@@ -210,10 +268,8 @@ class Comparison:
     def write(self) -> None:
         """Replaces ``summary.json`` whole, so that a reader never sees half of it."""
         summary = {"environment": self.environment, "runs": [asdict(run) for run in self.runs]}
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / (SUMMARY + ".tmp")
-        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(self.folder / SUMMARY)
+        with written_whole(self.folder / SUMMARY) as path:
+            path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
     def by_label(self) -> dict[str, list[RunSummary]]:
         """The runs of each configuration, in the order in which the first of each ended."""

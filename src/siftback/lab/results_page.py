@@ -31,6 +31,7 @@ from siftback.lab.table import (
     markdown_table,
     measured,
     phase_rows,
+    suspected,
     with_spread,
 )
 
@@ -70,8 +71,9 @@ def write_page(results_folder: Path, page_path: Path) -> None:
 
     Args:
         results_folder: Holds a folder a comparison, which may have ``notes.md`` on what its
-            numbers mean; ``benchmarks/*.json``, and under ``tuning/``
-            comparisons that settings were chosen by.
+            numbers mean, or a folder of several comparisons, whose settings differ, for one
+            table; ``benchmarks/*.json``, and under ``tuning/`` comparisons that settings were
+            chosen by.
         page_path: The Markdown file to write; its links are relative to where it lies.
 
     Raises:
@@ -119,6 +121,8 @@ def _section(source: Path, page_path: Path, verdicts: list[dict[str, str]]) -> s
     try:
         if source.suffix == ".json":
             return _benchmark(source)
+        if not (source / SUMMARY).exists() and any(source.glob(f"*/{SUMMARY}")):
+            return "\n".join(_series(source, source.name, "final error, %"))
         comparison = Comparison.read(source)
         text = _comparison(comparison, page_path)
         verdicts += [_verdict_row(comparison, label) for label in _selective(comparison)]
@@ -153,14 +157,26 @@ def _comparison(comparison: Comparison, page_path: Path) -> str:
 
 def _tuning(folder: Path) -> list[str]:
     """What settings were chosen by: each configuration's error on held-out training examples."""
+    title = "Settings, chosen on held-out training examples"
+    return _series(folder, title, "error on held-out examples, %")
+
+
+def _series(folder: Path, title: str, error: str) -> list[str]:
+    """Comparisons that differ in settings, a folder each, as one table.
+
+    Args:
+        folder: Holds theirs, and may hold ``notes.md``.
+        title: Of the section.
+        error: What the column of final errors is called.
+    """
     comparisons, damaged = [], []
     for summary in sorted(folder.glob(f"*/{SUMMARY}")):
         try:
             comparison = Comparison.read(summary.parent)
             comparison.environment["arguments"].items()
             comparisons.append(comparison)
-        except _UNREADABLE as error:
-            damaged.append(f"**{summary.parent.name} is unreadable**, and left out ({error}).\n")
+        except _UNREADABLE as problem:
+            damaged.append(f"**{summary.parent.name} is unreadable**, and left out ({problem}).\n")
     if not comparisons:
         return damaged
     asked = [comparison.environment["arguments"] for comparison in comparisons]
@@ -173,21 +189,22 @@ def _tuning(folder: Path) -> list[str]:
             runs = comparison.by_label()[label]
             found = mean_and_spread([run.test_error_final for run in runs])
             cost = statistics.mean(run.cost_forward_units for run in runs)
-            rows.append(
-                {
-                    "comparison": comparison.folder.name,
-                    "strategy": label,
-                    "settings": _said(own),
-                    "error on held-out examples, %": with_spread(found),
-                    "cost in forwards": f"{cost:,.0f}",
-                    "seeds": listed(sorted(run.seed for run in runs)),
-                }
-            )
+            row = {
+                "comparison": comparison.folder.name,
+                "strategy": label,
+                "settings": _said(own),
+                error: with_spread(found),
+                "cost in forwards": f"{cost:,.0f}",
+                "seeds": listed(sorted(run.seed for run in runs)),
+            }
+            rows.append(row | suspected(runs))
     facts = {k: v for k, v in shared.items() if k not in plan}
     measured_on = _said(comparisons[0].environment)
+    notes = folder / NOTES
+    told = f"\n{notes.read_text(encoding='utf-8').strip()}\n" if notes.exists() else ""
     return [
-        f"## Settings, chosen on held-out training examples\n\n- Asked for: {_said(facts)}\n"
-        f"- Measured on: {measured_on}\n\n{markdown(rows)}\n",
+        f"## {title}\n\n- Asked for: {_said(facts)}\n"
+        f"- Measured on: {measured_on}\n{told}\n{markdown(rows)}\n",
         *damaged,
     ]
 

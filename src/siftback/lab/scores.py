@@ -6,25 +6,23 @@ What is kept by it is a Parquet file of one column, ``index``. Both tell in thei
 ``siftback``, how they were made.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-import pyarrow as pa
 import torch
-from pyarrow import parquet
 from torch import Tensor, nn
 
 from siftback import AUM, ConfigError, Forgetting, Fresh, el2n, entropy, grand, margin, prune
 from siftback.lab import strategies
 from siftback.lab.agreement import losses
+from siftback.lab.columns import column_of, read_columns, write_columns
 from siftback.lab.data import ImageData, load, subset
 from siftback.lab.environment import environment
-from siftback.lab.feed import BACKWARD, FORWARD
-from siftback.lab.settings import Run, Settings, resolve_device
+from siftback.lab.length import BACKWARD, FORWARD
+from siftback.lab.settings import Run, Settings, device_of
 from siftback.lab.stream import Batch, test_batches
 from siftback.lab.train import Scored, stages
 
@@ -88,7 +86,7 @@ class Scores:
             "score": self.scores,
             **dict(zip(names, self.columns.unbind(1), strict=True)),
         }
-        _write(path, columns, self.made)
+        write_columns(path, columns, self.made)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -97,12 +95,12 @@ class Scores:
         Raises:
             ConfigError: Where the file is missing or holds something else.
         """
-        table, made = _read(path, "siftback score")
+        table, made = read_columns(path, "siftback score")
         names = [name for name in table.column_names if name.startswith("model_")]
         if not names or "label" not in table.column_names:
             raise ConfigError(f"{path} holds no scores: give a table that siftback score wrote")
-        columns = torch.stack([_tensor(table, name) for name in names], 1)
-        return cls(columns, _tensor(table, "label"), made)
+        columns = torch.stack([column_of(table, name) for name in names], 1)
+        return cls(columns, column_of(table, "label"), made)
 
 
 def make(
@@ -205,9 +203,9 @@ def _irreducible(
         others = subset(data, unseen)
         # As a test set they are normalised as the model's own half was.
         held = replace(half, test_images=others.train_images, test_labels=others.train_labels)
-        device = resolve_device(settings.device)
+        device = device_of(settings)
         with _casting(settings):
-            batches = test_batches(held, settings.batch_size, device)
+            batches = test_batches(held, settings.batch_size, device, settings.channels_last)
             values[unseen] = _losses(stage.model, batches)
         cost += stage.cost + len(unseen) * FORWARD
         seconds += stage.seconds + time.perf_counter() - started
@@ -260,7 +258,7 @@ def _told(batches: Iterator[Batch], count: int, update: Update) -> Iterator[Batc
 
 def _casting(settings: Settings) -> torch.autocast:
     dtype = settings.autocast
-    device = resolve_device(settings.device)
+    device = device_of(settings)
     return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
@@ -291,7 +289,8 @@ def scored(
         table.write(path)
     cost, seconds = table.made["cost"], table.made["seconds"]
     if drop := strategy.dropped(run.keep):
-        return Scored(subset(data, prune(table.scores, drop=drop)), cost, seconds)
+        kept = prune(table.scores, drop=drop)
+        return Scored(subset(data, kept), cost, seconds, kept=kept)
     return Scored(data, cost, seconds, table.scores)
 
 
@@ -311,7 +310,7 @@ def write_kept(path: Path, table: Scores, kept: Tensor, asked: dict[str, Any]) -
         asked: How it was chosen.
     """
     made = {"asked": asked, "examples": len(table.labels), "scores": table.made}
-    _write(path, {"index": kept}, made)
+    write_columns(path, {"index": kept}, made)
 
 
 def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
@@ -320,14 +319,14 @@ def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
     Raises:
         ConfigError: Where the file holds none, or those of other data than the settings'.
     """
-    table, made = _read(path, "siftback prune")
+    table, made = read_columns(path, "siftback prune")
     if "examples" not in made:
         raise ConfigError(f"{path} holds no subset: give a file that siftback prune wrote")
-    arguments = made["scores"]["environment"]["arguments"]
+    arguments, asked = made["scores"]["environment"]["arguments"], settings.recorded()
     unlike = [
-        f"{name} was {arguments[name]!r}, is {getattr(settings, name)!r}"
+        f"{name} was {arguments[name]!r}, is {asked[name]!r}"
         for name in PLACE
-        if arguments[name] != getattr(settings, name)
+        if arguments[name] != asked[name]
     ]
     if unlike or made["examples"] != len(data.train_labels):
         told = "; ".join(unlike) or f"{made['examples']} examples, are {len(data.train_labels)}"
@@ -335,7 +334,7 @@ def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
             f"{path} was chosen from other training examples ({told}): give the same options as "
             "to siftback score, or score anew"
         )
-    return _tensor(table, "index")
+    return column_of(table, "index")
 
 
 def overlaps(
@@ -375,28 +374,3 @@ def overlaps(
             raise ConfigError(f"drop={drop} drops none of {each} examples: give a larger share")
         found.append((drop, neither / (len(one.labels) - each), both / each))
     return found
-
-
-def _write(path: Path, columns: dict[str, Tensor], made: dict[str, Any]) -> None:
-    table = pa.table({name: column.cpu().numpy() for name, column in columns.items()})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_name(path.name + ".tmp")  # so that no reader sees half of it
-    parquet.write_table(table.replace_schema_metadata({"siftback": json.dumps(made)}), whole)
-    whole.replace(path)
-
-
-def _read(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:
-    try:
-        table = parquet.read_table(path)
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist: make it with {writer} --out {path}") from None
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ConfigError(f"{path} is no Parquet file ({error}): give one of {writer}") from None
-    made = (table.schema.metadata or {}).get(b"siftback")
-    if made is None:
-        raise ConfigError(f"{path} does not tell how it was made: give a file of {writer}")
-    return table, json.loads(made)
-
-
-def _tensor(table: pa.Table, name: str) -> Tensor:
-    return torch.tensor(table[name].to_numpy())

@@ -1,6 +1,8 @@
 """What one run is asked to do."""
 
 import hashlib
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,9 +11,24 @@ import torch
 
 from siftback import ConfigError
 from siftback.lab import models, rates, strategies
+from siftback.lab.address import title
+from siftback.lab.observe import kinds_of
 from siftback.lab.records import RECORDS
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "fp16"]
+TYPES: dict[Precision, torch.dtype | None] = {
+    "fp32": None,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+
+LENGTHS = {
+    "epochs": "epochs",
+    "budget": "epochs of Traditional",
+    "cost_budget": "forwards",
+    "time_budget": "seconds",
+}
+EVALUATIONS = 10  # where the length says no other number
 
 
 @dataclass(frozen=True)
@@ -26,6 +43,10 @@ class Settings:
         epochs: Length of training in epochs of source examples; None where a budget is given.
         budget: Length of training as a cost, in epochs of Traditional: every strategy trains
             until its forwards and backwards cost as much.
+        cost_budget: The same in forwards of one example. Beside ``epochs`` it is no length: a
+            training that has cost as much ends before its time.
+        time_budget: Length of training in seconds of its clock; beside another length, as
+            ``cost_budget``.
         batch_size: Examples per training batch, and per selection batch.
         history: R, how many losses a loss is ranked among.
         rate: Learning-rate schedule.
@@ -34,9 +55,12 @@ class Settings:
         weight_decay: L2 penalty of SGD.
         cutout: Side of the square cut out of each training image, in pixels; 0 is none.
         train_limit: Use only so many training examples.
-        precision: Type that forward passes compute in.
+        precision: Type that forward passes compute in; fp16 scales the loss, and needs CUDA.
         device: Where to train: auto, cpu, cuda or mps.
-        evaluations: How often to test, evenly over training; None is once an epoch.
+        evaluations: How often to test, evenly over training; None is once an epoch, and
+            `EVALUATIONS` times where the length is no number of epochs.
+        evaluate_at: Shares of training after which to test besides, each in (0, 1).
+        stop_at: Test error in percent at which training ends, once it is measured.
         validation: Hold out so many training examples, and test on them in place of the test
             set: for choosing settings.
         flip: Share of the training labels that are made wrong.
@@ -50,6 +74,20 @@ class Settings:
         score_models: Models whose scores are averaged, for a strategy that has all examples
             scored before it trains.
         score_epochs: Epochs that each of them is trained for.
+        observe: What to look at besides whenever a model is tested: names of
+            `siftback.lab.observe.KINDS`, with commas between.
+        channels_last: Whether images and weights lie in torch's ``channels_last`` format.
+        compile: Whether training and selection call the model through ``torch.compile``; tests
+            and what looks into the model do not.
+        ema: Decay of an exponential average of weights and buffers, after every step; it is what
+            is tested and kept, and training and selection do not see it. None is no average.
+        label_smoothing: Share of each target that is spread over all classes, in the losses of
+            training, which selection goes by, and not in those of tests.
+        mixup: Alpha of mixup, 0 for none. Batches are mixed once they are chosen: selection sees
+            examples as they are, and strategies that choose by training's own losses cannot.
+        clip: The most that the norm of a step's gradient may be; larger ones are scaled down.
+        noise_guard: Whether every strategy that selects by losses holds back examples that seem
+            mislabelled.
     """
 
     data: str
@@ -79,21 +117,26 @@ class Settings:
     subset: str | None = None
     score_models: int = 2
     score_epochs: float = 1.0
+    observe: str = ""
+    cost_budget: float | None = None
+    time_budget: float | None = None
+    evaluate_at: Sequence[float] | None = None
+    stop_at: float | None = None
+    channels_last: bool = True
+    compile: bool = False
+    ema: float | None = None
+    label_smoothing: float = 0.0
+    mixup: float = 0.0
+    clip: float | None = None
+    noise_guard: bool = False
 
     def __post_init__(self) -> None:
-        if (self.epochs is None) == (self.budget is None):
-            raise ConfigError(
-                f"epochs={self.epochs} and budget={self.budget}: give one of them, the length "
-                "of training in epochs or its cost in epochs of Traditional"
-            )
-        if self.length <= 0:
-            raise ConfigError(f"a training of {self.length} epochs: give more than 0")
+        self._check_length()
         if self.rate not in rates.RATES:
             raise ConfigError(f"no schedule {self.rate!r}: give one of {', '.join(rates.RATES)}")
-        if self.model not in models.MODELS:
-            raise ConfigError(f"no model {self.model!r}: give one of {', '.join(models.MODELS)}")
-        if self.precision not in ("fp32", "bf16"):
-            raise ConfigError(f"precision {self.precision!r}: give fp32 or bf16")
+        models.find(self.model)
+        if self.precision not in TYPES:
+            raise ConfigError(f"precision {self.precision!r}: give one of {', '.join(TYPES)}")
         for name, least in (
             ("batch_size", 1),
             ("history", 1),
@@ -104,33 +147,69 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name}={value}: give at least {least}")
+        kinds_of(self.observe)
         if not self.lr > 0:
             raise ConfigError(f"lr={self.lr}: give a learning rate above 0")
+        for name, most in (("stop_at", 100), ("label_smoothing", 1), ("mixup", math.inf)):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < most:
+                raise ConfigError(f"{name}={value}: give a number in [0, {most})")
+        for name, most in (("evaluate_at", 1), ("ema", 1), ("clip", math.inf)):
+            value = getattr(self, name)
+            for each in value if isinstance(value, Sequence) else [value]:
+                if each is not None and not 0 < each < most:
+                    raise ConfigError(f"{name}={each}: give a number in (0, {most})")
+
+    def _check_length(self) -> None:
+        if self.epochs is not None and self.budget is not None:
+            raise ConfigError(
+                f"epochs={self.epochs} and budget={self.budget}: give one of them, the length "
+                "of training in epochs or its cost in epochs of Traditional"
+            )
+        if self.budget is not None and self.cost_budget is not None:
+            raise ConfigError(
+                f"budget={self.budget} and cost_budget={self.cost_budget} are both a cost, in "
+                "epochs of Traditional and in forwards of one example: give one of them"
+            )
+        given = {name: getattr(self, name) for name in LENGTHS if getattr(self, name) is not None}
+        if not given:
+            raise ConfigError(f"no length of training: give one of them, {', '.join(LENGTHS)}")
+        for name, value in given.items():
+            if not 0 < value < math.inf:
+                raise ConfigError(f"a training of {value} {LENGTHS[name]}: give more than 0")
 
     def recorded(self) -> dict[str, Any]:
-        """The fields as records tell them: of a subset what is in it, not where it lay."""
-        found = asdict(self)
+        """The fields as records tell them: of data and a subset what they are, not where."""
+        found = asdict(self) | {"data": title(self.data)}
         if self.subset is not None:
             path = Path(self.subset)
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             found["subset"] = f"{path.name}, sha256 {digest[:16]}"
+        if self.evaluate_at is not None:
+            found["evaluate_at"] = list(self.evaluate_at)  # as it is read again
         return found
 
     @property
-    def length(self) -> float:
-        """Length of training in epochs, of source examples or of Traditional's cost."""
-        return self.epochs if self.epochs is not None else self.budget or 0.0
+    def wanted_evaluations(self) -> int:
+        """How often to test, evenly over training."""
+        length = self.epochs or self.budget
+        return self.evaluations or (EVALUATIONS if length is None else max(1, round(length)))
+
+    @property
+    def layout(self) -> torch.memory_format:
+        """The format of images and weights."""
+        return torch.channels_last if self.channels_last else torch.contiguous_format
 
     @property
     def model_name(self) -> str:
         """The model with its width and normalisation, as records name it."""
-        width = self.width or models.MODELS[self.model].width
+        width = self.width or models.find(self.model).width
         return f"{self.model}-{width}" + ("" if self.norm == "batch" else f"-{self.norm}norm")
 
     @property
     def autocast(self) -> torch.dtype | None:
         """The type of mixed precision; None for float32 throughout."""
-        return torch.bfloat16 if self.precision == "bf16" else None
+        return TYPES[self.precision]
 
     def casting(self, device: torch.device) -> torch.autocast:
         """The context of a forward pass in that type."""
@@ -178,6 +257,20 @@ class Run:
     def record(self) -> str:
         """Its JSON-lines file, relative to the comparison's folder."""
         return f"{RECORDS}/{self.name}.jsonl"
+
+
+def device_of(settings: Settings) -> torch.device:
+    """Where to train.
+
+    Raises:
+        ConfigError: Where there is no such device here, or it cannot train as asked.
+    """
+    device = resolve_device(settings.device)
+    if settings.precision == "fp16" and device.type != "cuda":
+        raise ConfigError(
+            f"precision 'fp16' on {device.type}: its scaled losses need CUDA; give bf16 or fp32"
+        )
+    return device
 
 
 def resolve_device(name: str) -> torch.device:

@@ -65,6 +65,8 @@ class Strategy:
             the kept ones are run backward.
         drop: Share of the examples that it prunes by EL2N before training, from the share to
             keep; None prunes nothing. The selector keeps its share of what is left.
+        learns: Whether it chooses by training's own losses.
+        guarded: Whether a noise guard holds back examples that seem mislabelled.
         irreducible: Makes its scorer from the settings and the irreducible losses of the
             examples, which holdout models give before training.
     """
@@ -78,12 +80,20 @@ class Strategy:
     rule: Callable[[float, Settings], Scorer] | None = None
     forwards_left_out: bool = False
     drop: Callable[[float], float] | None = None
+    learns: bool = False
+    guarded: bool = False
     irreducible: Callable[[Settings, Tensor], Scorer] | None = None
 
     @property
     def selects(self) -> bool:
         """Whether it leaves examples out."""
         return any((self.selector, self.rule, self.drop))
+
+    @property
+    def guardable(self) -> bool:
+        """Whether a noise guard can be had: by losses, and by indices of the whole training set."""
+        no_losses = self.selector in (None, _uniform) or self.name in ("kath18-bound", "rho")
+        return not (no_losses or self.single_pass or self.drop)
 
     def dropped(self, keep: float) -> float:
         """Share of the examples pruned before training, where a share is to be kept in all."""
@@ -129,12 +139,12 @@ def _ies(keep: float, settings: Settings) -> Scorer:
 
 
 def _fresh(settings: Settings) -> Scorer:
-    return Fresh(autocast=settings.autocast)
+    return Fresh(autocast=settings.autocast, compile=settings.compile)
 
 
 def _proxy(settings: Settings, data: ImageData) -> Scorer:
     """A `cnn`, half as wide as the model if that is one too, and at its rate after the peak."""
-    from siftback.lab.settings import resolve_device  # which reads this table itself
+    from siftback.lab.settings import device_of  # which reads this table itself
 
     width = models.MODELS["cnn"].width
     if settings.model == "cnn":
@@ -148,8 +158,7 @@ def _proxy(settings: Settings, data: ImageData) -> Scorer:
             channels=data.train_images.shape[1],
             norm=settings.norm,
         )
-    device = resolve_device(settings.device)
-    small.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    small.to(device_of(settings), memory_format=settings.layout)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(
         small.parameters(),
         lr=settings.lr / 5,
@@ -178,6 +187,13 @@ STRATEGIES = _table(
         "Selective-Backprop: a forward pass scores each example, high losses are kept",
         "1 + 3s",
         _percentile,
+    ),
+    Strategy(
+        "sb-guarded",
+        "as sb, but examples whose labels stay doubtful are held back",
+        "1 + 3s",
+        _percentile,
+        guarded=True,
     ),
     Strategy(
         "random",
@@ -217,6 +233,7 @@ STRATEGIES = _table(
             tail=settings.tail,
             decay=settings.decay,
         ),
+        learns=True,
     ),
     Strategy(
         "sb-ewma",
@@ -224,6 +241,7 @@ STRATEGIES = _table(
         "1/n + 3s",
         _percentile,
         lambda settings, data: Ewma(every=settings.stale_every, scorer=_fresh(settings)),
+        learns=True,
     ),
     Strategy(
         "sb-gp",
@@ -231,6 +249,7 @@ STRATEGIES = _table(
         "1/n + 3s",
         _percentile,
         lambda settings, data: GaussianProcess(every=settings.stale_every, scorer=_fresh(settings)),
+        learns=True,
     ),
     Strategy(
         "sb-bf16",
@@ -274,6 +293,7 @@ STRATEGIES = _table(
         "InfoBatch: of the examples below the mean loss a share is pruned, the rest weighted up",
         "3s",
         rule=_infobatch,
+        learns=True,
     ),
     Strategy(
         "rs2",
@@ -286,6 +306,7 @@ STRATEGIES = _table(
         "KAKURENBO: hides low losses that are confidently right, and scales the learning rate",
         "1 + 2s",
         rule=_kakurenbo,
+        learns=True,
         forwards_left_out=True,
     ),
     Strategy(
@@ -293,18 +314,21 @@ STRATEGIES = _table(
         "prunes the lowest upper confidence bounds of the losses an example had",
         "3s",
         rule=lambda keep, settings: UCB(keep),
+        learns=True,
     ),
     Strategy(
         "seta",
         "SeTa: a random subset, of it a window of losses that slides from easy to hard",
         "3s",
         rule=_seta,
+        learns=True,
     ),
     Strategy(
         "ies",
         "IES: leaves out an example once its loss has settled",
         "1 + 2s",
         rule=_ies,
+        learns=True,
         forwards_left_out=True,
     ),
     Strategy(
@@ -338,7 +362,7 @@ STRATEGIES = _table(
         "as kath18, by the bound of the gradient's norm, and reweighted to be unbiased",
         "1 + 3s",
         lambda keep, settings: Kath18(keep=keep),
-        lambda settings, data: GradientBound(autocast=settings.autocast),
+        lambda settings, data: GradientBound(autocast=settings.autocast, compile=settings.compile),
     ),
     Strategy(
         "topk",

@@ -18,9 +18,10 @@ class BatchStream:
     """Training batches, shuffled and augmented; each ``iter()`` gives one epoch.
 
     Order and augmentation of epoch e depend on ``(seed, e)`` alone, so every strategy sees the
-    same. The images stay uint8 on ``device`` as long as they can: rows are gathered and augmented
-    as bytes, and turned into floats last, ``(image / 255 - mean) / std`` with the training
-    images' own mean and standard deviation per channel.
+    same. Its state is a place within an epoch; a stream that loads it goes on there. The images
+    stay uint8 on ``device`` as long as they can: rows are gathered and augmented as bytes, and
+    turned into floats last, ``(image / 255 - mean) / std`` with the training images' own mean and
+    standard deviation per channel.
 
     Args:
         data: Whose training images to give.
@@ -69,6 +70,9 @@ class BatchStream:
         self._chosen: Tensor | None = None
         self._batches = self.examples // batch_size
         self._seed, self._epoch = seed, 0
+        self._given = 0  # batches of this epoch
+        self._generator = torch.Generator()
+        self._resumed: Tensor | None = None  # the generator's state at the place to go on from
         self._augment = data.augmentation if augment is None else augment
         self._normalise = _Normalise(data, device, channels_last)
         # Rows that are contiguous, channels last or not, are gathered several times faster.
@@ -79,7 +83,8 @@ class BatchStream:
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch, from 0, that the next ``iter()`` gives."""
-        self._epoch = epoch
+        if epoch != self._epoch:
+            self._epoch, self._given, self._resumed = epoch, 0, None
 
     def only(self, indices: Tensor | None) -> None:
         """Leaves all other examples out, from the next epoch on; None leaves none out.
@@ -100,20 +105,39 @@ class BatchStream:
     def __iter__(self) -> Iterator[Any]:
         # SeedSequence spreads neighbouring pairs far apart, where adding them would collide.
         state = np.random.SeedSequence([self._seed, self._epoch]).generate_state(1)
-        generator = torch.Generator().manual_seed(int(state[0]))
+        generator = self._generator = torch.Generator().manual_seed(int(state[0]))
         order = torch.randperm(self.examples, generator=generator)
         if self._chosen is None:
             order = order[: len(self) * self.batch_size]
         else:
             order = order[self._chosen[order]]
-        for indices in torch.split(order, self.batch_size):
+        if self._resumed is None:
+            self._given = 0
+        else:
+            generator.set_state(self._resumed)
+            self._resumed = None
+        for indices in torch.split(order, self.batch_size)[self._given :]:
             chosen = indices.to(self._labels.device)
             images = self._rows.index_select(0, chosen)
             if self._channels_last:
                 images = images.permute(0, 3, 1, 2)
             images = self._augment(images, generator, self._normalise.zero)
             batch = self._normalise(images), self._labels.index_select(0, chosen)
+            self._given += 1
             yield (indices, batch) if self.indexed else batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epoch, how many of its batches were given, and where its random numbers are.
+
+        What `only` leaves is no part of it: whoever chose it chooses it again.
+        """
+        generator = self._generator.get_state() if self._resumed is None else self._resumed
+        return {"epoch": self._epoch, "given": self._given, "generator": generator}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Has the next ``iter()`` give the rest of the epoch that another one was within."""
+        self._epoch, self._given = state["epoch"], state["given"]
+        self._resumed = state["generator"] if self._given else None
 
     def plain(self, count: int) -> Iterator[Batch]:
         """Yields the first training examples, by index, not augmented."""

@@ -106,6 +106,26 @@ def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
     return table
 
 
+def suspected(runs: Sequence[RunSummary]) -> dict[str, str]:
+    """What a noise guard held back in the end, in the mean over the runs of one configuration.
+
+    Empty where there was no guard; without precision and recall where no labels are known to be
+    wrong.
+    """
+    guarded = [run for run in runs if run.suspects is not None]
+    if not guarded:
+        return {}
+    found = sum(run.suspects or 0 for run in guarded)
+    cells = {"suspects": f"{found / len(guarded):.0f}"}
+    right = sum(run.suspects_wrong or 0 for run in guarded)
+    wrong = sum(run.labels_wrong or 0 for run in guarded)
+    if found and wrong:
+        cells["of them wrong (precision)"] = f"{right / found:.3f}"
+    if wrong:
+        cells["of the wrong found (recall)"] = f"{right / wrong:.3f}"
+    return cells
+
+
 def markdown_table(comparison: Comparison) -> str:
     """The same rows as a Markdown table, columns under their full names."""
     return markdown(rows(comparison))

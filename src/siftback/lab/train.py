@@ -2,21 +2,24 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback import ConfigError
-from siftback.lab import models
+from siftback.lab import models, suspects
+from siftback.lab.checkpoints import Checkpoints
 from siftback.lab.clock import Clock
 from siftback.lab.data import ImageData
-from siftback.lab.feed import BACKWARD, FORWARD, Feed
+from siftback.lab.descent import Descent
+from siftback.lab.feed import Feed
+from siftback.lab.length import Length, Spent
+from siftback.lab.observe import Observer, kinds_of
 from siftback.lab.progress import Reporter
 from siftback.lab.rates import RATES
 from siftback.lab.records import Evaluation, RecordWriter, RunSummary
-from siftback.lab.settings import Run, Settings, resolve_device
+from siftback.lab.settings import LENGTHS, Run, Settings, device_of
 from siftback.lab.stream import BatchStream, test_batches
 
 TEST_BATCH = 500
@@ -30,12 +33,14 @@ class Scored(NamedTuple):
         cost: What the scores cost, in forwards of one example.
         seconds: What they took.
         scores: float32[N], those of the data; None where they were for pruning alone.
+        kept: int64[N], where the data were in the whole set; None where nothing was pruned.
     """
 
     data: ImageData
     cost: float
     seconds: float
     scores: Tensor | None = None
+    kept: Tensor | None = None
 
 
 class Stage(NamedTuple):
@@ -46,7 +51,7 @@ class Stage(NamedTuple):
         stream: The batches that it is trained on.
         cost: What its training cost so far, in forwards of one example.
         seconds: What it took.
-        uses: float32[N], how often it was trained on each example, where a strategy chose.
+        uses: float32[N], how often it was trained on each example, where that was counted.
     """
 
     model: nn.Module
@@ -63,6 +68,9 @@ def train(
     record: RecordWriter,
     reporter: Reporter,
     scored: Scored | None = None,
+    checkpoints: Checkpoints | None = None,
+    state: dict[str, Any] | None = None,
+    observer: Observer | None = None,
 ) -> tuple[RunSummary, nn.Module]:
     """Trains and tests one model.
 
@@ -73,22 +81,45 @@ def train(
         record: Gets each evaluation as it is made, and the summary at the end.
         reporter: Is told how far the run has come.
         scored: For a strategy that has all examples scored first, what came of it.
+        checkpoints: Get the run's state every so often; None keeps none.
+        state: One of those, of the same run, to go on from; ``record`` is then that run's.
+        observer: Looks at the model whenever it is tested; None where nothing is asked for.
 
     Returns:
-        The summary, and the trained model.
+        The summary, and the trained model: the averaged one, where an average is asked for.
     """
-    training = _Training(run, settings, data, scored)
-    evaluations: list[Evaluation] = []
+    training = _Training(run, settings, data, scored, observer=observer)
+
+    def evaluate() -> Evaluation:
+        made = training.evaluate()
+        record.evaluation(made)
+        reporter.evaluation(made)
+        return made
+
+    enough = -1.0 if settings.stop_at is None else settings.stop_at
     try:
-        for evaluation in training.evaluations(reporter):
-            record.evaluation(evaluation)
-            reporter.evaluation(evaluation)
-            evaluations.append(evaluation)
+        if state is not None:
+            training.load_state_dict(state)
+        elif observer is not None:
+            observer.forget()
+        for due in training.steps(reporter.update):
+            if due and evaluate().test_error <= enough:
+                break
+            if checkpoints is not None and training.is_due(checkpoints):
+                found = training.state_dict() | {"record": record.size()}
+                with training.clock.paused():
+                    checkpoints.save(found, training.made)
+        if training.made > training.evaluated:
+            evaluate()
     finally:
         training.feed.close()
-    summary = training.summary(evaluations)
+    summary = training.summary(record.evaluations)
+    feed = training.feed
+    if feed.guard is not None:
+        path = record.path.with_suffix(suspects.SUFFIX)
+        suspects.write(path, feed.guard, training.model, feed.stream, training.data, settings)
     record.end(summary)
-    return summary, training.model
+    return summary, training.descent.tested
 
 
 def stages(
@@ -111,19 +142,27 @@ def stages(
         strategy: What chooses the examples; by default it is trained on everything.
         keep: The share that it keeps.
     """
-    asked = replace(settings, epochs=epochs or 1.0, budget=None)
-    training = _Training(Run(strategy, keep, seed), asked, data, counts_uses=keep < 1)
+    asked: dict[str, Any] = dict.fromkeys((*LENGTHS, "evaluations", "evaluate_at", "ema"))
+    settings = replace(settings, **asked | {"epochs": epochs or 1.0, "observe": ""})
+    training = _Training(Run(strategy, keep, seed), settings, data, counts_uses=keep < 1)
     if not epochs:
-        yield Stage(training.model, training.feed.stream, 0.0, 0.0, None)
+        yield training.stage()
         return
-    for _ in training.stretches(max(1, round(epochs)), update):
-        with training.clock.paused():
-            feed = training.feed
-            yield Stage(training.model, feed.stream, feed.cost, training.clock.seconds, feed.uses)
+    for due in training.steps(update):
+        if due:
+            with training.clock.paused():
+                yield training.stage()
+    if training.made > training.evaluated:
+        yield training.stage()
 
 
 class _Training:
-    """A run's model, optimizer, batches, tally of steps and clock."""
+    """A run's model, steps, batches, tally and clock.
+
+    Attributes:
+        made: How many steps.
+        evaluated: How many at the last evaluation.
+    """
 
     def __init__(
         self,
@@ -132,14 +171,16 @@ class _Training:
         data: ImageData,
         scored: Scored | None = None,
         counts_uses: bool = False,
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = observer
         size = settings.batch_size
         whole = len(data.train_labels)
         self.scoring = scored or Scored(data, 0.0, 0.0)
         data = self.scoring.data
         self.left = len(data.train_labels) / whole  # by pruning
         self.run, self.settings, self.data = run, settings, data
-        self.device = resolve_device(settings.device)
+        self.device = device_of(settings)
         # The one place that seeds: equal weights and dropout for every strategy of a seed.
         torch.manual_seed(run.seed)
         self.model = models.build(
@@ -148,55 +189,93 @@ class _Training:
             classes=data.classes,
             channels=data.train_images.shape[1],
             norm=settings.norm,
+            size=data.size,
         )
-        self.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(),
-            lr=settings.lr,
-            momentum=settings.momentum,
-            nesterov=settings.momentum > 0,
-            weight_decay=settings.weight_decay,
-        )
-        budget = self._budget(whole // size * size)
+        self.model.to(self.device, memory_format=settings.layout)  # type: ignore[call-overload]
+        self.descent = Descent(self.model, settings, self.device)
+        self.clock = Clock(self.device)
+        self.clock.add(self.scoring.seconds, "scoring")
+        scoring = Spent(0.0, self.scoring.cost, self.scoring.seconds)
+        length = Length.of(run, settings, whole // size * size, scoring)
         self.feed = Feed(
             run,
             settings,
             data,
             self.model,
             self.device,
-            budget,
+            length,
+            self.clock,
             self.scoring.scores,
-            counts_uses,
+            counts_uses or "losses" in kinds_of(settings.observe),
         )
-        self.clock = Clock(self.device)
-        self.clock.add(self.scoring.seconds, "scoring")
         self._selection = 0.0  # seconds of it that the clock was told of, and of refreshing copies
         self._syncing = self.feed.refreshing
-        self.steps = 0
+        self.made = self.evaluated = 0
+        self._done = 0.0
         self._losses = torch.zeros((), device=self.device)  # summed since the last evaluation
         self._trained = 0
 
-    def evaluations(self, reporter: Reporter) -> Iterator[Evaluation]:
-        """Trains; yields an evaluation whenever one is due, and one at the end."""
-        wanted = self.settings.evaluations or max(1, round(self.settings.length))
-        for _ in self.stretches(wanted, reporter.update):
-            yield self._evaluate()
-
-    def stretches(self, wanted: int, update: Callable[[float], None]) -> Iterator[None]:
-        """Trains, telling what share is done; yields at so many even ones, and at its end."""
-        made, before, steps = 0, 0.0, 0
+    def steps(self, update: Callable[[float], None]) -> Iterator[bool]:
+        """Trains, telling what share is done; says after each step whether a test is due."""
+        wanted, others = self.settings.wanted_evaluations, self.settings.evaluate_at or ()
         self.clock.start("loading")
         for images, labels in self.feed.batches():
             self._move_selection("loading")
-            self._step(images, labels, before)
-            before = self.feed.done
-            update(before)
-            if int(before * wanted) > made:
-                made, steps = int(before * wanted), self.steps
-                yield
+            before = self._done
+            self._step(images, labels)
+            now = self._done = self.feed.done
+            update(now)
+            yield int(now * wanted) > int(before * wanted) or any(
+                before < share <= now for share in others
+            )
             self.clock.mark("loading")
-        if self.steps > steps:
-            yield
+
+    def stage(self) -> Stage:
+        """The model as it is now, in place of a test."""
+        self.evaluated = self.made
+        feed, seconds = self.feed, self.clock.seconds
+        return Stage(self.model, feed.stream, feed.cost, seconds, feed.uses)
+
+    def is_due(self, checkpoints: Checkpoints) -> bool:
+        """Whether to save a checkpoint now; none is saved of a training that is over."""
+        return checkpoints.due(self._done) and not self.feed.is_over
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the rest of the run depends on."""
+        self.clock.mark("loading")
+        feed = self.feed.state_dict()  # which may work on selection, as the next batch would
+        self._move_selection("loading")
+        return {
+            "model": self.model.state_dict(),
+            "descent": self.descent.state_dict(),
+            "feed": feed,
+            "observer": None if self._observer is None else self._observer.state_dict(),
+            "phases": self.clock.phases,
+            "made": self.made,
+            "evaluated": self.evaluated,
+            "done": self._done,
+            "losses": self._losses,
+            "trained": self._trained,
+            # The only global random state that is used: NumPy's and Python's are not.
+            "random": torch.get_rng_state(),
+            "random_device": _device_random(self.device),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state of the same run, settings and data."""
+        self.model.load_state_dict(state["model"])
+        self.descent.load_state_dict(state["descent"])
+        self.feed.load_state_dict(state["feed"])
+        if self._observer is not None:
+            self._observer.load_state_dict(state["observer"])
+        self.clock.load(state["phases"])
+        self._selection, self._syncing = self.feed.stats.seconds_selection, self.feed.refreshing
+        self.made, self.evaluated = state["made"], state["evaluated"]
+        self._done = state["done"]
+        self._losses, self._trained = state["losses"].to(self.device), state["trained"]
+        torch.set_rng_state(state["random"])
+        if state["random_device"] is not None:
+            torch.cuda.set_rng_state(state["random_device"], self.device)
 
     def summary(self, evaluations: list[Evaluation]) -> RunSummary:
         """The run's entry in ``summary.json``."""
@@ -211,7 +290,7 @@ class _Training:
             keep_asked=self.run.keep,
             keep_measured=self.feed.stats.kept_share * self.left,
             epochs=self.feed.epochs,
-            steps=self.steps,
+            steps=self.made,
             examples_forwarded=self.feed.stats.forwards,
             examples_backpropped=self.feed.stats.backwards,
             seconds_train=evaluations[-1].seconds,
@@ -224,43 +303,40 @@ class _Training:
             score_cost=self.feed.score_cost,
             cost_scoring=self.scoring.cost,
             seconds_scoring=self.scoring.seconds,
+            seconds_observing={} if self._observer is None else self._observer.seconds,
+            **self._suspected(),
         )
 
-    def _budget(self, examples: int) -> float | None:
-        """What may be spent on training, where that is what ends it.
+    def _suspected(self) -> dict[str, int]:
+        """How many examples the guard holds back, and how many of them it should."""
+        if self.feed.guard is None:
+            return {}
+        suspects, data = self.feed.guard.suspects, self.data
+        found = {"suspects": len(suspects)}
+        if data.true_labels is not None:
+            wrong = data.train_labels != data.true_labels
+            found |= {
+                "suspects_wrong": int(wrong[suspects].sum()),
+                "labels_wrong": int(wrong.sum()),
+            }
+        return found
 
-        Args:
-            examples: Those of an epoch of the whole data set.
-        """
-        budget = self.run.cost_budget
-        if budget is None and self.settings.budget is not None:
-            budget = (FORWARD + BACKWARD) * examples * self.settings.budget
-        if budget is not None and budget <= self.scoring.cost:
-            raise ConfigError(
-                f"{self.run.strategy} has a budget of {budget:.0f} forwards, and its scores cost "
-                f"{self.scoring.cost:.0f}: give more, or fewer models or epochs to score by "
-                "(--score-models, --score-epochs)"
-            )
-        return None if budget is None else budget - self.scoring.cost
-
-    def _step(self, images: Tensor, labels: Tensor, before: float) -> None:
+    def _step(self, images: Tensor, labels: Tensor) -> None:
         self.clock.mark("forward")
         with self.settings.casting(self.device):
             loss = self.feed.loss(images, labels)
         self._move_selection("forward")
         self.clock.mark("other")
+        self.feed.count_uses()
         # The rate of a step is that of the middle of the share of training it stands for.
-        rate = RATES[self.settings.rate]((before + self.feed.done) / 2)
-        rate *= self.feed.lr_scale
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.lr * rate
+        rate = RATES[self.settings.rate]((self._done + self.feed.done) / 2)
+        self.descent.set_rate(rate * self.feed.lr_scale)
         self.clock.mark("backward")
-        loss.backward()  # type: ignore[no-untyped-call]
+        self.descent.backward(loss)
         self.clock.mark("optimizer")
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.descent.step()
         self.clock.mark("other")
-        self.steps += 1
+        self.made += 1
         self._losses += loss.detach() * len(labels)
         self._trained += len(labels)
 
@@ -273,7 +349,9 @@ class _Training:
         self.clock.move(syncing, "selection", "syncing")
         self._syncing += syncing
 
-    def _evaluate(self) -> Evaluation:
+    def evaluate(self) -> Evaluation:
+        """Tests the model."""
+        self.evaluated = self.made
         with self.clock.paused():
             test_loss, test_error = self._test()
             agreed = self.feed.agreement()
@@ -281,10 +359,12 @@ class _Training:
             train_loss = float(self._losses) / self._trained
             self._losses.zero_()
             self._trained = 0
+            if self._observer is not None:
+                self._observer.evaluation(self.model, self.feed.epochs, self.made, self.feed.uses)
         return Evaluation(
             epoch=self.feed.epochs,
             examples=self.feed.stats.seen,
-            steps=self.steps,
+            steps=self.made,
             seconds=sum(phases.values()),
             cost=self.feed.cost + self.scoring.cost,
             train_loss=train_loss,
@@ -297,14 +377,22 @@ class _Training:
     @torch.no_grad()
     def _test(self) -> tuple[float, float]:
         """Mean loss and error in percent over the test set."""
-        self.model.eval()
+        model = self.descent.tested
+        was_training = model.training
+        model.eval()
         loss = torch.zeros((), device=self.device)
         wrong = torch.zeros((), dtype=torch.int64, device=self.device)
-        for images, labels in test_batches(self.data, TEST_BATCH, self.device):
+        batches = test_batches(self.data, TEST_BATCH, self.device, self.settings.channels_last)
+        for images, labels in batches:
             with self.settings.casting(self.device):
-                logits = self.model(images).float()
+                logits = model(images).float()
             loss += F.cross_entropy(logits, labels, reduction="sum")
             wrong += (logits.argmax(1) != labels).sum()
-        self.model.train()
+        model.train(was_training)
         count = len(self.data.test_labels)
         return float(loss) / count, 100 * float(wrong) / count
+
+
+def _device_random(device: torch.device) -> Tensor | None:
+    """The state of an accelerator's own random numbers."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else None

@@ -161,7 +161,7 @@ def chances(losses: NDArray[np.floating], beta: float) -> NDArray[np.float32]:
     >>> chances(np.array([0.1, 0.4, 0.2, 0.3]), beta=1.0).round(3)
     array([0.125, 0.875, 0.375, 0.625], dtype=float32)
     """
-    ranks = LossHistory(len(losses)).rank(torch.from_numpy(np.asarray(losses, np.float32)))
+    ranks = LossHistory(len(losses)).rank(torch.tensor(losses, dtype=torch.float32))
     found: NDArray[np.float32] = percentile_probabilities(*ranks, beta).numpy()
     return found
 

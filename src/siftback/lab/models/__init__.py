@@ -1,44 +1,176 @@
-"""Models to train: each takes images [B, C, H, W] from 8x8 to 32x32 and gives logits [B, K]."""
+"""Models to train: each takes images [B, C, H, W] from 8x8 on and gives logits [B, K].
 
+A name is one of ``MODELS``, or of a family whose names carry numbers: ``wrn-28-10``.
+"""
+
+import re
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from siftback import ConfigError
 from siftback.lab.models.cnn import Cnn
-from siftback.lab.models.resnet import ResNet18
+from siftback.lab.models.densenet import DenseNet
+from siftback.lab.models.form import Form
+from siftback.lab.models.googlenet import GoogLeNet
+from siftback.lab.models.mlp import Mlp
+from siftback.lab.models.mobilenet import MobileNetV2
+from siftback.lab.models.norm import NORMS
+from siftback.lab.models.resnet import BasicBlock, Bottleneck, ResNet, SmallResNet
+from siftback.lab.models.vit import Vit
+from siftback.lab.models.wide_resnet import WideResNet
 
 
 class Architecture(NamedTuple):
     """A family of models of one shape.
 
     Attributes:
-        make: ``(width, classes, channels, norm) -> nn.Module``.
+        make: Builds the model of a `Form`.
         width: The width it has where none is asked.
+        what: What it is, and what its width is, for a reader.
     """
 
-    make: Callable[[int, int, int, str], nn.Module]
+    make: Callable[[Form], nn.Module]
     width: int
+    what: str
 
 
 MODELS: dict[str, Architecture] = {
-    "cnn": Architecture(Cnn, width=8),
-    "resnet18": Architecture(ResNet18, width=64),
+    "cnn": Architecture(Cnn, 8, "six convolutions, for quick runs; width: the first stage's"),
+    "mlp": Architecture(Mlp, 512, "two hidden layers; width: their units"),
+    "resnet18": Architecture(
+        partial(ResNet, block=BasicBlock, blocks=(2, 2, 2, 2)),
+        64,
+        "ResNet-18 with a 3x3 stem; width: the first stage's",
+    ),
+    "resnet34": Architecture(
+        partial(ResNet, block=BasicBlock, blocks=(3, 4, 6, 3)),
+        64,
+        "ResNet-34 with a 3x3 stem; width: the first stage's",
+    ),
+    "resnet50": Architecture(
+        partial(ResNet, block=Bottleneck, blocks=(3, 4, 6, 3)),
+        64,
+        "ResNet-50 with a 3x3 stem; width: the first stage's",
+    ),
+    "resnet20": Architecture(
+        partial(SmallResNet, blocks=3),
+        16,
+        "the ResNet-20 of CIFAR, padding shortcuts; width: the first stage's",
+    ),
+    "resnet32": Architecture(
+        partial(SmallResNet, blocks=5),
+        16,
+        "the ResNet-32 of CIFAR, padding shortcuts; width: the first stage's",
+    ),
+    "densenet121": Architecture(
+        partial(DenseNet, layers=(6, 12, 24, 16)),
+        32,
+        "DenseNet-121 with a 3x3 stem; width: the growth rate",
+    ),
+    "mobilenetv2": Architecture(
+        MobileNetV2, 32, "MobileNetV2, halving three times; width: the stem's"
+    ),
+    "googlenet": Architecture(
+        GoogLeNet, 192, "GoogLeNet with a 3x3 stem and normalisation; width: the stem's"
+    ),
+    "vit": Architecture(Vit, 192, "six blocks of attention on 4x4 patches; width: a patch's"),
 }
 
 
+class _Family(NamedTuple):
+    """Models whose names carry numbers.
+
+    Attributes:
+        pattern: What their names match; its groups are what ``of`` takes.
+        of: The architecture of those numbers.
+        known: Names to list.
+    """
+
+    pattern: re.Pattern[str]
+    of: Callable[..., Architecture]
+    known: tuple[str, ...]
+
+
+def _wide_resnet(depth: str, factor: str, dropout: str | None) -> Architecture:
+    """The architecture of ``wrn-<depth>-<factor>[-drop<dropout>]``."""
+    chance = float(dropout or 0)
+    make = partial(WideResNet, blocks=_blocks(depth), factor=int(factor), dropout=chance)
+    dropping = f", dropout {chance:g}" if dropout else ""
+    return Architecture(make, 16, f"wide ResNet, {factor} times{dropping}; width: the stem's")
+
+
+def _densenet(depth: str) -> Architecture:
+    """The architecture of ``densenet-bc-<depth>``."""
+    make = partial(DenseNet, layers=(_blocks(depth),) * 3)
+    return Architecture(make, 12, "DenseNet-BC in three blocks; width: the growth rate")
+
+
+def _blocks(depth: str) -> int:
+    """The n of a depth of 6n + 4: three stages of n pairs of convolutions."""
+    blocks, rest = divmod(int(depth) - 4, 6)
+    if blocks < 1 or rest:
+        raise ConfigError(
+            f"a model of depth {depth}: wrn and densenet-bc have depths of 6n + 4, such as "
+            "10, 16, 28, 40 or 100"
+        )
+    return blocks
+
+
+_FAMILIES = {
+    "wrn-D-K": _Family(
+        re.compile(r"wrn-(\d+)-([1-9]\d*)(?:-drop(0\.\d+))?"),
+        _wide_resnet,
+        ("wrn-28-10", "wrn-28-10-drop0.3", "wrn-16-2"),
+    ),
+    "densenet-bc-D": _Family(re.compile(r"densenet-bc-(\d+)"), _densenet, ("densenet-bc-100",)),
+}
+
+NAMES = (*MODELS, *_FAMILIES)
+"""What may be asked for; in those of families, capitals stand for numbers."""
+
+LISTED = (*MODELS, *(name for family in _FAMILIES.values() for name in family.known))
+"""The names that ``siftback models`` lists."""
+
+
+def find(name: str) -> Architecture:
+    """The architecture of a name.
+
+    Raises:
+        ConfigError: For a name that is not known.
+
+    >>> find("wrn-16-4").width
+    16
+    """
+    if name in MODELS:
+        return MODELS[name]
+    for family in _FAMILIES.values():
+        if numbers := family.pattern.fullmatch(name):
+            return family.of(*numbers.groups())
+    raise ConfigError(f"no model {name!r}: give one of {', '.join(NAMES)}")
+
+
 def build(
-    name: str, *, width: int | None = None, classes: int, channels: int, norm: str = "batch"
+    name: str,
+    *,
+    width: int | None = None,
+    classes: int,
+    channels: int,
+    norm: str = "batch",
+    size: tuple[int, int] = (32, 32),
 ) -> nn.Module:
     """Builds a model with fresh weights, drawn from torch's global generator.
 
     Args:
-        name: A name of ``MODELS``.
-        width: Channels of the first stage; the architecture's own where None.
+        name: One of ``NAMES``.
+        width: What the model calls its width; the architecture's own where None.
         classes: Number of logits.
         channels: Channels of the images: 1 for grey, 3 for colour.
-        norm: ``"batch"`` or ``"group"``.
+        norm: ``"batch"`` or ``"group"``; ``mlp`` and ``vit`` have neither.
+        size: Height and width of the images, which ``mlp`` depends on.
 
     Raises:
         ConfigError: For an unknown name or norm, or a size below 1.
@@ -48,11 +180,22 @@ def build(
     >>> model(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
-    if name not in MODELS:
-        raise ConfigError(f"model {name!r} is not known: give one of {', '.join(MODELS)}")
-    make, default_width = MODELS[name]
+    make, default_width, _ = find(name)
     width = default_width if width is None else width
-    for size, value in (("width", width), ("classes", classes), ("channels", channels)):
+    for given, value in (("width", width), ("classes", classes), ("channels", channels)):
         if not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{size}={value} is not a size: give a whole number of 1 or more")
-    return make(width, classes, channels, norm)
+            raise ConfigError(f"{given}={value} is not a size: give a whole number of 1 or more")
+    if norm not in NORMS:
+        raise ConfigError(f"norm={norm!r} is not known: give one of {', '.join(NORMS)}")
+    return make(Form(width, classes, channels, norm, size))
+
+
+def count(name: str, width: int | None = None, classes: int = 10, channels: int = 3) -> int:
+    """The number of a model's parameters, for images of 32x32; nothing is allocated.
+
+    >>> count("resnet18")
+    11173962
+    """
+    with torch.device("meta"):
+        model = build(name, width=width, classes=classes, channels=channels)
+    return sum(parameter.numel() for parameter in model.parameters())

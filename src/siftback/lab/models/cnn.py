@@ -2,7 +2,8 @@
 
 from torch import nn
 
-from siftback.lab.models.norm import convolution, norm_layer
+from siftback.lab.models.form import Form
+from siftback.lab.models.norm import convolved
 
 
 class Cnn(nn.Sequential):
@@ -12,34 +13,25 @@ class Cnn(nn.Sequential):
     pooling that halves the map: 32x32 ends as 8x8, 28x28 as 7x7, 8x8 as 2x2.
 
     Args:
-        width: Channels of the first stage, w.
-        classes: Number of logits.
-        channels: Channels of the images.
-        norm: ``"batch"`` or ``"group"``.
+        form: Its width is that of the first stage, w.
 
     Shape:
         float [B, channels, H, W] with H and W at least 4, to float [B, classes].
     """
 
-    def __init__(self, width: int, classes: int, channels: int, norm: str = "batch") -> None:
+    def __init__(self, form: Form) -> None:
+        width, norm = form.width, form.norm
         super().__init__(
-            _stage(channels, width, norm),
+            _stage(form.channels, width, norm),
             nn.MaxPool2d(2),
             _stage(width, 2 * width, norm),
             nn.MaxPool2d(2),
             _stage(2 * width, 4 * width, norm),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
-            nn.Linear(4 * width, classes),
+            nn.Linear(4 * width, form.classes),
         )
 
 
 def _stage(inputs: int, outputs: int, norm: str) -> nn.Sequential:
-    return nn.Sequential(
-        convolution(inputs, outputs),
-        norm_layer(norm, outputs),
-        nn.ReLU(inplace=True),
-        convolution(outputs, outputs),
-        norm_layer(norm, outputs),
-        nn.ReLU(inplace=True),
-    )
+    return nn.Sequential(*convolved(norm, inputs, outputs), *convolved(norm, outputs, outputs))

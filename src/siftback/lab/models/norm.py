@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from siftback import ConfigError
+Layers = list[nn.Module]
 
 NORMS = ("batch", "group")
 MOST_GROUPS = 32
@@ -27,26 +27,43 @@ def norm_layer(norm: str, channels: int) -> nn.Module:
     """A normalisation layer over ``channels``.
 
     Args:
-        norm: ``"batch"`` or ``"group"``. Batch norm couples a batch's examples; group norm keeps
+        norm: One of ``NORMS``. Batch norm couples a batch's examples; group norm keeps
             them apart, so that a row of a batch has the gradient it would have alone.
         channels: Number of channels.
-
-    Raises:
-        ConfigError: For any other ``norm``.
     """
     if norm == "batch":
         return nn.BatchNorm2d(channels)
-    if norm == "group":
-        return nn.GroupNorm(groups_for(channels), channels)
-    raise ConfigError(f"norm={norm!r} is not known: give one of {', '.join(NORMS)}")
+    return nn.GroupNorm(groups_for(channels), channels)
 
 
-def convolution(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
+def convolution(
+    inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1
+) -> nn.Conv2d:
     """A convolution that keeps the size (but for its stride), without bias, Kaiming-initialised.
 
     The bias is left out because a normalisation follows; the weights are normal with variance
     2 / (kernel^2 * outputs) (He et al. 2015, eq. 14).
     """
-    layer = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    layer = nn.Conv2d(
+        inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False
+    )
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer
+
+
+def convolved(norm: str, inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> Layers:
+    """A convolution, its normalisation and a ReLU: the layers, to go into a sequence."""
+    return [
+        convolution(inputs, outputs, kernel, stride),
+        norm_layer(norm, outputs),
+        nn.ReLU(inplace=True),
+    ]
+
+
+def activated(norm: str, inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> Layers:
+    """A normalisation, a ReLU and a convolution: the order of pre-activation."""
+    return [
+        norm_layer(norm, inputs),
+        nn.ReLU(inplace=True),
+        convolution(inputs, outputs, kernel, stride),
+    ]

@@ -1,0 +1,29 @@
+"""Examples that seem mislabelled: ``siftback suspects``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from siftback.cli.app import app
+from siftback.lab import suspects
+
+
+@app.command("suspects")
+def suspects_command(
+    run: Annotated[Path, typer.Option(help="Folder of a comparison with a guarded strategy.")],
+    name: Annotated[
+        str | None,
+        typer.Option(help="Which of its guarded runs; by default all, the first listed."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A Parquet file, to list all suspects of that run in.")
+    ] = None,
+    most: Annotated[int, typer.Option(help="How many to print.")] = 20,
+) -> None:
+    """List the training examples that seem mislabelled, beside what cleanlab says of them."""
+    found = suspects.read_all(run, name)
+    if out is not None:
+        found[0].write(out)
+    Console().print(suspects.report(found, most))

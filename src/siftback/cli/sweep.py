@@ -1,0 +1,91 @@
+"""Grids of settings: ``siftback sweep``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from siftback import SiftbackError
+from siftback.cli.app import app
+from siftback.cli.options import (
+    CheckpointEvery,
+    Checkpoints,
+    Overwrite,
+    Resume,
+    Threads,
+    existing,
+    often,
+    seeds,
+    settings_of,
+    use_threads,
+    with_settings,
+)
+from siftback.lab.compare import Plan
+from siftback.lab.parsing import numbers
+from siftback.lab.progress import Terminal
+from siftback.lab.sweep import KEEP, Cell, cells, read_grid, sweep, sweep_table
+
+
+@app.command("sweep")
+@with_settings()
+def sweep_command(
+    chosen: dict[str, Any],
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(help="A setting's values: lr=0.05,0.1. Once for each setting; keep is one."),
+    ] = None,
+    strategies: Annotated[str, typer.Option(help="Names, separated by commas.")] = (
+        "traditional,sb"
+    ),
+    keep: Annotated[
+        str, typer.Option(help="Shares of the examples to keep, where the grid has none.")
+    ] = "0.33",
+    seed: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
+    out: Annotated[Path, typer.Option(help="Gets a comparison's folder for each cell.")] = Path(
+        "runs/sweep"
+    ),
+    matched: Annotated[
+        bool, typer.Option("--matched", help="Add Traditional of each selective run's budget.")
+    ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Train nothing; print what is done and missing.")
+    ] = False,
+    threads: Threads = None,
+    checkpoint_every: CheckpointEvery = "10m",
+    checkpoints: Checkpoints = 2,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+) -> None:
+    """Compare in every cell of a grid of settings; print one table of all."""
+
+    def plan_of(cell: dict[str, Any]) -> Plan:
+        keeps = [cell.pop(KEEP)] if KEEP in cell else numbers("--keep", keep)
+        names = [name.strip() for name in strategies.split(",")]
+        return Plan(settings_of(chosen | cell), names, keeps, seeds(seed), matched)
+
+    found = cells(read_grid(grid or []), plan_of, out)
+    failed: list[Cell] = []
+
+    def tell(cell: Cell, error: SiftbackError) -> None:
+        failed.append(cell)
+        Console(stderr=True, soft_wrap=True).print(
+            f"{cell.folder.name}: {error}", markup=False, highlight=False, style="red"
+        )
+
+    stopped = False
+    if not status:
+        use_threads(threads)
+        saving = often(checkpoint_every, checkpoints)
+        try:
+            with Terminal(Console(stderr=True)) as reporter:
+                sweep(found, reporter, existing(overwrite, resume), saving, tell)
+        except KeyboardInterrupt:
+            stopped = True
+    Console().print(sweep_table(found))
+    if stopped:
+        typer.echo(f"stopped; go on with --out {out} --resume", err=True)
+        sys.exit(130)
+    if failed:
+        sys.exit(1)

@@ -1,0 +1,21 @@
+"""What a model is asked to be."""
+
+from typing import NamedTuple
+
+
+class Form(NamedTuple):
+    """The sizes of a model and of what it takes and gives.
+
+    Attributes:
+        width: Its own measure of width, which its class says.
+        classes: Number of logits.
+        channels: Channels of the images.
+        norm: ``"batch"`` or ``"group"``, where the model has such a normalisation.
+        size: Height and width of the images; only `Mlp` depends on them.
+    """
+
+    width: int
+    classes: int
+    channels: int
+    norm: str = "batch"
+    size: tuple[int, int] = (32, 32)

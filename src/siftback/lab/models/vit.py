@@ -1,0 +1,86 @@
+"""A small vision transformer (Dosovitskiy et al. 2021)."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from siftback.lab.models.form import Form
+
+PATCH, DEPTH, HEAD = 4, 6, 64
+
+
+class Vit(nn.Module):
+    """Patches of 4x4 pixels, six blocks of attention, and the mean over the patches.
+
+    The simplified form of Beyer et al. 2022: fixed sines and cosines tell the patches' places,
+    so that images may have any size, and the mean stands for a token of its own.
+
+    Args:
+        form: Its width is that of a patch's features; heads have 64 of them where that divides.
+
+    Shape:
+        float [B, channels, H, W] to float [B, classes]. Rows and columns that fill no patch are
+        not seen.
+    """
+
+    def __init__(self, form: Form) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(form.channels, form.width, PATCH, PATCH)
+        self.blocks = nn.Sequential(*(_Block(form.width) for _ in range(DEPTH)))
+        self.norm = nn.LayerNorm(form.width)
+        self.head = nn.Linear(form.width, form.classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The logits."""
+        patches: Tensor = self.patches(images)
+        height, width = patches.shape[2:]
+        tokens = patches.flatten(2).transpose(1, 2)
+        tokens = tokens + places(height, width, tokens.shape[2], tokens.device)
+        logits: Tensor = self.head(self.norm(self.blocks(tokens)).mean(1))
+        return logits
+
+
+def places(height: int, width: int, features: int, device: torch.device | str = "cpu") -> Tensor:
+    """Where each patch of a grid is, as sines and cosines of its row and its column.
+
+    A quarter of the features each are ``sin(y w_i)``, ``cos(y w_i)``, ``sin(x w_i)`` and
+    ``cos(x w_i)``, with ``w_i = 10000^(-i / n)`` for i from 0 to n - 1 (Vaswani et al. 2017,
+    section 3.5, in two dimensions).
+
+    Returns:
+        float32 [height * width, features].
+
+    >>> places(1, 2, 4)
+    tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+            [0.0000, 1.0000, 0.8415, 0.5403]])
+    """
+    quarter = -(-features // 4)
+    frequencies = 10_000 ** (-torch.arange(quarter, device=device) / quarter)
+    rows = torch.arange(height, device=device)[:, None, None] * frequencies
+    columns = torch.arange(width, device=device)[:, None] * frequencies
+    waves = [rows.sin(), rows.cos(), columns.sin(), columns.cos()]
+    grid = torch.cat([wave.expand(height, width, quarter) for wave in waves], 2)
+    return grid[..., :features].flatten(0, 1)
+
+
+class _Block(nn.Module):
+    """Attention among the patches, then two layers for each, both after a LayerNorm."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        most = max(1, width // HEAD)
+        self.heads = next(heads for heads in range(most, 0, -1) if width % heads == 0)
+        self.before = nn.LayerNorm(width)
+        self.projections, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The tokens [B, T, width]."""
+        parts = self.projections(self.before(tokens)).unflatten(2, (3, self.heads, -1))
+        queries, keys, values = parts.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(queries, keys, values)
+        tokens = tokens + self.out(mixed.transpose(1, 2).flatten(2))
+        changed: Tensor = tokens + self.mlp(tokens)
+        return changed

@@ -1,0 +1,42 @@
+"""Files that are there whole or not at all, whenever a process or a machine stops."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Gives a temporary path; what is written there takes the place of ``path`` at the end.
+
+    It is on the disk by then (``fsync`` of the file, a rename, ``fsync`` of the folder), so that
+    a reader finds what was there before or what is new, and never a part. Where writing fails,
+    what was there before stays.
+
+    Args:
+        path: Where the file is to be; missing folders are made.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     with written_whole(Path(folder) / "a" / "b.txt") as temporary:
+    ...         _ = temporary.write_text("all of it")
+    ...     (Path(folder) / "a" / "b.txt").read_text()
+    'all of it'
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    yield temporary
+    sync(temporary)
+    temporary.replace(path)
+    if os.name != "nt":  # where folders cannot be opened
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -28,7 +28,16 @@ def report(browser, tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("runs")
     asked = "--data digits --width 4 --epochs 2 --seed 0,1 --strategies traditional,sb --device cpu"
-    siftback("compare", *asked.split(), "--keep", "1/2", "--out", folder / "digits")
+    siftback(
+        "compare",
+        *asked.split(),
+        "--keep",
+        "1/2",
+        "--observe",
+        "losses",
+        "--out",
+        folder / "digits",
+    )
     (folder / "digits" / "records" / "torn.jsonl").write_text('{"kind": "run"')
     told = siftback("report", folder / "digits", "--out", folder / "report")
     assert "torn.jsonl was broken off" in told.stderr
@@ -84,6 +93,9 @@ def test_it_reads_from_top_to_end_without_a_complaint(opened):
     assert "at the same budget" in opened.locator(".headline").inner_text()
     assert "torn.jsonl was broken off" in opened.locator("#damaged").inner_text()
     assert opened.locator("#table1 tbody tr").count() >= 1
+    pictures = opened.locator("#choices img")
+    assert pictures.count() == 36  # kept most, dropped most, suspect
+    assert all(each.evaluate("image => image.naturalWidth") == 8 for each in pictures.all()[:3])
 
 
 def test_the_x_axis_is_switched(opened):

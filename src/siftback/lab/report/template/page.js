@@ -232,15 +232,16 @@
       const names = [...new Set(shown.flatMap((series) => series.x))];
       const rows = Math.max(...names.map((name) => wrapped(name).split("<br>").length));
       const bars = panel.kind === "bars" ? shown.length : 1;
-      chart.style.height = `${80 + names.length * Math.max(30, 16 * rows + 6, 18 * bars)}px`;
+      chart.style.height = `${90 + names.length * Math.max(30, 16 * rows + 6, 18 * bars)}px`;
     }
+    const below = lying ? y : x;
     return {
       barmode: panel.kind === "stacked" ? "stack" : "group",
       bargap: 0.25,
       width: onPaper ? 640 : undefined,
       height: onPaper && !lying ? 300 : chart.clientHeight,
       autosize: !onPaper,
-      margin: { l: 44, r: 8, t: 8, b: 40 },
+      margin: { l: 44, r: 8, t: 8, b: 26 + 16 * below.title.text.split("<br>").length },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: palette.ink },
@@ -248,7 +249,7 @@
       hovermode: "closest",
       dragmode: touch ? false : "zoom",
       showlegend: false,
-      xaxis: lying ? y : x,
+      xaxis: below,
       yaxis: lying ? { ...x, title: undefined, autorange: "reversed" } : y,
     };
   }

@@ -149,7 +149,7 @@ def test_bf16_group_norm_and_cutout_train_too(tmp_path: Path) -> None:
         ({"epochs": 0.0}, "a training of 0.0 epochs"),
         ({"rate": "linear"}, "no schedule 'linear': give one of step, cosine"),
         ({"model": "vgg"}, "no model 'vgg': give one of cnn"),
-        ({"precision": "fp8"}, "give fp32 or bf16"),
+        ({"precision": "fp8"}, "give one of fp32, bf16, fp16"),
         ({"batch_size": 0}, "batch_size=0: give at least 1"),
         ({"lr": 0.0}, "lr=0.0"),
     ],

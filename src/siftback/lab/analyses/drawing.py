@@ -148,6 +148,7 @@ def _draw(axes: Axes, panel: Panel, looks: dict[str, dict[str, Any]]) -> None:
         axes.set_yticks(range(len(names)), names, fontsize="small")
         axes.invert_yaxis()
         axes.set_xlabel(panel.y_label)
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         axes.grid(axis="x", color="0.9", linewidth=0.8)
         if panel.kind == "points":
             axes.axvline(0, color="0.4", linewidth=0.8)

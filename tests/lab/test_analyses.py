@@ -521,7 +521,7 @@ def test_damaged_records_are_told_and_the_rest_is_read(made):
     told = "\n".join(problems)
     for part in (
         "sb-None-0.50-1.jsonl is missing, and left out",
-        "sb-None-0.50-2.jsonl holds no evaluation, and left out",
+        "sb-None-0.50-2.jsonl is damaged in line 1, and left out",
         "sb-None-0.50-3.jsonl is damaged (TypeError",
         "abacus/records/random-seed0.jsonl was broken off, and left out",
         "losses-000000100.parquet is damaged",

@@ -76,12 +76,12 @@ class Plan:
                     "of training itself: they would be those of mixed images; leave one of them "
                     "out, or take a strategy with a selection pass"
                 )
-        if self.settings.noise_guard:
-            if unfit := [s.name for s in found if s.selects and not s.guardable]:
-                raise ConfigError(
-                    f"{', '.join(unfit)} cannot have a noise guard, which judges by the losses "
-                    "that a selector sees: leave --noise-guard or the strategy out"
-                )
+        unfit = [strategy.name for strategy in found if strategy.selects and not strategy.guardable]
+        if self.settings.noise_guard and unfit:
+            raise ConfigError(
+                f"{', '.join(unfit)} cannot have a noise guard, which judges by the losses that a "
+                "selector sees: leave --noise-guard or the strategy out"
+            )
 
     def runs(self) -> list[Run]:
         """Every run, in order; a matched one after the run it is matched to, its budget open."""

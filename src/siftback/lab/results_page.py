@@ -25,6 +25,7 @@ from siftback.lab.measures import (
 from siftback.lab.plots import PLOT
 from siftback.lab.records import RECORDS, SUMMARY, Comparison
 from siftback.lab.table import (
+    fact,
     listed,
     markdown,
     markdown_table,
@@ -282,19 +283,11 @@ def _what_was_run(comparison: Comparison) -> str:
 def _said(values: dict[str, Any]) -> str:
     # An environment's arguments have a line of their own.
     told = {name: value for name, value in values.items() if name != "arguments"}
-    facts = {name: _plain(value) for name, value in told.items() if value not in (None, [])}
-    return "; ".join(f"{name.replace('_', ' ')} {fact}" for name, fact in facts.items())
+    facts = {name: fact(value) for name, value in told.items() if value not in (None, [])}
+    return "; ".join(f"{name.replace('_', ' ')} {said}" for name, said in facts.items())
 
 
 def _benchmark(path: Path) -> str:
     benchmark = json.loads(path.read_text(encoding="utf-8"))
     environment = f"Measured on: {_said(benchmark.get('environment') or {})}"
     return f"## {benchmark['title']}\n\n{environment}\n\n{markdown(measured(benchmark['rows']))}\n"
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)

@@ -201,6 +201,19 @@ def listed(values: Iterable[object]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values))
 
 
+def fact(value: object) -> str:
+    """Writes a setting or a measured value in plain words.
+
+    >>> fact(True), fact(0.123456), fact([1, 2]), fact("onecycle")
+    ('yes', '0.1235', '1, 2', 'onecycle')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return ", ".join(map(fact, value)) if isinstance(value, list) else str(value)
+
+
 def _numbers(runs: list[RunSummary]) -> dict[str, str]:
     def mean(name: str) -> float:
         return mean_and_spread(getattr(run, name) for run in runs).mean

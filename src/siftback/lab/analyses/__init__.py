@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from siftback import ConfigError
 from siftback.lab.analyses import (
     budget,
+    choices,
     confidence,
     curves,
     diet,
@@ -62,6 +63,7 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "budget": budget.difference,
     "fig1": phases.until_near,
     "fig2": losses.extremes,
+    "choices": choices.chosen,
     "fig3": losses.distribution,
     "fig4": losses.chance_by_loss,
     "fig5": gradients.gradient_similarity,

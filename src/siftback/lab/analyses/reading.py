@@ -1,12 +1,22 @@
 """Recorded comparisons as they are found, damaged ones among them."""
 
+import json
+import types
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, get_args
 
 from siftback import ConfigError
 from siftback.lab.observe import damage, files
-from siftback.lab.records import RECORDS, SUMMARY, Comparison, RunSummary
+from siftback.lab.records import (
+    RECORDS,
+    SUMMARY,
+    Comparison,
+    Evaluation,
+    RunSummary,
+    read_evaluations,
+)
 from siftback.lab.scores import SCORES
 
 # A damaged file can fail in as many ways as there are steps in reading it.
@@ -16,43 +26,54 @@ UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticErro
 def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
     """Reads comparisons, or folders that hold some at any depth.
 
+    A run is taken where its entry in ``summary.json`` and its file under ``records/`` are whole.
+
     Args:
-        folders: Folders.
+        folders: Folders. A file among them, as ``runs/*`` may give, is told of and left out.
 
     Returns:
-        The comparisons, without the runs whose records are damaged; and what is damaged or was
-        broken off, a line each.
+        The comparisons, each once, without the runs whose records are damaged; and what is
+        damaged, was broken off or is no comparison, a line each.
 
     Raises:
-        ConfigError: Where one is no folder, or holds no comparison.
+        ConfigError: Where one does not exist, or none holds a comparison.
     """
-    comparisons: list[Comparison] = []
+    comparisons: dict[Path, Comparison | None] = {}
     problems: list[str] = []
-    for folder in folders:
-        if not folder.is_dir():
-            raise ConfigError(f"{folder} is no folder: give one that siftback compare wrote")
-        found = sorted(summary.parent for summary in folder.rglob(SUMMARY))
+    for given in (folders := list(folders)):
+        if not given.exists():
+            raise ConfigError(f"{given} is no folder: give one that siftback compare wrote")
+        found = sorted(summary.parent for summary in given.rglob(SUMMARY))
         if not found:
-            raise ConfigError(f"{folder} holds no {SUMMARY}: give one that siftback compare wrote")
-        for each in found:
-            comparison, told = _whole(each)
-            problems += told
-            if comparison is not None:
-                comparisons.append(comparison)
-    return comparisons, problems
+            problems.append(f"{given.resolve().name} holds no {SUMMARY}, and is left out")
+        for folder in map(Path.resolve, found):
+            if folder not in comparisons:
+                comparisons[folder], told = _whole(folder)
+                problems += told
+    if not comparisons:
+        names = ", ".join(map(str, folders)) or "nothing"
+        raise ConfigError(f"{names} holds no {SUMMARY}: give folders that siftback compare wrote")
+    return [one for one in comparisons.values() if one is not None], problems
 
 
 def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
     """A comparison's runs that can be read, and what is told of the others."""
     try:
-        comparison = Comparison.read(folder)
-        comparison.environment.get("arguments")
-        comparison.by_label()
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        environment, entries = summary["environment"], list(summary["runs"])
+        dict(environment.get("arguments") or {})
     except UNREADABLE as error:
         return None, [f"{folder.name}/{SUMMARY} is damaged, and left out ({_said(error)})"]
     kept, problems = [], []
-    for run in comparison.runs:
-        if told := _damage(comparison, run):
+    for place, entry in enumerate(entries, start=1):
+        try:
+            run = RunSummary.from_json(entry)
+            _check_types(run)
+        except UNREADABLE as error:
+            what = f"{folder.name}/{SUMMARY}: run {place} of {len(entries)}"
+            problems.append(f"{what} is damaged, and left out ({_said(error)})")
+            continue
+        if told := _damage(folder / run.record, run):
             problems.append(f"{folder.name}/{run.record} {told}, and left out")
         else:
             kept.append(run)
@@ -61,24 +82,37 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
                 for path in files(folder, run.record)
                 if (why := damage(path))
             ]
-    ended = {run.record for run in comparison.runs}
+    listed = {entry.get("record") for entry in entries if isinstance(entry, dict)}
     problems += [
-        f"{folder.name}/{RECORDS}/{record.name} was broken off, and left out"
+        f"{folder.name}/{RECORDS}/{record.name} {_why_unlisted(record)}, and left out"
         for record in sorted((folder / RECORDS).glob("*.jsonl"))
-        if f"{RECORDS}/{record.name}" not in ended
+        if f"{RECORDS}/{record.name}" not in listed
     ]
     problems += [
         f"{folder.name}/{SCORES}/{table.name} is damaged, and left out ({why})"
         for table in sorted((folder / SCORES).glob("*.parquet"))
         if (why := damage(table))
     ]
-    return replace(comparison, runs=kept), problems
+    return Comparison(folder, environment, kept), problems
 
 
-def _damage(comparison: Comparison, run: RunSummary) -> str | None:
+def _why_unlisted(record: Path) -> str:
+    lines = record.read_bytes().splitlines()
+    ended = bool(lines) and b'"kind": "end"' in lines[-1]
+    return f"is not in {SUMMARY}" if ended else "was broken off"
+
+
+def _damage(path: Path, run: RunSummary) -> str | None:
     """What is wrong with a run's record, if anything is."""
     try:
-        evaluations = comparison.evaluations(run)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            try:
+                json.loads(line)["kind"]
+            except UNREADABLE:
+                return f"is damaged in line {number}"
+        evaluations = list(read_evaluations(path))
+        for evaluation in evaluations:
+            _check_types(evaluation)
     except FileNotFoundError:
         return "is missing"
     except UNREADABLE as error:
@@ -88,6 +122,19 @@ def _damage(comparison: Comparison, run: RunSummary) -> str | None:
     if evaluations[-1].steps != run.steps:
         return f"ends at step {evaluations[-1].steps} of {run.steps}"
     return None
+
+
+def _check_types(record: Evaluation | RunSummary) -> None:
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if not isinstance(value, _accepted(field.type)):
+            raise TypeError(f"{field.name} is {value!r}")
+
+
+def _accepted(kind: Any) -> Any:
+    if isinstance(kind, types.GenericAlias):  # dict[str, float]
+        return kind.__origin__
+    return kind | int if float in (kind, *get_args(kind)) else kind
 
 
 def _said(error: BaseException) -> str:

@@ -1,0 +1,21 @@
+"""One page of recorded comparisons: ``siftback report``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from siftback.cli.app import app
+from siftback.lab.report.page import write_report
+
+
+@app.command("report")
+def report_command(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of recorded comparisons.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("report"),
+) -> None:
+    """Make one page for a reader, index.html, of recorded comparisons; each figure beside it."""
+    page, problems = write_report(runs, out)
+    for problem in problems:
+        typer.echo(problem, err=True)
+    typer.echo(page)

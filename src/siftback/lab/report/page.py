@@ -1,0 +1,301 @@
+"""The report: an HTML page that needs no other file, and each figure beside it."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from siftback import __version__
+from siftback.lab.analyses import analyse, as_csv, read, write
+from siftback.lab.analyses.configurations import AXES, configurations, titled
+from siftback.lab.analyses.figure import Analysis, Figure, Gallery, Grid, Missing, shown
+from siftback.lab.measures import MeanAndSpread, ordered_labels
+from siftback.lab.records import SUMMARY, Comparison
+from siftback.lab.report.charts import chart_data, looks, pairs_of
+from siftback.lab.report.embedding import (
+    CARRIED_MOST,
+    data_link,
+    evaluations_csv,
+    picture_link,
+    script,
+    template,
+)
+from siftback.lab.report.verdict import Outcome, counted, headline, named, setup, verdicts
+from siftback.lab.table import NOT_REACHED, fact, listed, phase_rows, rows, with_spread
+
+PAGE = "index.html"
+FIGURES = "figures"
+DATA = "data"
+
+_OUTCOMES: dict[Outcome, str] = {
+    "paid": "paid",
+    "level": "within the spread",
+    "lost": "did worse",
+    "undecided": "undecided",
+}
+
+
+def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
+    """Makes the report of recorded comparisons.
+
+    Args:
+        folders: Comparisons, or folders that hold some at any depth.
+        out: The folder to write: ``index.html``, which may be moved alone; ``figures/`` with each
+            figure as SVG, PNG and CSV; and ``data/`` with the raw numbers.
+
+    Returns:
+        The page's path, and what it goes without: a line for each record that is damaged or was
+        broken off.
+
+    Raises:
+        ConfigError: Where a folder does not exist, or none holds a comparison.
+    """
+    comparisons, problems = read(folders)
+    analyses = list(analyse(comparisons).values())
+    files = {
+        analysis.name: [f"{FIGURES}/{path.name}" for path in write(analysis, out / FIGURES)]
+        for analysis in analyses
+    }
+    (out / DATA).mkdir(parents=True, exist_ok=True)
+    for name, comparison in named(comparisons):
+        for file, content in _raw(name, comparison).items():
+            (out / file).write_bytes(content)
+    page = out / PAGE
+    page.write_text(rendered(comparisons, problems, analyses, files), encoding="utf-8")
+    return page, problems
+
+
+def rendered(
+    comparisons: Sequence[Comparison],
+    problems: Sequence[str],
+    analyses: Sequence[Analysis],
+    files: Mapping[str, Sequence[str]],
+) -> str:
+    """The page.
+
+    Args:
+        comparisons: What it tells of.
+        problems: What it goes without, a line each.
+        analyses: What it shows.
+        files: By an analysis' name, the files beside the page that show it too.
+    """
+    environment = template()
+    environment.filters |= {"points": _points, "interval": _interval, "ratio": _ratio}
+    told = _told(comparisons) | _analysed(analyses, comparisons, files)
+    page = environment.get_template("page.html.j2")
+    return page.render(told | {"damaged": problems})
+
+
+def _told(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """What the page says of the comparisons themselves."""
+    judged = verdicts(comparisons)
+    each = [_comparison(name, comparison) for name, comparison in named(comparisons)]
+    return {
+        "version": __version__,
+        "title": _title(comparisons),
+        "subtitle": _subtitle(comparisons),
+        "style": script(__package__, "template", "style.css"),
+        "theme": script(__package__, "template", "theme.js"),
+        "script": script(__package__, "template", "page.js"),
+        "plotly": script("plotly", "package_data", "plotly.min.js"),
+        "headline": headline(judged),
+        "verdicts": judged,
+        "outcomes": _OUTCOMES,
+        "comparisons": each,
+        "configured": [one for one in each if one["table"]["rows"]],
+        "phases": [one for one in each if one["phases"]["rows"]],
+    }
+
+
+def _analysed(
+    analyses: Sequence[Analysis],
+    comparisons: Sequence[Comparison],
+    files: Mapping[str, Sequence[str]],
+) -> dict[str, Any]:
+    """What the page shows of the analyses."""
+    figures = [one for one in analyses if isinstance(one, Figure)]
+    titles = [title for title, _ in titled(comparisons)]
+    strategy_of = _strategies(comparisons)
+    pairs = [pair for figure in figures for pair in pairs_of(figure)]
+    shared = looks(pair for pair in pairs if pair[0] in strategy_of)
+    return {
+        "grids": [_grid(one, files, titles) for one in analyses if isinstance(one, Grid)],
+        "figures": [
+            _head(one, files, titles)
+            | {
+                "views": list(one.views),
+                "choice": "x axis" if set(one.views) <= set(AXES) else "View",
+                "data": Markup(chart_data(one, shared, strategy_of)),
+            }
+            for one in figures
+        ],
+        "galleries": [_gallery(one, files, titles) for one in analyses if isinstance(one, Gallery)],
+        "missing": [one for one in analyses if isinstance(one, Missing)],
+        "strategies": list(dict.fromkeys(strategy_of.values())),
+    }
+
+
+def _strategies(comparisons: Sequence[Comparison]) -> dict[str, str]:
+    """The strategy, whatever its interval, of each strategy's name and each configuration's."""
+    found = [one for comparison in comparisons for one in configurations(comparison)]
+    return {one.family: one.family for one in found} | {one.label: one.family for one in found}
+
+
+def _head(
+    analysis: Figure | Grid | Gallery, files: Mapping[str, Sequence[str]], titles: Sequence[str]
+) -> dict[str, Any]:
+    """What is said of every analysis."""
+    views = analysis.views.values() if isinstance(analysis, Figure) else []
+    titles = [*titles, *(panel.title for panels in views for panel in panels)]
+    return {
+        "name": analysis.name,
+        "title": analysis.title,
+        "sentence": analysis.sentence,
+        "sentences": _sentences(analysis.sentence, titles),
+        "source": analysis.source,
+        "alt": analysis.alt,
+        "csv": _carried(as_csv(analysis).encode(), f"{FIGURES}/{analysis.name}.csv"),
+        "files": [file for file in files.get(analysis.name, []) if not file.endswith(".csv")],
+    }
+
+
+def _sentences(text: str, titles: Sequence[str]) -> list[str]:
+    """What is told of several comparisons, one by one: each begins with its title.
+
+    >>> _sentences("cnn on a: lost. cnn on b, sb: won. Both end.", ["cnn on a", "cnn on b"])
+    ['cnn on a: lost.', 'cnn on b, sb: won. Both end.']
+    """
+    beginnings = "|".join(re.escape(title) for title in sorted(titles, key=len, reverse=True))
+    if not beginnings:
+        return [text]
+    return [part for part in re.split(rf" (?=(?:{beginnings})[:,])", text) if part]
+
+
+def _grid(grid: Grid, files: Mapping[str, Sequence[str]], titles: Sequence[str]) -> dict[str, Any]:
+    cells = [[shown(cell) for cell in row] for row in grid.rows]
+    return _head(grid, files, titles) | {
+        "columns": grid.columns,
+        "rows": cells,
+        "worded": _worded(cells),
+    }
+
+
+def _gallery(
+    gallery: Gallery, files: Mapping[str, Sequence[str]], titles: Sequence[str]
+) -> dict[str, Any]:
+    return _head(gallery, files, titles) | {
+        "rows": [
+            {
+                "title": row,
+                "pictures": [
+                    {
+                        "source": picture_link(picture.image),
+                        "alt": f"Image of class {picture.label}, {picture.caption}",
+                        "label": picture.label,
+                        "caption": picture.caption,
+                    }
+                    for picture in pictures
+                ],
+            }
+            for row, pictures in groupby(gallery.pictures, lambda picture: picture.row)
+        ]
+    }
+
+
+def _comparison(name: str, comparison: Comparison) -> dict[str, Any]:
+    seeds = sorted({run.seed for run in comparison.runs})
+    return {
+        "name": name,
+        "setup": setup(comparison) if comparison.runs else "no finished run",
+        "extent": f"{counted(len(comparison.runs), 'run')}, seeds {listed(seeds)}",
+        "facts": list(_facts(comparison)),
+        "raw": [
+            {"name": Path(file).name, "href": _carried(content, file)}
+            for file, content in _raw(name, comparison).items()
+        ],
+        # Speed-ups have a table of their own, which finds the moments of crossing between tests.
+        "table": _filled(
+            f"{name}: every configuration",
+            [
+                {column: cell for column, cell in row.items() if not column.startswith("speed-up")}
+                for row in rows(comparison)
+            ],
+        ),
+        "phases": _filled(f"{name}: seconds by phase", phase_rows(comparison)),
+    }
+
+
+def _filled(title: str, table: Sequence[dict[str, str]]) -> dict[str, Any]:
+    """A table of rows by column name, of which not every row has every column."""
+    columns = list(dict.fromkeys(column for row in table for column in row))
+    cells = [[row.get(column, "") for column in columns] for row in table]
+    return {"title": title, "columns": columns, "rows": cells, "worded": _worded(cells)}
+
+
+def _worded(cells: Sequence[Sequence[str]]) -> list[bool]:
+    """Whether each column is of words, which stand at the left, and numbers at the right."""
+    return [any(cell[:1].isalpha() for cell in column) for column in zip(*cells, strict=True)]
+
+
+def _facts(comparison: Comparison) -> Iterable[tuple[str, str]]:
+    """What was asked for, then where it ran and with which versions."""
+    environment = dict(comparison.environment)
+    asked = environment.pop("arguments", None) or {}
+    for name, value in (asked | environment).items():
+        if value not in (None, []):
+            yield name.replace("_", " "), fact(value)
+    machines: dict[str, list[str]] = {}
+    for label in ordered_labels(comparison):
+        machines.setdefault(comparison.machine(label), []).append(label)
+    if len(machines) > 1:
+        where = "; ".join(f"{', '.join(labels)} on {name}" for name, labels in machines.items())
+        yield "several machines, whose seconds do not compare", where
+
+
+def _raw(name: str, comparison: Comparison) -> dict[str, bytes]:
+    """The raw numbers of a comparison, by their place beside the page."""
+    stem = f"{DATA}/{name.replace('/', '-')}"
+    return {
+        f"{stem}-{SUMMARY}": (comparison.folder / SUMMARY).read_bytes(),
+        f"{stem}-evaluations.csv": evaluations_csv(comparison).encode(),
+    }
+
+
+def _carried(content: bytes, path: str) -> str:
+    """The address of a file's content: the page carries it, where it is not too large."""
+    kinds = {".csv": "text/csv", ".json": "application/json"}
+    return data_link(content, kinds[Path(path).suffix]) if len(content) <= CARRIED_MOST else path
+
+
+def _title(comparisons: Sequence[Comparison]) -> str:
+    data = listed(run.data for comparison in comparisons for run in comparison.runs)
+    return f"Selective training on {data}" if data else "Selective training"
+
+
+def _subtitle(comparisons: Sequence[Comparison]) -> str:
+    runs = sum(len(comparison.runs) for comparison in comparisons)
+    what = listed(setup(comparison) for comparison in comparisons if comparison.runs)
+    dates = sorted(str(one.environment.get("date", ""))[:10] for one in comparisons)
+    dates = list(dict.fromkeys(date for date in dates if date))
+    machines = listed(
+        comparison.machine(label) for comparison in comparisons for label in comparison.by_label()
+    )
+    text = f"{counted(len(comparisons), 'comparison')} of {counted(runs, 'run')}: {what}."
+    if dates:
+        text += f" Recorded {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on {machines}."
+    return text
+
+
+def _points(difference: MeanAndSpread | None) -> str:
+    return with_spread(difference, sign=True) if difference else NOT_REACHED
+
+
+def _interval(ends: tuple[float, float] | None) -> str:
+    return f"{ends[0]:+.2f} to {ends[1]:+.2f}" if ends else NOT_REACHED
+
+
+def _ratio(value: float | None) -> str:
+    return f"{value:.2f}" if value else NOT_REACHED

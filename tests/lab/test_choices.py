@@ -40,7 +40,7 @@ def rows_of(gallery):
 def test_what_was_used_most_least_and_never_learnt(comparison, observed):
     data = load("digits", flipped=0.1)
     wrong = (data.true_labels != data.train_labels).numpy()
-    uses = np.ones(EXAMPLES, np.int64)  # of each look
+    uses = np.ones(EXAMPLES, np.int64)  # so far, at each look
     uses[0], uses[-1] = 0, 20
     learnt = np.where(wrong, 5.0, 0.1)
     observed("traditional", 0, [(np.ones(EXAMPLES), learnt)])
@@ -59,7 +59,7 @@ def test_what_was_used_most_least_and_never_learnt(comparison, observed):
     first = rows["kept most"][0]
     assert np.array_equal(first.image[..., 0], data.train_images[-1, 0].numpy())
     assert first.label == str(int(data.train_labels[-1]))
-    assert ", used 60x" in first.caption
+    assert ", used 20x" in first.caption
     assert np.array_equal(rows["dropped most"][0].image[..., 0], data.train_images[0, 0].numpy())
     assert ", used 0x" in rows["dropped most"][0].caption
     assert all(picture.caption.startswith("loss 5") for picture in rows["suspect"])

@@ -27,14 +27,15 @@
         Plotly.purge(holder.lastChild.querySelector(".chart"));
         holder.lastChild.remove();
       }
+      // All of them first: a box is as wide as its neighbours let it be.
+      while (holder.children.length < panels.length) {
+        const box = document.createElement("div");
+        box.className = "panel";
+        box.append(document.createElement("h4"), document.createElement("div"));
+        box.lastChild.className = "chart";
+        holder.append(box);
+      }
       panels.forEach((panel, place) => {
-        if (!holder.children[place]) {
-          const box = document.createElement("div");
-          box.className = "panel";
-          box.append(document.createElement("h4"), document.createElement("div"));
-          box.lastChild.className = "chart";
-          holder.append(box);
-        }
         const [heading, chart] = holder.children[place].children;
         heading.textContent = panel.title;
         const shown = panel.series.filter((series) => !hidden(series));

@@ -24,7 +24,8 @@ def colours(groups: Iterable[str]) -> dict[str, str]:
     """
     named = list(dict.fromkeys(groups))
     found = {name: (_PLAIN | _KEPT)[name] for name in named if name in _PLAIN | _KEPT}
-    free = [colour for colour in COLOURS if colour not in found.values()] or list(COLOURS)
+    # Those that are free first; beyond them the others are shared evenly.
+    order = sorted(COLOURS, key=lambda colour: colour in found.values())
     others = [name for name in named if name not in found]
-    found |= {name: free[place % len(free)] for place, name in enumerate(others)}
+    found |= {name: order[place % len(order)] for place, name in enumerate(others)}
     return {name: found[name] for name in named}

@@ -165,6 +165,7 @@ def test_what_was_done_is_counted():
         "scored": 2 * 44,
         "released": released,
         "dropped": 44 + stats.kept - released,
+        "capped": 0,
         "nonfinite": 0,
         "seconds_selection": stats.seconds_selection,
     }

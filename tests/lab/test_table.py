@@ -4,7 +4,7 @@
 import pytest
 from rich.console import Console
 
-from siftback.lab.table import comparison_table, markdown_table, readable, rows
+from siftback.lab.table import comparison_table, markdown_table, measured, readable, rows
 
 
 @pytest.fixture
@@ -84,3 +84,17 @@ def test_markdown_has_the_same_rows(filled):
 )
 def test_readable(amount, text):
     assert readable(amount) == text
+
+
+def test_ratios_that_do_not_fit_side_by_side_are_rows():
+    ratio = {"goal": "at most 1", "met": True}
+    many = [
+        ratio | {"setting": setting, "what": f"method {number}", "measured": number / 4}
+        for setting in ("fp32", "bf16")
+        for number in range(20)
+        if (setting, number) != ("bf16", 19)
+    ]
+    table = measured(many)
+    assert len(table) == 20
+    assert table[3] == {"ratio": "method 3 (at most 1)", "fp32": "0.75", "bf16": "0.75"}
+    assert table[19] == {"ratio": "method 19 (at most 1)", "fp32": "4.75", "bf16": ""}

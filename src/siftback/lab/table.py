@@ -19,6 +19,7 @@ from siftback.lab.measures import (
 from siftback.lab.records import Comparison, RunSummary
 
 NOT_REACHED = "–"
+WIDEST = 12  # columns of a benchmark's table
 
 # Terminal headers by column: twelve columns fit 80 characters only under short ones. A column
 # that is not named here goes by its own name.
@@ -154,6 +155,8 @@ def markdown(table: Sequence[dict[str, str]]) -> str:
 def measured(ratios: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
     """Lays out a benchmark's ratios: a row a setting, a column a ratio with its goal.
 
+    Where the ratios are more than fit side by side, `WIDEST`, they are the rows.
+
     Args:
         ratios: Each with ``setting``, ``what``, ``measured``, ``goal`` and ``met``.
 
@@ -166,7 +169,13 @@ def measured(ratios: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
         row = table.setdefault(ratio["setting"], {"setting": ratio["setting"]})
         column = f"{ratio['what']} ({ratio['goal']})" if ratio["goal"] else ratio["what"]
         row[column] = f"{ratio['measured']:.4g}" + (" (missed)" if ratio["met"] is False else "")
-    return list(table.values())
+    columns = dict.fromkeys(name for row in table.values() for name in row if name != "setting")
+    if len(columns) <= WIDEST:
+        return list(table.values())
+    return [
+        {"ratio": name} | {setting: row.get(name, "") for setting, row in table.items()}
+        for name in columns
+    ]
 
 
 def with_spread(value: MeanAndSpread, sign: bool = False) -> str:

@@ -83,10 +83,13 @@ def test_an_evaluation_that_changes_changes_the_speedup(filled, page):
 
 def test_undecided_where_there_is_one_seed_or_no_baseline(comparison, add_run, page):
     add_run("sb", 0, [(12, 2, 100, 12)], keep=0.5)
-    assert "**sb 0.5 is undecided, as there is no run of the same budget.**" in page()
+    text = page()
+    assert "**sb 0.5 is undecided, as there is no run of the same budget.**" in text
+    assert "Where it paid" not in text, "a table of those that have a baseline"
     add_run("traditional", 0, [(12, 2, 100, 13)])
     text = page()
     assert "**sb 0.5 is undecided, as one seed has no spread.** Against traditional" in text
+    assert "Where it paid" in text
     assert "the whole of Traditional" not in text
 
 

@@ -125,7 +125,11 @@ def _section(source: Path, page_path: Path, verdicts: list[dict[str, str]]) -> s
             return "\n".join(_series(source, source.name, "final error, %"))
         comparison = Comparison.read(source)
         text = _comparison(comparison, page_path)
-        verdicts += [_verdict_row(comparison, label) for label in _selective(comparison)]
+        verdicts += [
+            _verdict_row(comparison, label)
+            for label in _selective(comparison)
+            if same_budget(comparison, label)
+        ]
     except OSError as error:
         reason = f"{Path(str(error.filename)).name}: {error.strerror}"
     except _UNREADABLE as error:

@@ -135,6 +135,13 @@ def ordered_labels(comparison: Comparison) -> list[str]:
     return sorted(groups, key=place)
 
 
+def selective_labels(comparison: Comparison) -> list[str]:
+    """Those of them whose strategy selects, in that order."""
+    groups = comparison.by_label()
+    plain = (TRADITIONAL, MATCHED)
+    return [label for label in ordered_labels(comparison) if groups[label][0].strategy not in plain]
+
+
 def partner_label(run: RunSummary) -> str | None:
     """The label of the run that a matched run shares its budget with; None for all others."""
     return run_label(run.matched_to, run.keep_asked, None) if run.matched_to else None

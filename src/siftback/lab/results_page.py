@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 from siftback import ConfigError
 from siftback.lab.measures import (
-    MATCHED,
     TRADITIONAL,
     MeanAndSpread,
     mean_and_spread,
@@ -21,6 +20,7 @@ from siftback.lab.measures import (
     ordered_labels,
     paired_difference,
     same_budget,
+    selective_labels,
 )
 from siftback.lab.plots import PLOT
 from siftback.lab.records import RECORDS, SUMMARY, Comparison
@@ -127,7 +127,7 @@ def _section(source: Path, page_path: Path, verdicts: list[dict[str, str]]) -> s
         text = _comparison(comparison, page_path)
         verdicts += [
             _verdict_row(comparison, label)
-            for label in _selective(comparison)
+            for label in selective_labels(comparison)
             if same_budget(comparison, label)
         ]
     except OSError as error:
@@ -144,7 +144,7 @@ def _comparison(comparison: Comparison, page_path: Path) -> str:
     here = quote(Path(os.path.relpath(folder, page_path.parent)).as_posix())
     parts = [f"## {folder.name}", _what_was_run(comparison)]
     if comparison.runs:
-        sentences = [f"- {_sentence(comparison, label)}" for label in _selective(comparison)]
+        sentences = [f"- {_sentence(comparison, label)}" for label in selective_labels(comparison)]
         parts += ["\n".join(sentences) or "No selective strategy was run."]
         if (folder / NOTES).exists():
             parts += [(folder / NOTES).read_text(encoding="utf-8").strip()]
@@ -211,12 +211,6 @@ def _series(folder: Path, title: str, error: str) -> list[str]:
         f"- Measured on: {measured_on}\n{told}\n{markdown(rows)}\n",
         *damaged,
     ]
-
-
-def _selective(comparison: Comparison) -> list[str]:
-    groups = comparison.by_label()
-    plain = (TRADITIONAL, MATCHED)
-    return [label for label in ordered_labels(comparison) if groups[label][0].strategy not in plain]
 
 
 def _difference(comparison: Comparison, label: str) -> MeanAndSpread | None:

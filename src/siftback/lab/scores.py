@@ -179,7 +179,7 @@ def _column(name: str, settings: Settings, seed: int, data: ImageData, update: U
         batches = _told(
             stage.stream.plain(count), count, lambda done: update(share + (1 - share) * done)
         )
-        with _casting(settings):
+        with settings.casting(device_of(settings)):
             values = of(stage.model, batches)
         looking += time.perf_counter() - started
         looked += count * price
@@ -204,7 +204,7 @@ def _irreducible(
         # As a test set they are normalised as the model's own half was.
         held = replace(half, test_images=others.train_images, test_labels=others.train_labels)
         device = device_of(settings)
-        with _casting(settings):
+        with settings.casting(device_of(settings)):
             batches = test_batches(held, settings.batch_size, device, settings.channels_last)
             values[unseen] = _losses(stage.model, batches)
         cost += stage.cost + len(unseen) * FORWARD
@@ -226,7 +226,7 @@ def _look(
     model.eval()
     first = 0
     for images, labels in batches:
-        with _casting(settings):
+        with settings.casting(device_of(settings)):
             logits = model(images).float()
         indices = torch.arange(first, first + len(labels))
         if isinstance(recorder, AUM):
@@ -254,12 +254,6 @@ def _told(batches: Iterator[Batch], count: int, update: Update) -> Iterator[Batc
         yield batch
         done += len(batch[1])
         update(done / count)
-
-
-def _casting(settings: Settings) -> torch.autocast:
-    dtype = settings.autocast
-    device = device_of(settings)
-    return torch.autocast(device.type, dtype, enabled=dtype is not None)
 
 
 def scored(

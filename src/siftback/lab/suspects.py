@@ -24,7 +24,7 @@ from siftback import ConfigError, NoiseGuard
 from siftback.lab.columns import column_of, read_columns, write_columns
 from siftback.lab.data import ImageData
 from siftback.lab.records import RECORDS
-from siftback.lab.settings import Settings, resolve_device
+from siftback.lab.settings import Settings, device_of
 from siftback.lab.stream import BatchStream
 
 SUFFIX = ".suspects.parquet"
@@ -68,7 +68,7 @@ def write(
 
 @torch.no_grad()
 def _probabilities(model: nn.Module, stream: BatchStream, settings: Settings) -> Tensor:
-    device = resolve_device(settings.device)
+    device = device_of(settings)
     found = []
     model.eval()
     for images, _ in stream.plain(stream.examples):

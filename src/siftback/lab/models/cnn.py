@@ -3,7 +3,7 @@
 from torch import nn
 
 from siftback.lab.models.form import Form
-from siftback.lab.models.norm import convolved
+from siftback.lab.models.norm import classified, convolved
 
 
 class Cnn(nn.Sequential):
@@ -27,9 +27,7 @@ class Cnn(nn.Sequential):
             _stage(width, 2 * width, norm),
             nn.MaxPool2d(2),
             _stage(2 * width, 4 * width, norm),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(4 * width, form.classes),
+            *classified(4 * width, form.classes),
         )
 
 

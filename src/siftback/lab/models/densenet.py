@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from siftback.lab.models.form import Form
-from siftback.lab.models.norm import activated, convolution, norm_layer
+from siftback.lab.models.norm import activated, classified, convolution, norm_layer
 
 
 class DenseNet(nn.Sequential):
@@ -39,9 +39,7 @@ class DenseNet(nn.Sequential):
             *parts,
             norm_layer(norm, inputs),
             nn.ReLU(inplace=True),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(inputs, form.classes),
+            *classified(inputs, form.classes),
         )
 
 

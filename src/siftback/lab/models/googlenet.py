@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from siftback.lab.models.form import Form
-from siftback.lab.models.norm import convolved
+from siftback.lab.models.norm import classified, convolved
 
 # Channels of a block's paths: 1x1; 3x3, reduced and made; 5x5, reduced and made; pooled.
 # Szegedy et al. 2015, table 1; None is a pooling between stages.
@@ -50,9 +50,7 @@ class GoogLeNet(nn.Sequential):
             inputs = paths[0] + paths[2] + paths[4] + paths[5]
         super().__init__(
             *layers,
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(inputs, form.classes),
+            *classified(inputs, form.classes),
         )
 
 

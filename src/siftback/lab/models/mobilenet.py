@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from siftback.lab.models.form import Form
-from siftback.lab.models.norm import convolution, convolved, norm_layer
+from siftback.lab.models.norm import classified, convolution, convolved, norm_layer
 
 # Expansion, channels, blocks and stride of each stage: Sandler et al. 2018, table 2, with a
 # stride of 1 where their images of 224 pixels are halved a second time.
@@ -48,9 +48,7 @@ class MobileNetV2(nn.Sequential):
         super().__init__(
             *layers,
             *convolved(norm, inputs, scaled(LAST), 1),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(scaled(LAST), form.classes),
+            *classified(scaled(LAST), form.classes),
         )
 
 

@@ -1,4 +1,4 @@
-"""The layers that every model here is made of: normalisation and the convolution before it."""
+"""The layers that models here are made of: normalised convolutions, and what tells classes."""
 
 from torch import nn
 
@@ -67,3 +67,8 @@ def activated(norm: str, inputs: int, outputs: int, kernel: int = 3, stride: int
         nn.ReLU(inplace=True),
         convolution(inputs, outputs, kernel, stride),
     ]
+
+
+def classified(inputs: int, classes: int) -> Layers:
+    """The mean over the map, and a linear layer from it to the classes."""
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)]

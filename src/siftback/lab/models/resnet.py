@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback.lab.models.form import Form
-from siftback.lab.models.norm import convolution, convolved, norm_layer
+from siftback.lab.models.norm import classified, convolution, convolved, norm_layer
 
 
 class BasicBlock(nn.Module):
@@ -119,9 +119,7 @@ class ResNet(nn.Sequential):
             inputs = outputs * block.growth
         super().__init__(
             *layers,
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(inputs, form.classes),
+            *classified(inputs, form.classes),
         )
 
 
@@ -151,9 +149,7 @@ class SmallResNet(nn.Sequential):
                 inputs = outputs
         super().__init__(
             *layers,
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(inputs, form.classes),
+            *classified(inputs, form.classes),
         )
 
 

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from siftback.lab.models.form import Form
-from siftback.lab.models.norm import convolution, norm_layer
+from siftback.lab.models.norm import classified, convolution, norm_layer
 
 
 class WideResNet(nn.Sequential):
@@ -36,9 +36,7 @@ class WideResNet(nn.Sequential):
             *layers,
             norm_layer(norm, inputs),
             nn.ReLU(inplace=True),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(inputs, form.classes),
+            *classified(inputs, form.classes),
         )
 
 

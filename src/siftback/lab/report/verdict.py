@@ -10,15 +10,14 @@ from scipy import stats
 
 from siftback.lab.analyses.budget import CONFIDENCE, interval
 from siftback.lab.measures import (
-    MATCHED,
     TRADITIONAL,
     MeanAndSpread,
     mean_and_spread,
     mean_ratio,
-    ordered_labels,
     paired_difference,
     pairs,
     same_budget,
+    selective_labels,
 )
 from siftback.lab.records import Comparison
 from siftback.lab.results_page import judgement
@@ -125,8 +124,7 @@ def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
     found = [
         _verdict(name, comparison, label)
         for name, comparison in named(comparisons)
-        for label in ordered_labels(comparison)
-        if comparison.by_label()[label][0].strategy not in (TRADITIONAL, MATCHED)
+        for label in selective_labels(comparison)
     ]
     order: list[Outcome] = ["paid", "level", "lost", "undecided"]
     return sorted(found, key=lambda one: (order.index(one.outcome), _upper_bound(one)))

@@ -2,9 +2,11 @@
 
 import base64
 import csv
+import gzip
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -19,8 +21,9 @@ import pytest
 from siftback import ConfigError, cli
 from siftback.lab.analyses import Figure, Gallery, Grid, Missing, Panel, Picture, Series, analyse
 from siftback.lab.analyses.reading import read
+from siftback.lab.recipes.running import shown_in
 from siftback.lab.report.charts import looks
-from siftback.lab.report.page import rendered
+from siftback.lab.report.page import rendered, write_report
 
 ROOT = Path(__file__).parents[2]
 VOID = {"meta", "link", "input", "img", "br", "hr"}
@@ -169,26 +172,83 @@ def test_the_page_needs_no_other_file(filled, tmp_path, monkeypatch, capsys):
     names = {each.name for each in (path.parent / "figures").iterdir()}
     carried = {link["download"]: link["href"] for link in made.all("a") if "download" in link}
     for beside in (path.parent / "data").iterdir():
-        assert carried[beside.name].endswith(base64.b64encode(beside.read_bytes()).decode())
+        assert content(carried[f"{beside.name}.gz"]) == beside.read_bytes()
     assert {"fig7.svg", "fig7.png", "fig7.csv", "fig7-cost.svg", "table1.csv"} <= names
+
+
+def content(link):
+    """What an address carries, compressed."""
+    return gzip.decompress(base64.b64decode(link.removeprefix("data:application/gzip;base64,")))
 
 
 def test_raw_numbers_are_carried(filled, page):
     links = {link["download"]: link["href"] for link in page().all("a") if "download" in link}
-    carried = links["abacus-evaluations.csv"].partition("base64,")[2]
-    lines = list(csv.DictReader(io.StringIO(base64.b64decode(carried).decode())))
+    carried = content(links["abacus-evaluations.csv.gz"]).decode()
+    lines = list(csv.DictReader(io.StringIO(carried)))
     assert len(lines) == 12
     sb = [line for line in lines if line["configuration"] == "sb 0.5" and line["seed"] == "1"]
     assert [float(line["test_error"]) for line in sb] == [30, 13]
-    summary = json.loads(base64.b64decode(links["abacus-summary.json"].partition("base64,")[2]))
+    summary = json.loads(content(links["abacus-summary.json.gz"]))
     assert summary == json.loads((filled.folder / "summary.json").read_text())
 
 
-def test_what_is_too_large_to_carry_is_linked(filled, page, monkeypatch):
-    monkeypatch.setattr("siftback.lab.report.page.CARRIED_MOST", 10)
-    links = [link["href"] for link in page().all("a") if "download" in link]
-    assert "data/abacus-evaluations.csv" in links
-    assert "figures/fig7.csv" in links
+def test_what_is_too_large_to_carry_is_linked(filled):
+    comparisons, problems = read([filled.folder])
+    analyses = list(analyse(comparisons, ["fig7"]).values())
+
+    def links(**most):
+        made = Page(rendered(comparisons, problems, analyses, {}, **most))
+        return {link["href"]: link["download"] for link in made.all("a") if "download" in link}
+
+    carried = sorted(links(), key=len)
+    left = links(carried_most=len(carried[-1]) - 1)
+    assert set(carried) - set(left) == {carried[-1]}
+    (beside,) = set(left) - set(carried)
+    assert beside == f"data/{left[beside]}"
+    assert f"{left[beside]}.gz" == links()[carried[-1]]
+
+
+def test_a_page_that_would_be_too_large_carries_no_raw_numbers(filled, tmp_path, monkeypatch):
+    whole, problems = write_report([filled.folder], tmp_path / "whole")
+    assert problems == []
+    size = whole.stat().st_size
+    monkeypatch.setattr("siftback.lab.report.page.PAGE_MOST", size - 1)
+    smaller, problems = write_report([filled.folder], tmp_path / "smaller")
+    assert problems == []
+    assert smaller.stat().st_size < size
+    assert '"data/abacus-summary.json"' in smaller.read_text(encoding="utf-8")
+    monkeypatch.setattr("siftback.lab.report.page.PAGE_MOST", 1000)
+    page, problems = write_report([filled.folder], tmp_path / "larger")
+    assert page.stat().st_size == smaller.stat().st_size
+    (problem,) = problems
+    assert problem.startswith(f"index.html has {page.stat().st_size / 1e6:.1f} MB: ")
+
+
+def test_a_recipe_s_runs_are_in_what_it_draws_alone(filled, tmp_path):
+    runs = tmp_path / "runs"
+    placed = ["fig13-small/digits", "table1-small/digits", "own"]
+    for place in placed:
+        shutil.copytree(filled.folder, runs / place)
+    comparisons, _ = read([runs])
+    drawn = {
+        name: {one.folder.relative_to(runs).as_posix() for one in shown_in(name, comparisons)}
+        for name in ("fig13", "fig7", "fig14", "choices", "fig12")
+    }
+    assert drawn == {
+        "fig13": {"fig13-small/digits", "own"},
+        "fig7": {"table1-small/digits", "own"},  # which recipe fig7 uses
+        "fig14": {"fig13-small/digits", "table1-small/digits", "own"},
+        "choices": set(placed),  # which no recipe draws
+        "fig12": {"own"},
+    }
+    assert shown_in("fig12", comparisons[:1]) == comparisons[:1]
+    page, _ = write_report([runs], tmp_path / "report")
+    made = Page(page.read_text(encoding="utf-8"))
+    panels = {
+        figure["data-figure"]: len(data[next(iter(data))])
+        for figure, data in zip(made.all("figure"), made.data, strict=True)
+    }
+    assert panels["fig7"] == 2
 
 
 def test_it_is_fit_for_a_reader_who_listens(filled, page):

@@ -6,32 +6,31 @@ outputs that lie in the repository, and written again it says what they then say
 
 import json
 import os
-import statistics
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from siftback import ConfigError
 from siftback.lab.measures import (
     TRADITIONAL,
     MeanAndSpread,
-    mean_and_spread,
     mean_ratio,
     ordered_labels,
     paired_difference,
     same_budget,
     selective_labels,
 )
+from siftback.lab.papers import RECIPES
+from siftback.lab.papers.chapter import chapter
 from siftback.lab.plots import PLOT
 from siftback.lab.records import RECORDS, SUMMARY, Comparison
 from siftback.lab.table import (
-    fact,
     listed,
     markdown,
     markdown_table,
     measured,
     phase_rows,
-    suspected,
+    series,
+    told_facts,
     with_spread,
 )
 
@@ -72,8 +71,8 @@ def write_page(results_folder: Path, page_path: Path) -> None:
     Args:
         results_folder: Holds a folder a comparison, which may have ``notes.md`` on what its
             numbers mean, or a folder of several comparisons, whose settings differ, for one
-            table; ``benchmarks/*.json``, and under ``tuning/`` comparisons that settings were
-            chosen by.
+            table; ``benchmarks/*.json``, under ``recipes/`` the runs of the papers' recipes, and
+            under ``tuning/`` comparisons that settings were chosen by.
         page_path: The Markdown file to write; its links are relative to where it lies.
 
     Raises:
@@ -85,7 +84,7 @@ def write_page(results_folder: Path, page_path: Path) -> None:
         entry
         for entry in results_folder.iterdir()
         if entry.is_dir()
-        and entry.name not in (BENCHMARKS, TUNING)
+        and entry.name not in (BENCHMARKS, RECIPES, TUNING)
         and not entry.name.startswith(".")
     )
     sources = [*folders, *sorted((results_folder / BENCHMARKS).glob("*.json"))]
@@ -97,7 +96,9 @@ def write_page(results_folder: Path, page_path: Path) -> None:
     )
     page_path.parent.mkdir(parents=True, exist_ok=True)
     tuning = _tuning(results_folder / TUNING)
-    page_path.write_text("\n".join([head, *overview, *sections, *tuning]), encoding="utf-8")
+    papers = chapter(results_folder, page_path)
+    text = "\n".join([head, *overview, *papers, *sections, *tuning])
+    page_path.write_text(text, encoding="utf-8")
 
 
 def judgement(difference: MeanAndSpread | None) -> str:
@@ -177,38 +178,18 @@ def _series(folder: Path, title: str, error: str) -> list[str]:
     for summary in sorted(folder.glob(f"*/{SUMMARY}")):
         try:
             comparison = Comparison.read(summary.parent)
-            comparison.environment["arguments"].items()
+            series([comparison], error)
             comparisons.append(comparison)
         except _UNREADABLE as problem:
             damaged.append(f"**{summary.parent.name} is unreadable**, and left out ({problem}).\n")
     if not comparisons:
         return damaged
-    asked = [comparison.environment["arguments"] for comparison in comparisons]
-    plan = ("strategies", "keeps", "seeds", "matched")
-    shared = {k: v for k, v in asked[0].items() if all(a.get(k) == v for a in asked)}
-    rows = []
-    for comparison, arguments in zip(comparisons, asked, strict=True):
-        own = {k: v for k, v in arguments.items() if k not in shared and k not in plan}
-        for label in ordered_labels(comparison):
-            runs = comparison.by_label()[label]
-            found = mean_and_spread([run.test_error_final for run in runs])
-            cost = statistics.mean(run.cost_forward_units for run in runs)
-            row = {
-                "comparison": comparison.folder.name,
-                "strategy": label,
-                "settings": _said(own),
-                error: with_spread(found),
-                "cost in forwards": f"{cost:,.0f}",
-                "seeds": listed(sorted(run.seed for run in runs)),
-            }
-            rows.append(row | suspected(runs))
-    facts = {k: v for k, v in shared.items() if k not in plan}
-    measured_on = _said(comparisons[0].environment)
+    shared, rows = series(comparisons, error)
     notes = folder / NOTES
     told = f"\n{notes.read_text(encoding='utf-8').strip()}\n" if notes.exists() else ""
     return [
-        f"## {title}\n\n- Asked for: {_said(facts)}\n"
-        f"- Measured on: {measured_on}\n{told}\n{markdown(rows)}\n",
+        f"## {title}\n\n- Asked for: {told_facts(shared)}\n"
+        f"- Measured on: {told_facts(comparisons[0].environment)}\n{told}\n{markdown(rows)}\n",
         *damaged,
     ]
 
@@ -266,7 +247,7 @@ def _what_was_run(comparison: Comparison) -> str:
         "Strategies": listed(run.strategy for run in runs),
         "Epochs": f"up to {max((run.epochs for run in runs), default=0):g}",
         "Seeds": listed(sorted(run.seed for run in runs)),
-        "Asked for": _said(arguments),
+        "Asked for": told_facts(arguments),
     }
     lines = [f"- {name}: {value}" for name, value in facts.items() if value]
     machines: dict[str, list[str]] = {}
@@ -275,17 +256,12 @@ def _what_was_run(comparison: Comparison) -> str:
     if len(machines) > 1:
         where = "; ".join(f"{', '.join(labels)} on {name}" for name, labels in machines.items())
         lines.append(f"- On several machines, whose seconds do not compare: {where}")
-    return "\n".join([*lines, f"- Measured on: {_said(comparison.environment) or 'not recorded'}"])
-
-
-def _said(values: dict[str, Any]) -> str:
-    # An environment's arguments have a line of their own.
-    told = {name: value for name, value in values.items() if name != "arguments"}
-    facts = {name: fact(value) for name, value in told.items() if value not in (None, [])}
-    return "; ".join(f"{name.replace('_', ' ')} {said}" for name, said in facts.items())
+    return "\n".join(
+        [*lines, f"- Measured on: {told_facts(comparison.environment) or 'not recorded'}"]
+    )
 
 
 def _benchmark(path: Path) -> str:
     benchmark = json.loads(path.read_text(encoding="utf-8"))
-    environment = f"Measured on: {_said(benchmark.get('environment') or {})}"
+    environment = f"Measured on: {told_facts(benchmark.get('environment') or {})}"
     return f"## {benchmark['title']}\n\n{environment}\n\n{markdown(measured(benchmark['rows']))}\n"

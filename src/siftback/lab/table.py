@@ -2,7 +2,7 @@
 # ruff: noqa: RUF001 - × and – are meant.
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -127,13 +127,51 @@ def suspected(runs: Sequence[RunSummary]) -> dict[str, str]:
     return cells
 
 
+def series(
+    comparisons: Sequence[Comparison], error: str
+) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """Comparisons that differ in settings, as one table.
+
+    Args:
+        comparisons: One or more.
+        error: What the column of final errors is called.
+
+    Returns:
+        The settings that all share, and a row for each configuration with those that are its own.
+    """
+    asked = [comparison.environment["arguments"] for comparison in comparisons]
+    plan = ("strategies", "keeps", "seeds", "matched")
+    shared = {
+        name: value
+        for name, value in asked[0].items()
+        if name not in plan and all(one.get(name) == value for one in asked)
+    }
+    table = []
+    for comparison, arguments in zip(comparisons, asked, strict=True):
+        own = {k: v for k, v in arguments.items() if k not in shared and k not in plan}
+        groups = comparison.by_label()
+        for label in ordered_labels(comparison):
+            runs = groups[label]
+            cost = mean_and_spread(run.cost_forward_units for run in runs).mean
+            row = {
+                "comparison": comparison.folder.name,
+                "strategy": label,
+                "settings": told_facts(own),
+                error: with_spread(mean_and_spread(run.test_error_final for run in runs)),
+                "cost in forwards": f"{cost:,.0f}",
+                "seeds": listed(sorted(run.seed for run in runs)),
+            }
+            table.append(row | suspected(runs))
+    return shared, table
+
+
 def markdown_table(comparison: Comparison) -> str:
     """The same rows as a Markdown table, columns under their full names."""
     return markdown(rows(comparison))
 
 
 def markdown(table: Sequence[dict[str, str]]) -> str:
-    r"""Writes rows as a Markdown table: a column a key, the first aligned left, others right.
+    r"""Writes rows as a Markdown table: a column a key, words aligned left and numbers right.
 
     >>> print(markdown([{"strategy": "sb 0.33", "steps": "12"}, {"strategy": "a|b"}]))
     | strategy | steps |
@@ -148,8 +186,18 @@ def markdown(table: Sequence[dict[str, str]]) -> str:
         "| " + " | ".join(" ".join(cell.replace("|", r"\|").split()) for cell in line) + " |"
         for line in lines
     )
-    rule = "|" + "|".join([":---", *["---:"] * (len(columns) - 1)]) + "|"
+    sides = [":---" if left else "---:" for left in worded(lines[1:])] or ["---:"] * len(columns)
+    rule = "|" + "|".join([":---", *sides[1:]]) + "|"
     return "\n".join([head, rule, *body])
+
+
+def worded(cells: Sequence[Sequence[str]]) -> list[bool]:
+    """Whether each column is of words, which stand at the left, and numbers at the right.
+
+    >>> worded([["1.5", "2 seeds", "sb"], ["-", "", "random"]])
+    [False, False, True]
+    """
+    return [any(cell[:1].isalpha() for cell in column) for column in zip(*cells, strict=True)]
 
 
 def measured(ratios: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
@@ -221,6 +269,17 @@ def fact(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return ", ".join(map(fact, value)) if isinstance(value, list) else str(value)
+
+
+def told_facts(values: Mapping[str, Any]) -> str:
+    """Writes settings or an environment as one line; its arguments have a line of their own.
+
+    >>> told_facts({"data": "digits", "train_limit": None, "arguments": {}, "epochs": 2.0})
+    'data digits; epochs 2'
+    """
+    told = {name: value for name, value in values.items() if name != "arguments"}
+    facts = {name: fact(value) for name, value in told.items() if value not in (None, [])}
+    return "; ".join(f"{name.replace('_', ' ')} {said}" for name, said in facts.items())
 
 
 def _numbers(runs: list[RunSummary]) -> dict[str, str]:

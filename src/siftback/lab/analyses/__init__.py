@@ -32,6 +32,7 @@ from siftback.lab.analyses.figure import (
     Range,
     Series,
     plain,
+    sentences,
     shown,
 )
 from siftback.lab.analyses.reading import UNREADABLE, read
@@ -54,6 +55,7 @@ __all__ = [
     "as_csv",
     "plain",
     "read",
+    "sentences",
     "shown",
     "write",
 ]

@@ -5,6 +5,7 @@ Plain data, drawn by whoever shows it: :mod:`siftback.lab.analyses.drawing` writ
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -164,6 +165,25 @@ class Missing:
 
 
 Analysis = Figure | Grid | Gallery | Missing
+
+
+def sentences(analysis: Figure | Grid | Gallery, titles: Sequence[str]) -> list[str]:
+    """What an analysis tells of several comparisons, one by one: each begins with its title.
+
+    Args:
+        analysis: It.
+        titles: Those of the comparisons; panels have titles of their own.
+
+    >>> told = "cnn on a: lost. cnn on b, sb: won. Both end."
+    >>> sentences(Grid("t", "T", told, "", [], []), ["cnn on a", "cnn on b"])
+    ['cnn on a: lost.', 'cnn on b, sb: won. Both end.']
+    """
+    views = analysis.views.values() if isinstance(analysis, Figure) else []
+    titles = [*titles, *(panel.title for panels in views for panel in panels)]
+    beginnings = "|".join(re.escape(title) for title in sorted(titles, key=len, reverse=True))
+    if not beginnings:
+        return [analysis.sentence]
+    return [part for part in re.split(rf" (?=(?:{beginnings})[:,])", analysis.sentence) if part]
 
 
 def shown(cell: Cell) -> str:

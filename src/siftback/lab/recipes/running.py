@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from siftback.lab.analyses import Analysis, analyse, write
 from siftback.lab.compare import Existing, Plan, compare, finished
 from siftback.lab.data import DATASETS, NAMES, STORED
 from siftback.lab.progress import Reporter
-from siftback.lab.recipes import Recipe, Scale, experiments
+from siftback.lab.recipes import SCALES, Recipe, Scale, experiments, find, names
 from siftback.lab.records import SUMMARY, Comparison
 
 
@@ -80,6 +81,41 @@ def tasks(
 
 def _folder(experiment: Recipe, scale: Scale, out: Path) -> Path:
     return out / f"{experiment.name}-{scale}"
+
+
+def shown_in(analysis: str, comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """What an analysis is made of, where many comparisons are shown together.
+
+    Comparisons of a recipe, which their folder's name tells, are left to the analyses that it or
+    a recipe that uses it draws; all others are in every one. Where this leaves none, or no recipe
+    draws the analysis, they all are.
+    """
+    wanted = _drawn_from().get(analysis)
+    if wanted is None:
+        return list(comparisons)
+    chosen = [one for one in comparisons if _recipe_of(one.folder) in (None, *wanted)]
+    return chosen or list(comparisons)
+
+
+@cache
+def _drawn_from() -> dict[str, frozenset[str]]:
+    """By analysis the recipes whose runs are drawn in it."""
+    drawn: dict[str, frozenset[str]] = {}
+    for recipe in map(find, names()):
+        used = frozenset(one.name for one in experiments(recipe))
+        for analysis in recipe.draw:
+            drawn[analysis] = drawn.get(analysis, frozenset()) | used
+    return drawn
+
+
+@cache
+def _recipe_of(folder: Path) -> str | None:
+    """The recipe that a comparison is of: its folder, or the one around it, is named after it."""
+    for place in (folder, folder.parent):
+        recipe, _, scale = place.name.rpartition("-")
+        if scale in SCALES and recipe in names():
+            return recipe
+    return None
 
 
 def check(plan: Plan) -> int:

@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import gzip
 import io
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from PIL import Image
 
 from siftback.lab.records import Comparison
 
-# Above this many bytes a browser may refuse to save what a page carries.
+# Of one file, compressed: above this many bytes a browser may refuse to save what a page carries.
 CARRIED_MOST = 1_500_000
 _THUMBNAIL = 96  # pixels, the longer side
 
@@ -27,6 +28,11 @@ def data_link(content: bytes, kind: str) -> str:
     'data:text/csv;base64,YSxi'
     """
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def compressed_link(content: bytes) -> str:
+    """Content as an address that carries it compressed, the same for the same content."""
+    return data_link(gzip.compress(content, mtime=0), "application/gzip")
 
 
 def picture_link(image: NDArray[np.uint8]) -> str:

@@ -1,7 +1,7 @@
 """The report: an HTML page that needs no other file, and each figure beside it."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -9,24 +9,34 @@ from typing import Any
 from markupsafe import Markup
 
 from siftback import __version__
-from siftback.lab.analyses import analyse, as_csv, read, write
+from siftback.lab.analyses import ANALYSES, analyse, as_csv, read, write
 from siftback.lab.analyses.configurations import AXES, configurations, titled
-from siftback.lab.analyses.figure import Analysis, Figure, Gallery, Grid, Missing, shown
+from siftback.lab.analyses.figure import (
+    Analysis,
+    Figure,
+    Gallery,
+    Grid,
+    Missing,
+    sentences,
+    shown,
+)
 from siftback.lab.measures import MeanAndSpread, ordered_labels
+from siftback.lab.recipes.running import shown_in
 from siftback.lab.records import SUMMARY, Comparison
 from siftback.lab.report.charts import chart_data, looks, pairs_of
 from siftback.lab.report.embedding import (
     CARRIED_MOST,
-    data_link,
+    compressed_link,
     evaluations_csv,
     picture_link,
     script,
     template,
 )
 from siftback.lab.report.verdict import Outcome, counted, headline, named, setup, verdicts
-from siftback.lab.table import NOT_REACHED, fact, listed, phase_rows, rows, with_spread
+from siftback.lab.table import NOT_REACHED, fact, listed, phase_rows, rows, with_spread, worded
 
 PAGE = "index.html"
+PAGE_MOST = 10_000_000  # bytes
 FIGURES = "figures"
 DATA = "data"
 
@@ -48,13 +58,17 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
 
     Returns:
         The page's path, and what it goes without: a line for each record that is damaged or was
-        broken off.
+        broken off, and one where it is larger than `PAGE_MOST` although it carries no raw numbers.
 
     Raises:
         ConfigError: Where a folder does not exist, or none holds a comparison.
     """
     comparisons, problems = read(folders)
-    analyses = list(analyse(comparisons).values())
+    analyses = [
+        analysis
+        for name in ANALYSES
+        for analysis in analyse(shown_in(name, comparisons), [name]).values()
+    ]
     files = {
         analysis.name: [f"{FIGURES}/{path.name}" for path in write(analysis, out / FIGURES)]
         for analysis in analyses
@@ -64,7 +78,13 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
         for file, content in _raw(name, comparison).items():
             (out / file).write_bytes(content)
     page = out / PAGE
-    page.write_text(rendered(comparisons, problems, analyses, files), encoding="utf-8")
+    for carried_most in (CARRIED_MOST, 0):
+        text = rendered(comparisons, problems, analyses, files, carried_most).encode()
+        if len(text) <= PAGE_MOST:
+            break
+    else:
+        problems = [*problems, f"{PAGE} has {len(text) / 1e6:.1f} MB: report fewer comparisons"]
+    page.write_bytes(text)
     return page, problems
 
 
@@ -73,6 +93,7 @@ def rendered(
     problems: Sequence[str],
     analyses: Sequence[Analysis],
     files: Mapping[str, Sequence[str]],
+    carried_most: int = CARRIED_MOST,
 ) -> str:
     """The page.
 
@@ -81,12 +102,23 @@ def rendered(
         problems: What it goes without, a line each.
         analyses: What it shows.
         files: By an analysis' name, the files beside the page that show it too.
+        carried_most: How many bytes a file of raw numbers may have, compressed, for the page to
+            carry it; larger ones are linked beside the page.
     """
     environment = template()
     environment.filters |= {"points": _points, "interval": _interval, "ratio": _ratio}
     told = _told(comparisons) | _analysed(analyses, comparisons, files)
     page = environment.get_template("page.html.j2")
-    return page.render(told | {"damaged": problems})
+    return page.render(told | {"damaged": problems, "link": partial(_link, carried_most)})
+
+
+def _link(carried_most: int, path: str, content: bytes) -> dict[str, str]:
+    """Where a file's content is found: in the page, compressed, if it is not too large for that."""
+    name = Path(path).name
+    carried = compressed_link(content)
+    if len(carried) > carried_most:
+        return {"href": path, "download": name}
+    return {"href": carried, "download": f"{name}.gz"}
 
 
 def _told(comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -102,7 +134,8 @@ def _told(comparisons: Sequence[Comparison]) -> dict[str, Any]:
         "script": script(__package__, "template", "page.js"),
         "plotly": script("plotly", "package_data", "plotly.min.js"),
         "headline": headline(judged),
-        "verdicts": judged,
+        "decided": [one for one in judged if one.outcome != "undecided"],
+        "undecided": [one for one in judged if one.outcome == "undecided"],
         "outcomes": _OUTCOMES,
         "comparisons": each,
         "configured": [one for one in each if one["table"]["rows"]],
@@ -117,7 +150,14 @@ def _analysed(
 ) -> dict[str, Any]:
     """What the page shows of the analyses."""
     figures = [one for one in analyses if isinstance(one, Figure)]
-    titles = [title for title, _ in titled(comparisons)]
+    # An analysis of some of them may need less to tell them apart.
+    titles = list(
+        dict.fromkeys(
+            title
+            for analysis in analyses
+            for title, _ in titled(shown_in(analysis.name, comparisons))
+        )
+    )
     strategy_of = _strategies(comparisons)
     pairs = [pair for figure in figures for pair in pairs_of(figure)]
     shared = looks(pair for pair in pairs if pair[0] in strategy_of)
@@ -148,30 +188,16 @@ def _head(
     analysis: Figure | Grid | Gallery, files: Mapping[str, Sequence[str]], titles: Sequence[str]
 ) -> dict[str, Any]:
     """What is said of every analysis."""
-    views = analysis.views.values() if isinstance(analysis, Figure) else []
-    titles = [*titles, *(panel.title for panels in views for panel in panels)]
     return {
         "name": analysis.name,
         "title": analysis.title,
         "sentence": analysis.sentence,
-        "sentences": _sentences(analysis.sentence, titles),
+        "sentences": sentences(analysis, titles),
         "source": analysis.source,
         "alt": analysis.alt,
-        "csv": _carried(as_csv(analysis).encode(), f"{FIGURES}/{analysis.name}.csv"),
+        "csv": (f"{FIGURES}/{analysis.name}.csv", as_csv(analysis).encode()),
         "files": [file for file in files.get(analysis.name, []) if not file.endswith(".csv")],
     }
-
-
-def _sentences(text: str, titles: Sequence[str]) -> list[str]:
-    """What is told of several comparisons, one by one: each begins with its title.
-
-    >>> _sentences("cnn on a: lost. cnn on b, sb: won. Both end.", ["cnn on a", "cnn on b"])
-    ['cnn on a: lost.', 'cnn on b, sb: won. Both end.']
-    """
-    beginnings = "|".join(re.escape(title) for title in sorted(titles, key=len, reverse=True))
-    if not beginnings:
-        return [text]
-    return [part for part in re.split(rf" (?=(?:{beginnings})[:,])", text) if part]
 
 
 def _grid(grid: Grid, files: Mapping[str, Sequence[str]], titles: Sequence[str]) -> dict[str, Any]:
@@ -179,7 +205,7 @@ def _grid(grid: Grid, files: Mapping[str, Sequence[str]], titles: Sequence[str])
     return _head(grid, files, titles) | {
         "columns": grid.columns,
         "rows": cells,
-        "worded": _worded(cells),
+        "worded": worded(cells),
     }
 
 
@@ -212,10 +238,7 @@ def _comparison(name: str, comparison: Comparison) -> dict[str, Any]:
         "setup": setup(comparison) if comparison.runs else "no finished run",
         "extent": f"{counted(len(comparison.runs), 'run')}, seeds {listed(seeds)}",
         "facts": list(_facts(comparison)),
-        "raw": [
-            {"name": Path(file).name, "href": _carried(content, file)}
-            for file, content in _raw(name, comparison).items()
-        ],
+        "raw": list(_raw(name, comparison).items()),
         # Speed-ups have a table of their own, which finds the moments of crossing between tests.
         "table": _filled(
             f"{name}: every configuration",
@@ -232,12 +255,7 @@ def _filled(title: str, table: Sequence[dict[str, str]]) -> dict[str, Any]:
     """A table of rows by column name, of which not every row has every column."""
     columns = list(dict.fromkeys(column for row in table for column in row))
     cells = [[row.get(column, "") for column in columns] for row in table]
-    return {"title": title, "columns": columns, "rows": cells, "worded": _worded(cells)}
-
-
-def _worded(cells: Sequence[Sequence[str]]) -> list[bool]:
-    """Whether each column is of words, which stand at the left, and numbers at the right."""
-    return [any(cell[:1].isalpha() for cell in column) for column in zip(*cells, strict=True)]
+    return {"title": title, "columns": columns, "rows": cells, "worded": worded(cells)}
 
 
 def _facts(comparison: Comparison) -> Iterable[tuple[str, str]]:
@@ -262,12 +280,6 @@ def _raw(name: str, comparison: Comparison) -> dict[str, bytes]:
         f"{stem}-{SUMMARY}": (comparison.folder / SUMMARY).read_bytes(),
         f"{stem}-evaluations.csv": evaluations_csv(comparison).encode(),
     }
-
-
-def _carried(content: bytes, path: str) -> str:
-    """The address of a file's content: the page carries it, where it is not too large."""
-    kinds = {".csv": "text/csv", ".json": "application/json"}
-    return data_link(content, kinds[Path(path).suffix]) if len(content) <= CARRIED_MOST else path
 
 
 def _title(comparisons: Sequence[Comparison]) -> str:

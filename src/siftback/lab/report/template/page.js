@@ -392,6 +392,20 @@
     if (event.key === "Escape") for (const one of document.querySelectorAll(".bar details")) one.open = false;
   });
 
+  // What the page carries compressed is saved as it was, where the browser can.
+  document.addEventListener("click", async (event) => {
+    const carried = event.target.closest('a[href^="data:application/gzip"]');
+    if (!carried || !window.DecompressionStream) return;
+    event.preventDefault();
+    const bytes = Uint8Array.from(atob(carried.href.split(",")[1]), (letter) => letter.charCodeAt(0));
+    const whole = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const saved = document.createElement("a");
+    saved.href = URL.createObjectURL(await new Response(whole).blob());
+    saved.download = carried.download.replace(/\.gz$/, "");
+    saved.click();
+    URL.revokeObjectURL(saved.href);
+  });
+
   /** Has everything drawn as paper takes it, before it is laid out; and back again. */
   const printed = (starts) => {
     if (starts === onPaper) return;

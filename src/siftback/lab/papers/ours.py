@@ -1,0 +1,275 @@
+"""Our side of each of the papers' numbers, found in the records and put in words.
+
+Each function takes the comparisons that a claim names, or makes one that does, and raises
+`NotRecordedError` where they do not hold the number.
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from siftback.lab.analyses import ANALYSES, Analysis, Figure, Grid, Missing, Range, Series
+from siftback.lab.analyses.speedups import speedup
+from siftback.lab.measures import (
+    TABLE_1_FACTORS,
+    TRADITIONAL,
+    Axis,
+    mean_and_spread,
+    paired_difference,
+    selective_labels,
+)
+from siftback.lab.records import Comparison, RunSummary
+from siftback.lab.table import NOT_REACHED, with_spread
+
+Found = Sequence[Comparison]
+Finder = Callable[[Found], str]
+
+STALE = "stale-sb-3"
+
+
+class NotRecordedError(Exception):
+    """A number is not in the records; says why."""
+
+
+def final_error(found: Found) -> str:
+    """Traditional's final error."""
+    runs = found[0].by_label().get(TRADITIONAL)
+    if not runs:
+        raise NotRecordedError("no run of traditional")
+    return f"{with_spread(mean_and_spread(run.test_error_final for run in runs))} %"
+
+
+def speedups(strategy: str) -> Finder:
+    """How much sooner a strategy was at each of table 1's targets, in time and in cost."""
+
+    def told(found: Found) -> str:
+        in_time, in_cost = (
+            ", ".join(NOT_REACHED if cell is None else f"{cell:.2f}" for cell in cells)
+            for cells in (
+                _cells(found[:1], strategy, "seconds").values(),
+                _cells(found[:1], strategy, "cost").values(),
+            )
+        )
+        return f"{in_time} in time; {in_cost} in cost"
+
+    return told
+
+
+def at_best(strategy: str) -> Finder:
+    """The most that a strategy's speed-up in time is, over data sets and targets."""
+
+    def told(found: Found) -> str:
+        reached = [cell for cell in _cells(found, strategy).values() if cell is not None]
+        if not reached:
+            raise NotRecordedError("no target was reached")
+        return f"up to {max(reached):.2f}"
+
+    return told
+
+
+def over(strategy: str, other: str) -> Finder:
+    """How many times sooner than another a strategy was, over data sets and targets."""
+
+    def told(found: Found) -> str:
+        ratios = _ratios(found, strategy, other)
+        if len(ratios) == 1:
+            return f"{ratios[0]:.2f}, at the one target that both reached"
+        return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+    return told
+
+
+def stale_time(found: Found) -> str:
+    """The time to a target that Stale-SB needs less than SB, the mean over all."""
+    saved = statistics.mean(1 - 1 / ratio for ratio in _ratios(found, STALE, "sb"))
+    return f"{abs(saved):.0%} {'less' if saved >= 0 else 'more'} in the mean"
+
+
+def stale_selection(found: Found) -> str:
+    """The seconds of selection in an epoch that Stale-SB needs less than SB."""
+    shares = []
+    for one in found:
+        stale, fresh = (
+            statistics.mean(run.seconds_selection / run.epochs for run in _runs(one, strategy))
+            for strategy in (STALE, "sb")
+        )
+        shares.append(f"{1 - stale / fresh:.0%} ({one.folder.name})")
+    return ", ".join(shares)
+
+
+def left_out(found: Found) -> str:
+    """The share of the offered examples that SB did not train on."""
+    return f"{1 - statistics.mean(run.keep_measured for run in _runs(found[0], 'sb')):.0%}"
+
+
+def equal_signs(found: Found) -> str:
+    """Figure 5b at the paper's tenth of a batch."""
+    _, signs = _figure("fig5", found).views["10% of the batch"]
+    return f"{statistics.mean(_line(signs.series, 'highest losses').y):.0f} % in the mean"
+
+
+def cosines(found: Found) -> str:
+    """Figure 5a at a tenth of a batch, after the first epoch."""
+    cosine, _ = _figure("fig5", found).views["10% of the batch"]
+    means = []
+    for name in ("highest losses", "random"):
+        line = _line(cosine.series, name)
+        late = np.asarray(line.y)[np.asarray(line.x, float) > 1]
+        means.append(f"{name} {late.mean():.2f}")
+    return ", ".join(means)
+
+
+def at_percentile(figure: str, percentile: float) -> Finder:
+    """Figure 8 or 9 at a percentile, of SB and of Traditional."""
+
+    def told(found: Found) -> str:
+        (panel,) = _figure(figure, found).views["percentile"]
+        lines = [_line(panel.series, label) for label in (_label(found[0], "sb"), TRADITIONAL)]
+        values = [np.interp(percentile, np.asarray(one.x, float), one.y) for one in lines]
+        return f"SB {values[0]:.0f} %, Traditional {values[1]:.0f} %"
+
+    return told
+
+
+def error_difference(strategy: str, keep: float | None = None) -> Finder:
+    """A strategy's final error less Traditional's."""
+
+    def told(found: Found) -> str:
+        return f"{_difference(found[0], strategy, keep)} points"
+
+    return told
+
+
+def random_and_sb(found: Found) -> str:
+    """The final errors of Random-Backprop and SB at a half kept, less Traditional's."""
+    random, sb = (_difference(found[0], strategy, 0.5) for strategy in ("random", "sb"))
+    return f"Random-Backprop {random} points, SB {sb} points"
+
+
+def filtered(found: Found) -> str:
+    """What SB left out, and its final error less Traditional's."""
+    return f"{left_out(found)} left out, error {_difference(found[0], 'sb')} points"
+
+
+def pareto(found: Found) -> str:
+    """Figure 14's shares of the Pareto-optimal points, in time."""
+    (panel,) = _figure("fig14", found).views["time"]
+    optimal = {line.group: len(line.y) for line in panel.series if not line.faint}
+    of = {"SB and Stale-SB": ("sb", "stale-sb"), "Traditional": (TRADITIONAL,)}
+    of["Kath18"] = ("kath18",)
+    shares = {
+        name: sum(optimal.get(family, 0) for family in families) / sum(optimal.values())
+        for name, families in of.items()
+    }
+    return ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+
+
+def variances(found: Found) -> str:
+    """Figure 15's mean variance of an example's chance, by strategy."""
+    *_, panel = _figure("fig15", found).views["epoch"]
+    (spread,) = panel.series
+    return ", ".join(f"{x} {y:.3f}" for x, y in zip(spread.x, spread.y, strict=True))
+
+
+def passes(found: Found) -> str:
+    """Figure 18: a backward over a forward, from the least to the most over the models."""
+    (panel,) = _figure("fig18", found).views["time"]
+    forward, backward = (_line(panel.series, name).y for name in ("forward", "backward"))
+    ratios = [back / forth for forth, back in zip(forward, backward, strict=True)]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
+def overhead(benchmark: Path) -> str:
+    """What selection costs beyond its forwards, by its benchmark: one of recorded runs is blurred.
+
+    Args:
+        benchmark: What ``benchmarks/overhead.py`` wrote.
+    """
+    if not benchmark.is_file():
+        raise NotRecordedError("benchmarks/overhead.py was not run")
+    rows = json.loads(benchmark.read_text(encoding="utf-8"))["rows"]
+    shares = [row["measured"] for row in rows if row["what"].startswith("selection beyond")]
+    return f"{min(shares):.1%} to {max(shares):.1%} of an SB step"
+
+
+def epoch(strategy: str, keep: float) -> Finder:
+    """Seconds of an epoch, and over those of the baseline."""
+
+    def told(found: Found) -> str:
+        grid = _made("diet-table", found)
+        assert isinstance(grid, Grid)
+        label = strategy if strategy == TRADITIONAL else _label(found[0], strategy, keep)
+        *_, seconds, ratio = next(row for row in grid.rows if row[0] == label)
+        assert isinstance(seconds, Range)
+        assert isinstance(ratio, float)
+        return f"{seconds.middle:.2f} s, {ratio:.2f} of the baseline's"
+
+    return told
+
+
+def _made(name: str, found: Found) -> Analysis:
+    analysis = ANALYSES[name](found)
+    if isinstance(analysis, Missing):
+        raise NotRecordedError(analysis.why)
+    return analysis
+
+
+def _figure(name: str, found: Found) -> Figure:
+    figure = _made(name, found)
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def _line(lines: Iterable[Series], label: str) -> Series:
+    for line in lines:
+        if line.label == label:
+            return line
+    raise NotRecordedError(f"no {label}")
+
+
+def _label(comparison: Comparison, strategy: str, keep: float | None = None) -> str:
+    """The label of a strategy, at a share kept where that is told."""
+    groups = comparison.by_label()
+    for label in selective_labels(comparison):
+        run = groups[label][0]
+        if run.strategy == strategy and keep in (None, run.keep_asked):
+            return label
+    raise NotRecordedError(f"no run of {strategy}" + ("" if keep is None else f" at {keep:g}"))
+
+
+def _runs(comparison: Comparison, strategy: str) -> list[RunSummary]:
+    return comparison.by_label()[_label(comparison, strategy)]
+
+
+def _difference(comparison: Comparison, strategy: str, keep: float | None = None) -> str:
+    label = _label(comparison, strategy, keep)
+    difference = paired_difference(comparison, label, TRADITIONAL)
+    if difference is None:
+        raise NotRecordedError("no seed that Traditional ran too")
+    return with_spread(difference, sign=True)
+
+
+def _cells(
+    found: Found, strategy: str, axis: Axis = "seconds"
+) -> dict[tuple[str, float], float | None]:
+    """A strategy's median speed-ups, by the comparison's folder and the factor."""
+    cells = {}
+    for one in found:
+        label = _label(one, strategy)
+        for factor in TABLE_1_FACTORS:
+            reached = speedup(one, label, factor, axis)
+            cells[one.folder.name, factor] = reached.middle if reached else None
+    return cells
+
+
+def _ratios(found: Found, strategy: str, other: str) -> list[float]:
+    """How many times sooner one was at a target than the other, where both were there."""
+    cells, others = _cells(found, strategy), _cells(found, other)
+    both = [(cell, others[key]) for key, cell in cells.items()]
+    ratios = [one / two for one, two in both if one is not None and two is not None]
+    if not ratios:
+        raise NotRecordedError("no target that both reached")
+    return ratios

@@ -15,8 +15,9 @@ check: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-results: .venv/lab  ## Rebuild docs/results.md from the records under results/.
+results: .venv/lab  ## Rebuild docs/results.md and docs/report.html from the records under results/.
 	$(BIN)/siftback results results --out docs/results.md
+	$(BIN)/siftback report results/recipes --out docs/report.html
 
 recipes: .venv/lab  ## Rebuild the tables of docs/recipes.md from the recipes.
 	sed -i '/^## The recipes$$/q' docs/recipes.md

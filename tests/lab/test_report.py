@@ -224,6 +224,18 @@ def test_a_page_that_would_be_too_large_carries_no_raw_numbers(filled, tmp_path,
     assert problem.startswith(f"index.html has {page.stat().st_size / 1e6:.1f} MB: ")
 
 
+def test_a_page_alone_carries_all(filled, tmp_path, monkeypatch):
+    monkeypatch.setattr("siftback.lab.report.page.CARRIED_MOST", 0)
+    page, problems = write_report([filled.folder], tmp_path / "docs" / "page.html")
+    assert (page, problems) == (tmp_path / "docs" / "page.html", [])
+    assert list(page.parent.iterdir()) == [page]
+    made = Page(page.read_text(encoding="utf-8"))
+    links = [link["href"] for link in made.all("a")]
+    assert all(link.startswith(("#", "data:application/gzip;")) for link in links)
+    summary = (filled.folder / "summary.json").read_bytes()
+    assert summary in [content(link) for link in links if link.startswith("data:")]
+
+
 def test_a_recipe_s_runs_are_in_what_it_draws_alone(filled, tmp_path):
     runs = tmp_path / "runs"
     placed = ["fig13-small/digits", "table1-small/digits", "own"]

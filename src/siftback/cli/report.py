@@ -12,7 +12,9 @@ from siftback.lab.report.page import write_report
 @app.command("report")
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of recorded comparisons.")],
-    out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("report"),
+    out: Annotated[
+        Path, typer.Option(help="The folder to write, or a page alone: NAME.html.")
+    ] = Path("report"),
 ) -> None:
     """Make one page for a reader, index.html, of recorded comparisons; each figure beside it."""
     page, problems = write_report(runs, out)

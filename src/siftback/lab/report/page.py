@@ -1,5 +1,6 @@
 """The report: an HTML page that needs no other file, and each figure beside it."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -54,11 +55,12 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
     Args:
         folders: Comparisons, or folders that hold some at any depth.
         out: The folder to write: ``index.html``, which may be moved alone; ``figures/`` with each
-            figure as SVG, PNG and CSV; and ``data/`` with the raw numbers.
+            figure as SVG, PNG and CSV; and ``data/`` with the raw numbers. Where it ends in
+            ``.html``, the page alone.
 
     Returns:
         The page's path, and what it goes without: a line for each record that is damaged or was
-        broken off, and one where it is larger than `PAGE_MOST` although it carries no raw numbers.
+        broken off, and one where it is larger than `PAGE_MOST`.
 
     Raises:
         ConfigError: Where a folder does not exist, or none holds a comparison.
@@ -69,23 +71,35 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
         for name in ANALYSES
         for analysis in analyse(shown_in(name, comparisons), [name]).values()
     ]
-    files = {
-        analysis.name: [f"{FIGURES}/{path.name}" for path in write(analysis, out / FIGURES)]
-        for analysis in analyses
-    }
-    (out / DATA).mkdir(parents=True, exist_ok=True)
-    for name, comparison in named(comparisons):
-        for file, content in _raw(name, comparison).items():
-            (out / file).write_bytes(content)
-    page = out / PAGE
-    for carried_most in (CARRIED_MOST, 0):
+    page, files, most = out, {}, [math.inf]
+    if out.suffix != ".html":
+        page, files, most = out / PAGE, _beside(comparisons, analyses, out), [CARRIED_MOST, 0]
+    for carried_most in most:
         text = rendered(comparisons, problems, analyses, files, carried_most).encode()
         if len(text) <= PAGE_MOST:
             break
     else:
-        problems = [*problems, f"{PAGE} has {len(text) / 1e6:.1f} MB: report fewer comparisons"]
+        problems = [
+            *problems,
+            f"{page.name} has {len(text) / 1e6:.1f} MB: report fewer comparisons",
+        ]
+    page.parent.mkdir(parents=True, exist_ok=True)
     page.write_bytes(text)
     return page, problems
+
+
+def _beside(
+    comparisons: Sequence[Comparison], analyses: Sequence[Analysis], out: Path
+) -> dict[str, list[str]]:
+    """Writes what lies beside the page; returns the figures' files by the analysis' name."""
+    (out / DATA).mkdir(parents=True, exist_ok=True)
+    for name, comparison in named(comparisons):
+        for file, content in _raw(name, comparison).items():
+            (out / file).write_bytes(content)
+    return {
+        analysis.name: [f"{FIGURES}/{path.name}" for path in write(analysis, out / FIGURES)]
+        for analysis in analyses
+    }
 
 
 def rendered(
@@ -93,7 +107,7 @@ def rendered(
     problems: Sequence[str],
     analyses: Sequence[Analysis],
     files: Mapping[str, Sequence[str]],
-    carried_most: int = CARRIED_MOST,
+    carried_most: float = CARRIED_MOST,
 ) -> str:
     """The page.
 
@@ -112,7 +126,7 @@ def rendered(
     return page.render(told | {"damaged": problems, "link": partial(_link, carried_most)})
 
 
-def _link(carried_most: int, path: str, content: bytes) -> dict[str, str]:
+def _link(carried_most: float, path: str, content: bytes) -> dict[str, str]:
     """Where a file's content is found: in the page, compressed, if it is not too large for that."""
     name = Path(path).name
     carried = compressed_link(content)

@@ -1,6 +1,7 @@
 """Finding, decoding, caching and limiting: on small made-up sets, and on the real ones."""
 
 import io
+import json
 import os
 import sys
 from pathlib import Path
@@ -45,6 +46,12 @@ def write_set(
         cells = [{"bytes": png(image), "path": None} for image in pixels]
         kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
         table = pa.table({column: pa.array(cells, kind), label: labels})
+        features = {
+            column: {"_type": "Image"},
+            label: {"_type": "ClassLabel", "names": names_of(name)},
+        }
+        told = json.dumps({"info": {"features": features}})
+        table = table.replace_schema_metadata({"huggingface": told})
         pq.write_table(table, folder / name / f"{shard}.parquet")
         split = "test" if shard.startswith("test") else "train"
         parts[split].append(pixels)
@@ -54,6 +61,10 @@ def write_set(
         images = whole[split]
         whole[split] = images.permute(0, 3, 1, 2) if images.ndim == 4 else images[:, None]
     return whole
+
+
+def names_of(name: str) -> list[str]:
+    return [f"kind {number}" for number in range(STORED[name].classes)]
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -68,6 +79,15 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SIFTBACK_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("SIFTBACK_CACHE", str(tmp_path / "cache"))
     return tmp_path
+
+
+def test_classes_have_their_names_or_numbers(places):
+    write_set(places / "data", "mnist")
+    assert load("mnist").names == tuple(names_of("mnist"))
+    assert load("mnist").classes == 10
+    for file in (places / "data" / "mnist").iterdir():
+        pq.write_table(pq.read_table(file).replace_schema_metadata(None), file)
+    assert load("mnist").names == tuple("0123456789")
 
 
 @pytest.fixture
@@ -218,7 +238,9 @@ def test_the_hubs_copy_is_read_the_same(name, places, monkeypatch):
         return from_files("parquet", data_files=files, cache_dir=str(places / "hub"))
 
     monkeypatch.setattr(datasets, "load_dataset", from_hub)
-    assert_is(load(name), expected)
+    data = load(name)
+    assert_is(data, expected)
+    assert data.names == tuple(names_of(name))
     config = ("cropped_digits",) if name == "svhn" else ()
     assert asked == [(STORED[name].repository, *config)]
 

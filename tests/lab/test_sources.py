@@ -111,7 +111,7 @@ def test_arrays_are_read_as_they_are(of, channels, places):
     assert torch.equal(data.train_images, channels_first(draw(0, 20, 6, 5, 3))[:, :channels])
     assert torch.equal(data.test_images, channels_first(draw(1, 9, 6, 5, 3))[:, :channels])
     assert data.test_labels.tolist() == [0, 1, 2] * 3
-    assert (data.classes, data.size) == (4, (6, 5))
+    assert (data.names, data.size) == (("0", "1", "2", "3"), (6, 5))
 
 
 def test_without_a_test_set_a_fifth_of_each_class_is_held_out(places):
@@ -204,7 +204,7 @@ def test_folders_are_read_pixel_for_pixel(tests, places, capsys):
         expected = np.concatenate([sets[split]["ant"], sets[split]["cat"]])
         assert torch.equal(images, channels_first(expected))
         assert labels.tolist() == [0] * len(sets[split]["ant"]) + [1] * len(sets[split]["cat"])
-    assert (data.classes, data.augmentation) == (2, Augment())
+    assert (data.names, data.augmentation) == (("ant", "cat"), Augment())
     assert capsys.readouterr().err.splitlines() == [
         "Decoding pets (train): 5 images",
         "Decoding pets (test): 3 images",
@@ -309,7 +309,7 @@ def test_a_saved_set_is_read_pixel_for_pixel(places):
         assert torch.equal(data.test_images, channels_first(draw(1, 3, 5, 4, 3)))
         assert data.train_labels.tolist() == [0, 1, 2, 0, 1, 2]
         assert data.test_labels.tolist() == [0, 1, 2]
-        assert (data.name, data.classes) == ("hf:insects", 3)
+        assert (data.name, data.names) == ("hf:insects", ("ant", "bee", "cat"))
 
 
 def test_rows_that_were_chosen_are_those_read(places):

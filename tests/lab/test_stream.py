@@ -29,7 +29,7 @@ def data(request) -> ImageData:
         torch.arange(EXAMPLES),  # a label tells which example it is
         images(TESTED),
         torch.arange(TESTED),
-        classes=EXAMPLES,
+        names=tuple(map(str, range(EXAMPLES))),
         augmentation=Augment(padding=1, flip=True),
     )
 

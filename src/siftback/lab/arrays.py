@@ -13,7 +13,7 @@ from siftback.lab.address import Address
 CHANNELS = (1, 3)
 
 
-def read(address: Address) -> tuple[dict[str, Tensor], int]:
+def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Reads ``x_train``, ``y_train``, ``x_test`` and ``y_test`` of an ``.npz`` file.
 
     Images are uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], with 1 or 3 channels; labels are
@@ -21,7 +21,7 @@ def read(address: Address) -> tuple[dict[str, Tensor], int]:
 
     Returns:
         ``train_images``, ``train_labels`` and, where they are there, ``test_images`` and
-        ``test_labels``; and the number of classes, the largest label and one.
+        ``test_labels``; and the names of the classes, up to the largest label.
 
     Raises:
         ConfigError: Where the file cannot be read, or holds something else.
@@ -46,7 +46,17 @@ def read(address: Address) -> tuple[dict[str, Tensor], int]:
         tensors |= {f"{split}_images": images, f"{split}_labels": labels}
     if len({tensors[f"{split}_images"].shape[1:] for split in splits}) > 1:
         raise ConfigError(f"{address}: x_train and x_test have images of unlike shapes")
-    return tensors, int(max(tensors[f"{split}_labels"].max() for split in splits)) + 1
+    largest = max(int(tensors[f"{split}_labels"].max()) for split in splits)
+    return tensors, numbered(largest + 1)
+
+
+def numbered(classes: int) -> tuple[str, ...]:
+    """Names of classes that have none but their number.
+
+    >>> numbered(3)
+    ('0', '1', '2')
+    """
+    return tuple(map(str, range(classes)))
 
 
 def _held(address: Address) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class ImageData:
         train_labels: int64 [N], from 0 to ``classes - 1``.
         test_images: uint8 [M, C, H, W].
         test_labels: int64 [M].
-        classes: Number of classes.
+        names: What its classes are called, in the order of the labels.
         augmentation: What is known to help this set and harm no label.
         true_labels: int64 [N], the training labels before `flip` made some of them wrong; None
             where none are known to be.
@@ -49,9 +49,14 @@ class ImageData:
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
-    classes: int
+    names: tuple[str, ...]
     augmentation: Augment = field(default_factory=Augment)
     true_labels: Tensor | None = None
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.names)
 
     @property
     def flipped(self) -> Tensor:
@@ -232,7 +237,8 @@ def _digits() -> ImageData:
     )
     train_images, test_images, train_labels, test_labels = map(torch.from_numpy, split)
     # No augmentation: at 8x8 a shift of one pixel cuts strokes off.
-    return ImageData("digits", train_images, train_labels, test_images, test_labels, classes=10)
+    train, test = (train_images, train_labels), (test_images, test_labels)
+    return ImageData("digits", *train, *test, arrays.numbered(10))
 
 
 def _known(name: str) -> ImageData:
@@ -244,10 +250,10 @@ def _known(name: str) -> ImageData:
 
 def _own(place: Address) -> ImageData:
     augmentation = place.augmentation
-    tensors, classes = READERS[place.kind](place)
+    tensors, names = READERS[place.kind](place)
     if "test_images" not in tensors:
-        tensors = _split(tensors, classes, place)
-    return ImageData(place.title, **tensors, classes=classes, augmentation=augmentation)
+        tensors = _split(tensors, len(names), place)
+    return ImageData(place.title, **tensors, names=names, augmentation=augmentation)
 
 
 def _split(tensors: dict[str, Tensor], classes: int, place: Address) -> dict[str, Tensor]:
@@ -315,10 +321,11 @@ def _stored(name: str, stored: _Stored) -> ImageData:
         return tensors
 
     sources = [file for part in wanted for file in files[part]]
+    names = parquet.class_names(files["train"][0], stored.label)
     return ImageData(
         name,
         **cached(name, sources, decoded),
-        classes=stored.classes,
+        names=names or arrays.numbered(stored.classes),
         augmentation=stored.augmentation,
     )
 

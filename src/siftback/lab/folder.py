@@ -15,7 +15,7 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", "
 TESTS = ("test", "val", "validation")
 
 
-def read(address: Address) -> tuple[dict[str, Tensor], int]:
+def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Reads ``PATH/train/CLASS/*.png`` and ``PATH/test/CLASS/*.png``, or ``PATH/CLASS/*.png``.
 
     Classes are numbered in the order of their names. Folders of other names than these come by
@@ -24,7 +24,7 @@ def read(address: Address) -> tuple[dict[str, Tensor], int]:
 
     Returns:
         ``train_images``, ``train_labels`` and, where there is a folder to test on,
-        ``test_images`` and ``test_labels``; and the number of classes.
+        ``test_images`` and ``test_labels``; and the names of the classes.
 
     Raises:
         ConfigError: Where there is no such folder, a class has no images or is none to train
@@ -51,7 +51,7 @@ def read(address: Address) -> tuple[dict[str, Tensor], int]:
         return tensors
 
     names = [str(path.relative_to(address.path)) for path in whole]
-    return cached(address.cache, whole, decoded, names), len(classes)
+    return cached(address.cache, whole, decoded, names), tuple(classes)
 
 
 def _folders(address: Address) -> dict[str, Path]:

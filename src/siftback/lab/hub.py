@@ -20,7 +20,7 @@ LABEL = "label"
 Splits = dict[str, Any]  # of datasets.Dataset, which brings no types
 
 
-def read(address: Address) -> tuple[dict[str, Tensor], int]:
+def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Reads a set of the hub, a folder of ``save_to_disk``, or one that ``load_dataset`` takes.
 
     The images' column is the one of that feature, the labels' the one of class labels, or the
@@ -30,7 +30,7 @@ def read(address: Address) -> tuple[dict[str, Tensor], int]:
 
     Returns:
         ``train_images``, ``train_labels`` and, where there is a split to test on,
-        ``test_images`` and ``test_labels``; and the number of classes.
+        ``test_images`` and ``test_labels``; and the names of the classes.
 
     Raises:
         ConfigError: Where the set cannot be had, a column or a split is not there or not told
@@ -38,7 +38,7 @@ def read(address: Address) -> tuple[dict[str, Tensor], int]:
     """
     splits = _chosen(_open(address), address)
     image = _image_column(splits["train"], address)
-    labels, classes = _labels(splits, address)
+    labels, names = _labels(splits, address)
 
     def decoded() -> dict[str, Tensor]:
         every = chain.from_iterable(_encoded(data, image) for data in splits.values())
@@ -51,7 +51,7 @@ def read(address: Address) -> tuple[dict[str, Tensor], int]:
         return tensors
 
     sources = [Path(file["filename"]) for data in splits.values() for file in data.cache_files]
-    return cached(address.cache, sources, decoded) if sources else decoded(), classes
+    return cached(address.cache, sources, decoded) if sources else decoded(), names
 
 
 def _open(address: Address) -> Splits:
@@ -136,8 +136,8 @@ def _column(data: Any, address: Address, role: str, found: list[str]) -> str:
     return asked or found[0]
 
 
-def _labels(splits: Splits, address: Address) -> tuple[dict[str, Tensor], int]:
-    """Each split's labels, int64 from 0, and the number of classes."""
+def _labels(splits: Splits, address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Each split's labels, int64 from 0, and the names of the classes."""
     import datasets
 
     column = _label_column(splits["train"], address)
@@ -151,7 +151,7 @@ def _labels(splits: Splits, address: Address) -> tuple[dict[str, Tensor], int]:
                     f"name another split by {split}="
                 )
         found = {split: torch.tensor(values) for split, values in given.items()}
-        return found, int(feature.num_classes)
+        return found, tuple(feature.names)
     classes = sorted({*given["train"]})
     unknown = {*given.get("test", [])} - {*classes}
     if unknown:
@@ -162,7 +162,7 @@ def _labels(splits: Splits, address: Address) -> tuple[dict[str, Tensor], int]:
     numbers = {name: number for number, name in enumerate(classes)}
     return {
         split: torch.tensor([numbers[value] for value in values]) for split, values in given.items()
-    }, len(classes)
+    }, tuple(map(str, classes))
 
 
 def _values(data: Any, column: str, split: str, address: Address) -> list[Any]:

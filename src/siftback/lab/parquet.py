@@ -5,6 +5,7 @@ Their layout is the Hugging Face hub's: ``<split>-*.parquet`` for each split, wi
 """
 
 import io
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -112,6 +113,22 @@ def decode(
     cells = (cell.as_py() for cell in encoded)
     pixels = images.decode(cells, len(encoded), mode, size, title)
     return pixels, torch.from_numpy(table[label].to_numpy().astype(np.int64))
+
+
+def class_names(file: Path, label: str) -> tuple[str, ...]:
+    """What the classes of a file's labels are called, as the hub's files tell; empty if not told.
+
+    Args:
+        file: A Parquet file, or an Arrow stream that the hub's client made of one.
+        label: Name of the labels' column.
+    """
+    if file.suffix == ".parquet":
+        schema = parquet.read_schema(file)
+    else:
+        with pa.memory_map(str(file)) as stream:
+            schema = pa.ipc.open_stream(stream).schema
+    told = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
+    return tuple(told.get("info", {}).get("features", {}).get(label, {}).get("names", ()))
 
 
 def _read(file: Path) -> pa.Table:

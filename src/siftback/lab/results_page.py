@@ -19,7 +19,7 @@ from siftback.lab.measures import (
     same_budget,
     selective_labels,
 )
-from siftback.lab.papers import RECIPES
+from siftback.lab.papers import RUNS
 from siftback.lab.papers.chapter import chapter
 from siftback.lab.plots import PLOT
 from siftback.lab.records import RECORDS, SUMMARY, Comparison
@@ -84,7 +84,7 @@ def write_page(results_folder: Path, page_path: Path) -> None:
         entry
         for entry in results_folder.iterdir()
         if entry.is_dir()
-        and entry.name not in (BENCHMARKS, RECIPES, TUNING)
+        and entry.name not in (BENCHMARKS, RUNS, TUNING)
         and not entry.name.startswith(".")
     )
     sources = [*folders, *sorted((results_folder / BENCHMARKS).glob("*.json"))]

@@ -1,6 +1,7 @@
 """Figures and galleries as pictures, one style for all: SVG and PNG."""
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from siftback.lab.plots import FORMATS, MARKERS, log_axis
 
 COLUMNS = 3  # panels beside each other, at most
 PANEL = (4.6, 3.4)  # inches
+LETTERS = 9  # of a title in an inch
 DASHES: Sequence[Any] = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 PICTURES = 10  # beside each other
 
@@ -70,9 +72,10 @@ def _panels(title: str, panels: Sequence[Panel]) -> Canvas:
     looks = _looks(panels)
     legend = math.ceil(len(looks) / (2 * columns))
     height = sum(_height(panels[row * columns : (row + 1) * columns]) for row in range(rows))
-    canvas = Canvas(
-        figsize=(columns * PANEL[0] + 0.6, height + 0.26 * legend + 0.6), layout="constrained"
-    )
+    width = columns * PANEL[0] + 0.6
+    told = textwrap.wrap(title, round(LETTERS * width))
+    height += 0.26 * legend + 0.4 + 0.2 * len(told)
+    canvas = Canvas(figsize=(width, height), layout="constrained")
     canvas.subplots(rows, columns)
     for axes, panel in zip(canvas.axes, panels, strict=False):
         _draw(axes, panel, looks)
@@ -83,7 +86,7 @@ def _panels(title: str, panels: Sequence[Panel]) -> Canvas:
         for axes in canvas.axes
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    canvas.suptitle(title, fontweight="bold")
+    canvas.suptitle("\n".join(told), fontweight="bold")
     if len(handles) > 1:
         canvas.legend(
             handles.values(),

@@ -42,7 +42,7 @@ def pictures(
     for index, caption in zip(indices, captions, strict=True):
         label = int(data.train_labels[index])
         true = label if data.true_labels is None else int(data.true_labels[index])
-        wrong = f", truly {true}" if true != label else ""
+        wrong = f", truly {data.names[true]}" if true != label else ""
         image = data.train_images[index].permute(1, 2, 0).contiguous().numpy()
-        made.append(Picture(image, str(label), f"{caption}{wrong}", row))
+        made.append(Picture(image, data.names[label], f"{caption}{wrong}", row))
     return made

@@ -6,14 +6,12 @@ from pathlib import Path
 from siftback.lab.analyses.configurations import argument
 from siftback.lab.analyses.reading import UNREADABLE
 from siftback.lab.measures import TRADITIONAL
-from siftback.lab.papers.claims import CLAIMS, OVERHEAD, Claim
+from siftback.lab.papers.claims import CLAIMS, OVERHEAD, RUNS, Claim
 from siftback.lab.papers.ours import NotRecordedError, overhead
 from siftback.lab.records import Comparison
 from siftback.lab.table import listed
 
-__all__ = ["CLAIMS", "RECIPES", "Claim", "beside"]
-
-RECIPES = "recipes"
+__all__ = ["CLAIMS", "RUNS", "Claim", "beside"]
 
 
 def beside(results: Path) -> list[dict[str, str]]:
@@ -24,16 +22,16 @@ def beside(results: Path) -> list[dict[str, str]]:
             leaves them, and ``benchmarks/``. What is not there, or cannot be read, is told in its
             row.
     """
-    rows = [_row(claim, results / RECIPES) for claim in CLAIMS]
+    rows = [_row(claim, results) for claim in CLAIMS]
     benchmark = results / "benchmarks" / "overhead.json"
     return [*rows, _filled(OVERHEAD, _tried(lambda: overhead(benchmark)), "benchmarks/overhead.py")]
 
 
-def _row(claim: Claim, folder: Path) -> dict[str, str]:
+def _row(claim: Claim, results: Path) -> dict[str, str]:
     found: list[Comparison] = []
 
     def find() -> str:
-        found.extend(Comparison.read(folder / name) for name in claim.folders)
+        found.extend(Comparison.read(results / name) for name in claim.folders)
         return claim.ours(found)
 
     told = _tried(find)

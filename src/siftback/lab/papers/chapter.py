@@ -8,7 +8,7 @@ from urllib.parse import quote
 from siftback import ConfigError
 from siftback.lab.analyses import Analysis, Grid, Missing, analyse, read, sentences, shown
 from siftback.lab.analyses.configurations import titled
-from siftback.lab.papers import RECIPES, beside
+from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes import Recipe, experiments, find, names
 from siftback.lab.records import Comparison
 from siftback.lab.table import listed, markdown, series, told_facts
@@ -42,7 +42,7 @@ def chapter(results: Path, page: Path) -> list[str]:
             them.
         page: The page that the sections are for; links are relative to where it lies.
     """
-    folder = results / RECIPES
+    folder = results / RUNS
     found = [text for recipe in map(find, names()) if (text := _section(recipe, folder, page))]
     if not found:
         return []

@@ -8,6 +8,8 @@ from siftback.lab.measures import TABLE_1_FACTORS, TRADITIONAL
 from siftback.lab.papers import ours
 from siftback.lab.papers.ours import STALE, Finder
 
+RUNS = "recipes"  # holds the recipes' runs, as `siftback run --out` leaves them
+
 SB = "Jiang et al. 2019"
 POSTER = "Jiang et al., Faster DNN Training"
 DIET = "Lu et al., Diet-SB"
@@ -22,7 +24,7 @@ class Claim:
         what: What the number is.
         paper: The number, as it is there.
         there: What it was measured on.
-        folders: The comparisons that ours is found in: their folders in that of all recipes' runs.
+        folders: The comparisons that ours is found in: their folders in that of all results.
         ours: Finds ours in them.
     """
 
@@ -42,36 +44,53 @@ OVERHEAD = (
     "Wide ResNet",
 )
 
-# By our data set: the paper's, and what it has of each strategy at `TABLE_1_FACTORS`. Of Stale-SB
-# the table does not tell n; the text speaks of n = 3.
-_TABLE_1 = {
-    "cifar10": ("CIFAR10", "2.96 %", ("1.4, 1.2, 1.5", "–, 1.5, 2.0", "1.4, 1.1, 1.3")),
-    "digits": ("CIFAR100", "18.21 %", ("1.2, 1.2, 1.2", "1.5, 1.0, 1.6", "1.1, 0.8, 0.8")),
-    "mnist": ("SVHN", "1.72 %", ("3.4, 3.4, 3.5", "4.3, 4.9, 5.0", "1.9, 2.8, 3.4")),
-}
+# The paper's data set, Traditional's final error there, what the table has of each strategy at
+# `TABLE_1_FACTORS`, and our comparisons. Of Stale-SB the table does not tell n; the text has n = 3.
+_TABLE_1 = (
+    (
+        "CIFAR10",
+        "2.96 %",
+        {"SB": "1.4, 1.2, 1.5", "Stale-SB": "–, 1.5, 2.0", "Kath18": "1.4, 1.1, 1.3"},
+        (f"{RUNS}/table1-small/cifar10", "table1-cifar10"),
+    ),
+    (
+        "CIFAR100",
+        "18.21 %",
+        {"SB": "1.2, 1.2, 1.2", "Stale-SB": "1.5, 1.0, 1.6", "Kath18": "1.1, 0.8, 0.8"},
+        (f"{RUNS}/table1-small/digits",),
+    ),
+    (
+        "SVHN",
+        "1.72 %",
+        {"SB": "3.4, 3.4, 3.5", "Stale-SB": "4.3, 4.9, 5.0", "Kath18": "1.9, 2.8, 3.4"},
+        (f"{RUNS}/table1-small/mnist", "table1-mnist"),
+    ),
+)
 _STRATEGIES = {"SB": "sb", "Stale-SB": STALE, "Kath18": "kath18"}
-_TABLE_1_RUNS = tuple(f"table1-small/{data}" for data in _TABLE_1)
+_TABLE_1_RUNS = tuple(folder for *_, folders in _TABLE_1 for folder in folders)
 _TABLE_1_DATA = "Wide ResNet; CIFAR10, CIFAR100, SVHN"
 
 
 def _table_1() -> list[Claim]:
+    place, factors = f"{SB}, table 1", ", ".join(f"×{factor:g}" for factor in TABLE_1_FACTORS)
     claims = []
-    factors = ", ".join(f"×{factor:g}" for factor in TABLE_1_FACTORS)
-    for data, (name, error, rows) in _TABLE_1.items():
-        place, there, runs = f"{SB}, table 1", f"Wide ResNet, {name}", [f"table1-small/{data}"]
-        what = "final error of Traditional"
-        claims.append(Claim(place, what, error, there, runs, ours.final_error))
-        for (strategy, our_name), printed in zip(_STRATEGIES.items(), rows, strict=True):
-            what = f"{strategy}: speed-up to {factors} of it"
-            claims.append(Claim(place, what, printed, there, runs, ours.speedups(our_name)))
+    for data, error, printed, folders in _TABLE_1:
+        there = f"Wide ResNet, {data}"
+        for runs in folders:
+            what = "final error of Traditional"
+            claims.append(Claim(place, what, error, there, [runs], ours.final_error))
+            for strategy, name in _STRATEGIES.items():
+                what = f"{strategy}: speed-up to {factors} of it"
+                find = ours.speedups(name)
+                claims.append(Claim(place, what, printed[strategy], there, [runs], find))
     return claims
 
 
 # Shares of the Pareto-optimal points, by data set, and whose runs ours are of.
 _PARETO = (
-    ("CIFAR10", "72%", "10%", "10%", "cifar10", ("table1", "fig17", "fig13", "fig14")),
-    ("CIFAR100", "47%", "43%", "8%", "digits", ("table1", "fig17", "fig13")),
-    ("SVHN", "80%", "6%", "14%", "mnist", ("table1", "fig17")),
+    ("CIFAR10", "72%", "10%", "10%", "/cifar10", ("table1", "fig17", "fig13"), ("fig14",)),
+    ("CIFAR100", "47%", "43%", "8%", "/digits", ("table1", "fig17", "fig13"), ()),
+    ("SVHN", "80%", "6%", "14%", "/mnist", ("table1", "fig17"), ()),
 )
 
 
@@ -82,10 +101,10 @@ def _pareto() -> list[Claim]:
             "share of the Pareto-optimal points of time and error",
             f"SB and Stale-SB {sb}, Traditional {traditional}, Kath18 {kath18}",
             f"Wide ResNet, {name}",
-            [f"{one}-small" if one == "fig14" else f"{one}-small/{data}" for one in recipes],
+            [f"{RUNS}/{of}-small{data}" for of in parts] + [f"{RUNS}/{of}-small" for of in whole],
             ours.pareto,
         )
-        for name, sb, traditional, kath18, data, recipes in _PARETO
+        for name, sb, traditional, kath18, data, parts, whole in _PARETO
     ]
 
 
@@ -109,7 +128,7 @@ def _diet_table() -> list[Claim]:
             f"time of an epoch of {method}, which leaves out {left_out}",
             f"{seconds} s, {seconds / baseline:.2f} of the baseline's",
             "ResNet18, CIFAR-100, Tesla T4",
-            ["diet-table-small"],
+            [f"{RUNS}/diet-table-small"],
             ours.epoch(strategy, keep),
         )
         for method, left_out, seconds, strategy, keep in _DIET_TABLE
@@ -123,7 +142,7 @@ def _noise() -> list[Claim]:
             f"final error of SB less Traditional's, {share} % of the labels wrong",
             said,
             "Wide ResNet, CIFAR10",
-            [f"fig12-small/flip{share}"],
+            [f"{RUNS}/fig12-small/flip{share}"],
             ours.error_difference("sb"),
         )
         for share, said in ((1, "comparable"), (10, "comparable"), (20, "higher"))
@@ -137,7 +156,7 @@ def _posters() -> list[Claim]:
             "examples left out by SB, and its error beside Traditional's",
             "over 85 %, comparable accuracy",
             f"{name}, model not told",
-            [f"poster-{name.lower()}-small"],
+            [f"{RUNS}/poster-{name.lower()}-small"],
             ours.filtered,
         )
         for name in ("CIFAR10", "MNIST")
@@ -199,7 +218,7 @@ CLAIMS: Sequence[Claim] = [
         "backward passes that SB leaves out at 25 % selectivity",
         "about 70 %",
         "Wide ResNet, SVHN",
-        ["table1-small/mnist"],
+        [f"{RUNS}/table1-small/mnist"],
         ours.left_out,
     ),
     Claim(
@@ -207,7 +226,7 @@ CLAIMS: Sequence[Claim] = [
         "components of equal sign, gradient of the 10 % of highest losses and of all",
         "over 80 %",
         "MobileNetV2, CIFAR10",
-        ["fig5-small"],
+        [f"{RUNS}/fig5-small"],
         ours.equal_signs,
     ),
     Claim(
@@ -215,7 +234,7 @@ CLAIMS: Sequence[Claim] = [
         "cosine with the whole batch's gradient after the first epoch, 10 % of a batch",
         "highest losses above random",
         "MobileNetV2, CIFAR10",
-        ["fig5-small"],
+        [f"{RUNS}/fig5-small"],
         ours.cosines,
     ),
     Claim(
@@ -223,7 +242,7 @@ CLAIMS: Sequence[Claim] = [
         "confidence in the target at its 20th percentile, after ten epochs",
         "SB 55 %",
         "data and model not told",
-        ["fig8-small"],
+        [f"{RUNS}/fig8-small"],
         ours.at_percentile("fig8", 20),
     ),
     Claim(
@@ -231,7 +250,7 @@ CLAIMS: Sequence[Claim] = [
         "accuracy at the 20th percentile of that confidence",
         "SB 29 %, Traditional 3 %",
         "data and model not told",
-        ["fig8-small"],
+        [f"{RUNS}/fig8-small"],
         ours.at_percentile("fig9", 20),
     ),
     *_noise(),
@@ -240,7 +259,7 @@ CLAIMS: Sequence[Claim] = [
         "final error of SB less Traditional's, 20 % kept",
         "within 0.92 %",
         "Wide ResNet, CIFAR10",
-        ["fig13-small/cifar10"],
+        [f"{RUNS}/fig13-small/cifar10"],
         ours.error_difference("sb", 0.2),
     ),
     Claim(
@@ -248,7 +267,7 @@ CLAIMS: Sequence[Claim] = [
         "final error of SB less Traditional's, 25 % kept",
         "within 2.54 %",
         "Wide ResNet, CIFAR100",
-        ["fig13-small/digits"],
+        [f"{RUNS}/fig13-small/digits"],
         ours.error_difference("sb", 0.25),
     ),
     *_pareto(),
@@ -257,7 +276,7 @@ CLAIMS: Sequence[Claim] = [
         "variance of an example's chance of selection over training",
         "higher under SB",
         "MobileNetV2, CIFAR10",
-        ["fig15-small"],
+        [f"{RUNS}/fig15-small"],
         ours.variances,
     ),
     Claim(
@@ -265,7 +284,7 @@ CLAIMS: Sequence[Claim] = [
         "time of a backward over that of a forward",
         "up to 2.5",
         "MobileNetV2, several GPUs",
-        [f"fig18-small/{model}" for model in ("mobilenetv2", "resnet18", "densenet", "wrn")],
+        [f"{RUNS}/fig18-small/{model}" for model in ("mobilenetv2", "resnet18", "densenet", "wrn")],
         ours.passes,
     ),
     *_posters(),
@@ -275,7 +294,7 @@ CLAIMS: Sequence[Claim] = [
         "errors less Traditional's, 50 % left out",
         "Random-Backprop on par with SB",
         "ResNet18, CIFAR-100",
-        ["diet-table-small"],
+        [f"{RUNS}/diet-table-small"],
         ours.random_and_sb,
     ),
     Claim(
@@ -283,7 +302,7 @@ CLAIMS: Sequence[Claim] = [
         "error of Random-Backprop less Traditional's, 75 % left out",
         "no impact on accuracy",
         "ResNet18, CIFAR-100",
-        ["diet-table-small"],
+        [f"{RUNS}/diet-table-small"],
         ours.error_difference("random", 0.25),
     ),
 ]

@@ -218,6 +218,21 @@ def test_the_results_page_has_a_section_for_each_recipe_that_was_run(results, ta
     assert str(tmp_path) not in text
 
 
+def test_the_overview_has_the_recipes_runs_too(results, made, tmp_path):
+    one = made("table1-small/mnist")
+    for seed in (0, 1):
+        add(one, "sb", [(5, 1, 50, 8 + seed)], seed, keep=0.25)
+        add(one, "matched", [(4, 1, 50, 9 + 2 * seed)], seed, keep=0.25, matched_to="sb")
+    (results / RUNS / "torn-small").mkdir()
+    (results / RUNS / "torn-small" / "summary.json").write_text("{")
+    write_page(results, tmp_path / "results.md")
+    overview = (
+        (tmp_path / "results.md").read_text(encoding="utf-8").partition("## Where it paid")[2]
+    )
+    row = "| recipes/table1-small/mnist | sb 0.25 | paid | -1.50 ± 0.71 | 1.25 |"
+    assert row in overview.partition("\n## ")[0]
+
+
 def test_a_run_that_was_broken_off_is_told(results, table_1, tmp_path):
     torn = results / RUNS / "table1-small" / "mnist" / "records" / "torn.jsonl"
     torn.write_text('{"kind": "run"}\n')

@@ -6,6 +6,7 @@ outputs that lie in the repository, and written again it says what they then say
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -90,6 +91,10 @@ def write_page(results_folder: Path, page_path: Path) -> None:
     sources = [*folders, *sorted((results_folder / BENCHMARKS).glob("*.json"))]
     verdicts: list[dict[str, str]] = []
     sections = [_section(source, page_path, verdicts) for source in sources]
+    for summary in sorted((results_folder / RUNS).rglob(SUMMARY)):
+        with suppress(*_UNREADABLE, OSError):  # which the recipe's own section tells
+            name = summary.parent.relative_to(results_folder).as_posix()
+            verdicts += _verdicts(Comparison.read(summary.parent), name)
     head = _HEAD.format(results=f"{results_folder.name}/")
     overview = (
         [f"## Where it paid, at the same budget\n\n{markdown(verdicts)}\n"] if verdicts else []
@@ -126,11 +131,7 @@ def _section(source: Path, page_path: Path, verdicts: list[dict[str, str]]) -> s
             return "\n".join(_series(source, source.name, "final error, %"))
         comparison = Comparison.read(source)
         text = _comparison(comparison, page_path)
-        verdicts += [
-            _verdict_row(comparison, label)
-            for label in selective_labels(comparison)
-            if same_budget(comparison, label)
-        ]
+        verdicts += _verdicts(comparison, comparison.folder.name)
     except OSError as error:
         reason = f"{Path(str(error.filename)).name}: {error.strerror}"
     except _UNREADABLE as error:
@@ -199,16 +200,24 @@ def _difference(comparison: Comparison, label: str) -> MeanAndSpread | None:
     return paired_difference(comparison, label, baseline) if baseline else None
 
 
-def _verdict_row(comparison: Comparison, label: str) -> dict[str, str]:
-    baseline, difference = same_budget(comparison, label), _difference(comparison, label)
-    seconds = mean_ratio(comparison, label, baseline, "seconds_train") if baseline else None
-    return {
-        "comparison": comparison.folder.name,
-        "strategy": label,
-        "verdict at equal cost": judgement(difference),
-        "error difference, points": with_spread(difference, sign=True) if difference else "",
-        "seconds taken, over its baseline's": f"{seconds:.2f}" if seconds else "",
-    }
+def _verdicts(comparison: Comparison, name: str) -> list[dict[str, str]]:
+    """A row for each of its configurations that has a run of the same budget."""
+    rows = []
+    for label in selective_labels(comparison):
+        baseline, difference = same_budget(comparison, label), _difference(comparison, label)
+        if baseline is None or difference is None:
+            continue
+        seconds = mean_ratio(comparison, label, baseline, "seconds_train")
+        rows.append(
+            {
+                "comparison": name,
+                "strategy": label,
+                "verdict at equal cost": judgement(difference),
+                "error difference, points": with_spread(difference, sign=True),
+                "seconds taken, over its baseline's": f"{seconds:.2f}" if seconds else "",
+            }
+        )
+    return rows
 
 
 def _sentence(comparison: Comparison, label: str) -> str:

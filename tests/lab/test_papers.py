@@ -198,9 +198,13 @@ def test_the_overhead_is_the_benchmark_s(results):
 
 def test_the_results_page_has_a_section_for_each_recipe_that_was_run(results, table_1, tmp_path):
     page = tmp_path / "docs" / "results.md"
+    (results / RUNS / "notes.md").write_text("Few beads.\n")
+    (results / RUNS / "table1-small" / "notes.md").write_text("Fewer digits.\n")
     write_page(results, page)
     text = page.read_text(encoding="utf-8")
     assert "## The papers' numbers beside ours" in text
+    assert "\n\nFew beads.\n\n| in |" in text
+    assert "\n\nFewer digits.\n\n- Asked for" in text.partition("### table1")[2]
     sections = set(re.findall(r"^### ([\w-]+): ", text, re.MULTILINE))
     of_table_1 = {
         recipe.name

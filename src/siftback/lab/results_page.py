@@ -21,7 +21,7 @@ from siftback.lab.measures import (
     selective_labels,
 )
 from siftback.lab.papers import RUNS
-from siftback.lab.papers.chapter import chapter
+from siftback.lab.papers.chapter import NOTES, chapter
 from siftback.lab.plots import PLOT
 from siftback.lab.records import RECORDS, SUMMARY, Comparison
 from siftback.lab.table import (
@@ -40,7 +40,6 @@ _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError)
 
 BENCHMARKS = "benchmarks"
 TUNING = "tuning"
-NOTES = "notes.md"
 
 _HEAD = """\
 # Results

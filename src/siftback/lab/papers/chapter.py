@@ -14,6 +14,7 @@ from siftback.lab.records import Comparison
 from siftback.lab.table import listed, markdown, series, told_facts
 
 SCALE = "small"
+NOTES = "notes.md"
 
 _BESIDE = """\
 ## The papers' numbers beside ours
@@ -39,7 +40,7 @@ def chapter(results: Path, page: Path) -> list[str]:
 
     Args:
         results: Holds their runs in ``recipes/``, as ``siftback run --scale small --out`` leaves
-            them.
+            them; that folder and each recipe's may have ``notes.md`` on what the numbers mean.
         page: The page that the sections are for; links are relative to where it lies.
     """
     folder = results / RUNS
@@ -48,7 +49,7 @@ def chapter(results: Path, page: Path) -> list[str]:
         return []
     where = Path(os.path.relpath(folder, page.parent)).as_posix().removeprefix("../")
     return [
-        f"{_BESIDE}\n{markdown(beside(results))}\n",
+        "\n\n".join([_BESIDE.rstrip(), *_notes(folder), markdown(beside(results))]) + "\n",
         _EXPERIMENTS.format(folder=where),
         *found,
     ]
@@ -68,7 +69,7 @@ def _section(recipe: Recipe, folder: Path, page: Path) -> str:
     parts += [f"**{problem}.**" for problem in problems]
     if any(recipe.comparisons.values()):
         own = [one for one in comparisons if home.resolve() in (one.folder, one.folder.parent)]
-        parts += _runs([one for one in own if one.runs])
+        parts += [*_notes(home), *_runs([one for one in own if one.runs])]
     else:
         parts.append(f"From the runs of {listed(recipe.uses)}.")
     where = quote(Path(os.path.relpath(home, page.parent)).as_posix())
@@ -76,6 +77,11 @@ def _section(recipe: Recipe, folder: Path, page: Path) -> str:
     for analysis in analyse(comparisons, recipe.draw).values():
         parts += _shown(analysis, titles, home, where)
     return "\n\n".join(parts) + "\n"
+
+
+def _notes(folder: Path) -> list[str]:
+    notes = folder / NOTES
+    return [notes.read_text(encoding="utf-8").strip()] if notes.is_file() else []
 
 
 def _runs(comparisons: list[Comparison]) -> list[str]:

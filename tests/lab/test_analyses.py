@@ -363,9 +363,14 @@ def test_seconds_of_a_batch_by_model(tmp_path):
         runs.append(one)
     figure = ANALYSES["fig18"](runs)
     found = series_of(figure)
-    assert found["backward"].x == ["m0 on digits, Abacus 9", "m1 on digits, Abacus 9"]
+    assert found["backward"].x == ["m0 on digits", "m1 on digits"]
     assert (found["forward"].y, found["backward"].y) == ([10, 20], [20, 50])
     assert "takes 2.00 to 2.50 times" in figure.sentence
+    runs[1].environment["cpu"] = "Slide rule"
+    assert series_of(ANALYSES["fig18"](runs))["backward"].x == [
+        "m0 on digits, Abacus 9",
+        "m1 on digits, Slide rule",
+    ]
     runs[0].environment["device"] = "cuda"  # whose phases are not those of the device
     assert series_of(ANALYSES["fig18"](runs))["forward"].y == [20]
 

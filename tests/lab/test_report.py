@@ -253,7 +253,7 @@ def test_a_recipe_s_runs_are_in_what_it_draws_alone(filled, tmp_path):
         "choices": set(placed),  # which no recipe draws
         "fig12": {"own"},
     }
-    assert shown_in("fig12", comparisons[:1]) == comparisons[:1]
+    assert shown_in("fig12", comparisons[:2]) == comparisons[:2], "of one recipe"
     page, _ = write_report([runs], tmp_path / "report")
     made = Page(page.read_text(encoding="utf-8"))
     panels = {

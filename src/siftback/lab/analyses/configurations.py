@@ -85,12 +85,12 @@ def argument(comparison: Comparison, name: str, otherwise: Any = None) -> Any:
 def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
     """The comparisons that hold a run, each with a title of its own.
 
-    It tells model, data and the share of wrong labels; where that is not enough, the learning
-    rates, and last the folder.
+    It tells model, data and the share of wrong labels; where that is not enough, of how many
+    images, the learning rates, the batches, and last the folder.
     """
     held = [one for one in comparisons if one.runs]
     titles = [_what(one) for one in held]
-    for more in (_rates, _folder):
+    for more in (images, _rates, _batches, _folder, _place):
         told: dict[str, set[str]] = {}
         for title, one in zip(titles, held, strict=True):
             told.setdefault(title, set()).add(more(one))
@@ -146,12 +146,26 @@ def _what(comparison: Comparison) -> str:
     return f"{models} on {data}{noise}"
 
 
+def images(comparison: Comparison) -> str:
+    """How many training images were taken of the set, for its name's end; empty for all."""
+    limit = argument(comparison, "train_limit")
+    return f" ({limit:,} images)" if limit else ""
+
+
 def _rates(comparison: Comparison) -> str:
     return f", {argument(comparison, 'rate', 'unknown')} rates"
 
 
+def _batches(comparison: Comparison) -> str:
+    return f", batches of {argument(comparison, 'batch_size', 'unknown size')}"
+
+
 def _folder(comparison: Comparison) -> str:
     return f" ({comparison.folder.name})"
+
+
+def _place(comparison: Comparison) -> str:
+    return f" in {comparison.folder.resolve().parent.name}"
 
 
 def _curve(comparison: Comparison, run: RunSummary) -> tuple[Evaluation, ...]:

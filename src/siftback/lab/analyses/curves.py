@@ -10,6 +10,7 @@ from siftback.lab.analyses.configurations import (
     argument,
     configurations,
     curve_panel,
+    images,
     titled,
     traditional,
 )
@@ -158,7 +159,8 @@ def _swept(found: list[Configuration]) -> list[Configuration]:
 
 def _task(comparison: Comparison) -> tuple[str, str]:
     """Data and model."""
-    return listed(r.data for r in comparison.runs), listed(r.model for r in comparison.runs)
+    data, model = (listed(getattr(r, name) for r in comparison.runs) for name in ("data", "model"))
+    return f"{data}{images(comparison)}", model
 
 
 def _several(

@@ -9,6 +9,7 @@ from siftback.lab.analyses.configurations import (
     Configuration,
     configurations,
     curve,
+    images,
     titled,
 )
 from siftback.lab.analyses.curves import PAPER
@@ -86,8 +87,8 @@ def _together(
     """The configurations that can be held against each other, by what they share."""
     found: dict[str, list[Configuration]] = {}
     for comparison in comparisons:
-        # Comparisons that differ in their labels' noise are no longer one task.
-        task = titled([comparison])[0][0]
+        # Comparisons that differ in their images or their labels' noise are no longer one task.
+        task = titled([comparison])[0][0] + images(comparison)
         for one in configurations(comparison):
             machine = f", on {comparison.machine(one.label)}" if by_machine else ""
             found.setdefault(f"{task}{machine}", []).append(one)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
-from siftback.lab.measures import MATCHED, reaching
+from siftback.lab.measures import MATCHED, TRADITIONAL, reaching
 from siftback.lab.records import Comparison, Evaluation, RunSummary
 
 # What the phases of the clock are called in the paper, and what they are here.
@@ -123,13 +123,15 @@ def _by_the_host(comparison: Comparison) -> list[str]:
 def passes(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 18: seconds of a forward and a backward of one batch, over the models measured."""
     name, title = "fig18", "A forward and a backward of one batch, by model"
+    machines = {comparison.machine(TRADITIONAL) for comparison in comparisons}
     found: dict[str, list[RunSummary]] = {}
     for of, comparison in titled(comparisons):
-        for run in comparison.by_label().get("traditional", []):
+        place = f"{of}, {comparison.machine(TRADITIONAL)}" if len(machines) > 1 else of
+        for run in comparison.by_label().get(TRADITIONAL, []):
             # An accelerator's queue is not waited for at every mark of the clock.
             on_cpu = comparison.environment.get("device", "cpu") == "cpu"
             if on_cpu and run.seconds_by_phase and run.steps:
-                found.setdefault(f"{of}, {comparison.machine('traditional')}", []).append(run)
+                found.setdefault(place, []).append(run)
     if not found:
         why = "No run of Traditional on a CPU has its phases recorded. Record one:"
         return Missing(name, title, f"{why} siftback compare --strategies traditional --device cpu")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from siftback.lab.analyses.configurations import argument
+from siftback.lab.analyses.configurations import images
 from siftback.lab.analyses.reading import UNREADABLE
 from siftback.lab.measures import TRADITIONAL
 from siftback.lab.papers.claims import CLAIMS, OVERHEAD, RUNS, Claim
@@ -64,10 +64,8 @@ def _filled(theirs: tuple[str, str, str, str], ours: str, here: str) -> dict[str
 
 def _setup(comparison: Comparison) -> str:
     runs = comparison.runs
-    limit = argument(comparison, "train_limit")
-    images = f" ({limit:,} images)" if limit else ""
     whole = [run.epochs for run in runs if run.label == TRADITIONAL]
     epochs = f", {whole[0]:g} epochs" if whole else ""
     seeds = len({run.seed for run in runs})
     data, model = (listed(getattr(run, name) for run in runs) for name in ("data", "model"))
-    return f"{model} on {data}{images}{epochs}, {seeds} seed{'s' if seeds > 1 else ''}"
+    return f"{model} on {data}{images(comparison)}{epochs}, {seeds} seed{'s' if seeds > 1 else ''}"

@@ -86,15 +86,15 @@ def _folder(experiment: Recipe, scale: Scale, out: Path) -> Path:
 def shown_in(analysis: str, comparisons: Sequence[Comparison]) -> list[Comparison]:
     """What an analysis is made of, where many comparisons are shown together.
 
-    Comparisons of a recipe, which their folder's name tells, are left to the analyses that it or
-    a recipe that uses it draws; all others are in every one. Where this leaves none, or no recipe
-    draws the analysis, they all are.
+    Where they are of several recipes, which their folders' names tell, those of a recipe are left
+    to the analyses that it or a recipe that uses it draws. All others are in every analysis, and
+    so is everything in one that no recipe draws.
     """
     wanted = _drawn_from().get(analysis)
-    if wanted is None:
+    recipes = {_recipe_of(one.folder) for one in comparisons} - {None}
+    if wanted is None or len(recipes) < 2:
         return list(comparisons)
-    chosen = [one for one in comparisons if _recipe_of(one.folder) in (None, *wanted)]
-    return chosen or list(comparisons)
+    return [one for one in comparisons if _recipe_of(one.folder) in (None, *wanted)]
 
 
 @cache

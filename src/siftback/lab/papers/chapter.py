@@ -19,12 +19,13 @@ NOTES = "notes.md"
 _BESIDE = """\
 ## The papers' numbers beside ours
 
-Theirs as they print them; ours from the runs of their recipes at the small scale, each in its
-section below. The scales are far apart, as the last two columns say: other networks, fewer images,
-fewer epochs, other machines. Where a number differs, that says what was seen here at this size, and
-nothing about theirs. Speed-ups are medians over the seeds, in time and in cost, with a dash where a
-seed did not come to the target; differences in error are in percentage points, mean and standard
-deviation over the seeds, and below zero where the method ends lower than Traditional.
+Theirs as they print them; ours from the runs of their recipes at the small scale, and of table 1
+from longer ones too, each in its section below. The scales are far apart, as the last two columns
+say: other networks, fewer images, fewer epochs, other machines. Where a number differs, that says
+what was seen here at this size, and nothing about theirs. Speed-ups are medians over the seeds, in
+time and in cost, with a dash where a seed did not come to the target; differences in error are in
+percentage points, mean and standard deviation over the seeds, and below zero where the method ends
+lower than Traditional.
 """
 
 _EXPERIMENTS = """\
@@ -47,10 +48,9 @@ def chapter(results: Path, page: Path) -> list[str]:
     found = [text for recipe in map(find, names()) if (text := _section(recipe, folder, page))]
     if not found:
         return []
-    where = Path(os.path.relpath(folder, page.parent)).as_posix().removeprefix("../")
     return [
         "\n\n".join([_BESIDE.rstrip(), *_notes(folder), markdown(beside(results))]) + "\n",
-        _EXPERIMENTS.format(folder=where),
+        _EXPERIMENTS.format(folder=f"{results.name}/{RUNS}"),
         *found,
     ]
 

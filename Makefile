@@ -17,7 +17,7 @@ check: .venv/dev
 
 results: .venv/lab  ## Rebuild docs/results.md and docs/report.html from the records under results/.
 	$(BIN)/siftback results results --out docs/results.md
-	$(BIN)/siftback report results/recipes --out docs/report.html
+	$(BIN)/siftback report results/recipes results/table1-* --out docs/report.html
 
 recipes: .venv/lab  ## Rebuild the tables of docs/recipes.md from the recipes.
 	sed -i '/^## The recipes$$/q' docs/recipes.md

@@ -35,7 +35,7 @@ def _row(claim: Claim, results: Path) -> dict[str, str]:
         return claim.ours(found)
 
     told = _tried(find)
-    here = "; ".join(_setup(one) for one in found if one.runs)
+    here = "; ".join(dict.fromkeys(_setup(one) for one in found if one.runs))
     return _filled((claim.place, claim.what, claim.paper, claim.there), told, here)
 
 

@@ -23,7 +23,7 @@ from siftback.lab.analyses import Figure, Gallery, Grid, Missing, Panel, Picture
 from siftback.lab.analyses.reading import read
 from siftback.lab.recipes.running import shown_in
 from siftback.lab.report.charts import looks
-from siftback.lab.report.page import rendered, write_report
+from siftback.lab.report.page import PAGE_MOST, rendered, write_report
 
 ROOT = Path(__file__).parents[2]
 VOID = {"meta", "link", "input", "img", "br", "hr"}
@@ -222,6 +222,12 @@ def test_a_page_that_would_be_too_large_carries_no_raw_numbers(filled, tmp_path,
     assert page.stat().st_size == smaller.stat().st_size
     (problem,) = problems
     assert problem.startswith(f"index.html has {page.stat().st_size / 1e6:.1f} MB: ")
+
+
+def test_the_report_in_the_repository_is_small_enough_to_mail():
+    page = (ROOT / "docs" / "report.html").read_bytes()
+    assert page.startswith(b"<!doctype html>")
+    assert len(page) < PAGE_MOST
 
 
 def test_a_page_alone_carries_all(filled, tmp_path, monkeypatch):

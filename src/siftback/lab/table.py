@@ -278,7 +278,7 @@ def told_facts(values: Mapping[str, Any]) -> str:
     'data digits; epochs 2'
     """
     told = {name: value for name, value in values.items() if name != "arguments"}
-    facts = {name: fact(value) for name, value in told.items() if value not in (None, [])}
+    facts = {name: fact(value) for name, value in told.items() if value not in (None, [], "")}
     return "; ".join(f"{name.replace('_', ' ')} {said}" for name, said in facts.items())
 
 

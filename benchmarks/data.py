@@ -28,7 +28,7 @@ def images(count: int) -> ImageData:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)
     labels = torch.randint(10, (count,), generator=generator)
-    return ImageData("random", pixels, labels, pixels[:1], labels[:1], classes=10)
+    return ImageData("random", pixels, labels, pixels[:1], labels[:1], names=tuple("0123456789"))
 
 
 def measure(data: ImageData, precision: str, augment: str, repeats: int) -> Goal:

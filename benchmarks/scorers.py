@@ -242,7 +242,9 @@ def images(batches: int) -> ImageData:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (batches * BATCH, 3, 32, 32), generator=generator)
     labels = torch.randint(10, (len(pixels),), generator=generator)
-    return ImageData("random", pixels.byte(), labels, pixels[:1].byte(), labels[:1], classes=10)
+    return ImageData(
+        "random", pixels.byte(), labels, pixels[:1].byte(), labels[:1], tuple("0123456789")
+    )
 
 
 def resnet() -> nn.Module:

@@ -122,7 +122,7 @@ def test_gradient_similarity_by_hand(tmp_path):
     chosen = (data.train_labels < 2).nonzero()[:10, 0]
     data = replace(
         data, train_images=data.train_images[chosen], train_labels=data.train_labels[chosen],
-        classes=2,
+        names=("a", "b"),
     )  # fmt: skip
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2, bias=False))
     nn.init.zeros_(model[1].weight)

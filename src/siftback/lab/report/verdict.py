@@ -151,11 +151,12 @@ def headline(found: Sequence[Verdict]) -> str:
         for outcome in ("paid", "level", "lost", "undecided")
     }
     paid, decided = by_outcome["paid"], [one for one in found if one.outcome != "undecided"]
+    undecided = len(by_outcome["undecided"])
     parts = [
         f"{len(paid)} of {counted(len(found), 'selective configuration')} paid at the same budget",
         f"{len(by_outcome['level'])} made no difference within the seeds' spread",
         f"{len(by_outcome['lost'])} did worse",
-        f"{len(by_outcome['undecided'])} are undecided",
+        f"{undecided} {'is' if undecided == 1 else 'are'} undecided",
     ]
     text = f"{', '.join(parts[:-1])}, and {parts[-1]}. "
     clear = [one for one in paid if _upper_bound(one) < 0]

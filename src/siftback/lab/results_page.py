@@ -21,7 +21,7 @@ from siftback.lab.measures import (
     selective_labels,
 )
 from siftback.lab.papers import RUNS
-from siftback.lab.papers.chapter import NOTES, chapter
+from siftback.lab.papers.chapter import chapter, notes
 from siftback.lab.plots import PLOT
 from siftback.lab.records import RECORDS, SUMMARY, Comparison
 from siftback.lab.table import (
@@ -147,9 +147,7 @@ def _comparison(comparison: Comparison, page_path: Path) -> str:
     if comparison.runs:
         sentences = [f"- {_sentence(comparison, label)}" for label in selective_labels(comparison)]
         parts += ["\n".join(sentences) or "No selective strategy was run."]
-        if (folder / NOTES).exists():
-            parts += [(folder / NOTES).read_text(encoding="utf-8").strip()]
-        parts += [markdown_table(comparison)]
+        parts += [*notes(folder), markdown_table(comparison)]
         if phases := phase_rows(comparison):
             parts += [_PHASES, markdown(phases)]
     else:
@@ -185,8 +183,7 @@ def _series(folder: Path, title: str, error: str) -> list[str]:
     if not comparisons:
         return damaged
     shared, rows = series(comparisons, error)
-    notes = folder / NOTES
-    told = f"\n{notes.read_text(encoding='utf-8').strip()}\n" if notes.exists() else ""
+    told = "".join(f"\n{text}\n" for text in notes(folder))
     return [
         f"## {title}\n\n- Asked for: {told_facts(shared)}\n"
         f"- Measured on: {told_facts(comparisons[0].environment)}\n{told}\n{markdown(rows)}\n",

@@ -36,7 +36,7 @@ from siftback.lab.analyses.figure import (
     shown,
 )
 from siftback.lab.analyses.reading import UNREADABLE, read
-from siftback.lab.analyses.writing import as_csv, write
+from siftback.lab.analyses.writing import as_csv, as_markdown, write
 from siftback.lab.records import Comparison
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "Series",
     "analyse",
     "as_csv",
+    "as_markdown",
     "plain",
     "read",
     "sentences",

@@ -38,8 +38,8 @@ def write(analysis: Analysis, folder: Path) -> list[Path]:
     paths = []
     if isinstance(analysis, Grid):
         page = folder / f"{analysis.name}.md"
-        rows = [dict(zip(analysis.columns, map(shown, row), strict=True)) for row in analysis.rows]
-        parts = [f"# {analysis.title}", analysis.sentence, markdown(rows), f"{analysis.source}."]
+        table = as_markdown(analysis)
+        parts = [f"# {analysis.title}", analysis.sentence, table, f"{analysis.source}."]
         page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
         paths.append(page)
     else:
@@ -47,6 +47,11 @@ def write(analysis: Analysis, folder: Path) -> list[Path]:
     numbers = folder / f"{analysis.name}.csv"
     numbers.write_text(as_csv(analysis), encoding="utf-8")
     return [*paths, numbers]
+
+
+def as_markdown(grid: Grid) -> str:
+    """A table's rows in Markdown."""
+    return markdown([dict(zip(grid.columns, map(shown, row), strict=True)) for row in grid.rows])
 
 
 def as_csv(analysis: Figure | Grid | Gallery) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from siftback import ConfigError
-from siftback.lab.analyses import Analysis, Grid, Missing, analyse, read, sentences, shown
+from siftback.lab.analyses import Analysis, Grid, Missing, analyse, as_markdown, read, sentences
 from siftback.lab.analyses.configurations import titled
 from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes import Recipe, experiments, find, names
@@ -49,10 +49,16 @@ def chapter(results: Path, page: Path) -> list[str]:
     if not found:
         return []
     return [
-        "\n\n".join([_BESIDE.rstrip(), *_notes(folder), markdown(beside(results))]) + "\n",
+        "\n\n".join([_BESIDE.rstrip(), *notes(folder), markdown(beside(results))]) + "\n",
         _EXPERIMENTS.format(folder=f"{results.name}/{RUNS}"),
         *found,
     ]
+
+
+def notes(folder: Path) -> list[str]:
+    """What ``notes.md`` of a folder says, a paragraph or more; empty where there is none."""
+    file = folder / NOTES
+    return [file.read_text(encoding="utf-8").strip()] if file.is_file() else []
 
 
 def _section(recipe: Recipe, folder: Path, page: Path) -> str:
@@ -69,7 +75,7 @@ def _section(recipe: Recipe, folder: Path, page: Path) -> str:
     parts += [f"**{problem}.**" for problem in problems]
     if any(recipe.comparisons.values()):
         own = [one for one in comparisons if home.resolve() in (one.folder, one.folder.parent)]
-        parts += [*_notes(home), *_runs([one for one in own if one.runs])]
+        parts += [*notes(home), *_runs([one for one in own if one.runs])]
     else:
         parts.append(f"From the runs of {listed(recipe.uses)}.")
     where = quote(Path(os.path.relpath(home, page.parent)).as_posix())
@@ -77,11 +83,6 @@ def _section(recipe: Recipe, folder: Path, page: Path) -> str:
     for analysis in analyse(comparisons, recipe.draw).values():
         parts += _shown(analysis, titles, home, where)
     return "\n\n".join(parts) + "\n"
-
-
-def _notes(folder: Path) -> list[str]:
-    notes = folder / NOTES
-    return [notes.read_text(encoding="utf-8").strip()] if notes.is_file() else []
 
 
 def _runs(comparisons: list[Comparison]) -> list[str]:
@@ -104,8 +105,7 @@ def _shown(analysis: Analysis, titles: Sequence[str], home: Path, where: str) ->
     told = "\n".join(f"- {sentence}" for sentence in sentences(analysis, titles))
     parts = [f"**{analysis.title}**", told]
     if isinstance(analysis, Grid):
-        rows = [dict(zip(analysis.columns, map(shown, row), strict=True)) for row in analysis.rows]
-        return [*parts, markdown(rows)]
+        return [*parts, as_markdown(analysis)]
     if (home / f"{analysis.name}.png").is_file():
         picture = f"![{analysis.title}]({where}/{analysis.name}.png)"
         parts.append(f"[{picture}]({where}/{analysis.name}.svg)")

@@ -61,3 +61,13 @@ def test_a_frontier_is_of_one_set_of_images(tmp_path):
         "cnn-8 on digits (1,500 images)",
     ]
     assert [sum(len(one.y) for one in panel.series) for panel in panels] == [4, 2]
+
+
+def test_a_machine_that_ran_no_traditional_is_none_to_tell_apart(tmp_path):
+    whole, other = comparison(tmp_path / "a"), comparison(tmp_path / "b")
+    phases = {"forward": 1.0, "backward": 2.0}
+    add(whole, "traditional", [(9, 100, 3, 1)], seconds_by_phase=phases)
+    add(other, "sb", [(9, 100, 3, 1)], keep=0.5, seconds_by_phase=phases)
+    other.environment["cpu"] = "Slide rule"
+    (panel,) = ANALYSES["fig18"]([whole, other]).views["time"]
+    assert panel.series[0].x == ["cnn-8 on digits (a)"]

@@ -140,10 +140,13 @@ def curve_panel(
 def _what(comparison: Comparison) -> str:
     wrong = argument(comparison, "flip", 0.0)
     noise = f", {wrong:.0%} of the labels wrong" if wrong else ""
-    models, data = (
-        listed(getattr(run, name) for run in comparison.runs) for name in ("model", "data")
-    )
-    return f"{models} on {data}{noise}"
+    return f"{setup(comparison)}{noise}"
+
+
+def setup(comparison: Comparison) -> str:
+    """What was trained on what, in words."""
+    runs = comparison.runs
+    return f"{listed(run.model for run in runs)} on {listed(run.data for run in runs)}"
 
 
 def images(comparison: Comparison) -> str:

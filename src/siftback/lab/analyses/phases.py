@@ -123,15 +123,16 @@ def _by_the_host(comparison: Comparison) -> list[str]:
 def passes(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 18: seconds of a forward and a backward of one batch, over the models measured."""
     name, title = "fig18", "A forward and a backward of one batch, by model"
-    machines = {comparison.machine(TRADITIONAL) for comparison in comparisons}
-    found: dict[str, list[RunSummary]] = {}
+    measured: dict[tuple[str, str], list[RunSummary]] = {}
     for of, comparison in titled(comparisons):
-        place = f"{of}, {comparison.machine(TRADITIONAL)}" if len(machines) > 1 else of
+        machine = comparison.machine(TRADITIONAL)
         for run in comparison.by_label().get(TRADITIONAL, []):
             # An accelerator's queue is not waited for at every mark of the clock.
             on_cpu = comparison.environment.get("device", "cpu") == "cpu"
             if on_cpu and run.seconds_by_phase and run.steps:
-                found.setdefault(place, []).append(run)
+                measured.setdefault((of, machine), []).append(run)
+    several = len({machine for _, machine in measured}) > 1
+    found = {f"{of}, {on}" if several else of: runs for (of, on), runs in measured.items()}
     if not found:
         why = "No run of Traditional on a CPU has its phases recorded. Record one:"
         return Missing(name, title, f"{why} siftback compare --strategies traditional --device cpu")

@@ -1,15 +1,15 @@
 """The papers' numbers beside ours, row by row."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
-from siftback.lab.analyses.configurations import images
+from siftback.lab.analyses.configurations import images, setup
 from siftback.lab.analyses.reading import UNREADABLE
 from siftback.lab.measures import TRADITIONAL
 from siftback.lab.papers.claims import CLAIMS, OVERHEAD, RUNS, Claim
 from siftback.lab.papers.ours import NotRecordedError, overhead
 from siftback.lab.records import Comparison
-from siftback.lab.table import listed
 
 __all__ = ["CLAIMS", "RUNS", "Claim", "beside"]
 
@@ -22,16 +22,17 @@ def beside(results: Path) -> list[dict[str, str]]:
             leaves them, and ``benchmarks/``. What is not there, or cannot be read, is told in its
             row.
     """
-    rows = [_row(claim, results) for claim in CLAIMS]
+    read = cache(lambda name: Comparison.read(results / name))  # many claims are of the same runs
+    rows = [_row(claim, read) for claim in CLAIMS]
     benchmark = results / "benchmarks" / "overhead.json"
     return [*rows, _filled(OVERHEAD, _tried(lambda: overhead(benchmark)), "benchmarks/overhead.py")]
 
 
-def _row(claim: Claim, results: Path) -> dict[str, str]:
+def _row(claim: Claim, read: Callable[[str], Comparison]) -> dict[str, str]:
     found: list[Comparison] = []
 
     def find() -> str:
-        found.extend(Comparison.read(results / name) for name in claim.folders)
+        found.extend(map(read, claim.folders))
         return claim.ours(found)
 
     told = _tried(find)
@@ -67,5 +68,5 @@ def _setup(comparison: Comparison) -> str:
     whole = [run.epochs for run in runs if run.label == TRADITIONAL]
     epochs = f", {whole[0]:g} epochs" if whole else ""
     seeds = len({run.seed for run in runs})
-    data, model = (listed(getattr(run, name) for run in runs) for name in ("data", "model"))
-    return f"{model} on {data}{images(comparison)}{epochs}, {seeds} seed{'s' if seeds > 1 else ''}"
+    what = f"{setup(comparison)}{images(comparison)}{epochs}"
+    return f"{what}, {seeds} seed{'s' if seeds > 1 else ''}"

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from siftback import __version__
 from siftback.lab.analyses import ANALYSES, analyse, as_csv, read, write
-from siftback.lab.analyses.configurations import AXES, configurations, titled
+from siftback.lab.analyses.configurations import AXES, configurations, setup, titled
 from siftback.lab.analyses.figure import (
     Analysis,
     Figure,
@@ -33,7 +33,7 @@ from siftback.lab.report.embedding import (
     script,
     template,
 )
-from siftback.lab.report.verdict import Outcome, counted, headline, named, setup, verdicts
+from siftback.lab.report.verdict import Outcome, counted, headline, named, verdicts
 from siftback.lab.table import NOT_REACHED, fact, listed, phase_rows, rows, with_spread, worded
 
 PAGE = "index.html"

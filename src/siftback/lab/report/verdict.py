@@ -9,6 +9,7 @@ from typing import Literal
 from scipy import stats
 
 from siftback.lab.analyses.budget import CONFIDENCE, interval
+from siftback.lab.analyses.configurations import setup
 from siftback.lab.measures import (
     TRADITIONAL,
     MeanAndSpread,
@@ -21,7 +22,7 @@ from siftback.lab.measures import (
 )
 from siftback.lab.records import Comparison
 from siftback.lab.results_page import judgement
-from siftback.lab.table import listed, with_spread
+from siftback.lab.table import with_spread
 
 Outcome = Literal["paid", "level", "lost", "undecided"]
 
@@ -192,12 +193,6 @@ def named(comparisons: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
         for folder in folders
     ]
     return list(zip(names, comparisons, strict=True))
-
-
-def setup(comparison: Comparison) -> str:
-    """What was trained on what, in words."""
-    runs = comparison.runs
-    return f"{listed(run.model for run in runs)} on {listed(run.data for run in runs)}"
 
 
 def _apart(difference: MeanAndSpread) -> str:

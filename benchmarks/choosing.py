@@ -24,10 +24,10 @@ from torch.utils.data import DataLoader
 import siftback
 from goals import Goal, begin, options, report
 from siftback import Indexed, Kath18, Percentile, SelectiveSampler, Selector, Threshold
-from siftback.indexed import Indices
+from siftback.epoch_draw import Recall, selector_for
 from siftback.lab.models import build
-from siftback.recall import Recall, selector_for
-from siftback.scorers.remembered import Remembering
+from siftback.loading.indices import Indices
+from siftback.rules.remembered import Remembering
 
 KEEP, EXAMPLES, BATCHES, MOST = 1 / 2, 50_000, (128, 4096), 0.005
 TITLE = "What choosing costs: over a step of resnet18 of width 16, 3x32x32, keep 1/2"

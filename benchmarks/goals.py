@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from siftback.lab.environment import environment
+from siftback.lab.records.environment import environment
 
 
 class Goal(NamedTuple):

@@ -47,10 +47,10 @@ from siftback import (
     Stale,
     Uniform,
 )
-from siftback.lab.agreement import losses
-from siftback.lab.data import ImageData
+from siftback.lab.data.batch_stream import BatchStream
+from siftback.lab.data.datasets import ImageData
 from siftback.lab.models import build
-from siftback.lab.stream import BatchStream
+from siftback.lab.training.live_agreement import losses
 from transformers import Vit
 
 TITLE = "What scores from elsewhere cost: keep 1/3, batch 128"

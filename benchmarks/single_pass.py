@@ -24,8 +24,9 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from goals import Goal, begin, options, report
-from siftback import Percentile, SinglePass, tree
+from siftback import Percentile, SinglePass
 from siftback.lab.models import build
+from siftback.loading import tree
 from step_profile import Step, profiled, shares
 from transformers import Gpt, Vit
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import siftback
-from siftback.lab.strategies import STRATEGIES
+from siftback.lab.training.strategies import STRATEGIES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from siftback import ConfigError, LossError, per_example
-from siftback.losses import check, resolve
+from siftback.loss_functions import check, resolve
 
 torch.manual_seed(0)
 LOGITS, CLASSES = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])

@@ -5,7 +5,9 @@
 
 import typing
 
-from siftback.batching import BatchFormer
+from siftback.contrib.downsampled import Downsampled
+from siftback.contrib.pipelined import Pipelined
+from siftback.contrib.proxy import Proxy
 from siftback.errors import (
     BatchError,
     ConfigError,
@@ -17,34 +19,33 @@ from siftback.errors import (
     TraceError,
 )
 from siftback.guard import SelectionCostWarning
-from siftback.history import LossHistory
-from siftback.importance import Kath18
-from siftback.indexed import Indexed, SelectiveSampler
 from siftback.loader import SelectiveLoader
-from siftback.losses import per_example
-from siftback.noise import NoiseGuard
-from siftback.probe import Probe, probe
-from siftback.pruning import el2n, entropy, grand, margin, prune
-from siftback.ranking import InBatchRank, SoftTopK, Threshold, TopK
-from siftback.recorders import AUM, Forgetting
+from siftback.loading.indices import Indexed, SelectiveSampler
+from siftback.loading.pool import BatchFormer
+from siftback.loading.score_table import ScoreTable
+from siftback.loading.stats import SinglePassStats, Stats
+from siftback.loss_functions import per_example
+from siftback.probing.probe import Probe, probe
+from siftback.pruning.recorders import AUM, Forgetting
+from siftback.pruning.scores import el2n, entropy, grand, margin, prune
+from siftback.rules.ies import IES
+from siftback.rules.infobatch import InfoBatch
+from siftback.rules.kakurenbo import Kakurenbo
+from siftback.rules.noise_guard import NoiseGuard
+from siftback.rules.predicted import Ewma, GaussianProcess
+from siftback.rules.remembered import Memory, Stale
+from siftback.rules.rs2 import RS2
+from siftback.rules.seta import SeTa
+from siftback.rules.ucb import UCB
 from siftback.schedule import Annealing, Schedule
-from siftback.scorers.downsampled import Downsampled
 from siftback.scorers.ema import Ema
+from siftback.scorers.fresh import Fresh, Scorer
 from siftback.scorers.gradient_bound import GradientBound
-from siftback.scorers.ies import IES
-from siftback.scorers.infobatch import InfoBatch
 from siftback.scorers.irreducible import Irreducible, irreducible_losses
-from siftback.scorers.kakurenbo import Kakurenbo
-from siftback.scorers.pipelined import Pipelined
-from siftback.scorers.predicted import Ewma, GaussianProcess
-from siftback.scorers.proxy import Proxy
 from siftback.scorers.reduced import Reduced
-from siftback.scorers.remembered import Memory, Stale
-from siftback.scorers.rs2 import RS2
-from siftback.scorers.seta import SeTa
-from siftback.scorers.ucb import UCB
-from siftback.scoring import Fresh, Scorer
-from siftback.selectors import (
+from siftback.selectors.history import LossHistory
+from siftback.selectors.importance import Kath18
+from siftback.selectors.percentile import (
     All,
     Percentile,
     Selection,
@@ -52,12 +53,11 @@ from siftback.selectors import (
     Uniform,
     percentile_probabilities,
 )
-from siftback.stats import SinglePassStats, Stats
-from siftback.table import ScoreTable
-from siftback.unbiased import Unbiased
+from siftback.selectors.ranking import InBatchRank, SoftTopK, Threshold, TopK
+from siftback.selectors.unbiased import Unbiased
 
 if typing.TYPE_CHECKING:
-    from siftback.single_pass import SinglePass
+    from siftback.single_pass.single_pass import SinglePass
 
 __version__ = "0.1.0"
 
@@ -131,7 +131,7 @@ __all__ = [
 def __getattr__(name: str) -> typing.Any:
     """Imports `SinglePass` when it is asked for: it brings in the compiler, for two seconds."""
     if name == "SinglePass":
-        from siftback.single_pass import SinglePass
+        from siftback.single_pass.single_pass import SinglePass
 
         return SinglePass
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

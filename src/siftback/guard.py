@@ -5,7 +5,7 @@ import warnings
 
 import torch
 
-from siftback.clock import now
+from siftback.device_time import now
 
 # Frames from the warning to the training loop, past the loader's generators.
 _LOOP = 5

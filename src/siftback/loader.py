@@ -8,23 +8,24 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from siftback import loader_state, tree
-from siftback.batching import BatchFormer, DropLast
-from siftback.choosing import Begun, Chooser, OnNonfinite
+from siftback import loader_state
+from siftback.batch_selection import Begun, Chooser, OnNonfinite
+from siftback.epoch_draw import Recall, selector_for
 from siftback.errors import BatchError, ConfigError
 from siftback.guard import Guard, Watch
-from siftback.indexed import IndexOf, Indices
-from siftback.lookahead import Lookahead
-from siftback.losses import Losses, LossFn, resolve
-from siftback.noise import NoiseGuard
-from siftback.recall import Recall, selector_for
+from siftback.loading import tree
+from siftback.loading.indices import IndexOf, Indices
+from siftback.loading.lookahead import Lookahead
+from siftback.loading.pool import BatchFormer, DropLast
+from siftback.loading.source import Source
+from siftback.loading.stats import Stats
+from siftback.loss_functions import Losses, LossFn, resolve
+from siftback.rules.every_epoch import EveryEpoch
+from siftback.rules.noise_guard import NoiseGuard
+from siftback.rules.remembered import Remembering
 from siftback.schedule import Schedule
-from siftback.scorers.every_epoch import EveryEpoch
-from siftback.scorers.remembered import Remembering
-from siftback.scoring import Fresh, Mode, Scorer
-from siftback.selectors import Selection, Selector
-from siftback.source import Source
-from siftback.stats import Stats
+from siftback.scorers.fresh import Fresh, Mode, Scorer
+from siftback.selectors.percentile import Selection, Selector
 
 
 class SelectiveLoader:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from siftback.lab.records import Comparison, Evaluation, RecordWriter, RunSummary
+from siftback.lab.records.comparison_record import Comparison, Evaluation, RecordWriter, RunSummary
 
 # A point of a run: seconds of training, steps, cost in forwards, test error in percent.
 Point = tuple[float, int, float, float]

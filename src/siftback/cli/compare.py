@@ -25,15 +25,15 @@ from siftback.cli.options import (
     use_threads,
     with_settings,
 )
-from siftback.lab.checkpoints import Often
-from siftback.lab.compare import Existing, Plan, compare
-from siftback.lab.plots import draw
-from siftback.lab.progress import Terminal
-from siftback.lab.records import SUMMARY, Comparison
-from siftback.lab.settings import Settings
-from siftback.lab.table import comparison_table
-from siftback.lab.tensorboard import TENSORBOARD, TensorBoard
-from siftback.lab.whole import written_whole
+from siftback.lab.analyses.error_plots import draw
+from siftback.lab.experiments.comparison import Existing, Plan, compare
+from siftback.lab.records.atomic_write import written_whole
+from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.summary_table import comparison_table
+from siftback.lab.training.checkpoints import Often
+from siftback.lab.training.progress import Terminal
+from siftback.lab.training.settings import Settings
+from siftback.lab.training.tensorboard import TENSORBOARD, TensorBoard
 
 Out = Annotated[Path, typer.Option(help="Folder for summary, records and plots.")]
 

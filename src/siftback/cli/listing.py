@@ -9,8 +9,8 @@ from rich.table import Table
 
 from siftback.cli.app import app
 from siftback.lab import models
-from siftback.lab.results_page import write_page
-from siftback.lab.strategies import STRATEGIES
+from siftback.lab.report.results_page import write_page
+from siftback.lab.training.strategies import STRATEGIES
 
 
 @app.command("strategies")

@@ -9,12 +9,13 @@ import torch
 import typer
 
 from siftback import ConfigError
-from siftback.lab import models, rates
-from siftback.lab.checkpoints import Often
-from siftback.lab.compare import Existing
-from siftback.lab.data import NAMES
-from siftback.lab.parsing import UNITS, duration, numbers, parse
-from siftback.lab.settings import LENGTHS, Settings
+from siftback.lab import models
+from siftback.lab.data.datasets import NAMES
+from siftback.lab.experiments.comparison import Existing
+from siftback.lab.training import rates
+from siftback.lab.training.checkpoints import Often
+from siftback.lab.training.parsing import UNITS, duration, numbers, parse
+from siftback.lab.training.settings import LENGTHS, Settings
 
 Command = Callable[..., None]
 

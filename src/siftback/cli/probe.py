@@ -7,9 +7,9 @@ from rich.console import Console
 
 from siftback.cli.app import app
 from siftback.cli.options import Threads, use_threads, with_settings
-from siftback.lab.parsing import numbers
-from siftback.lab.probing import measure, report
-from siftback.lab.settings import Settings
+from siftback.lab.experiments.probe_run import measure, report
+from siftback.lab.training.parsing import numbers
+from siftback.lab.training.settings import Settings
 
 
 @app.command("probe")

@@ -11,12 +11,12 @@ from siftback import ConfigError
 from siftback.cli.app import app
 from siftback.cli.options import Overwrite, Resume, Threads, existing, seeds, use_threads
 from siftback.lab.analyses import Missing
-from siftback.lab.progress import Terminal
 from siftback.lab.recipes import SCALES, Scale, changes_of, find
 from siftback.lab.recipes.listing import listing, markdown_listing, plan_table
 from siftback.lab.recipes.running import draw, tasks
-from siftback.lab.records import Comparison
-from siftback.lab.table import comparison_table
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.summary_table import comparison_table
+from siftback.lab.training.progress import Terminal
 
 ScaleOption = Annotated[
     str, typer.Option(help="small, for two cores and the data at hand; or full, as the papers.")

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from siftback.cli.app import app
 from siftback.cli.options import Threads, use_threads, with_settings
-from siftback.lab import pruning
-from siftback.lab.parsing import numbers
-from siftback.lab.progress import Terminal
-from siftback.lab.settings import Settings
+from siftback.lab.experiments import subsets as pruning
+from siftback.lab.training.parsing import numbers
+from siftback.lab.training.progress import Terminal
+from siftback.lab.training.settings import Settings
 
 
 @app.command("score")

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from siftback.cli.app import app
-from siftback.lab import suspects
+from siftback.lab.training import suspects
 
 
 @app.command("suspects")

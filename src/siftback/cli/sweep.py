@@ -22,10 +22,10 @@ from siftback.cli.options import (
     use_threads,
     with_settings,
 )
-from siftback.lab.compare import Plan
-from siftback.lab.parsing import numbers
-from siftback.lab.progress import Terminal
-from siftback.lab.sweep import KEEP, Cell, cells, read_grid, sweep, sweep_table
+from siftback.lab.experiments.comparison import Plan
+from siftback.lab.experiments.sweep import KEEP, Cell, cells, read_grid, sweep, sweep_table
+from siftback.lab.training.parsing import numbers
+from siftback.lab.training.progress import Terminal
 
 
 @app.command("sweep")

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from siftback.errors import ConfigError
-from siftback.losses import Losses
+from siftback.loss_functions import Losses
+from siftback.scorers.fresh import Fresh, Scorer
 from siftback.scorers.nested import load_nested, nested_state
 from siftback.scorers.snapshot import Snapshot, tensors_of, unwrapped
-from siftback.scoring import Fresh, Scorer
-from siftback.selectors import is_number
+from siftback.selectors.percentile import is_number
 
 
 class Ema(Scorer):
@@ -34,7 +34,7 @@ class Ema(Scorer):
         ConfigError: Where ``decay`` is no such share. While scoring: where the model cannot be
             copied.
 
-    >>> from siftback.losses import pair_losses
+    >>> from siftback.loss_functions import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
     >>> scorer, model = Ema(0.5), nn.Linear(1, 1, bias=False)
     >>> batch = torch.ones(1, 1), torch.zeros(1, 1)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from siftback import tree
 from siftback.errors import LossError
-from siftback.losses import Losses, check
-from siftback.scoring import Fresh, device_of, untouched
+from siftback.loading import tree
+from siftback.loss_functions import Losses, check
+from siftback.scorers.fresh import Fresh, device_of, untouched
 
 
 class GradientBound(Fresh):
@@ -33,7 +33,7 @@ class GradientBound(Fresh):
     Raises:
         ConfigError: Where ``mode`` is neither, or ``autocast`` no floating-point type.
 
-    >>> from siftback.losses import pair_losses
+    >>> from siftback.loss_functions import pair_losses
     >>> losses, logits = pair_losses(nn.functional.cross_entropy), torch.tensor([[0.0, 0.0]])
     >>> GradientBound().score(losses, nn.Identity(), (logits, torch.tensor([1])))
     tensor([0.7071])

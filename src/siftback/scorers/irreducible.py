@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from siftback import tree
 from siftback.errors import BatchError, ConfigError, LossError, StateError
-from siftback.indexed import Indexed, IndexOf, Indices
-from siftback.losses import Losses, LossFn, resolve
+from siftback.loading import tree
+from siftback.loading.indices import Indexed, IndexOf, Indices
+from siftback.loading.score_table import ScoreTable
+from siftback.loss_functions import Losses, LossFn, resolve
+from siftback.scorers.fresh import Fresh, Scorer
 from siftback.scorers.nested import load_nested, nested_state
-from siftback.scoring import Fresh, Scorer
-from siftback.table import ScoreTable
 
 
 class Irreducible(Scorer):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from siftback.errors import StateError
-from siftback.scoring import Scorer
+from siftback.scorers.fresh import Scorer
 
 
 def nested_state(scorer: Scorer) -> dict[str, Any]:

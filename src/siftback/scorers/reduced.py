@@ -6,13 +6,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from siftback import tree
 from siftback.errors import ConfigError
-from siftback.losses import Losses
+from siftback.loading import tree
+from siftback.loss_functions import Losses
+from siftback.scorers.fresh import Fresh, Mode, Scorer, device_of
 from siftback.scorers.int8 import Activations, Int8Layer, check_kernels, has_kernel, quantise
 from siftback.scorers.snapshot import Snapshot, tensors_of, unwrapped
-from siftback.scoring import Fresh, Mode, Scorer, device_of
-from siftback.selectors import is_number
+from siftback.selectors.percentile import is_number
 
 Precision = Literal["bf16", "fp16", "int8"]
 
@@ -59,7 +59,7 @@ class Reduced(Scorer):
         ConfigError: Where an argument is out of its range. While scoring: where the model cannot
             be copied, or "int8" has no kernels or no layers for it.
 
-    >>> from siftback.losses import pair_losses
+    >>> from siftback.loss_functions import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
     >>> scorer, model = Reduced("bf16"), nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(model.weight, 1 + 2**-10)  # 1 in bfloat16's 8 bits

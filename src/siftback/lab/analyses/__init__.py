@@ -15,7 +15,7 @@ from siftback.lab.analyses import (
     curves,
     diet,
     gradients,
-    losses,
+    loss_distributions,
     pareto,
     phases,
     speedups,
@@ -37,7 +37,7 @@ from siftback.lab.analyses.figure import (
 )
 from siftback.lab.analyses.reading import UNREADABLE, read
 from siftback.lab.analyses.writing import as_csv, as_markdown, write
-from siftback.lab.records import Comparison
+from siftback.lab.records.comparison_record import Comparison
 
 __all__ = [
     "ANALYSES",
@@ -65,10 +65,10 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "table1": speedups.table_1,
     "budget": budget.difference,
     "fig1": phases.until_near,
-    "fig2": losses.extremes,
+    "fig2": loss_distributions.extremes,
     "choices": choices.chosen,
-    "fig3": losses.distribution,
-    "fig4": losses.chance_by_loss,
+    "fig3": loss_distributions.distribution,
+    "fig4": loss_distributions.chance_by_loss,
     "fig5": gradients.gradient_similarity,
     "fig6": curves.error_over_steps,
     "fig7": curves.error_over_time,
@@ -79,7 +79,7 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "fig12": curves.label_noise,
     "fig13": curves.selectivity,
     "fig14": pareto.trade_off,
-    "fig15": losses.chance_over_training,
+    "fig15": loss_distributions.chance_over_training,
     "fig16": curves.architectures,
     "fig17": curves.schedules,
     "fig18": phases.passes,

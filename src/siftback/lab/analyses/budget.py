@@ -8,8 +8,8 @@ from scipy.stats import t
 
 from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
-from siftback.lab.measures import pairs, same_budget
-from siftback.lab.records import Comparison, RunSummary
+from siftback.lab.records.comparison_record import Comparison, RunSummary
+from siftback.lab.records.measures import pairs, same_budget
 
 OURS = "Siftback"
 CONFIDENCE = 0.95

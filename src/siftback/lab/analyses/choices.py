@@ -11,8 +11,8 @@ from siftback.lab.analyses.diet import uses
 from siftback.lab.analyses.figure import Gallery, Missing, Picture
 from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
-from siftback.lab.observe import Look
-from siftback.lab.records import Comparison
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.training.observer import Look
 
 SHOWN = 12
 

@@ -9,8 +9,8 @@ from siftback.lab.analyses.configurations import traditional
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
 from siftback.lab.analyses.observed import Watched, command, watched
-from siftback.lab.observe import Look
-from siftback.lab.records import Comparison
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.training.observer import Look
 
 # The paper's snapshot; of a shorter run it is the end.
 EPOCH = 10.0

@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from siftback.lab.analyses.figure import Panel, Series
-from siftback.lab.measures import MATCHED, TRADITIONAL, Axis, ordered_labels
-from siftback.lab.records import Comparison, Evaluation, RunSummary, read_evaluations
-from siftback.lab.table import listed
+from siftback.lab.records.comparison_record import (
+    Comparison,
+    Evaluation,
+    RunSummary,
+    read_evaluations,
+)
+from siftback.lab.records.measures import MATCHED, TRADITIONAL, Axis, ordered_labels
+from siftback.lab.records.summary_table import listed
 
 # What can be on the x axis of a curve: the view's name, the field, and what the axis is called.
 AXES: dict[str, tuple[Axis, str]] = {

@@ -15,9 +15,9 @@ from siftback.lab.analyses.configurations import (
     traditional,
 )
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
-from siftback.lab.measures import TRADITIONAL
-from siftback.lab.records import Comparison
-from siftback.lab.table import listed
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.measures import TRADITIONAL
+from siftback.lab.records.summary_table import listed
 
 PAPER = "Jiang et al. 2019"
 

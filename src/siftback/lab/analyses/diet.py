@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from siftback import ConfigError
-from siftback.lab import strategies
 from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
 from siftback.lab.analyses.figure import (
     Cell,
@@ -22,10 +21,11 @@ from siftback.lab.analyses.figure import (
 )
 from siftback.lab.analyses.observed import command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
-from siftback.lab.measures import TRADITIONAL
-from siftback.lab.observe import Look
-from siftback.lab.records import Comparison
-from siftback.lab.scores import SCORES, Scores, overlaps
+from siftback.lab.experiments.example_scores import SCORES, Scores, overlaps
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.measures import TRADITIONAL
+from siftback.lab.training import strategies
+from siftback.lab.training.observer import Look
 
 PAPER = "Lu, Zamoshchin and Chen, Diet Selective-Backprop"
 BACKPROP = ("sb", "random", "sb-single-pass", "random-single-pass")

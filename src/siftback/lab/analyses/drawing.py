@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from siftback.lab.analyses.error_plots import FORMATS, MARKERS, log_axis
 from siftback.lab.analyses.figure import Figure, Gallery, Panel, Series
 from siftback.lab.analyses.palette import colours
-from siftback.lab.plots import FORMATS, MARKERS, log_axis
 
 COLUMNS = 3  # panels beside each other, at most
 PANEL = (4.6, 3.4)  # inches

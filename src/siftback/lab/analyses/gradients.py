@@ -7,9 +7,9 @@ import numpy as np
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
 from siftback.lab.analyses.observed import Watched, command, watched
-from siftback.lab.measures import TRADITIONAL
-from siftback.lab.observe import SHARES, SUBSETS
-from siftback.lab.records import Comparison
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.measures import TRADITIONAL
+from siftback.lab.training.observer import SHARES, SUBSETS
 
 NAMES = {"high": "highest losses", "low": "lowest losses", "random": "random"}
 MEASURES = {

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from siftback.lab.analyses.configurations import Configuration, configurations, titled
-from siftback.lab.observe import Look, looks
-from siftback.lab.records import Comparison
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.training.observer import Look, looks
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def watched(comparisons: Sequence[Comparison], kind: str) -> Iterator[list[Watch
 
     Args:
         comparisons: Where to look.
-        kind: One of `siftback.lab.observe.KINDS`.
+        kind: One of `siftback.lab.training.observer.KINDS`.
     """
     for title, comparison in titled(comparisons):
         found = []

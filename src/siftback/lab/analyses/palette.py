@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from siftback.lab.measures import MATCHED, TRADITIONAL
-from siftback.lab.plots import COLOURS
+from siftback.lab.analyses.error_plots import COLOURS
+from siftback.lab.records.measures import MATCHED, TRADITIONAL
 
 # Those that are compared most keep theirs; others take what is left.
 _KEPT = dict(

@@ -14,9 +14,9 @@ from siftback.lab.analyses.configurations import (
 )
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
-from siftback.lab.measures import MATCHED, TRADITIONAL, Axis
-from siftback.lab.records import Comparison
-from siftback.lab.table import listed
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.measures import MATCHED, TRADITIONAL, Axis
+from siftback.lab.records.summary_table import listed
 
 FEWEST = 2
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
-from siftback.lab.measures import MATCHED, TRADITIONAL, reaching
-from siftback.lab.records import Comparison, Evaluation, RunSummary
+from siftback.lab.records.comparison_record import Comparison, Evaluation, RunSummary
+from siftback.lab.records.measures import MATCHED, TRADITIONAL, reaching
 
 # What the phases of the clock are called in the paper, and what they are here.
 NAMES = {

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from siftback import ConfigError
 from siftback.lab.analyses.configurations import argument
 from siftback.lab.analyses.figure import Picture
-from siftback.lab.data import ImageData, load
-from siftback.lab.records import Comparison
+from siftback.lab.data.datasets import ImageData, load
+from siftback.lab.records.comparison_record import Comparison
 
 
 def training_set(comparison: Comparison) -> ImageData:

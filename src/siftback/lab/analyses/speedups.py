@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from siftback.lab.analyses.configurations import configurations, titled, traditional
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Cell, Grid, Missing, Range
-from siftback.lab.measures import (
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.measures import (
     MATCHED,
     TABLE_1_FACTORS,
     TRADITIONAL,
@@ -15,7 +16,6 @@ from siftback.lab.measures import (
     crossing,
     pairs,
 )
-from siftback.lab.records import Comparison
 
 UNITS: dict[Axis, str] = {"seconds": "time", "cost": "cost"}
 

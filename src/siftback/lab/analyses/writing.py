@@ -16,7 +16,7 @@ from siftback.lab.analyses.figure import (
     Range,
     shown,
 )
-from siftback.lab.table import markdown
+from siftback.lab.records.summary_table import markdown
 
 Row = list[object]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from siftback.lab.analyses.configurations import images, setup
 from siftback.lab.analyses.reading import UNREADABLE
-from siftback.lab.measures import TRADITIONAL
 from siftback.lab.papers.claims import CLAIMS, OVERHEAD, RUNS, Claim
 from siftback.lab.papers.ours import NotRecordedError, overhead
-from siftback.lab.records import Comparison
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.measures import TRADITIONAL
 
 __all__ = ["CLAIMS", "RUNS", "Claim", "beside"]
 

@@ -10,8 +10,8 @@ from siftback.lab.analyses import Analysis, Grid, Missing, analyse, as_markdown,
 from siftback.lab.analyses.configurations import titled
 from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes import Recipe, experiments, find, names
-from siftback.lab.records import Comparison
-from siftback.lab.table import listed, markdown, series, told_facts
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.summary_table import listed, markdown, series, told_facts
 
 SCALE = "small"
 NOTES = "notes.md"

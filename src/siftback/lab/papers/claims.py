@@ -4,9 +4,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from siftback.lab.measures import TABLE_1_FACTORS, TRADITIONAL
 from siftback.lab.papers import ours
 from siftback.lab.papers.ours import STALE, Finder
+from siftback.lab.records.measures import TABLE_1_FACTORS, TRADITIONAL
 
 RUNS = "recipes"  # holds the recipes' runs, as `siftback run --out` leaves them
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from siftback.lab.analyses import ANALYSES, Analysis, Figure, Grid, Missing, Range, Series
 from siftback.lab.analyses.speedups import speedup
-from siftback.lab.measures import (
+from siftback.lab.records.comparison_record import Comparison, RunSummary
+from siftback.lab.records.measures import (
     TABLE_1_FACTORS,
     TRADITIONAL,
     Axis,
@@ -21,8 +22,7 @@ from siftback.lab.measures import (
     paired_difference,
     selective_labels,
 )
-from siftback.lab.records import Comparison, RunSummary
-from siftback.lab.table import NOT_REACHED, with_spread
+from siftback.lab.records.summary_table import NOT_REACHED, with_spread
 
 Found = Sequence[Comparison]
 Finder = Callable[[Found], str]

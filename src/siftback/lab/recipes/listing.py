@@ -5,13 +5,13 @@ from dataclasses import fields
 
 from rich.table import Table
 
-from siftback.lab import strategies
-from siftback.lab.compare import Plan
-from siftback.lab.length import BACKWARD, FORWARD
+from siftback.lab.experiments.comparison import Plan
 from siftback.lab.recipes import SCALES, Recipe, Scale, experiments, find, names
 from siftback.lab.recipes.running import Task, check
-from siftback.lab.settings import Settings
-from siftback.lab.table import listed, markdown, readable
+from siftback.lab.records.summary_table import listed, markdown, readable
+from siftback.lab.training import strategies
+from siftback.lab.training.length import BACKWARD, FORWARD
+from siftback.lab.training.settings import Settings
 
 COST = "about what all runs take, in forwards of one example, a backward being two"
 

@@ -10,10 +10,10 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from siftback import ConfigError
-from siftback.lab import parsing
 from siftback.lab.analyses import ANALYSES
-from siftback.lab.compare import Plan
-from siftback.lab.settings import Settings
+from siftback.lab.experiments.comparison import Plan
+from siftback.lab.training import parsing
+from siftback.lab.training.settings import Settings
 
 Scale = Literal["full", "small"]
 SCALES: tuple[Scale, ...] = get_args(Scale)

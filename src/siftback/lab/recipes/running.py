@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 import torch
 
 from siftback import ConfigError
-from siftback.lab import address, models, strategies
+from siftback.lab import models
 from siftback.lab.analyses import Analysis, analyse, write
-from siftback.lab.compare import Existing, Plan, compare, finished
-from siftback.lab.data import DATASETS, NAMES, STORED
-from siftback.lab.progress import Reporter
+from siftback.lab.data import address
+from siftback.lab.data.datasets import DATASETS, NAMES, STORED
+from siftback.lab.experiments.comparison import Existing, Plan, compare, finished
 from siftback.lab.recipes import SCALES, Recipe, Scale, experiments, find, names
-from siftback.lab.records import SUMMARY, Comparison
+from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.training import strategies
+from siftback.lab.training.progress import Reporter
 
 
 @dataclass(frozen=True)

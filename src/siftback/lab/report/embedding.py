@@ -14,7 +14,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
-from siftback.lab.records import Comparison
+from siftback.lab.records.comparison_record import Comparison
 
 # Of one file, compressed: above this many bytes a browser may refuse to save what a page carries.
 CARRIED_MOST = 1_500_000

@@ -21,9 +21,18 @@ from siftback.lab.analyses.figure import (
     sentences,
     shown,
 )
-from siftback.lab.measures import MeanAndSpread, ordered_labels
 from siftback.lab.recipes.running import shown_in
-from siftback.lab.records import SUMMARY, Comparison
+from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.measures import MeanAndSpread, ordered_labels
+from siftback.lab.records.summary_table import (
+    NOT_REACHED,
+    fact,
+    listed,
+    phase_rows,
+    rows,
+    with_spread,
+    worded,
+)
 from siftback.lab.report.charts import chart_data, looks, pairs_of
 from siftback.lab.report.embedding import (
     CARRIED_MOST,
@@ -34,7 +43,6 @@ from siftback.lab.report.embedding import (
     template,
 )
 from siftback.lab.report.verdict import Outcome, counted, headline, named, verdicts
-from siftback.lab.table import NOT_REACHED, fact, listed, phase_rows, rows, with_spread, worded
 
 PAGE = "index.html"
 PAGE_MOST = 10_000_000  # bytes

@@ -10,7 +10,8 @@ from scipy import stats
 
 from siftback.lab.analyses.budget import CONFIDENCE, interval
 from siftback.lab.analyses.configurations import setup
-from siftback.lab.measures import (
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.measures import (
     TRADITIONAL,
     MeanAndSpread,
     mean_and_spread,
@@ -20,9 +21,8 @@ from siftback.lab.measures import (
     same_budget,
     selective_labels,
 )
-from siftback.lab.records import Comparison
-from siftback.lab.results_page import judgement
-from siftback.lab.table import with_spread
+from siftback.lab.records.summary_table import with_spread
+from siftback.lab.report.results_page import judgement
 
 Outcome = Literal["paid", "level", "lost", "undecided"]
 

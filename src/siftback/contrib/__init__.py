@@ -1,0 +1,1 @@
+"""Methods of the papers by which nothing was gained, kept for comparison."""

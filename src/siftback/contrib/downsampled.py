@@ -1,0 +1,133 @@
+"""Losses on smaller images."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from siftback.errors import BatchError, ConfigError
+from siftback.loading import tree
+from siftback.loss_functions import Losses, pair
+from siftback.scorers.fresh import Fresh, Scorer
+from siftback.scorers.nested import load_nested, nested_state
+from siftback.selectors.percentile import is_number
+
+Shrink = Callable[[Tensor], Tensor]
+
+
+class Downsampled(Scorer):
+    """Scores a batch by the losses on its images made smaller.
+
+    A forward pass of a convolutional network costs ``1 / factor^2``, less where its last maps
+    become too small to fill its kernels. The model must take the smaller size, as networks with
+    a pooling to a fixed size before their last layer do.
+
+    Args:
+        factor: By what height and width are divided, more than 1; 2 averages squares of 2x2.
+        scorer: What scores the smaller batch; by default `Fresh`.
+        inputs: ``inputs(batch, shrink) -> batch``, the batch with ``shrink(images)`` in the place
+            of its images [N, C, H, W]. By default the first part of an (inputs, targets) pair.
+
+    Raises:
+        ConfigError: Where ``factor`` is out of its range. While scoring: where the model does
+            not take the smaller images.
+        BatchError: While scoring, where there is no image tensor.
+
+    >>> from siftback.loss_functions import pair_losses
+    >>> losses = pair_losses(nn.functional.mse_loss)
+    >>> mean, images = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False)), torch.eye(2)
+    >>> _ = nn.init.ones_(mean[1].weight)
+    >>> Downsampled(2).score(losses, mean, (images.view(1, 1, 2, 2), torch.zeros(1, 1)))
+    tensor([0.2500])
+    """
+
+    def __init__(
+        self,
+        factor: float = 2,
+        scorer: Scorer | None = None,
+        *,
+        inputs: Callable[[Any, Shrink], Any] | None = None,
+    ) -> None:
+        if not is_number(factor) or not factor > 1:
+            raise ConfigError(f"factor={factor!r}: give a number above 1, such as 2")
+        self.factor = factor
+        self.scorer = scorer or Fresh()
+        self._inputs = inputs or _images_of_pair
+
+    def score(self, losses: Losses, model: nn.Module, batch: Any) -> Tensor:
+        """One score per example, float32[N], by the inner scorer on the smaller batch."""
+        sizes: list[str] = []
+
+        def shrink(images: Tensor) -> Tensor:
+            smaller = downsample(images, self.factor)
+            sizes.append(f"{list(smaller.shape)} (from {list(images.shape)})")
+            return smaller
+
+        smaller = self._inputs(batch, shrink)
+        if tree.size(smaller) != tree.size(batch):
+            raise BatchError(
+                f"inputs= made {tree.size(smaller)} examples of {tree.size(batch)}: "
+                "give the same ones, smaller"
+            )
+        try:
+            return self.scorer.score(losses, model, smaller)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise ConfigError(
+                f"the {type(model).__name__} fails on images of {', '.join(sizes)}: {error}. "
+                "Give a smaller factor, or a model that takes any size, such as one with "
+                "nn.AdaptiveAvgPool2d before its last layer"
+            ) from error
+
+    def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
+        """Tells the inner scorer, with the batch as it was trained on."""
+        self.scorer.after_step(losses, model, batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner scorer's."""
+        return nested_state(self.scorer)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from another scorer's state."""
+        load_nested(self.scorer, state)
+
+
+def downsample(images: Tensor, factor: float) -> Tensor:
+    """Images of a smaller height and width.
+
+    Args:
+        images: [N, C, H, W].
+        factor: By what H and W are divided.
+
+    Returns:
+        [N, C, round(H / factor), round(W / factor)]: means of squares where they divide evenly,
+        else bilinear interpolation that averages over what it leaves out.
+
+    >>> downsample(torch.arange(4.0).view(1, 1, 2, 2), 2)
+    tensor([[[[1.5000]]]])
+
+    Raises:
+        BatchError: Where there are no such images, or nothing would be left of them.
+    """
+    if not isinstance(images, Tensor) or images.ndim != 4:
+        given = f"of {list(images.shape)}" if isinstance(images, Tensor) else f"a {type(images)}"
+        raise BatchError(
+            f"inputs {given} are no images [N, C, H, W]: give inputs=fn(batch, shrink), which "
+            "shrinks those of the batch"
+        )
+    height, width = images.shape[2:]
+    smaller = round(height / factor), round(width / factor)
+    if min(smaller) < 1:
+        raise BatchError(f"factor={factor} leaves nothing of images of {height}x{width}: lower it")
+    evenly = height % factor == 0 and width % factor == 0 and factor == int(factor)
+    if evenly and images.is_floating_point():
+        return F.avg_pool2d(images, int(factor))
+    return F.interpolate(images, smaller, mode="bilinear", antialias=True)
+
+
+def _images_of_pair(batch: Any, shrink: Shrink) -> Any:
+    images, targets = pair(batch)
+    return shrink(images), targets

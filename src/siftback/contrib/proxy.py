@@ -1,0 +1,143 @@
+"""Losses of a smaller model."""
+
+import copy
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from siftback.errors import ConfigError, StateError
+from siftback.loading import tree
+from siftback.loss_functions import Losses, check
+from siftback.scorers.fresh import Fresh, Scorer, device_of
+from siftback.scorers.nested import load_nested, nested_state
+
+
+class Proxy(Scorer):
+    """Scores a batch by the losses of a smaller model.
+
+    Coleman et al. 2020 ("Selection via proxy") found small models to rank examples much as large
+    ones do. With an optimizer the proxy is trained alongside, a step on each batch that the model
+    was trained on, which costs a forward and a backward pass of the proxy; without, it is used as
+    it is, such as one that was trained before.
+
+    Training the proxy leaves PyTorch's global random state and the model as they were.
+
+    Args:
+        model: The smaller model, on the device of the batches. ``losses(model, batch)``, or the
+            loss function of pairs, must take it in the place of the model that is trained.
+        optimizer: Of the proxy's parameters; None leaves it untrained.
+        scorer: What scores with the proxy; by default `Fresh`.
+
+    Attributes:
+        model: The proxy.
+        forwards: Examples it went forward with so far, to be scored or to be trained on.
+        backwards: Those it was trained on.
+        seconds_refresh: Spent training it, in seconds of the host.
+
+    Raises:
+        ConfigError: Where the optimizer has parameters that are not the proxy's, or where the
+            proxy is the model that is trained.
+
+    >>> from siftback.loss_functions import pair_losses
+    >>> losses, small = pair_losses(nn.functional.mse_loss), nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.constant_(small.weight, 2.0)
+    >>> scorer = Proxy(small, torch.optim.SGD(small.parameters(), lr=0.25))
+    >>> large, batch = nn.Identity(), (torch.ones(1, 1), torch.zeros(1, 1))
+    >>> scorer.score(losses, large, batch)
+    tensor([4.])
+    >>> scorer.after_step(losses, large, batch)
+    >>> scorer.score(losses, large, batch), scorer.forwards, scorer.backwards
+    (tensor([1.]), 3, 1)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        scorer: Scorer | None = None,
+    ) -> None:
+        if optimizer is not None:
+            own = {id(parameter) for parameter in model.parameters()}
+            groups = [group["params"] for group in optimizer.param_groups]
+            others = sum(id(parameter) not in own for group in groups for parameter in group)
+            if others:
+                raise ConfigError(
+                    f"the proxy's optimizer has {others} parameters that are not the proxy's: "
+                    f"give one made of its own, {type(optimizer).__name__}(proxy.parameters(), ...)"
+                )
+        self.model = model
+        self.optimizer = optimizer
+        self.scorer = scorer or Fresh()
+        self.forwards = 0
+        self.backwards = 0
+        self.seconds_refresh = 0.0
+
+    def score(self, losses: Losses, model: nn.Module, batch: Any) -> Tensor:
+        """One score per example, float32[N], by the inner scorer with the proxy."""
+        if model is self.model:
+            raise ConfigError("the proxy is the model that is trained: give a smaller one")
+        self.forwards += tree.size(batch)
+        return self.scorer.score(losses, self.model, batch)
+
+    def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
+        """Trains the proxy on the batch, by the mean of its losses, if it has an optimizer."""
+        if self.optimizer is not None:
+            started = time.perf_counter()
+            self._train(losses, batch)
+            self.seconds_refresh += time.perf_counter() - started
+        self.scorer.after_step(losses, self.model, batch)
+
+    def _train(self, losses: Losses, batch: Any) -> None:
+        assert self.optimizer is not None
+        count, device = tree.size(batch), device_of(self.model, batch)
+        if not self.model.training:
+            self.model.train()  # and modules of a training model that are in eval mode stay so
+        self.optimizer.zero_grad()
+        # Only for the random state: modes and buffers are the proxy's own.
+        with torch.enable_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            values = losses(self.model, batch)
+            check(values, count)
+            values.mean().backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.forwards += count
+        self.backwards += count
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was counted, the inner scorer's state, and the proxy's where it is trained."""
+        state: dict[str, Any] = {
+            "forwards": self.forwards,
+            "backwards": self.backwards,
+            "scorer": nested_state(self.scorer),
+        }
+        if self.optimizer is not None:
+            state["model"] = {n: t.clone() for n, t in self.model.state_dict().items()}
+            state["optimizer"] = copy.deepcopy(self.optimizer.state_dict())
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from another scorer's state.
+
+        Raises:
+            StateError: Where one of both is trained and the other is not, or the inner scorer
+                or the proxy is another one.
+        """
+        if ("model" in state) != (self.optimizer is not None):
+            kinds = (
+                ("trained" if "model" in state else "not trained"),
+                ("is" if self.optimizer is not None else "is not"),
+            )
+            raise StateError(
+                f"the state is of a proxy that was {kinds[0]}, and this one {kinds[1]}: "
+                "build it with an optimizer or without, as it was"
+            )
+        load_nested(self.scorer, state["scorer"])
+        if self.optimizer is not None:
+            try:
+                self.model.load_state_dict(state["model"])
+            except RuntimeError as error:
+                raise StateError(f"{error}: build the same proxy") from error
+            self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
+        self.forwards, self.backwards = state["forwards"], state["backwards"]

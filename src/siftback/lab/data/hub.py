@@ -1,0 +1,187 @@
+"""Any image classification set of the Hugging Face hub, or of its client's files on disk."""
+
+import os
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siftback import ConfigError
+from siftback.lab.data import images, parquet
+from siftback.lab.data.address import Address
+from siftback.lab.data.cache import cached
+
+TESTS = ("test", "validation", "valid", "val", "dev")
+LABEL = "label"
+
+Splits = dict[str, Any]  # of datasets.Dataset, which brings no types
+
+
+def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Reads a set of the hub, a folder of ``save_to_disk``, or one that ``load_dataset`` takes.
+
+    The images' column is the one of that feature, the labels' the one of class labels, or the
+    one named ``label``; the options ``image`` and ``label`` name others, ``train`` and ``test``
+    the splits, ``config`` the configuration. Labels that are no class labels are numbered in
+    their order.
+
+    Returns:
+        ``train_images``, ``train_labels`` and, where there is a split to test on,
+        ``test_images`` and ``test_labels``; and the names of the classes.
+
+    Raises:
+        ConfigError: Where the set cannot be had, a column or a split is not there or not told
+            from others, or an image cannot be read.
+    """
+    splits = _chosen(_open(address), address)
+    image = _image_column(splits["train"], address)
+    labels, names = _labels(splits, address)
+
+    def decoded() -> dict[str, Tensor]:
+        every = chain.from_iterable(_encoded(data, image) for data in splits.values())
+        mode, size = images.survey(every, str(address), address.size)
+        tensors: dict[str, Tensor] = {}
+        for split, data in splits.items():
+            title = f"Decoding {address.path.name} ({split})"
+            pictures = images.decode(_encoded(data, image), len(data), mode, size, title)
+            tensors |= {f"{split}_images": pictures, f"{split}_labels": labels[split]}
+        return tensors
+
+    sources = [Path(file["filename"]) for data in splits.values() for file in data.cache_files]
+    return cached(address.cache, sources, decoded) if sources else decoded(), names
+
+
+def _open(address: Address) -> Splits:
+    """All splits of the set, by name."""
+    # Imported here, as it takes seconds and most runs read local files.
+    import datasets
+
+    places = [place / address.target for place in parquet.shared()]
+    if given := os.environ.get("SIFTBACK_DATA"):
+        places = [Path(given) / address.target]
+    place = next((each for each in (address.path, *places) if each.exists()), None)
+    config = [address.options["config"]] if "config" in address.options else []
+    try:
+        if place is None:
+            found = datasets.load_dataset(address.target, *config)
+        elif (place / "dataset_dict.json").exists() or (place / "state.json").exists():
+            found = datasets.load_from_disk(str(place))
+        elif place.is_file():
+            found = datasets.load_dataset("parquet", data_files=str(place))
+        else:
+            found = datasets.load_dataset(str(place.resolve()), *config)
+    except Exception as error:
+        # The client raises errors of its own, of no common kind.
+        if place is not None:
+            raise ConfigError(
+                f"{place} cannot be read as a data set ({error}): give a folder that "
+                "Dataset.save_to_disk wrote, one of Parquet files, or one of images by class"
+            ) from error
+        raise ConfigError(
+            f"{address}: there is no such file or folder here, and {address.target} could not be "
+            f"read from the Hugging Face hub ({error}): connect to the internet, or where it is "
+            f'at hand call datasets.load_dataset("{address.target}").save_to_disk("FOLDER"), put '
+            "the folder here, and give hf:FOLDER"
+        ) from error
+    return dict(found) if isinstance(found, Mapping) else {"train": found}
+
+
+def _chosen(splits: Splits, address: Address) -> Splits:
+    """The split to train on, and the one to test on where there is one."""
+    asked, names = address.options, ", ".join(splits)
+    train = asked.get("train", next(iter(splits)) if len(splits) == 1 else "train")
+    test = asked.get("test") or next((name for name in TESTS if name in splits), None)
+    for role, name in (("train", train), ("test", test)):
+        if name is not None and name not in splits:
+            raise ConfigError(
+                f"{address} has no split {name!r}: name the one to {role} on by {role}=, one of "
+                f"{names}"
+            )
+        if name is not None and not len(splits[name]):
+            raise ConfigError(f"{address}: split {name!r} is empty: give another of {names}")
+    chosen = {"train": splits[train]}
+    return chosen | ({"test": splits[test]} if test not in (None, train) else {})
+
+
+def _image_column(data: Any, address: Address) -> str:
+    import datasets
+
+    return _column(
+        data,
+        address,
+        "image",
+        [name for name, each in data.features.items() if isinstance(each, datasets.Image)],
+    )
+
+
+def _label_column(data: Any, address: Address) -> str:
+    import datasets
+
+    found = [name for name, each in data.features.items() if isinstance(each, datasets.ClassLabel)]
+    return _column(data, address, "label", found or [LABEL] * (LABEL in data.features))
+
+
+def _column(data: Any, address: Address, role: str, found: list[str]) -> str:
+    """The column that is asked for, or the one that was found."""
+    columns = ", ".join(data.features)
+    asked = address.options.get(role)
+    if asked is not None and asked not in data.features:
+        raise ConfigError(f"{address} has no column {asked!r}: give {role}= one of {columns}")
+    if asked is None and len(found) != 1:
+        told = f"{len(found)} columns of {role}s" if found else f"no column known to be of {role}s"
+        raise ConfigError(f"{address} has {told}: name it by {role}=, one of {found or columns}")
+    return asked or found[0]
+
+
+def _labels(splits: Splits, address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Each split's labels, int64 from 0, and the names of the classes."""
+    import datasets
+
+    column = _label_column(splits["train"], address)
+    feature = splits["train"].features[column]
+    given = {split: _values(data, column, split, address) for split, data in splits.items()}
+    if isinstance(feature, datasets.ClassLabel):
+        for split, values in given.items():
+            if min(values) < 0:
+                raise ConfigError(
+                    f"{address} keeps the labels to {split} on to itself (they are below 0): "
+                    f"name another split by {split}="
+                )
+        found = {split: torch.tensor(values) for split, values in given.items()}
+        return found, tuple(feature.names)
+    classes = sorted({*given["train"]})
+    unknown = {*given.get("test", [])} - {*classes}
+    if unknown:
+        raise ConfigError(
+            f"{address} has {min(unknown)!r} among the labels to test on, and not to train on: "
+            "name other splits by train= and test="
+        )
+    numbers = {name: number for number, name in enumerate(classes)}
+    return {
+        split: torch.tensor([numbers[value] for value in values]) for split, values in given.items()
+    }, tuple(map(str, classes))
+
+
+def _values(data: Any, column: str, split: str, address: Address) -> list[Any]:
+    if column not in data.features:
+        raise ConfigError(f"{address} has no column {column!r} to {split} on: give label=")
+    values: list[Any] = data.select_columns([column]).with_format("arrow")[:][column].to_pylist()
+    if any(not isinstance(value, int | str) for value in values):
+        raise ConfigError(
+            f"{address}: column {column!r} holds no whole number or name for each image: name "
+            f"the one of labels by label=, one of {', '.join(data.features)}"
+        )
+    return values
+
+
+def _encoded(data: Any, column: str) -> Iterator[images.Encoded]:
+    """What each image's file holds, or where it is."""
+    import datasets
+
+    rows = data.select_columns([column]).cast_column(column, datasets.Image(decode=False))
+    for row in rows.with_format(None):
+        cell = row[column]
+        yield cell["bytes"] if cell["bytes"] is not None else Path(cell["path"])

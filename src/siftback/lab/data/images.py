@@ -1,0 +1,106 @@
+"""Encoded images become bytes."""
+
+import io
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+from siftback import ConfigError
+from siftback.lab.data.address import Size
+
+GREY = {"1", "L"}
+BROKEN = (OSError, SyntaxError, ValueError)  # what Pillow raises for damaged files
+
+Encoded = bytes | Path
+
+
+def survey(encoded: Iterable[Encoded], title: str, size: Size | None) -> tuple[str, Size]:
+    """The mode and the size that images have in common, from their headers alone.
+
+    Args:
+        encoded: All images of a set.
+        title: What to call the set in errors.
+        size: What they will be brought to; None where they have to be of one size.
+
+    Returns:
+        Pillow's mode, ``"L"`` where all are grey, else ``"RGB"``; and height and width.
+
+    Raises:
+        ConfigError: Where there is no image, one cannot be read, or the sizes differ.
+    """
+    modes: set[str] = set()
+    sizes: Counter[Size] = Counter()
+    for number, each in enumerate(encoded):
+        with _opened(each, number, title) as image:
+            modes.add(image.mode)
+            sizes[image.height, image.width] += 1
+    if not sizes:
+        raise ConfigError(f"{title} holds no images: give a set that does")
+    if size is None and len(sizes) > 1:
+        some = " and ".join(f"{height}x{width}" for (height, width), _ in sizes.most_common(2))
+        raise ConfigError(
+            f"{title} holds images of {len(sizes)} sizes, such as {some}: add ,size=32 or "
+            ",size=HEIGHTxWIDTH to bring all to one"
+        )
+    return "L" if modes <= GREY else "RGB", size or next(iter(sizes))
+
+
+def decode(encoded: Iterable[Encoded], count: int, mode: str, size: Size, title: str) -> Tensor:
+    """Decodes images, with a progress bar on stderr.
+
+    One thread: for images this small, several only wait for each other's Python.
+
+    Args:
+        encoded: Files, or what they hold.
+        count: How many, N.
+        mode: Pillow's mode: ``"L"`` for grey, ``"RGB"`` for colour.
+        size: Height and width. An image of another size is cut to their ratio about its middle,
+            then scaled.
+        title: What to write beside the bar.
+
+    Returns:
+        uint8 [N, C, H, W], in ``channels_last`` memory format.
+
+    Raises:
+        ConfigError: Where an image cannot be read.
+    """
+    pixels = np.empty((count, *size, Image.getmodebands(mode)), np.uint8)
+    for number, each in enumerate(_progress(encoded, count, title)):
+        with _opened(each, number, title) as image:
+            try:
+                whole = image.convert(mode)
+            except BROKEN as error:  # its header was whole
+                raise _unreadable(each, number, title, error) from error
+        if (whole.height, whole.width) != size:
+            whole = ImageOps.fit(whole, size[::-1], Image.Resampling.BICUBIC)
+        pixels[number] = np.asarray(whole).reshape(pixels.shape[1:])
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2)
+
+
+def _opened(encoded: Encoded, number: int, title: str) -> Image.Image:
+    try:
+        return Image.open(encoded if isinstance(encoded, Path) else io.BytesIO(encoded))
+    except BROKEN as error:
+        raise _unreadable(encoded, number, title, error) from error
+
+
+def _unreadable(encoded: Encoded, number: int, title: str, error: Exception) -> ConfigError:
+    which = encoded if isinstance(encoded, Path) else f"image {number} of {title}"
+    return ConfigError(f"{which} cannot be read as an image ({error}): mend it or leave it out")
+
+
+def _progress(items: Iterable[Encoded], count: int, title: str) -> Iterable[Encoded]:
+    """The items, under a progress bar on a terminal and a plain line elsewhere."""
+    if sys.stderr.isatty():
+        console = Console(stderr=True)
+        return track(items, title, total=count, console=console, transient=True)
+    print(f"{title}: {count:,} images", file=sys.stderr)
+    return items

@@ -1,0 +1,1 @@
+"""Many runs: comparisons, sweeps, scores and probes."""

@@ -1,0 +1,305 @@
+"""Several strategies from the same start, with an honest baseline beside each selective one."""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from siftback import ConfigError
+from siftback.lab.data.batch_stream import BatchStream
+from siftback.lab.data.datasets import ImageData, load, subset
+from siftback.lab.experiments import example_scores as scores
+from siftback.lab.records.comparison_record import (
+    RECORDS,
+    SUMMARY,
+    Comparison,
+    RecordWriter,
+    RunSummary,
+)
+from siftback.lab.records.environment import environment
+from siftback.lab.training import strategies, suspects
+from siftback.lab.training.checkpoints import CHECKPOINTS, Checkpoints, Often
+from siftback.lab.training.observer import OBSERVED, Observer, folder_of, kinds_of
+from siftback.lab.training.progress import Reporter
+from siftback.lab.training.run import Scored, train
+from siftback.lab.training.settings import Run, Settings, device_of
+from siftback.lab.training.tensorboard import TENSORBOARD
+
+Existing = Literal["refuse", "overwrite", "resume"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a comparison.
+
+    Attributes:
+        settings: What they share.
+        strategies: Names, in the order of the table. ``kath18@0.33`` is ``kath18`` with that
+            share kept, whatever ``keeps`` says.
+        keeps: Shares to keep; each selective strategy runs once with each, unless it has its own.
+        seeds: Each is a start that all strategies share.
+        matched: Whether to add, for each selective run, Traditional of the same budget. A plan
+            of equal budgets, or of equal times, needs none.
+
+    Raises:
+        ConfigError: Where a list is empty, has an entry twice, or an entry is unknown; where two
+            entries are one run; where a strategy cannot be had with the settings.
+    """
+
+    settings: Settings
+    strategies: Sequence[str]
+    keeps: Sequence[float]
+    seeds: Sequence[int]
+    matched: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("strategies", "keeps", "seeds"):
+            entries = list(getattr(self, name))
+            if not entries or len(set(entries)) < len(entries):
+                raise ConfigError(f"{name} {entries}: give at least one, and none twice")
+        if "matched" in self.strategies:
+            raise ConfigError(
+                "matched is no strategy of its own: it is added for each selective one, "
+                "unless --no-matched or --budget says otherwise; leave it out of the list"
+            )
+        if any(seed < 0 for seed in self.seeds):
+            raise ConfigError(f"seeds {list(self.seeds)}: give whole numbers, at least 0")
+        runs = self.runs()  # made, names and shares are checked
+        names = [run.name for run in runs]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(
+                f"strategies {list(self.strategies)} with keeps {list(self.keeps)}: "
+                f"{', '.join(twice)} would run twice; leave one out"
+            )
+        found = [strategies.find(name) for name in dict.fromkeys(run.strategy for run in runs)]
+        for strategy in found:
+            if self.settings.mixup and (strategy.learns or strategy.single_pass):
+                raise ConfigError(
+                    f"mixup={self.settings.mixup} with {strategy.name}, which chooses by losses "
+                    "of training itself: they would be those of mixed images; leave one of them "
+                    "out, or take a strategy with a selection pass"
+                )
+        unfit = [strategy.name for strategy in found if strategy.selects and not strategy.guardable]
+        if self.settings.noise_guard and unfit:
+            raise ConfigError(
+                f"{', '.join(unfit)} cannot have a noise guard, which judges by the losses that a "
+                "selector sees: leave --noise-guard or the strategy out"
+            )
+
+    def runs(self) -> list[Run]:
+        """Every run, in order; a matched one after the run it is matched to, its budget open."""
+        return [run for seed in self.seeds for run in self._of_seed(seed)]
+
+    def _of_seed(self, seed: int) -> Iterator[Run]:
+        for entry in self.strategies:
+            name, keep_of_its_own = _entry(entry)
+            if not strategies.find(name).selects:
+                yield Run(name, 1.0, seed)
+                continue
+            for keep in self.keeps if keep_of_its_own is None else [keep_of_its_own]:
+                yield Run(name, keep, seed)
+                if self.matched and self.settings.epochs is not None:
+                    yield Run("matched", keep, seed, matched_to=name)
+
+
+def _entry(text: str) -> tuple[str, float | None]:
+    """A strategy's name, and the share after ``@`` where it has one of its own.
+
+    >>> _entry("sb"), _entry("kath18@1/3")
+    (('sb', None), ('kath18', 0.3333333333333333))
+    """
+    name, at, share = text.partition("@")
+    if not at:
+        return name, None
+    if not strategies.find(name).selects:
+        raise ConfigError(f"strategy {text!r}: {name} keeps everything, leave out @{share}")
+    try:
+        return name, float(Fraction(share))
+    except (ValueError, ZeroDivisionError):
+        raise ConfigError(
+            f"strategy {text!r}: give a share after @, such as {name}@0.33 or {name}@1/3"
+        ) from None
+
+
+def finished(plan: Plan, folder: Path) -> bool:
+    """Whether a folder holds all runs of a plan, made with its settings."""
+    if not (folder / SUMMARY).is_file():
+        return False
+    comparison = Comparison.read(folder)
+    done = {_key(summary) for summary in comparison.runs}
+    return all(run.key in done for run in plan.runs()) and not _changed(
+        comparison, _arguments(plan)
+    )
+
+
+def compare(
+    plan: Plan,
+    folder: Path,
+    reporter: Reporter,
+    existing: Existing = "refuse",
+    on_model: Callable[[Run, nn.Module], None] = lambda run, model: None,
+    often: Often | None = None,
+) -> Comparison:
+    """Runs a plan; each run that ends is at once in the folder's ``summary.json``.
+
+    Args:
+        plan: What to run.
+        folder: Where records and summary go.
+        reporter: Is told what happens.
+        existing: What to do with a folder that holds a comparison: refuse it, overwrite it, or
+            resume it, which skips the runs that have ended, and goes on with one that has not
+            from its last checkpoint.
+        on_model: Gets each trained model, before its run counts as ended.
+        often: How often to save checkpoints; None is the default of `Often`.
+
+    Raises:
+        ConfigError: Where the folder holds a comparison and ``existing`` does not allow it, or
+            one to resume was made with other settings.
+    """
+    settings = plan.settings
+    data = prepare(plan)
+    comparison = _open(plan, folder, existing)
+    finished = {_key(summary): summary for summary in comparison.runs}
+    runs = plan.runs()
+    for number, run in enumerate(runs, start=1):
+        checkpoints = Checkpoints(folder / CHECKPOINTS / run.name, often or Often())
+        if run.key in finished:
+            checkpoints.clear()
+            continue
+        if run.matched_to is not None:
+            origin = Run(run.matched_to, run.keep, run.seed)
+            run = _with_budget(run, finished[origin.key].cost_forward_units)
+        reporter.start(run, number, len(runs))
+        summary, model = _train(run, settings, data, folder, reporter, checkpoints)
+        on_model(run, model)
+        finished[run.key] = summary
+        comparison.runs.append(summary)
+        comparison.write()
+        checkpoints.clear()
+        reporter.finish(summary)
+    return comparison
+
+
+def prepare(plan: Plan) -> ImageData:
+    """The data of a plan, once it is made sure that it can be run.
+
+    Raises:
+        ConfigError: Where it cannot, as there is no such data set or device, or a batch is larger
+            than the set.
+    """
+    settings = plan.settings
+    device_of(settings)
+    data = load(settings.data, settings.train_limit, settings.validation, settings.flip)
+    if settings.subset is not None:
+        data = subset(data, scores.read_kept(Path(settings.subset), settings, data))
+    BatchStream(data, settings.batch_size, seed=0)  # a size that does not fit is told here
+    return data
+
+
+def _train(
+    run: Run,
+    settings: Settings,
+    data: ImageData,
+    folder: Path,
+    reporter: Reporter,
+    checkpoints: Checkpoints,
+) -> tuple[RunSummary, nn.Module]:
+    # Its own environment: a comparison may be resumed with another version, or elsewhere.
+    header = asdict(run) | {"environment": environment(settings.recorded())}
+    scored = scores.scored(run, settings, data, folder, reporter.scoring)
+    state = checkpoints.latest()
+    observer = _observer(run, settings, data, scored, folder)
+    record = RecordWriter(folder / run.record, header, None if state is None else state["record"])
+    try:
+        return train(run, settings, data, record, reporter, scored, checkpoints, state, observer)
+    finally:
+        record.close()
+
+
+def _observer(
+    run: Run, settings: Settings, data: ImageData, scored: Scored | None, folder: Path
+) -> Observer | None:
+    """What looks at the model, where something is asked for."""
+    kinds = kinds_of(settings.observe)
+    if not kinds:
+        return None
+    return Observer(
+        kinds,
+        folder_of(folder, run.record),
+        data if scored is None else scored.data,
+        settings.batch_size,
+        device_of(settings),
+        settings.autocast,
+        settings.channels_last,
+        None if scored is None else scored.kept,
+    )
+
+
+def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
+    """The folder's comparison, new or to be resumed."""
+    arguments = _arguments(plan)
+    if not (folder / SUMMARY).exists():
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"{folder} is a file: give a folder to --out")
+        comparison = Comparison(folder, environment(arguments), [])
+    elif existing == "refuse":
+        raise ConfigError(
+            f"{folder} holds a comparison already: give another --out, or --resume to go on "
+            "with it, or --overwrite to lose it"
+        )
+    elif existing == "overwrite":
+        for record in (folder / RECORDS).glob("*.jsonl"):
+            record.unlink()
+        suspects.forget(folder)
+        scores.forget(folder)
+        for old in (CHECKPOINTS, OBSERVED, TENSORBOARD):
+            shutil.rmtree(folder / old, ignore_errors=True)
+        comparison = Comparison(folder, environment(arguments), [])
+    else:
+        comparison = Comparison.read(folder)
+        _refuse_other_settings(comparison, arguments)
+        # The plan may have grown; where it ran first is kept, what was asked last is told.
+        comparison.environment["arguments"] = arguments
+    comparison.write()
+    return comparison
+
+
+def _changed(comparison: Comparison, arguments: dict[str, Any]) -> list[str]:
+    """The settings that a comparison was not made with."""
+    before = comparison.environment["arguments"]
+    return [
+        f"{field.name} was {was!r}, is {arguments[field.name]!r}"
+        for field in fields(Settings)
+        if (was := before.get(field.name, field.default)) != arguments[field.name]
+    ]
+
+
+def _refuse_other_settings(comparison: Comparison, arguments: dict[str, Any]) -> None:
+    if changed := _changed(comparison, arguments):
+        raise ConfigError(
+            f"{comparison.folder} was made with other settings ({'; '.join(changed)}): "
+            "give the same ones to --resume, or another --out"
+        )
+
+
+def _arguments(plan: Plan) -> dict[str, Any]:
+    return plan.settings.recorded() | {
+        "strategies": list(plan.strategies),
+        "keeps": list(plan.keeps),
+        "seeds": list(plan.seeds),
+        "matched": plan.matched,
+    }
+
+
+def _key(summary: RunSummary) -> tuple[Any, ...]:
+    return Run(
+        summary.strategy, summary.keep_asked, summary.seed, matched_to=summary.matched_to
+    ).key
+
+
+def _with_budget(run: Run, cost: float) -> Run:
+    return Run(run.strategy, run.keep, run.seed, run.matched_to, cost)

@@ -1,0 +1,370 @@
+"""Scores of a training set, by models that are trained for a little, and the tables they are in.
+
+A table is a Parquet file with a row an example: its ``index`` in the training set, its ``label``,
+its ``score`` (higher is harder) and a column a model, ``model_0`` and on, whose mean the score is.
+What is kept by it is a Parquet file of one column, ``index``. Both tell in their metadata, under
+``siftback``, how they were made.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from siftback import AUM, ConfigError, Forgetting, Fresh, el2n, entropy, grand, margin, prune
+from siftback.lab.data.batch_stream import Batch, test_batches
+from siftback.lab.data.datasets import ImageData, load, subset
+from siftback.lab.records.columns import column_of, read_columns, write_columns
+from siftback.lab.records.environment import environment
+from siftback.lab.training import strategies
+from siftback.lab.training.length import BACKWARD, FORWARD
+from siftback.lab.training.live_agreement import losses
+from siftback.lab.training.run import Scored, stages
+from siftback.lab.training.settings import Run, Settings, device_of
+
+SCORES = "scores"  # the folder of a comparison's own tables
+
+# Names are what the command line calls them, with the price of an example in forwards.
+AT_THE_END: dict[str, tuple[Callable[[nn.Module, Iterator[Batch]], Tensor], int]] = {
+    "el2n": (el2n, FORWARD),
+    "grand": (grand, FORWARD + BACKWARD),
+    "margin": (margin, FORWARD),
+    "entropy": (entropy, FORWARD),
+    "loss": (lambda model, batches: _losses(model, batches), FORWARD),
+}
+EVERY_EPOCH: dict[str, Callable[[int], Forgetting | AUM]] = {"forgetting": Forgetting, "aum": AUM}
+# Those that have a way of their own.
+APART: dict[str, Callable[..., "_Column"]] = {
+    "irreducible": lambda *asked: _irreducible(*asked),
+    "sb-uses": lambda *asked: _uses(*asked),
+}
+NAMES = (*AT_THE_END, *EVERY_EPOCH, *APART)
+
+# What Selective-Backprop keeps whose uses of an example are counted.
+USED_KEEP = 0.5
+
+Update = Callable[[float], None]
+
+# Training examples are counted from 0 within what these settings leave of the data set.
+PLACE = ("data", "train_limit", "validation")
+
+
+def _silent(done: float) -> None:
+    """Tells nobody what share is done."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """A table of scores.
+
+    Attributes:
+        columns: float32[N, M], each model's own.
+        labels: int64[N].
+        made: How: ``score``, ``seeds`` of the models, ``cost`` in forwards of one example,
+            ``seconds``, and ``environment``, whose ``arguments`` are the settings.
+    """
+
+    columns: Tensor
+    labels: Tensor
+    made: dict[str, Any]
+
+    @property
+    def scores(self) -> Tensor:
+        """float32[N], the mean over the models."""
+        return self.columns.mean(1)
+
+    def write(self, path: Path) -> None:
+        """Writes the table."""
+        names = [f"model_{number}" for number in range(self.columns.shape[1])]
+        columns = {
+            "index": torch.arange(len(self.labels)),
+            "label": self.labels,
+            "score": self.scores,
+            **dict(zip(names, self.columns.unbind(1), strict=True)),
+        }
+        write_columns(path, columns, self.made)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Reads a table.
+
+        Raises:
+            ConfigError: Where the file is missing or holds something else.
+        """
+        table, made = read_columns(path, "siftback score")
+        names = [name for name in table.column_names if name.startswith("model_")]
+        if not names or "label" not in table.column_names:
+            raise ConfigError(f"{path} holds no scores: give a table that siftback score wrote")
+        columns = torch.stack([column_of(table, name) for name in names], 1)
+        return cls(columns, column_of(table, "label"), made)
+
+
+def make(
+    name: str,
+    settings: Settings,
+    seed: int,
+    data: ImageData | None = None,
+    update: Update = _silent,
+) -> Scores:
+    """Trains the early models, and scores the training set by them.
+
+    ``score_models`` models of the settings are trained for ``score_epochs`` epochs each, from
+    weights and in orders of their own. Scores are those of images that are not augmented:
+    ``forgetting`` and ``aum`` look at all of them after every epoch, the others at the end.
+    ``irreducible`` holds out a random half of the set, trains on the other, and gives each
+    example the loss under the model that has not seen it, as RHO-LOSS does without holdout data.
+    ``sb-uses`` trains by Selective-Backprop that keeps half, and counts how often each example
+    was trained on.
+
+    Args:
+        name: One of `NAMES`.
+        settings: How to train; the length is ``score_epochs``.
+        seed: Decides those of the models: ``1000 * (seed + 1)`` and on.
+        data: Those of ``settings``, where they are at hand.
+        update: Is told what share of it is done.
+
+    Raises:
+        ConfigError: Where there is no such score, or it cannot be had with the settings.
+    """
+    if name not in NAMES:
+        raise ConfigError(f"no score {name!r}: give one of {', '.join(NAMES)}")
+    if not settings.score_epochs and (name in EVERY_EPOCH or name in APART):
+        raise ConfigError(f"{name} of models that are not trained: give epochs above 0")
+    if data is None:
+        data = load(settings.data, settings.train_limit, settings.validation)
+    found: list[Tensor] = []
+    cost, seconds = 0.0, 0.0
+    seeds = [1000 * (seed + 1) + number for number in range(settings.score_models)]
+    of_model = APART.get(name, _column)
+    for number, each in enumerate(seeds):
+        column = of_model(name, settings, each, data, _part(update, number, len(seeds)))
+        found.append(column.values)
+        cost += column.cost
+        seconds += column.seconds
+    made = {"score": name, "seeds": seeds, "cost": cost, "seconds": seconds}
+    made["environment"] = environment(settings.recorded())
+    return Scores(torch.stack(found, 1), data.train_labels, made)
+
+
+@dataclass(frozen=True, eq=False)
+class _Column:
+    """One model's scores, what they cost in forwards, and the seconds that they took."""
+
+    values: Tensor
+    cost: float
+    seconds: float
+
+
+def _column(name: str, settings: Settings, seed: int, data: ImageData, update: Update) -> _Column:
+    count = len(data.train_labels)
+    training = (FORWARD + BACKWARD) * settings.score_epochs
+    looks = 0 if name in EVERY_EPOCH else AT_THE_END[name][1]
+    share = training / (training + looks)  # of the training in the cost
+    recorder = EVERY_EPOCH[name](count) if name in EVERY_EPOCH else None
+    looking, looked = 0.0, 0
+    epochs = settings.score_epochs
+    for stage in stages(seed, settings, data, epochs, lambda done: update(share * done)):
+        if recorder is not None:
+            started = time.perf_counter()
+            _look(recorder, stage.model, stage.stream.plain(count), settings)
+            looking += time.perf_counter() - started
+            looked += count * FORWARD
+    if recorder is None:
+        started = time.perf_counter()
+        of, price = AT_THE_END[name]
+        batches = _told(
+            stage.stream.plain(count), count, lambda done: update(share + (1 - share) * done)
+        )
+        with settings.casting(device_of(settings)):
+            values = of(stage.model, batches)
+        looking += time.perf_counter() - started
+        looked += count * price
+    else:
+        values = recorder.scores()
+    return _Column(values, stage.cost + looked, stage.seconds + looking)
+
+
+def _irreducible(
+    name: str, settings: Settings, seed: int, data: ImageData, update: Update
+) -> _Column:
+    count = len(data.train_labels)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    values = torch.empty(count)
+    cost, seconds = 0.0, 0.0
+    halves = order[: count // 2].sort().values, order[count // 2 :].sort().values
+    for number, (seen, unseen) in enumerate((halves, halves[::-1])):
+        half = subset(data, seen)
+        *_, stage = stages(seed, settings, half, settings.score_epochs, _part(update, number, 2))
+        started = time.perf_counter()
+        others = subset(data, unseen)
+        # As a test set they are normalised as the model's own half was.
+        held = replace(half, test_images=others.train_images, test_labels=others.train_labels)
+        device = device_of(settings)
+        with settings.casting(device_of(settings)):
+            batches = test_batches(held, settings.batch_size, device, settings.channels_last)
+            values[unseen] = _losses(stage.model, batches)
+        cost += stage.cost + len(unseen) * FORWARD
+        seconds += stage.seconds + time.perf_counter() - started
+    return _Column(values, cost, seconds)
+
+
+def _uses(name: str, settings: Settings, seed: int, data: ImageData, update: Update) -> _Column:
+    epochs = settings.score_epochs
+    *_, stage = stages(seed, settings, data, epochs, update, strategy="sb", keep=USED_KEEP)
+    assert stage.uses is not None
+    return _Column(stage.uses, stage.cost, stage.seconds)
+
+
+@torch.no_grad()
+def _look(
+    recorder: Forgetting | AUM, model: nn.Module, batches: Iterator[Batch], settings: Settings
+) -> None:
+    model.eval()
+    first = 0
+    for images, labels in batches:
+        with settings.casting(device_of(settings)):
+            logits = model(images).float()
+        indices = torch.arange(first, first + len(labels))
+        if isinstance(recorder, AUM):
+            recorder.update(indices, logits, labels)
+        else:
+            recorder.update(indices, logits.argmax(1) == labels)
+        first += len(labels)
+    model.train()
+
+
+def _losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
+    exact = Fresh()
+    return torch.cat([exact.score(losses, model, batch).cpu() for batch in batches])
+
+
+def _part(update: Update, number: int, of: int) -> Update:
+    """Tells of the ``number``-th of so many equal parts as of a share of the whole."""
+    return lambda done: update((number + done) / of)
+
+
+def _told(batches: Iterator[Batch], count: int, update: Update) -> Iterator[Batch]:
+    """The batches of so many examples; each, as it is done with, is told of."""
+    done = 0
+    for batch in batches:
+        yield batch
+        done += len(batch[1])
+        update(done / count)
+
+
+def scored(
+    run: Run, settings: Settings, data: ImageData, folder: Path, update: Update = _silent
+) -> Scored | None:
+    """What comes of scoring all examples before training; None where the strategy does not.
+
+    The scores of a seed are made once a comparison, kept in its folder, and shared by its runs;
+    each is charged what they cost.
+
+    Args:
+        run: Which run.
+        settings: Those of the comparison.
+        data: Its data.
+        folder: Where it is.
+        update: Is told what share of it is done, where they are made now.
+    """
+    strategy = strategies.find(run.strategy)
+    name = strategy.score(run.keep)
+    if name is None:
+        return None
+    path = folder / SCORES / f"{name}-seed{run.seed}.parquet"
+    if path.exists():
+        table = Scores.read(path)
+    else:
+        table = make(name, settings, run.seed, data, update)
+        table.write(path)
+    cost, seconds = table.made["cost"], table.made["seconds"]
+    if drop := strategy.dropped(run.keep):
+        kept = prune(table.scores, drop=drop)
+        return Scored(subset(data, kept), cost, seconds, kept=kept)
+    return Scored(data, cost, seconds, table.scores)
+
+
+def forget(folder: Path) -> None:
+    """Removes a comparison's own tables."""
+    for old in (folder / SCORES).glob("*.parquet"):
+        old.unlink()
+
+
+def write_kept(path: Path, table: Scores, kept: Tensor, asked: dict[str, Any]) -> None:
+    """Writes the indices of what is kept.
+
+    Args:
+        path: Where to.
+        table: The scores that it was chosen by.
+        kept: int64[k].
+        asked: How it was chosen.
+    """
+    made = {"asked": asked, "examples": len(table.labels), "scores": table.made}
+    write_columns(path, {"index": kept}, made)
+
+
+def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
+    """int64[k], the indices of what is kept.
+
+    Raises:
+        ConfigError: Where the file holds none, or those of other data than the settings'.
+    """
+    table, made = read_columns(path, "siftback prune")
+    if "examples" not in made:
+        raise ConfigError(f"{path} holds no subset: give a file that siftback prune wrote")
+    arguments, asked = made["scores"]["environment"]["arguments"], settings.recorded()
+    unlike = [
+        f"{name} was {arguments[name]!r}, is {asked[name]!r}"
+        for name in PLACE
+        if arguments[name] != asked[name]
+    ]
+    if unlike or made["examples"] != len(data.train_labels):
+        told = "; ".join(unlike) or f"{made['examples']} examples, are {len(data.train_labels)}"
+        raise ConfigError(
+            f"{path} was chosen from other training examples ({told}): give the same options as "
+            "to siftback score, or score anew"
+        )
+    return column_of(table, "index")
+
+
+def overlaps(
+    one: Scores, other: Scores, drops: Sequence[float]
+) -> list[tuple[float, float, float]]:
+    """How much two tables agree on what to drop and on what to keep.
+
+    Of the examples that the one drops, the share that the other drops too; and the same of what
+    they keep. Chance alone gives the share dropped, and the share kept. Of ``el2n`` by two
+    architectures the first is figure c of *Diet Selective-Backprop*, and of ``sb-uses`` and
+    ``el2n`` it is figure d.
+
+    Args:
+        one: A table of N examples.
+        other: Another one of the same examples.
+        drops: Shares to drop.
+
+    Returns:
+        ``(drop, overlap of the dropped, overlap of the kept)`` for each.
+
+    Raises:
+        ConfigError: Where they are of different examples, or a share drops none or all.
+    """
+    if not one.labels.equal(other.labels):
+        raise ConfigError(
+            f"tables of {len(one.labels)} and {len(other.labels)} examples with labels that "
+            "differ: give two of the same training set"
+        )
+    found = []
+    for drop in drops:
+        keeps = torch.zeros(2, len(one.labels), dtype=torch.bool)
+        for kept, table in zip(keeps, (one, other), strict=True):
+            kept[prune(table.scores, drop)] = True
+        both, neither = int(keeps.all(0).sum()), int((~keeps).all(0).sum())
+        each = int(keeps[0].sum())
+        if each == len(one.labels):
+            raise ConfigError(f"drop={drop} drops none of {each} examples: give a larger share")
+        found.append((drop, neither / (len(one.labels) - each), both / each))
+    return found

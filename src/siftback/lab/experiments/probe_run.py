@@ -1,0 +1,192 @@
+"""What selection would cost and save on a model and a data set of the laboratory."""
+# ruff: noqa: RUF001 - – is meant.
+
+import itertools
+import time
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from torch import nn
+from torch.nn import functional as F
+
+from siftback import Probe, Scorer, probe
+from siftback.lab import models
+from siftback.lab.data.batch_stream import BatchStream
+from siftback.lab.data.datasets import ImageData, load
+from siftback.lab.training.live_agreement import losses
+from siftback.lab.training.settings import Settings, device_of
+from siftback.lab.training.strategies import STRATEGIES
+
+SEED = 0
+
+# Steps made before the probe, and the share of its time that they may take. Scores of fresh
+# weights are all alike, and how cheap ones agree with them says little.
+STEPS, SHARE = 100, 1 / 8
+
+
+def measure(settings: Settings, keeps: list[float], seconds: float) -> Probe:
+    """Probes a model, briefly trained, on its training batches, augmented as in training.
+
+    Args:
+        settings: Of the training asked about; its length does not matter.
+        keeps: Shares of the examples to keep.
+        seconds: How long all of it may take. Half of it is left for measuring in any case, also
+            where the data set must be decoded first.
+    """
+    started = time.monotonic()
+    data, device = load(settings.data, settings.train_limit), device_of(settings)
+    torch.manual_seed(SEED)
+    model = models.build(
+        settings.model,
+        width=settings.width,
+        classes=data.classes,
+        channels=data.train_images.shape[1],
+        norm=settings.norm,
+        size=data.size,
+    )
+    model.to(device, memory_format=settings.layout)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=settings.lr / 5,  # without a warm-up, the peak would be too high
+        momentum=settings.momentum,
+        nesterov=settings.momentum > 0,
+        weight_decay=settings.weight_decay,
+    )
+    stream = BatchStream(
+        data, settings.batch_size, SEED, device=device, channels_last=settings.channels_last
+    )
+    scorers = cheap_scorers(settings, data)
+    brief = time.monotonic() + SHARE * seconds
+    _train_briefly(model, optimizer, stream, settings.autocast, scorers["proxy"], brief)
+    return probe(
+        model,
+        stream,
+        F.cross_entropy,
+        keep=keeps,
+        scorers=scorers,
+        optimizer=optimizer,
+        autocast=settings.autocast,
+        seconds=max(seconds - (time.monotonic() - started), seconds / 2),
+        seed=SEED,
+    )
+
+
+def _train_briefly(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    stream: BatchStream,
+    autocast: torch.dtype | None,
+    proxy: Scorer,
+    deadline: float,
+) -> None:
+    for images, labels in itertools.islice(stream, STEPS):
+        with torch.autocast(images.device.type, autocast, enabled=autocast is not None):
+            loss = F.cross_entropy(model(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        proxy.after_step(losses, model, (images, labels))
+        if time.monotonic() > deadline:
+            break
+
+
+def cheap_scorers(settings: Settings, data: ImageData) -> dict[str, Scorer]:
+    """Those beside the exact one that a probe measures, by the end of their strategy's name."""
+    found: dict[str, Scorer] = {}
+    names = ("bf16", "int8", "small", "proxy")
+    # In a training in bfloat16 the exact scores are of that type already.
+    for name in names if settings.autocast is None else names[1:]:
+        make = STRATEGIES[f"sb-{name}"].scorer
+        assert make is not None
+        found[name] = make(settings, data)
+    return found
+
+
+def report(found: Probe, title: str) -> Group:
+    """What ``siftback probe`` prints: speed-ups, seconds, agreement, and what to do."""
+    parts: list[Any] = [_speed_ups(found, title), "", _seconds(found)]
+    if found.agreement:
+        parts += ["", _agreement(found)]
+    for name, reason in found.failures.items():
+        parts += ["", f"{name} could not be measured: {reason}"]
+    return Group(*parts, "", Padding(found.recommendation, (0, 0)))
+
+
+def _table(title: str, caption: str, *columns: str) -> Table:
+    table = Table(
+        title=title,
+        caption=caption,
+        title_justify="left",
+        caption_justify="left",
+        box=box.HORIZONTALS,
+        show_edge=False,
+    )
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def _speed_ups(found: Probe, title: str) -> Table:
+    keeps = list(dict.fromkeys(row.keep for row in found.rows[1:]))
+    table = _table(
+        title,
+        "Speed per epoch over Traditional, loading included; in brackets what the forwards and "
+        "backwards alone would give. It pays below the last column's share kept.",
+        "strategy",
+        *(f"keep {keep:.2f}" for keep in keeps),
+        "break-even",
+    )
+    for strategy in dict.fromkeys(row.strategy for row in found.rows[1:]):
+        rows = [row for row in found.rows if row.strategy == strategy]
+        even = rows[0].break_even
+        cells = [f"{row.measured:.2f} ({row.ideal:.2f})" for row in rows]
+        table.add_row(strategy, *cells, "never" if even is None else f"{even:.2f}")
+    return table
+
+
+def _seconds(found: Probe) -> Table:
+    seconds = found.seconds
+    table = _table(
+        f"Milliseconds for a batch of {found.batch_size} on {found.device}",
+        f"Medians of {found.rounds} rounds; training steps vary by ±{found.noise:.0%}. "
+        f"Forward's share f of forward and backward: {found.forward_share:.3f}.",
+        "part",
+        "ms",
+    )
+    parts = {
+        "loading": seconds.loading,
+        "training: forward": seconds.forward,
+        "training: backward": seconds.backward,
+        "training: optimizer": seconds.optimizer,
+        "choosing (ranks, draws, pooling)": seconds.choosing,
+        "choosing uniformly": seconds.drawing,
+    }
+    parts |= {f"scores of {name}": each for name, each in seconds.scores.items()}
+    parts |= {f"{name} after a step": s for name, s in seconds.refreshes.items() if s > 1e-4}
+    parts |= {f"single pass, keep {k:.2f}": each for k, each in seconds.single_pass.items()}
+    if found.seconds_compiling is not None:
+        parts["single pass, compiling once"] = found.seconds_compiling
+    for name, each in parts.items():
+        table.add_row(name, f"{1000 * each:.2f}")
+    return table
+
+
+def _agreement(found: Probe) -> Table:
+    keeps = [overlap.keep for overlap in next(iter(found.agreement.values())).overlaps]
+    table = _table(
+        "Agreement with the exact scores",
+        "For each share kept: the top scores in common / the selections in common, both with the "
+        "same chance numbers; chance alone gives the share kept.",
+        "scorer",
+        "rank correlation",
+        *(f"keep {keep:.2f}" for keep in keeps),
+    )
+    for name, each in found.agreement.items():
+        correlation = each.rank_correlation
+        overlaps = (f"{overlap.top:.2f} / {overlap.selected:.2f}" for overlap in each.overlaps)
+        table.add_row(name, "–" if correlation is None else f"{correlation:.3f}", *overlaps)
+    return table

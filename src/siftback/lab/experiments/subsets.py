@@ -1,0 +1,105 @@
+"""What ``siftback score`` and ``siftback prune`` do, and what they say of it."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from siftback import ConfigError, prune
+from siftback.lab.experiments.example_scores import NAMES, Scores, make, overlaps, write_kept
+from siftback.lab.records.summary_table import readable
+from siftback.lab.training.settings import Settings
+
+__all__ = ["NAMES", "agreement_of", "prune_to", "score_to"]
+
+
+def score_to(
+    out: Path, name: str, settings: Settings, seed: int, update: Callable[[float], None]
+) -> str:
+    """Scores a training set into a file.
+
+    Args:
+        out: Where to.
+        name: One of `NAMES`.
+        settings: How to train the models that score.
+        seed: Decides theirs.
+        update: Is told what share of it is done.
+
+    Returns:
+        What it holds and what it cost, in a line.
+    """
+    _refuse_folder(out)
+    table = make(name, settings, seed, update=update)
+    table.write(out)
+    made = table.made
+    return (
+        f"{out}: {name} of {len(table.labels)} examples by {len(made['seeds'])} models, "
+        f"{made['seconds']:.1f} s, {readable(made['cost'])} forwards"
+    )
+
+
+def prune_to(
+    out: Path,
+    file: Path,
+    drop: float | None,
+    easiest: bool,
+    window: Sequence[float] | None,
+    per_class: bool,
+    seed: int,
+) -> str:
+    """Chooses what to keep by a table of scores, into a file.
+
+    Args:
+        out: Where to.
+        file: The table.
+        drop: As for `siftback.prune`.
+        easiest: Whether to keep those in place of the hardest.
+        window: As for `siftback.prune`.
+        per_class: Whether to rank within each class.
+        seed: As for `siftback.prune`.
+
+    Returns:
+        How many are kept, in a line.
+    """
+    _refuse_folder(out)
+    if easiest and window is not None:
+        raise ConfigError(f"--easiest and --window {window}: give one of them")
+    if window is not None and len(window) != 2:
+        raise ConfigError(f"--window {window}: give two shares, such as 0.1,0.9")
+    table = Scores.read(file)
+    kept = prune(
+        table.scores,
+        drop,
+        keep="easiest" if easiest else "hardest",
+        window=None if window is None else (window[0], window[1]),
+        per_class=table.labels if per_class else None,
+        seed=seed,
+    )
+    asked: dict[str, Any] = {"drop": drop, "easiest": easiest, "window": window}
+    write_kept(out, table, kept, asked | {"per_class": per_class, "seed": seed})
+    return f"{out}: {len(kept)} of {len(table.labels)} examples kept by {table.made['score']}"
+
+
+def agreement_of(one: Path, other: Path, drops: Sequence[float]) -> Table:
+    """How far two tables of scores agree on what to drop, and on what to keep."""
+    table = Table(
+        title=f"{one.name} and {other.name}",
+        caption="Of what the first drops, or keeps, the share that the second does too; in "
+        "brackets what chance gives.",
+        title_justify="left",
+        caption_justify="left",
+        box=box.HORIZONTALS,
+        show_edge=False,
+    )
+    for name in ("drop", "dropped by both", "kept by both"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for drop, dropped, kept in overlaps(Scores.read(one), Scores.read(other), drops):
+        table.add_row(f"{drop:g}", f"{dropped:.3f} ({drop:g})", f"{kept:.3f} ({1 - drop:g})")
+    return table
+
+
+def _refuse_folder(out: Path) -> None:
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder: give --out a file, such as {out / 'a.parquet'}")

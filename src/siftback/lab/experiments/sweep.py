@@ -1,0 +1,205 @@
+"""A grid of settings: a comparison for each of its cells."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich import box
+from rich.table import Table
+
+from siftback import ConfigError, SiftbackError
+from siftback.lab.experiments.comparison import Existing, Plan, compare, prepare
+from siftback.lab.records.comparison_record import RECORDS, SUMMARY, Comparison
+from siftback.lab.records.summary_table import rows
+from siftback.lab.training.checkpoints import Often
+from siftback.lab.training.parsing import parse
+from siftback.lab.training.progress import Reporter
+
+try:
+    import fcntl
+except ImportError:  # Windows: there, one process at a time
+    fcntl = None  # type: ignore[assignment]
+
+State = Literal["done", "running", "stopped", "missing"]
+
+KEEP = "keep"  # what a grid may hold besides settings
+LISTS = ("evaluate_at", "observe")  # settings whose values have commas of their own
+
+RESULTS = ("final error %", "best error %", "cost in forwards", "seconds of training")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a grid.
+
+    Attributes:
+        values: What was written for each name of the grid.
+        plan: Its comparison.
+        folder: Where that is.
+    """
+
+    values: dict[str, str]
+    plan: Plan
+    folder: Path
+
+    @property
+    def finished(self) -> int:
+        """How many of its runs have ended."""
+        comparison = self.comparison
+        if comparison is None:
+            return 0
+        ended = {run.record for run in comparison.runs}
+        return sum(run.record in ended for run in self.plan.runs())
+
+    @property
+    def state(self) -> State:
+        """How far it has come, whichever process works on it."""
+        if self.finished == len(self.plan.runs()):
+            return "done"
+        if _is_locked(self.folder):
+            return "running"
+        return "stopped" if (self.folder / RECORDS).exists() else "missing"
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """What it holds so far."""
+        return Comparison.read(self.folder) if (self.folder / SUMMARY).exists() else None
+
+
+def read_grid(written: Sequence[str]) -> dict[str, list[str]]:
+    """A grid, of ``name=value,value`` for each of its names.
+
+    Raises:
+        ConfigError: Where one is written otherwise or twice, or a value is no such setting's.
+
+    >>> read_grid(["lr=0.05,0.1", "keep=1/2"])
+    {'lr': ['0.05', '0.1'], 'keep': ['1/2']}
+    """
+    grid: dict[str, list[str]] = {}
+    for text in written:
+        name, equals, values = text.partition("=")
+        name = name.strip().replace("-", "_")
+        grid_values = [value.strip() for value in values.split(",")]
+        if not equals or not all(grid_values):
+            raise ConfigError(f"--grid {text!r}: give name=value,value, such as lr=0.05,0.1")
+        if name in LISTS:
+            raise ConfigError(f"--grid {text!r}: {name} is a list itself; give it as an option")
+        if name in grid or len(set(grid_values)) < len(grid_values):
+            raise ConfigError(f"--grid {text!r}: give each name once, and no value twice")
+        for value in grid_values:
+            parse("lr" if name == KEEP else name, value)
+        grid[name] = grid_values
+    if not grid:
+        raise ConfigError("a sweep without a grid: give --grid name=value,value, once or more")
+    return grid
+
+
+def cells(
+    grid: Mapping[str, Sequence[str]], plan_of: Callable[[dict[str, Any]], Plan], folder: Path
+) -> list[Cell]:
+    """Every cell of a grid, the last name's values changing fastest.
+
+    Args:
+        grid: The values of each name, as `read_grid` gives them.
+        plan_of: Makes the plan of a cell from its values, parsed.
+        folder: Gets a folder for each cell.
+
+    Raises:
+        ConfigError: Where a cell's plan cannot be, or two cells would have one folder.
+    """
+    found = []
+    for combination in itertools.product(*grid.values()):
+        values = dict(zip(grid, combination, strict=True))
+        parsed = {n: parse("lr" if n == KEEP else n, value) for n, value in values.items()}
+        name = "_".join(re.sub(r"[^\w.+-]", "-", f"{n}{value}") for n, value in values.items())
+        found.append(Cell(values, plan_of(parsed), folder / name))
+    folders = [cell.folder.name for cell in found]
+    if len(set(folders)) < len(folders):
+        raise ConfigError(f"cells of one name, {', '.join(folders)}: write their values apart")
+    return found
+
+
+def sweep(
+    grid: Sequence[Cell],
+    reporter: Reporter,
+    existing: Existing = "refuse",
+    often: Often | None = None,
+    on_error: Callable[[Cell, SiftbackError], None] = lambda cell, error: None,
+) -> None:
+    """Runs the cells in order; several processes may share them, each taking what is free.
+
+    All cells are checked before the first is begun. One that fails does not keep the others from
+    running.
+
+    Args:
+        grid: The cells.
+        reporter: Is told what happens.
+        existing: What to do with cells that hold a comparison already, as in `compare`.
+        often: How often to save checkpoints.
+        on_error: Is told of a cell that failed.
+
+    Raises:
+        ConfigError: Where a cell cannot be run, or holds what ``existing`` does not allow.
+    """
+    for cell in grid:
+        prepare(cell.plan)
+        if existing == "refuse" and (cell.folder / SUMMARY).exists():
+            raise ConfigError(
+                f"{cell.folder} holds a comparison already: give another --out, or --resume to go "
+                "on with the sweep, or --overwrite to lose it"
+            )
+    for cell in grid:
+        with _locked(cell.folder) as is_ours:
+            if not is_ours or (existing == "resume" and cell.state == "done"):
+                continue
+            try:
+                compare(cell.plan, cell.folder, reporter, existing, often=often)
+            except SiftbackError as error:
+                on_error(cell, error)
+
+
+def sweep_table(grid: Sequence[Cell]) -> Table:
+    """What of a sweep is done, running, stopped and missing, with the results so far."""
+    table = Table(box=box.HORIZONTALS, show_edge=False, padding=(0, 1, 0, 0))
+    names = list(grid[0].values)
+    for column in (*names, "cell", "runs", "strategy", *RESULTS):
+        table.add_column(column, justify="right" if column in (*names, *RESULTS) else "left")
+    for cell in grid:
+        comparison = cell.comparison
+        found = rows(comparison) if comparison is not None else []
+        head = [*cell.values.values(), cell.state, f"{cell.finished} of {len(cell.plan.runs())}"]
+        for row in found or [{}]:
+            shown = [row.get(column, "") for column in ("strategy", *RESULTS)]
+            table.add_row(*head, *shown)
+            head = [""] * len(head)
+    return table
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Keeps other processes from a cell; says whether none has it. It ends with the process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        yield _take(file.fileno())
+
+
+def _is_locked(folder: Path) -> bool:
+    if not (folder / "lock").exists():
+        return False
+    with (folder / "lock").open("w") as file:
+        return not _take(file.fileno())
+
+
+def _take(descriptor: int) -> bool:
+    """Locks an open file, till it is closed; says whether it could."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

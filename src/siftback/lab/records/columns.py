@@ -1,0 +1,53 @@
+"""Tensors as columns of a Parquet file, which tells in its metadata how they were made."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from pyarrow import parquet
+from torch import Tensor
+
+from siftback import ConfigError
+from siftback.lab.records.atomic_write import written_whole
+
+
+def write_columns(path: Path, columns: dict[str, Tensor], made: dict[str, Any]) -> None:
+    """Writes a file, so that no reader sees half of it.
+
+    Args:
+        path: Where to; folders are made.
+        columns: By name, of one length.
+        made: How they were made, fit for JSON.
+    """
+    table = pa.table({name: column.cpu().numpy() for name, column in columns.items()})
+    with written_whole(path) as whole:
+        parquet.write_table(table.replace_schema_metadata({"siftback": json.dumps(made)}), whole)
+
+
+def read_columns(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:
+    """Reads a file; gives its table, and how it was made.
+
+    Args:
+        path: Which.
+        writer: The command that writes such files, for errors.
+
+    Raises:
+        ConfigError: Where the file is missing or holds something else.
+    """
+    try:
+        table = parquet.read_table(path)
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist: make it with {writer} --out {path}") from None
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ConfigError(f"{path} is no Parquet file ({error}): give one of {writer}") from None
+    made = (table.schema.metadata or {}).get(b"siftback")
+    if made is None:
+        raise ConfigError(f"{path} does not tell how it was made: give a file of {writer}")
+    return table, json.loads(made)
+
+
+def column_of(table: pa.Table, name: str) -> Tensor:
+    """One of its columns."""
+    return torch.tensor(table[name].to_numpy())

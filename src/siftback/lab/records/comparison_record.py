@@ -1,0 +1,297 @@
+"""What a run leaves behind: its summary, its evaluations, and the folder that holds both.
+
+A comparison's folder holds ``summary.json`` and, under ``records/``, one JSON-lines file a run::
+
+    {"kind": "run", ...what was asked...}
+    {"kind": "evaluation", ...}             one a line, written as training goes
+    {"kind": "resumed", ...environment...}  only where it went on in another one than it began in
+    {"kind": "end", ...the run's summary...}
+
+A run that was stopped leaves its file without the last line; a run that ended is also in
+``summary.json``, which is always replaced whole.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self, TextIO
+
+from siftback import StateError
+from siftback.lab.records.atomic_write import written_whole
+
+SUMMARY = "summary.json"
+RECORDS = "records"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How far a run had come when it was tested.
+
+    Attributes:
+        epoch: Epochs of source examples done, a fraction where a run ends within one.
+        examples: Source examples offered so far, kept or not.
+        steps: Optimizer steps so far.
+        seconds: Seconds of training so far, evaluation apart.
+        cost: Cost so far in forwards of one example (a backward costs two).
+        train_loss: Mean training loss of the examples trained on since the last evaluation.
+        test_loss: Mean loss over the test set.
+        test_error: Test error in percent.
+        phases: Seconds so far by phase: scoring (of the whole set, before training), loading,
+            selection, forward, backward, optimizer, syncing (refreshing copies of the model,
+            training a proxy), other. They sum to ``seconds``.
+        agreement: Rank correlation of the scores that the strategy selects by with the losses
+            of a fresh forward pass, over a part of the training set; None where it has none.
+    """
+
+    epoch: float
+    examples: int
+    steps: int
+    seconds: float
+    cost: float
+    train_loss: float
+    test_loss: float
+    test_error: float
+    phases: dict[str, float] = field(default_factory=dict)
+    agreement: float | None = None
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One finished run, as ``summary.json`` lists it.
+
+    Attributes:
+        strategy: The strategy's name (``siftback strategies`` lists them).
+        matched_to: For ``matched``, the strategy whose budget it was given; otherwise None.
+        seed: Seed of the initial weights, data order and augmentation.
+        data: Name of the data set.
+        model: Name of the model, with its width.
+        keep_asked: Share of the examples asked to be kept; for ``matched`` that of the run it
+            is matched to.
+        keep_measured: Share of the offered examples that was trained on.
+        epochs: Epochs of source examples, a fraction where the run ended within one.
+        steps: Optimizer steps.
+        examples_forwarded: Forward passes of one example, selection and training together.
+        examples_backpropped: Backward passes of one example.
+        seconds_train: Seconds of training, evaluation apart.
+        seconds_selection: Seconds of these spent on selection, its forward passes included.
+        cost_forward_units: ``examples_forwarded + 2 * examples_backpropped``, those forwarded
+            by selection at their ``score_cost``, and ``cost_scoring``.
+        test_error_final: Test error at the end, in percent.
+        test_error_best: Lowest test error of any evaluation, in percent.
+        record: The run's JSON-lines file, relative to the comparison's folder.
+        seconds_by_phase: ``seconds_train``, by phase as in `Evaluation`.
+        score_cost: What scoring an example costs in forwards of training, measured before it
+            began: 1 for a fresh forward, by definition.
+        cost_scoring: What scores of the whole set cost before training, in forwards: those that
+            pruning goes by, or irreducible losses. The training of the models that give them is
+            in it, and their forwards over the set. Runs of one seed share the scores, and each
+            is charged.
+        seconds_scoring: Seconds of ``seconds_train`` that this took.
+        seconds_observing: Seconds that looking at the model took, by what was looked at; they are
+            in no other number.
+        suspects: Training examples that a noise guard held back at the end; None where there
+            was none.
+        suspects_wrong: Those of them whose labels `--flip` made wrong.
+        labels_wrong: All whose labels it made wrong.
+    """
+
+    strategy: str
+    matched_to: str | None
+    seed: int
+    data: str
+    model: str
+    keep_asked: float
+    keep_measured: float
+    epochs: float
+    steps: int
+    examples_forwarded: int
+    examples_backpropped: int
+    seconds_train: float
+    seconds_selection: float
+    cost_forward_units: float
+    test_error_final: float
+    test_error_best: float
+    record: str
+    seconds_by_phase: dict[str, float] = field(default_factory=dict)
+    score_cost: float = 1.0
+    cost_scoring: float = 0.0
+    seconds_scoring: float = 0.0
+    seconds_observing: dict[str, float] = field(default_factory=dict)
+    suspects: int | None = None
+    suspects_wrong: int | None = None
+    labels_wrong: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The name of this run's row and curve, equal for the seeds of one configuration.
+
+        >>> row = dict.fromkeys((f.name for f in fields(RunSummary)), 0)
+        >>> RunSummary(**row | dict(strategy="sb", matched_to=None, keep_asked=1 / 3)).label
+        'sb 0.33'
+        >>> RunSummary(**row | dict(strategy="matched", matched_to="sb", keep_asked=0.5)).label
+        'matched to sb 0.5'
+        """
+        return run_label(self.strategy, self.keep_asked, self.matched_to)
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> Self:
+        """Reads one entry of ``runs``."""
+        return cls(**_known(cls, entry))
+
+
+def run_label(strategy: str, keep: float, matched_to: str | None) -> str:
+    """The name of one configuration: strategy and share kept, whatever the seed."""
+    if strategy == "traditional":
+        return strategy
+    kept = f"{keep:.2g}"
+    return f"matched to {matched_to} {kept}" if matched_to else f"{strategy} {kept}"
+
+
+class RecordWriter:
+    """Writes one run's JSON-lines file, each line complete before training goes on.
+
+    Args:
+        path: The file.
+        header: What its first line says, the run's ``environment`` among it.
+        size: The bytes of a file to go on with: what is beyond them is cut off, and the header
+            stays. Where the run goes on in another environment, a line tells that one.
+
+    Attributes:
+        path: The file.
+        evaluations: All that it holds.
+
+    Raises:
+        StateError: Where the file is shorter.
+    """
+
+    def __init__(self, path: Path, header: dict[str, Any], size: int | None = None) -> None:
+        self.path = path
+        self.evaluations: list[Evaluation] = []
+        if size is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: TextIO = path.open("w", encoding="utf-8", newline="\n")
+            self._write("run", header)
+            return
+        found = path.stat().st_size if path.exists() else 0
+        if found < size:
+            raise StateError(
+                f"{path} has {found} bytes, and had {size} as its run's last checkpoint was "
+                f"saved: put it back, or remove {path.stem} from the checkpoints to begin it anew"
+            )
+        self._file = path.open("r+", encoding="utf-8", newline="\n")
+        self._file.truncate(size)
+        first = json.loads(self._file.readline())
+        self._file.seek(0, os.SEEK_END)
+        self.evaluations.extend(read_evaluations(path))
+        if _circumstances(first) != _circumstances(header):
+            self._write("resumed", {"environment": header["environment"]})
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Adds one evaluation."""
+        self.evaluations.append(evaluation)
+        self._write("evaluation", asdict(evaluation))
+
+    def size(self) -> int:
+        """How many bytes there are, once they are on the disk."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def end(self, summary: RunSummary) -> None:
+        """Adds the closing line."""
+        self._write("end", asdict(summary))
+
+    def close(self) -> None:
+        """Closes the file; a record without its closing line is that of a stopped run."""
+        self._file.close()
+
+    def _write(self, kind: str, values: dict[str, Any]) -> None:
+        self._file.write(json.dumps({"kind": kind} | values) + "\n")
+        self._file.flush()
+
+
+def read_evaluations(path: Path) -> Iterator[Evaluation]:
+    """Yields the evaluations of one run's file; a torn last line ends them."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError:
+                return
+            if entry.pop("kind") == "evaluation":
+                yield Evaluation(**_known(Evaluation, entry))
+
+
+def _circumstances(header: dict[str, Any]) -> dict[str, Any]:
+    """What results may depend on: versions, commit and machine."""
+    environment = header.get("environment", {})
+    return {k: v for k, v in environment.items() if k not in ("arguments", "date")}
+
+
+def _machine(environment: dict[str, Any]) -> str:
+    device = str(environment.get("device", "cpu"))
+    return str(environment.get("cpu", "")) if device == "cpu" else device
+
+
+def _known(kind: type, entry: dict[str, Any]) -> dict[str, Any]:
+    """The fields that this release knows; those of later ones are left aside."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in entry.items() if name in names}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The finished runs of one folder, with the environment they ran in.
+
+    Attributes:
+        folder: Where ``summary.json`` lies.
+        environment: Versions, machine, commit and arguments.
+        runs: The finished runs, in the order in which they ended.
+    """
+
+    folder: Path
+    environment: dict[str, Any]
+    runs: list[RunSummary]
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Reads ``summary.json``.
+
+        Raises:
+            FileNotFoundError: Where the folder holds none.
+        """
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        runs = [RunSummary.from_json(entry) for entry in summary["runs"]]
+        return cls(folder, summary["environment"], runs)
+
+    def write(self) -> None:
+        """Replaces ``summary.json`` whole, so that a reader never sees half of it."""
+        summary = {"environment": self.environment, "runs": [asdict(run) for run in self.runs]}
+        with written_whole(self.folder / SUMMARY) as path:
+            path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+    def by_label(self) -> dict[str, list[RunSummary]]:
+        """The runs of each configuration, in the order in which the first of each ended."""
+        groups: dict[str, list[RunSummary]] = {}
+        for run in self.runs:
+            groups.setdefault(run.label, []).append(run)
+        return groups
+
+    def machine(self, label: str) -> str:
+        """The processors or devices that a configuration's runs were measured on."""
+        runs = self.by_label().get(label, [])
+        first = _machine(self.environment)  # where the comparison was begun
+        return " and ".join(sorted({self._machine_of(run) or first for run in runs}))
+
+    def _machine_of(self, run: RunSummary) -> str:
+        """The machine that a run's file tells; empty where it tells none."""
+        try:
+            with (self.folder / run.record).open(encoding="utf-8") as lines:
+                return _machine(json.loads(next(lines, "{}")).get("environment", {}))
+        except (OSError, json.JSONDecodeError):
+            return ""
+
+    def evaluations(self, run: RunSummary) -> list[Evaluation]:
+        """The evaluations of one of the runs."""
+        return list(read_evaluations(self.folder / run.record))

@@ -1,0 +1,245 @@
+"""What the records of a comparison say: means, targets reached, speed-ups and differences.
+
+Pure functions over :mod:`siftback.lab.records.comparison_record`. The table, the plots and the
+results page show what is computed here and nothing else, so one definition serves all three.
+"""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from siftback.lab.records.comparison_record import Comparison, Evaluation, RunSummary, run_label
+
+TRADITIONAL = "traditional"
+MATCHED = "matched"
+TABLE_1_FACTORS = (1.1, 1.2, 1.4)
+
+Axis = Literal["seconds", "cost", "steps"]
+
+
+class MeanAndSpread(NamedTuple):
+    """A mean over seeds and how far the seeds lie apart.
+
+    Attributes:
+        mean: The arithmetic mean.
+        spread: The sample standard deviation (n - 1), or None for one seed, which has none.
+    """
+
+    mean: float
+    spread: float | None
+
+
+def mean_and_spread(values: Iterable[float]) -> MeanAndSpread:
+    """The mean of some values and their sample standard deviation.
+
+    Args:
+        values: One value a seed, at least one.
+
+    Raises:
+        statistics.StatisticsError: Where there are no values; it is a ``ValueError``.
+
+    >>> mean_and_spread([2.0, 4.0, 6.0])
+    MeanAndSpread(mean=4.0, spread=2.0)
+    >>> mean_and_spread([3.0])
+    MeanAndSpread(mean=3.0, spread=None)
+    """
+    seeds = list(values)
+    return MeanAndSpread(statistics.mean(seeds), statistics.stdev(seeds) if seeds[1:] else None)
+
+
+def first_reaching(
+    evaluations: Iterable[Evaluation], target_error: float, axis: Axis = "seconds"
+) -> float | None:
+    """What a run had spent when it was first tested at or under an error.
+
+    Args:
+        evaluations: The run's evaluations, in the order in which they were made.
+        target_error: Test error to reach, in percent.
+        axis: What is counted: seconds of training, cost in forwards, or optimizer steps.
+
+    Returns:
+        The amount at that evaluation; nothing is interpolated between two. None where no
+        evaluation reached the target.
+
+    >>> from siftback.lab.records.comparison_record import Evaluation
+    >>> early = Evaluation(1, 500, 4, 2.0, 1500, train_loss=2.1, test_loss=2.0, test_error=40)
+    >>> later = Evaluation(2, 1000, 8, 4.5, 3000, train_loss=1.1, test_loss=1.2, test_error=10)
+    >>> first_reaching([early, later], 12.0), first_reaching([early, later], 40, "steps")
+    (4.5, 4.0)
+    >>> first_reaching([early, later], 9.9) is None
+    True
+    """
+    for evaluation in evaluations:
+        if evaluation.test_error <= target_error:
+            return float(getattr(evaluation, axis))
+    return None
+
+
+def crossing(
+    evaluations: Sequence[Evaluation], target_error: float, axis: Axis = "seconds"
+) -> float | None:
+    """What a run had spent when its error passed a target, between two evaluations.
+
+    The error is taken to fall on a straight line from the last evaluation above the target to the
+    first at or under it. Where that is the first of all, there is no line, and it is what had
+    been spent by then.
+
+    Args:
+        evaluations: The run's evaluations, in the order in which they were made.
+        target_error: Test error to reach, in percent.
+        axis: What is counted, as for `first_reaching`.
+
+    Returns:
+        The amount; None where no evaluation reached the target.
+
+    >>> from siftback.lab.records.comparison_record import Evaluation
+    >>> early = Evaluation(1, 500, 4, 2.0, 1500, train_loss=2.1, test_loss=2.0, test_error=40)
+    >>> later = Evaluation(2, 1000, 8, 4.0, 3000, train_loss=1.1, test_loss=1.2, test_error=10)
+    >>> crossing([early, later], 25), crossing([early, later], 50), crossing([early, later], 5)
+    (3.0, 2.0, None)
+    """
+    reached = reaching(evaluations, target_error)
+    if reached is None:
+        return None
+    before, after, share = reached
+    least, most = float(getattr(before, axis)), float(getattr(after, axis))
+    return least + share * (most - least)
+
+
+def reaching(
+    evaluations: Sequence[Evaluation], target_error: float
+) -> tuple[Evaluation, Evaluation, float] | None:
+    """Between which two evaluations a run's error passed a target, and where, as in `crossing`.
+
+    Returns:
+        The two, and the share of the way from the first to the second; None where the target was
+        never reached.
+    """
+    for number, after in enumerate(evaluations):
+        if after.test_error <= target_error:
+            before = evaluations[max(0, number - 1)]
+            fall = before.test_error - after.test_error
+            return before, after, (before.test_error - target_error) / fall if fall > 0 else 1.0
+    return None
+
+
+def ordered_labels(comparison: Comparison) -> list[str]:
+    """The configurations as a reader wants them: Traditional, then each before its matched."""
+    groups = comparison.by_label()
+    order = {label: place for place, label in enumerate(groups)}
+
+    def place(label: str) -> tuple[bool, int, bool]:
+        partner = partner_label(groups[label][0])
+        return label != TRADITIONAL, order.get(partner or label, order[label]), partner is not None
+
+    return sorted(groups, key=place)
+
+
+def selective_labels(comparison: Comparison) -> list[str]:
+    """Those of them whose strategy selects, in that order."""
+    groups = comparison.by_label()
+    plain = (TRADITIONAL, MATCHED)
+    return [label for label in ordered_labels(comparison) if groups[label][0].strategy not in plain]
+
+
+def partner_label(run: RunSummary) -> str | None:
+    """The label of the run that a matched run shares its budget with; None for all others."""
+    return run_label(run.matched_to, run.keep_asked, None) if run.matched_to else None
+
+
+def speedups(
+    comparison: Comparison,
+    factors: Sequence[float] = TABLE_1_FACTORS,
+    axis: Axis = "seconds",
+) -> dict[str, dict[float, float | None]]:
+    """How much sooner each configuration came near Traditional's final error.
+
+    As Table 1 of Jiang et al. 2019: with target e = factor x the final test error of Traditional,
+    the speed-up of a seed is ``needed(Traditional, e) / needed(run, e)``, both runs of that seed.
+
+    Args:
+        comparison: The runs.
+        factors: Multiples of Traditional's final error.
+        axis: What is counted on the way, as in :func:`first_reaching`.
+
+    Returns:
+        By label and factor the mean over the seeds that Traditional ran too. None where a seed
+        did not reach the target, since a mean over the lucky seeds would flatter, or where
+        Traditional ran none of the seeds.
+    """
+    curves = {run.record: comparison.evaluations(run) for run in comparison.runs}
+
+    def ratio(run: RunSummary, plain: RunSummary, factor: float) -> float | None:
+        target = plain.test_error_final * factor
+        needed = first_reaching(curves[run.record], target, axis)
+        plain_needed = first_reaching(curves[plain.record], target, axis)
+        # Zero is a run that was there before its first step, which says nothing about speed.
+        return plain_needed / needed if needed and plain_needed else None
+
+    def over_seeds(label: str, factor: float) -> float | None:
+        ratios = [ratio(*pair, factor) for pair in pairs(comparison, label, TRADITIONAL)]
+        reached = [value for value in ratios if value is not None]
+        return statistics.mean(reached) if reached and len(reached) == len(ratios) else None
+
+    return {
+        label: {factor: over_seeds(label, factor) for factor in factors}
+        for label in comparison.by_label()
+    }
+
+
+def paired_difference(comparison: Comparison, label: str, baseline: str) -> MeanAndSpread | None:
+    """How much more final test error one configuration has than another, seed by seed.
+
+    Args:
+        comparison: The runs.
+        label: The configuration in question.
+        baseline: The one it is held against.
+
+    Returns:
+        Mean and spread of ``label - baseline`` in percentage points over the seeds that both
+        ran, negative where ``label`` is better; None where they share no seed.
+    """
+    both = pairs(comparison, label, baseline)
+    differences = [run.test_error_final - base.test_error_final for run, base in both]
+    return mean_and_spread(differences) if differences else None
+
+
+def mean_ratio(
+    comparison: Comparison,
+    label: str,
+    baseline: str,
+    quantity: Literal["seconds_train", "cost_forward_units"],
+) -> float | None:
+    """One configuration's seconds or cost over another's, the mean over the seeds both ran."""
+    both = pairs(comparison, label, baseline)
+    amounts = [(float(getattr(run, quantity)), getattr(base, quantity)) for run, base in both]
+    ratios = [amount / base for amount, base in amounts if base]
+    return statistics.mean(ratios) if ratios else None
+
+
+def same_budget(comparison: Comparison, label: str) -> str | None:
+    """The label of the Traditional that had the budget of a selective configuration.
+
+    That is its matched run or, in a comparison by budget, Traditional itself: each run there ends
+    with the step that spends the budget, so the costs agree to 2 %. None where there is neither.
+    """
+    groups = comparison.by_label()
+    run = groups[label][0]
+    matched = run_label(MATCHED, run.keep_asked, run.strategy)
+    if matched in groups:
+        return matched
+    cost = mean_ratio(comparison, label, TRADITIONAL, "cost_forward_units")
+    return TRADITIONAL if cost is not None and abs(cost - 1) < 0.02 else None
+
+
+def pairs(comparison: Comparison, label: str, baseline: str) -> list[tuple[RunSummary, RunSummary]]:
+    """The runs of one configuration, each beside the other's run of the same seed.
+
+    Args:
+        comparison: The runs.
+        label: One configuration.
+        baseline: The other one.
+    """
+    groups = comparison.by_label()
+    bases = {run.seed: run for run in groups.get(baseline, [])}
+    return [(run, bases[run.seed]) for run in groups.get(label, []) if run.seed in bases]

@@ -1,0 +1,121 @@
+"""Where a run can go on from: its state on disk, every so often."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from siftback import StateError
+from siftback.lab.records.atomic_write import written_whole
+
+CHECKPOINTS = "checkpoints"  # the folder of a comparison's unfinished runs
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Often:
+    """How often to save a run.
+
+    Attributes:
+        share: After each such share of the training; None does not go by it.
+        seconds: After so many seconds, training or not; None does not go by the clock.
+        keep: How many of the last checkpoints to keep, at least 1.
+    """
+
+    share: float | None = None
+    seconds: float | None = 600.0
+    keep: int = 2
+
+
+class Checkpoints:
+    """The checkpoints of one run, ``STEPS.pt`` in a folder of its own.
+
+    Each is written whole or not at all, and holds tensors, numbers, strings and containers of
+    them alone, so that it is read with ``weights_only=True``.
+
+    Args:
+        folder: That of the run.
+        often: When to write one.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     checkpoints = Checkpoints(Path(folder), Often(share=0.5, keep=1))
+    ...     for step in range(1, 5):
+    ...         if checkpoints.due(done=step / 4):
+    ...             checkpoints.save({"step": step}, step)
+    ...     [path.name for path in Path(folder).iterdir()], checkpoints.latest()
+    (['000000004.pt'], {'step': 4})
+    """
+
+    def __init__(self, folder: Path, often: Often) -> None:
+        self._folder, self._often = folder, often
+        self._done = 0.0
+        self._since = time.monotonic()
+
+    def due(self, done: float) -> bool:
+        """Whether to save now.
+
+        Args:
+            done: The share of the training that is done.
+        """
+        share, seconds = self._often.share, self._often.seconds
+        before, self._done = self._done, done
+        if share is not None and int(done / share) > int(before / share):
+            return True
+        return seconds is not None and time.monotonic() - self._since >= seconds
+
+    def save(self, state: dict[str, Any], steps: int) -> None:
+        """Writes a checkpoint, then removes those that are too old.
+
+        Args:
+            state: All that the run goes on from.
+            steps: How many it had made.
+        """
+        with written_whole(self._folder / f"{steps:09d}.pt") as path:
+            torch.save({"version": _VERSION, "done": self._done, "state": state}, path)
+        for old in self._written()[: -self._often.keep]:
+            old.unlink()
+        self._since = time.monotonic()
+
+    def latest(self) -> dict[str, Any] | None:
+        """The state saved last; of one that cannot be read, the one before. None without any.
+
+        Raises:
+            StateError: Where there are some and none can be read, or it is of another version.
+        """
+        written = self._written()
+        for path in reversed(written):
+            try:
+                found = torch.load(path, weights_only=True)
+            except Exception as error:  # a damaged file fails in as many ways as there are bytes
+                failure = error
+                continue
+            if found["version"] != _VERSION:
+                raise StateError(
+                    f"{path} is a checkpoint of version {found['version']}, and this release "
+                    f"reads version {_VERSION}: resume with the release that wrote it, or remove "
+                    "the folder to begin the run anew"
+                )
+            self._done = found["done"]
+            state: dict[str, Any] = found["state"]
+            return state
+        if written:
+            raise StateError(
+                f"no checkpoint in {self._folder} can be read ({failure}): "
+                "remove the folder to begin the run anew"
+            )
+        return None
+
+    def clear(self) -> None:
+        """Removes them all."""
+        if self._folder.is_dir():
+            for path in self._folder.iterdir():
+                path.unlink()
+            self._folder.rmdir()
+
+    def _written(self) -> list[Path]:
+        """The checkpoints, the oldest first."""
+        return sorted(self._folder.glob("*.pt"))

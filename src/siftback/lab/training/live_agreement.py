@@ -1,0 +1,94 @@
+"""How well the scores that a strategy selects by agree with the losses as they are."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from siftback import Fresh, Scorer
+from siftback.lab.data.batch_stream import Batch
+
+Losses = Callable[[nn.Module, Batch], Tensor]
+
+SAMPLE = 2000
+ROUNDS = 5
+
+
+def losses(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
+    """float[B], the losses that the laboratory trains and scores by."""
+    images, labels = batch
+    return F.cross_entropy(model(images), labels, reduction="none", label_smoothing=smoothing)
+
+
+def agreement(
+    scorer: Scorer,
+    exact: Fresh,
+    model: nn.Module,
+    batches: Iterator[Batch],
+    epoch: int,
+    losses: Losses = losses,
+) -> float | None:
+    """Rank correlation (Spearman) of a scorer's scores with the losses of a fresh forward pass.
+
+    Args:
+        scorer: Whose scores. Of one that remembers, they are what it predicts for the epoch.
+        exact: Makes the fresh forward passes.
+        model: The model as it now is.
+        batches: Training examples from index 0 on, not augmented.
+        epoch: The current epoch, from 0.
+        losses: What training is told to score by.
+
+    Returns:
+        A number in [-1, 1]; None where less than two of the examples have a score, or all have
+        the same.
+    """
+    part = list(batches)
+    indices = torch.arange(sum(len(labels) for _, labels in part))
+    fresh = torch.cat([exact.score(losses, model, batch) for batch in part]).cpu()
+    predicted = getattr(scorer, "predicted", None)
+    if predicted is not None:
+        scores = predicted(epoch)[: len(fresh)].cpu()
+    elif scorer.needs_indices:
+        of = torch.split(indices, [len(labels) for _, labels in part])
+        scores = torch.cat(
+            [scorer.score_indexed(losses, model, *each) for each in zip(part, of, strict=True)]
+        ).cpu()
+    else:
+        scores = torch.cat([scorer.score(losses, model, batch) for batch in part]).cpu()
+    seen = ~scores.isnan()
+    if seen.sum() < 2 or bool((scores[seen].diff() == 0).all()):
+        return None
+    found = float(spearmanr(scores[seen].numpy(), fresh[: len(scores)][seen].numpy()).statistic)
+    return None if math.isnan(found) else found
+
+
+def score_cost(
+    scorer: Scorer, exact: Fresh, model: nn.Module, batch: Batch, losses: Losses = losses
+) -> float:
+    """What a scorer's pass costs in forwards: medians of both, taken in turns.
+
+    Of one that remembers, the passes it makes are forwards: 1.
+
+    Args:
+        scorer: Whose pass; it is called, and keeps what state that leaves.
+        exact: The forward pass it is measured against.
+        model: The model.
+        batch: A batch as training has them.
+        losses: What training is told to score by.
+    """
+    if hasattr(scorer, "predicted"):
+        return 1.0
+    taken: dict[Scorer, list[float]] = {scorer: [], exact: []}
+    for which in taken:
+        which.score(losses, model, batch)  # what is made once, such as a copy, is not timed
+    for _ in range(ROUNDS):
+        for which, seconds in taken.items():
+            started = time.perf_counter()
+            which.score(losses, model, batch).sum().item()
+            seconds.append(time.perf_counter() - started)
+    return statistics.median(taken[scorer]) / statistics.median(taken[exact])

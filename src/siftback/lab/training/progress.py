@@ -1,0 +1,141 @@
+"""How far a run has come: a bar on a terminal, plain lines elsewhere."""
+
+import time
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from siftback.lab.records.comparison_record import Evaluation, RunSummary
+from siftback.lab.training.settings import Run
+
+SECONDS_BETWEEN_LINES = 10
+
+
+class Reporter(Protocol):
+    """Is told what happens in a comparison."""
+
+    def start(self, run: Run, number: int, of: int) -> None:
+        """A run begins, the ``number``-th of ``of``."""
+
+    def update(self, done: float) -> None:
+        """The current run has come to this share of its training."""
+
+    def scoring(self, done: float) -> None:
+        """This share is done of scoring all examples by models trained for a little."""
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """The current run was tested."""
+
+    def finish(self, summary: RunSummary) -> None:
+        """The current run ended."""
+
+
+class Silent:
+    """Says nothing."""
+
+    def start(self, run: Run, number: int, of: int) -> None:
+        """See `Reporter`."""
+
+    def update(self, done: float) -> None:
+        """See `Reporter`."""
+
+    def scoring(self, done: float) -> None:
+        """See `Reporter`."""
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """See `Reporter`."""
+
+    def finish(self, summary: RunSummary) -> None:
+        """See `Reporter`."""
+
+
+class Terminal:
+    """A bar for the current run where the console is a terminal; a line a run in any case.
+
+    Args:
+        console: Where to write; usually that of the error stream, so that the standard output
+            holds results only.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[error]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._position, self._scoring = "", False
+        self._said = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def start(self, run: Run, number: int, of: int) -> None:
+        """See `Reporter`."""
+        self._begin(f"[{number}/{of}] {run.name}")
+
+    def update(self, done: float) -> None:
+        """See `Reporter`."""
+        if self._scoring:
+            self._begin(self._position)
+        if self._task is not None:
+            self._bars.update(self._task, completed=done)
+
+    def scoring(self, done: float) -> None:
+        """See `Reporter`."""
+        if not self._scoring:
+            self._begin(self._position, scoring=True)
+        assert self._task is not None
+        self._bars.update(self._task, completed=done)
+        self._say_now_and_then(f"{self._title} {done:.0%}")
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """See `Reporter`."""
+        error = f"test error {evaluation.test_error:.2f} %"
+        if self._task is not None:
+            self._bars.update(self._task, error=error)
+        self._say_now_and_then(f"{self._position} epoch {evaluation.epoch:.2f}: {error}")
+
+    def finish(self, summary: RunSummary) -> None:
+        """See `Reporter`."""
+        observing = sum(summary.seconds_observing.values())
+        held = "" if summary.suspects is None else f", {summary.suspects} suspects held back"
+        self._say(
+            f"{self._position}: test error {summary.test_error_final:.2f} %, "
+            f"{summary.seconds_train:.1f} s, {summary.cost_forward_units / 1e6:.2f} M forwards"
+            f"{held}" + (f"; observing took {observing:.1f} s more" if observing else "")
+        )
+
+    def _begin(self, position: str, scoring: bool = False) -> None:
+        """Puts a bar of its own in the place of the one there was."""
+        self._bars.start()  # not before there is one, as loading data has a bar of its own
+        self._position, self._scoring = position, scoring
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(_plain(self._title), total=1.0, error="")
+
+    @property
+    def _title(self) -> str:
+        return f"{self._position} scoring".strip() if self._scoring else self._position
+
+    def _say_now_and_then(self, line: str) -> None:
+        if not self._console.is_terminal and time.monotonic() - self._said > SECONDS_BETWEEN_LINES:
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        self._console.print(_plain(line), highlight=False, soft_wrap=True)
+        self._said = time.monotonic()
+
+
+def _plain(line: str) -> str:
+    return line.replace("[", r"\[")

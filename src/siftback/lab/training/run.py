@@ -1,0 +1,399 @@
+"""One run: a model trained from its seed to its length, tested on the way."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from siftback.lab import models
+from siftback.lab.data.batch_stream import BatchStream, test_batches
+from siftback.lab.data.datasets import ImageData
+from siftback.lab.records.comparison_record import Evaluation, RecordWriter, RunSummary
+from siftback.lab.training import rates, suspects
+from siftback.lab.training.checkpoints import Checkpoints
+from siftback.lab.training.length import Length, Spent
+from siftback.lab.training.observer import Observer, kinds_of
+from siftback.lab.training.phase_clock import Clock
+from siftback.lab.training.progress import Reporter
+from siftback.lab.training.settings import LENGTHS, Run, Settings, device_of
+from siftback.lab.training.stepper import Descent
+from siftback.lab.training.training_batches import Feed
+
+TEST_BATCH = 500
+
+
+class Scored(NamedTuple):
+    """What a strategy that has all examples scored before training trains on.
+
+    Attributes:
+        data: The data set, or what pruning left of it.
+        cost: What the scores cost, in forwards of one example.
+        seconds: What they took.
+        scores: float32[N], those of the data; None where they were for pruning alone.
+        kept: int64[N], where the data were in the whole set; None where nothing was pruned.
+    """
+
+    data: ImageData
+    cost: float
+    seconds: float
+    scores: Tensor | None = None
+    kept: Tensor | None = None
+
+
+class Stage(NamedTuple):
+    """A model on its way.
+
+    Attributes:
+        model: As it is now.
+        stream: The batches that it is trained on.
+        cost: What its training cost so far, in forwards of one example.
+        seconds: What it took.
+        uses: float32[N], how often it was trained on each example, where that was counted.
+    """
+
+    model: nn.Module
+    stream: BatchStream
+    cost: float
+    seconds: float
+    uses: Tensor | None
+
+
+def train(
+    run: Run,
+    settings: Settings,
+    data: ImageData,
+    record: RecordWriter,
+    reporter: Reporter,
+    scored: Scored | None = None,
+    checkpoints: Checkpoints | None = None,
+    state: dict[str, Any] | None = None,
+    observer: Observer | None = None,
+) -> tuple[RunSummary, nn.Module]:
+    """Trains and tests one model.
+
+    Args:
+        run: Which run.
+        settings: What it shares with the others of its comparison.
+        data: The data set of ``settings``.
+        record: Gets each evaluation as it is made, and the summary at the end.
+        reporter: Is told how far the run has come.
+        scored: For a strategy that has all examples scored first, what came of it.
+        checkpoints: Get the run's state every so often; None keeps none.
+        state: One of those, of the same run, to go on from; ``record`` is then that run's.
+        observer: Looks at the model whenever it is tested; None where nothing is asked for.
+
+    Returns:
+        The summary, and the trained model: the averaged one, where an average is asked for.
+    """
+    training = _Training(run, settings, data, scored, observer=observer)
+
+    def evaluate() -> Evaluation:
+        made = training.evaluate()
+        record.evaluation(made)
+        reporter.evaluation(made)
+        return made
+
+    enough = -1.0 if settings.stop_at is None else settings.stop_at
+    try:
+        if state is not None:
+            training.load_state_dict(state)
+        elif observer is not None:
+            observer.forget()
+        for due in training.steps(reporter.update):
+            if due and evaluate().test_error <= enough:
+                break
+            if checkpoints is not None and training.is_due(checkpoints):
+                found = training.state_dict() | {"record": record.size()}
+                with training.clock.paused():
+                    checkpoints.save(found, training.made)
+        if training.made > training.evaluated:
+            evaluate()
+    finally:
+        training.feed.close()
+    summary = training.summary(record.evaluations)
+    feed = training.feed
+    if feed.guard is not None:
+        path = record.path.with_suffix(suspects.SUFFIX)
+        suspects.write(path, feed.guard, training.model, feed.stream, training.data, settings)
+    record.end(summary)
+    return summary, training.descent.tested
+
+
+def stages(
+    seed: int,
+    settings: Settings,
+    data: ImageData,
+    epochs: float,
+    update: Callable[[float], None] = lambda done: None,
+    strategy: str = "traditional",
+    keep: float = 1.0,
+) -> Iterator[Stage]:
+    """Trains a model, and gives it after each epoch; it is never tested.
+
+    Args:
+        seed: Of its initial weights and data order.
+        settings: How to train, but for the length.
+        data: What to train on.
+        epochs: How long; 0 gives the initial weights.
+        update: Is told what share of it is done.
+        strategy: What chooses the examples; by default it is trained on everything.
+        keep: The share that it keeps.
+    """
+    asked: dict[str, Any] = dict.fromkeys((*LENGTHS, "evaluations", "evaluate_at", "ema"))
+    settings = replace(settings, **asked | {"epochs": epochs or 1.0, "observe": ""})
+    training = _Training(Run(strategy, keep, seed), settings, data, counts_uses=keep < 1)
+    if not epochs:
+        yield training.stage()
+        return
+    for due in training.steps(update):
+        if due:
+            with training.clock.paused():
+                yield training.stage()
+    if training.made > training.evaluated:
+        yield training.stage()
+
+
+class _Training:
+    """A run's model, steps, batches, tally and clock.
+
+    Attributes:
+        made: How many steps.
+        evaluated: How many at the last evaluation.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        settings: Settings,
+        data: ImageData,
+        scored: Scored | None = None,
+        counts_uses: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
+        self._observer = observer
+        size = settings.batch_size
+        whole = len(data.train_labels)
+        self.scoring = scored or Scored(data, 0.0, 0.0)
+        data = self.scoring.data
+        self.left = len(data.train_labels) / whole  # by pruning
+        self.run, self.settings, self.data = run, settings, data
+        self.rate = rates.find(settings.rate, settings.epochs or settings.budget)
+        self.device = device_of(settings)
+        # The one place that seeds: equal weights and dropout for every strategy of a seed.
+        torch.manual_seed(run.seed)
+        self.model = models.build(
+            settings.model,
+            width=settings.width,
+            classes=data.classes,
+            channels=data.train_images.shape[1],
+            norm=settings.norm,
+            size=data.size,
+        )
+        self.model.to(self.device, memory_format=settings.layout)  # type: ignore[call-overload]
+        self.descent = Descent(self.model, settings, self.device)
+        self.clock = Clock(self.device)
+        self.clock.add(self.scoring.seconds, "scoring")
+        scoring = Spent(0.0, self.scoring.cost, self.scoring.seconds)
+        length = Length.of(run, settings, whole // size * size, scoring)
+        self.feed = Feed(
+            run,
+            settings,
+            data,
+            self.model,
+            self.device,
+            length,
+            self.clock,
+            self.scoring.scores,
+            counts_uses or "losses" in kinds_of(settings.observe),
+        )
+        self._selection = 0.0  # seconds of it that the clock was told of, and of refreshing copies
+        self._syncing = self.feed.refreshing
+        self.made = self.evaluated = 0
+        self._done = 0.0
+        self._losses = torch.zeros((), device=self.device)  # summed since the last evaluation
+        self._trained = 0
+
+    def steps(self, update: Callable[[float], None]) -> Iterator[bool]:
+        """Trains, telling what share is done; says after each step whether a test is due."""
+        wanted, others = self.settings.wanted_evaluations, self.settings.evaluate_at or ()
+        self.clock.start("loading")
+        for images, labels in self.feed.batches():
+            self._move_selection("loading")
+            before = self._done
+            self._step(images, labels)
+            now = self._done = self.feed.done
+            update(now)
+            yield int(now * wanted) > int(before * wanted) or any(
+                before < share <= now for share in others
+            )
+            self.clock.mark("loading")
+
+    def stage(self) -> Stage:
+        """The model as it is now, in place of a test."""
+        self.evaluated = self.made
+        feed, seconds = self.feed, self.clock.seconds
+        return Stage(self.model, feed.stream, feed.cost, seconds, feed.uses)
+
+    def is_due(self, checkpoints: Checkpoints) -> bool:
+        """Whether to save a checkpoint now; none is saved of a training that is over."""
+        return checkpoints.due(self._done) and not self.feed.is_over
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the rest of the run depends on."""
+        self.clock.mark("loading")
+        feed = self.feed.state_dict()  # which may work on selection, as the next batch would
+        self._move_selection("loading")
+        return {
+            "model": self.model.state_dict(),
+            "descent": self.descent.state_dict(),
+            "feed": feed,
+            "observer": None if self._observer is None else self._observer.state_dict(),
+            "phases": self.clock.phases,
+            "made": self.made,
+            "evaluated": self.evaluated,
+            "done": self._done,
+            "losses": self._losses,
+            "trained": self._trained,
+            # The only global random state that is used: NumPy's and Python's are not.
+            "random": torch.get_rng_state(),
+            "random_device": _device_random(self.device),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state of the same run, settings and data."""
+        self.model.load_state_dict(state["model"])
+        self.descent.load_state_dict(state["descent"])
+        self.feed.load_state_dict(state["feed"])
+        if self._observer is not None:
+            self._observer.load_state_dict(state["observer"])
+        self.clock.load(state["phases"])
+        self._selection, self._syncing = self.feed.stats.seconds_selection, self.feed.refreshing
+        self.made, self.evaluated = state["made"], state["evaluated"]
+        self._done = state["done"]
+        self._losses, self._trained = state["losses"].to(self.device), state["trained"]
+        torch.set_rng_state(state["random"])
+        if state["random_device"] is not None:
+            torch.cuda.set_rng_state(state["random_device"], self.device)
+
+    def summary(self, evaluations: list[Evaluation]) -> RunSummary:
+        """The run's entry in ``summary.json``."""
+        errors = [evaluation.test_error for evaluation in evaluations]
+        phases = evaluations[-1].phases  # training ended with it
+        return RunSummary(
+            strategy=self.run.strategy,
+            matched_to=self.run.matched_to,
+            seed=self.run.seed,
+            data=self.data.name,
+            model=self.settings.model_name,
+            keep_asked=self.run.keep,
+            keep_measured=self.feed.stats.kept_share * self.left,
+            epochs=self.feed.epochs,
+            steps=self.made,
+            examples_forwarded=self.feed.stats.forwards,
+            examples_backpropped=self.feed.stats.backwards,
+            seconds_train=evaluations[-1].seconds,
+            seconds_selection=self.feed.stats.seconds_selection,
+            cost_forward_units=self.feed.cost + self.scoring.cost,
+            test_error_final=errors[-1],
+            test_error_best=min(errors),
+            record=self.run.record,
+            seconds_by_phase=phases,
+            score_cost=self.feed.score_cost,
+            cost_scoring=self.scoring.cost,
+            seconds_scoring=self.scoring.seconds,
+            seconds_observing={} if self._observer is None else self._observer.seconds,
+            **self._suspected(),
+        )
+
+    def _suspected(self) -> dict[str, int]:
+        """How many examples the guard holds back, and how many of them it should."""
+        if self.feed.guard is None:
+            return {}
+        suspects, data = self.feed.guard.suspects, self.data
+        found = {"suspects": len(suspects)}
+        if data.true_labels is not None:
+            wrong = data.train_labels != data.true_labels
+            found |= {
+                "suspects_wrong": int(wrong[suspects].sum()),
+                "labels_wrong": int(wrong.sum()),
+            }
+        return found
+
+    def _step(self, images: Tensor, labels: Tensor) -> None:
+        self.clock.mark("forward")
+        with self.settings.casting(self.device):
+            loss = self.feed.loss(images, labels)
+        self._move_selection("forward")
+        self.clock.mark("other")
+        self.feed.count_uses()
+        # The rate of a step is that of the middle of the share of training it stands for.
+        rate = self.rate((self._done + self.feed.done) / 2)
+        self.descent.set_rate(rate * self.feed.lr_scale)
+        self.clock.mark("backward")
+        self.descent.backward(loss)
+        self.clock.mark("optimizer")
+        self.descent.step()
+        self.clock.mark("other")
+        self.made += 1
+        self._losses += loss.detach() * len(labels)
+        self._trained += len(labels)
+
+    def _move_selection(self, phase: str) -> None:
+        """Seconds that selection took within a phase are selection's own."""
+        taken = self.feed.stats.seconds_selection - self._selection
+        self.clock.move(taken, phase, "selection")
+        self._selection += taken
+        syncing = self.feed.refreshing - self._syncing
+        self.clock.move(syncing, "selection", "syncing")
+        self._syncing += syncing
+
+    def evaluate(self) -> Evaluation:
+        """Tests the model."""
+        self.evaluated = self.made
+        with self.clock.paused():
+            test_loss, test_error = self._test()
+            agreed = self.feed.agreement()
+            phases = self.clock.phases
+            train_loss = float(self._losses) / self._trained
+            self._losses.zero_()
+            self._trained = 0
+            if self._observer is not None:
+                self._observer.evaluation(self.model, self.feed.epochs, self.made, self.feed.uses)
+        return Evaluation(
+            epoch=self.feed.epochs,
+            examples=self.feed.stats.seen,
+            steps=self.made,
+            seconds=sum(phases.values()),
+            cost=self.feed.cost + self.scoring.cost,
+            train_loss=train_loss,
+            test_loss=test_loss,
+            test_error=test_error,
+            phases=phases,
+            agreement=agreed,
+        )
+
+    @torch.no_grad()
+    def _test(self) -> tuple[float, float]:
+        """Mean loss and error in percent over the test set."""
+        model = self.descent.tested
+        was_training = model.training
+        model.eval()
+        loss = torch.zeros((), device=self.device)
+        wrong = torch.zeros((), dtype=torch.int64, device=self.device)
+        batches = test_batches(self.data, TEST_BATCH, self.device, self.settings.channels_last)
+        for images, labels in batches:
+            with self.settings.casting(self.device):
+                logits = model(images).float()
+            loss += F.cross_entropy(logits, labels, reduction="sum")
+            wrong += (logits.argmax(1) != labels).sum()
+        model.train(was_training)
+        count = len(self.data.test_labels)
+        return float(loss) / count, 100 * float(wrong) / count
+
+
+def _device_random(device: torch.device) -> Tensor | None:
+    """The state of an accelerator's own random numbers."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else None

@@ -1,0 +1,289 @@
+"""What one run is asked to do."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from siftback import ConfigError
+from siftback.lab import models
+from siftback.lab.data.address import title
+from siftback.lab.records.comparison_record import RECORDS
+from siftback.lab.training import rates, strategies
+from siftback.lab.training.observer import kinds_of
+
+Precision = Literal["fp32", "bf16", "fp16"]
+TYPES: dict[Precision, torch.dtype | None] = {
+    "fp32": None,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+
+LENGTHS = {
+    "epochs": "epochs",
+    "budget": "epochs of Traditional",
+    "cost_budget": "forwards",
+    "time_budget": "seconds",
+}
+EVALUATIONS = 10  # where the length says no other number
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all runs of a comparison share, and what makes their results what they are.
+
+    Attributes:
+        data: Name of the data set.
+        model: Name of the model.
+        width: Its width; None is the model's own default.
+        norm: Its normalisation, "batch" or "group".
+        epochs: Length of training in epochs of source examples; None where a budget is given.
+        budget: Length of training as a cost, in epochs of Traditional: every strategy trains
+            until its forwards and backwards cost as much.
+        cost_budget: The same in forwards of one example. Beside ``epochs`` it is no length: a
+            training that has cost as much ends before its time.
+        time_budget: Length of training in seconds of its clock; beside another length, as
+            ``cost_budget``.
+        batch_size: Examples per training batch, and per selection batch.
+        history: R, how many losses a loss is ranked among.
+        rate: Learning-rate schedule, as `rates.find` reads it.
+        lr: Peak learning rate.
+        momentum: Nesterov momentum of SGD.
+        weight_decay: L2 penalty of SGD.
+        cutout: Side of the square cut out of each training image, in pixels; 0 is none.
+        train_limit: Use only so many training examples.
+        precision: Type that forward passes compute in; fp16 scales the loss, and needs CUDA.
+        device: Where to train: auto, cpu, cuda or mps.
+        evaluations: How often to test, evenly over training; None is once an epoch, and
+            `EVALUATIONS` times where the length is no number of epochs.
+        evaluate_at: Shares of training after which to test besides, each in (0, 1).
+        stop_at: Test error in percent at which training ends, once it is measured.
+        validation: Hold out so many training examples, and test on them in place of the test
+            set: for choosing settings.
+        flip: Share of the training labels that are made wrong.
+        stale_every: Epochs from one selection pass to the next, for strategies that remember.
+        floor: Least chance of an example, for ``sb-memory``.
+        warmup: Share of training before it selects.
+        tail: Share of training at the end in which it selects no more.
+        decay: How much of an old loss stays in what it remembers.
+        subset: File of the training examples to use (``siftback prune`` writes it), which then
+            are the training set; None uses all.
+        score_models: Models whose scores are averaged, for a strategy that has all examples
+            scored before it trains.
+        score_epochs: Epochs that each of them is trained for.
+        observe: What to look at besides whenever a model is tested: names of
+            `siftback.lab.training.observer.KINDS`, with commas between.
+        channels_last: Whether images and weights lie in torch's ``channels_last`` format.
+        compile: Whether training and selection call the model through ``torch.compile``; tests
+            and what looks into the model do not.
+        ema: Decay of an exponential average of weights and buffers, after every step; it is what
+            is tested and kept, and training and selection do not see it. None is no average.
+        label_smoothing: Share of each target that is spread over all classes, in the losses of
+            training, which selection goes by, and not in those of tests.
+        mixup: Alpha of mixup, 0 for none. Batches are mixed once they are chosen: selection sees
+            examples as they are, and strategies that choose by training's own losses cannot.
+        clip: The most that the norm of a step's gradient may be; larger ones are scaled down.
+        noise_guard: Whether every strategy that selects by losses holds back examples that seem
+            mislabelled.
+    """
+
+    data: str
+    model: str = "cnn"
+    width: int | None = None
+    norm: str = "batch"
+    epochs: float | None = None
+    budget: float | None = None
+    batch_size: int = 128
+    history: int = 1024
+    rate: str = "onecycle"
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    cutout: int = 0
+    train_limit: int | None = None
+    precision: Precision = "fp32"
+    device: str = "auto"
+    evaluations: int | None = None
+    validation: int | None = None
+    flip: float = 0.0
+    stale_every: int = 3
+    floor: float = 0.1
+    warmup: float = 0.15
+    tail: float = 0.0
+    decay: float = 0.0
+    subset: str | None = None
+    score_models: int = 2
+    score_epochs: float = 1.0
+    observe: str = ""
+    cost_budget: float | None = None
+    time_budget: float | None = None
+    evaluate_at: Sequence[float] | None = None
+    stop_at: float | None = None
+    channels_last: bool = True
+    compile: bool = False
+    ema: float | None = None
+    label_smoothing: float = 0.0
+    mixup: float = 0.0
+    clip: float | None = None
+    noise_guard: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_length()
+        rates.find(self.rate, self.epochs or self.budget)
+        models.find(self.model)
+        if self.precision not in TYPES:
+            raise ConfigError(f"precision {self.precision!r}: give one of {', '.join(TYPES)}")
+        for name, least in (
+            ("batch_size", 1),
+            ("history", 1),
+            ("evaluations", 1),
+            ("score_models", 1),
+            ("score_epochs", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name}={value}: give at least {least}")
+        kinds_of(self.observe)
+        if not self.lr > 0:
+            raise ConfigError(f"lr={self.lr}: give a learning rate above 0")
+        for name, most in (("stop_at", 100), ("label_smoothing", 1), ("mixup", math.inf)):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < most:
+                raise ConfigError(f"{name}={value}: give a number in [0, {most})")
+        for name, most in (("evaluate_at", 1), ("ema", 1), ("clip", math.inf)):
+            value = getattr(self, name)
+            for each in value if isinstance(value, Sequence) else [value]:
+                if each is not None and not 0 < each < most:
+                    raise ConfigError(f"{name}={each}: give a number in (0, {most})")
+
+    def _check_length(self) -> None:
+        if self.epochs is not None and self.budget is not None:
+            raise ConfigError(
+                f"epochs={self.epochs} and budget={self.budget}: give one of them, the length "
+                "of training in epochs or its cost in epochs of Traditional"
+            )
+        if self.budget is not None and self.cost_budget is not None:
+            raise ConfigError(
+                f"budget={self.budget} and cost_budget={self.cost_budget} are both a cost, in "
+                "epochs of Traditional and in forwards of one example: give one of them"
+            )
+        given = {name: getattr(self, name) for name in LENGTHS if getattr(self, name) is not None}
+        if not given:
+            raise ConfigError(f"no length of training: give one of them, {', '.join(LENGTHS)}")
+        for name, value in given.items():
+            if not 0 < value < math.inf:
+                raise ConfigError(f"a training of {value} {LENGTHS[name]}: give more than 0")
+
+    def recorded(self) -> dict[str, Any]:
+        """The fields as records tell them: of data and a subset what they are, not where."""
+        found = asdict(self) | {"data": title(self.data)}
+        if self.subset is not None:
+            path = Path(self.subset)
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            found["subset"] = f"{path.name}, sha256 {digest[:16]}"
+        if self.evaluate_at is not None:
+            found["evaluate_at"] = list(self.evaluate_at)  # as it is read again
+        return found
+
+    @property
+    def wanted_evaluations(self) -> int:
+        """How often to test, evenly over training."""
+        length = self.epochs or self.budget
+        return self.evaluations or (EVALUATIONS if length is None else max(1, round(length)))
+
+    @property
+    def layout(self) -> torch.memory_format:
+        """The format of images and weights."""
+        return torch.channels_last if self.channels_last else torch.contiguous_format
+
+    @property
+    def model_name(self) -> str:
+        """The model with its width and normalisation, as records name it."""
+        width = self.width or models.find(self.model).width
+        return f"{self.model}-{width}" + ("" if self.norm == "batch" else f"-{self.norm}norm")
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The type of mixed precision; None for float32 throughout."""
+        return TYPES[self.precision]
+
+    def casting(self, device: torch.device) -> torch.autocast:
+        """The context of a forward pass in that type."""
+        return torch.autocast(device.type, self.autocast, enabled=self.autocast is not None)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a comparison.
+
+    Attributes:
+        strategy: Name of the strategy.
+        keep: Share of the examples to keep; for ``matched`` that of the run it is matched to.
+        seed: Seed of the initial weights, data order, augmentation and selection.
+        matched_to: For ``matched``, the strategy it is given the budget of.
+        cost_budget: For ``matched``, that budget in forwards of one example.
+    """
+
+    strategy: str
+    keep: float
+    seed: int
+    matched_to: str | None = None
+    cost_budget: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.keep <= 1:
+            raise ConfigError(
+                f"keep={self.keep} is not a share of the examples: give a number in (0, 1]"
+            )
+        strategies.find(self.strategy)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What tells this run from the others of its comparison."""
+        return (self.strategy, self.matched_to, round(self.keep, 6), self.seed)
+
+    @property
+    def name(self) -> str:
+        """The name of this run's record."""
+        kept = "" if self.strategy == "traditional" else f"-keep{self.keep:.4g}"
+        matched = f"-to-{self.matched_to}" if self.matched_to else ""
+        return f"{self.strategy}{matched}{kept}-seed{self.seed}"
+
+    @property
+    def record(self) -> str:
+        """Its JSON-lines file, relative to the comparison's folder."""
+        return f"{RECORDS}/{self.name}.jsonl"
+
+
+def device_of(settings: Settings) -> torch.device:
+    """Where to train.
+
+    Raises:
+        ConfigError: Where there is no such device here, or it cannot train as asked.
+    """
+    device = resolve_device(settings.device)
+    if settings.precision == "fp16" and device.type != "cuda":
+        raise ConfigError(
+            f"precision 'fp16' on {device.type}: its scaled losses need CUDA; give bf16 or fp32"
+        )
+    return device
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of a name, where ``auto`` is the best there is.
+
+    Raises:
+        ConfigError: Where there is no such device here.
+    """
+    available = {"cpu": True, "cuda": torch.cuda.is_available()}
+    available["mps"] = torch.backends.mps.is_available()
+    if name == "auto":
+        name = next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
+    if not available.get(name, False):
+        usable = ", ".join(kind for kind, there in available.items() if there)
+        raise ConfigError(f"no device {name!r} here: give auto or one of {usable}")
+    return torch.device(name)

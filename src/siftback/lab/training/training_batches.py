@@ -1,0 +1,390 @@
+"""What a run trains on: batches as its strategy chooses them, their loss, and what they cost."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from siftback import (
+    Fresh,
+    Kakurenbo,
+    NoiseGuard,
+    Pipelined,
+    Proxy,
+    Schedule,
+    Scorer,
+    SelectiveLoader,
+    Selector,
+    SinglePassStats,
+    Stats,
+)
+from siftback.lab.data.batch_stream import BatchStream
+from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.mixup import mix
+from siftback.lab.training import strategies
+from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent
+from siftback.lab.training.live_agreement import SAMPLE, agreement, losses, score_cost
+from siftback.lab.training.phase_clock import Clock
+from siftback.lab.training.settings import Run, Settings
+
+if TYPE_CHECKING:
+    from siftback import SinglePass
+
+# The last share of training on everything, of methods that have one, where none is asked for.
+TAILS = {"infobatch": 0.125, "seta": 0.125}
+
+
+class Feed:
+    """The batches of a run, of which its strategy chose the examples.
+
+    Args:
+        run: Which run.
+        settings: What it shares with the others of its comparison.
+        data: What it is trained on.
+        model: The model, for selection passes and for the loss.
+        device: Where it is.
+        length: How long the training is.
+        clock: That of the training, not yet started.
+        scores: float32[N], for a strategy that needs scores of the examples before it trains.
+        counts_uses: Whether to count how often each example is trained on.
+
+    Attributes:
+        strategy: The run's.
+        guard: What holds back examples that seem mislabelled, of a strategy that has it.
+        stream: All examples, in the order of the seed.
+        stats: What was done so far, in examples.
+        uses: float32[N], how often each example was trained on, where that is counted.
+        score_cost: What scoring an example costs in forwards, as measured.
+        loss: ``loss(images, labels)``, the mean that is to be run backward; the strategy's scorer
+            is told what it learns from.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        settings: Settings,
+        data: ImageData,
+        model: nn.Module,
+        device: torch.device,
+        length: Length,
+        clock: Clock,
+        scores: Tensor | None = None,
+        counts_uses: bool = False,
+    ) -> None:
+        self._run, self._settings, self._data = run, settings, data
+        self._model, self._device, self._length, self._clock = model, device, length, clock
+        self._scores = scores
+        # What training calls; shapes are few, as all of its batches are full.
+        self._call = model
+        if settings.compile:
+            self._call = cast(nn.Module, torch.compile(model, dynamic=False))
+        self._losses = partial(losses, smoothing=settings.label_smoothing)
+        self._epoch_examples = len(data.train_labels) // settings.batch_size * settings.batch_size
+        strategy = self.strategy = strategies.find(run.strategy)
+        self._keep = min(1.0, run.keep / (1 - strategy.dropped(run.keep)))  # of what is left
+        augment = replace(data.augmentation, cutout=settings.cutout)
+        size = settings.batch_size
+        if strategy.single_pass:  # so much larger that backwards are of the size asked for
+            size = round(size / self._keep)
+        learns = any((strategy.scorer, strategy.rule, strategy.irreducible))
+        guarded = strategy.guarded or (settings.noise_guard and strategy.guardable)
+        self.guard = NoiseGuard() if guarded else None
+        indexed = learns or guarded or counts_uses
+        self.uses = torch.zeros(len(data.train_labels)) if counts_uses else None
+        self.stream = BatchStream(
+            data, size, run.seed, augment, device, settings.channels_last, indexed
+        )
+        self.stats: Stats | SinglePassStats = Stats()
+        self.loss: Callable[[Tensor, Tensor], Tensor] = self._loss_of_all
+        self.score_cost = 1.0
+        self._epoch = 0
+        self._mixed = 0  # batches
+        self._source: SelectiveLoader | BatchStream = self.stream
+        self._scorer: Scorer | None = None
+        self._sift: SinglePass | None = None
+        self._positions = torch.arange(0)  # of the batch that the stream gave last
+        self._exact = Fresh(autocast=settings.autocast, compile=settings.compile)
+        if strategy.single_pass:
+            self.loss = self._sift = self._single_pass()
+            self.stats = self._sift.stats
+        elif strategy.selector is not None or strategy.rule is not None:
+            self._source = self._selective()
+            if learns or self._source.selector.reweights:
+                self.loss = self._remembered_loss
+        if settings.mixup:
+            self.loss = self._mixed_loss
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Training batches, epoch after epoch, until the training is over."""
+        while True:
+            self._source.set_epoch(self._epoch)
+            for batch in self._batches_of_epoch():
+                yield batch
+                if self.is_over:
+                    return
+            if self.strategy.forwards_left_out:
+                self._forward_left_out()
+            self._epoch += 1
+            if self.is_over:
+                return
+
+    def count_uses(self) -> None:
+        """Counts the examples that the last loss was of, where that is asked for."""
+        if self.uses is None:
+            return
+        if isinstance(self._source, SelectiveLoader):
+            used = self._source.indices  # one that was carried may be there twice
+        elif self._sift is None:
+            used = self._positions
+        else:
+            used = self._positions[self._sift.selection.indices.cpu()]
+        self.uses.index_add_(0, used, torch.ones(len(used)))
+
+    @property
+    def cost(self) -> float:
+        """Cost so far in forwards of one example, selection's at their price."""
+        cost: float = FORWARD * self.stats.forwards + BACKWARD * self.stats.backwards
+        if self.score_cost != 1:
+            assert isinstance(self.stats, Stats)
+            cost += (self.score_cost - FORWARD) * self.stats.scored
+        if isinstance(self._scorer, Proxy):  # whose training costs in proportion
+            cost += self.score_cost * (FORWARD + BACKWARD) * self._scorer.backwards
+        return cost
+
+    @property
+    def epochs(self) -> float:
+        """Epochs of source examples done, a fraction where training is within one."""
+        return self.stats.seen / self._epoch_examples
+
+    @property
+    def done(self) -> float:
+        """Share of the training done, in [0, 1]: of its source examples, its cost or its time."""
+        return self._length.done(self._spent)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the training ends."""
+        return self._length.is_over(self._spent)
+
+    @property
+    def lr_scale(self) -> float:
+        """What the strategy multiplies the learning rate with."""
+        return self._source.lr_scale if isinstance(self._source, SelectiveLoader) else 1.0
+
+    @property
+    def refreshing(self) -> float:
+        """Seconds that the scorer took so far to copy weights, or to train a model of its own."""
+        names = ("seconds_sync", "seconds_refresh")
+        return sum(getattr(self._scorer, name, 0.0) for name in names)
+
+    def agreement(self) -> float | None:
+        """Of the scorer's scores with the losses as they are, where it is not a fresh pass."""
+        if self._scorer is None:
+            return None
+        assert isinstance(self._source, SelectiveLoader)
+        batches = self.stream.plain(SAMPLE)
+        exact = Fresh(autocast=self._settings.autocast)
+        return agreement(
+            self._scorer, exact, self._model, batches, self._source.epoch, self._losses
+        )
+
+    def close(self) -> None:
+        """Ends what a scorer has running elsewhere."""
+        if isinstance(self._scorer, Pipelined):
+            self._scorer.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides which batches come next, and what was counted; for ``torch.save``.
+
+        Training is then done with the batch it was given.
+        """
+        source = self._source.state_dict()  # which ends the step that is counted
+        return {
+            "epoch": self._epoch,
+            "mixed": self._mixed,
+            "uses": self.uses,
+            "score_cost": self.score_cost,
+            "source": source,
+            "single_pass": None if self._sift is None else self._sift.state_dict(),
+            "stats": asdict(self.stats),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state of the same run."""
+        self._epoch, self._mixed = state["epoch"], state["mixed"]
+        self.uses = None if self.uses is None else state["uses"].clone()
+        self.score_cost = state["score_cost"]  # a measurement
+        self._source.load_state_dict(state["source"])
+        if self._sift is not None:
+            self._sift.load_state_dict(state["single_pass"])
+        elif isinstance(self._source, SelectiveLoader):
+            self.stats = self._source.stats
+        else:
+            self.stats = Stats(**state["stats"])
+
+    @property
+    def _spent(self) -> Spent:
+        return Spent(self.epochs, self.cost, self._clock.passed)
+
+    def _selector(self) -> Selector:
+        """The strategy's, of the share and the history asked for."""
+        assert self.strategy.selector is not None
+        return self.strategy.selector(self._keep, self._settings)
+
+    def _selective(self) -> SelectiveLoader:
+        """The stream, with the strategy's selector between it and training."""
+        settings = self._settings
+        selector = None if self.strategy.rule else self._selector()
+        if self.strategy.rule is not None:
+            self._scorer = self.strategy.rule(self._run.keep, settings)
+        elif self.strategy.irreducible is not None:
+            assert self._scores is not None
+            self._scorer = self.strategy.irreducible(settings, self._scores)  # of fresh passes
+        elif self.strategy.scorer is not None:
+            self._scorer = self.strategy.scorer(settings, self._data)
+            batch = next(self.stream.plain(settings.batch_size))
+            self.score_cost = score_cost(
+                self._scorer, self._exact, self._model, batch, self._losses
+            )
+        loader = SelectiveLoader(
+            self.stream,
+            self._model,
+            losses=self._losses,
+            selector=selector,
+            scorer=self._scorer or self._exact,
+            guard=self.guard or False,
+            schedule=self._schedule(),
+            epochs=settings.epochs,
+            drop_last="carry",  # all batches full, and nothing kept is lost between epochs
+            seed=self._run.seed,
+        )
+        self.stats = loader.stats
+        return loader
+
+    def _schedule(self) -> Schedule | None:
+        """When to select, where the scorer does not say so in epochs of the whole training."""
+        settings = self._settings
+        if self.strategy.rule is not None:
+            tail = settings.tail or TAILS.get(self.strategy.name, 0.0)
+            return _Between(lambda: self.done, 1 - tail)
+        if settings.epochs is not None or self.strategy.name != "sb-memory":
+            return None
+        if settings.budget is None:
+            return _Between(lambda: self.done, 1 - settings.tail, settings.warmup)
+        warmup = round(settings.warmup * settings.budget)
+        selective = (1 - settings.warmup - settings.tail) * settings.budget / self._run.keep
+        end = warmup + max(1, round(selective)) if settings.tail else None
+        return Schedule(warmup=warmup, end=end)
+
+    def _single_pass(self) -> "SinglePass":
+        """The losses of a batch, of which the strategy's selector keeps some."""
+        from siftback import SinglePass  # brings in the compiler, which takes its time
+
+        return SinglePass(
+            self._model,
+            nn.CrossEntropyLoss(label_smoothing=self._settings.label_smoothing),
+            selector=self._selector(),
+            backend="inductor" if self._settings.compile else "graph",
+            check=False,  # its models are this laboratory's own, and tested
+            seed=self._run.seed,
+        )
+
+    def _remembered_loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        """The weighted mean loss, of which the loader is told what each example has in it."""
+        assert isinstance(self._source, SelectiveLoader)
+        if isinstance(self._scorer, Kakurenbo):
+            each, correct, confidence = self._predict(images, labels)
+            self._source.remember(each, correct=correct, confidence=confidence)
+        else:
+            each = self._losses(self._call, (images, labels))
+            self._source.remember(each)
+        if self._source.selector.reweights:
+            each = each * self._source.weights
+        return each.mean()
+
+    def _mixed_loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss of mixed images against both labels, each of its own example's weight."""
+        weights = torch.ones(len(labels), device=labels.device)
+        if isinstance(self._source, SelectiveLoader) and self._source.selector.reweights:
+            weights = self._source.weights
+        mixed, partners, share = mix(images, self._settings.mixup, self._run.seed, self._mixed)
+        self._mixed += 1
+        outputs = self._call(mixed)
+        own, other = (
+            F.cross_entropy(
+                outputs,
+                labels[rows],
+                reduction="none",
+                label_smoothing=self._settings.label_smoothing,
+            )
+            * weights[rows]
+            for rows in (torch.arange(len(labels), device=labels.device), partners)
+        )
+        return (share * own + (1 - share) * other).mean()
+
+    def _predict(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Losses, whether each guess is right, and its probability."""
+        outputs = (self._call if self._model.training else self._model)(images)
+        confidence, guess = outputs.detach().float().softmax(1).max(1)
+        smoothing = self._settings.label_smoothing
+        each = F.cross_entropy(outputs, labels, reduction="none", label_smoothing=smoothing)
+        return each, guess == labels, confidence
+
+    @torch.no_grad()
+    def _forward_left_out(self) -> None:
+        """Has what was left out of an epoch remembered as the model now sees it."""
+        assert isinstance(self._source, SelectiveLoader)
+        assert isinstance(self.stats, Stats)
+        started = time.perf_counter()
+        self._model.eval()
+        for indices in torch.split(self._source.left_out, self._settings.batch_size):
+            if self.is_over:  # no epoch will be drawn by it
+                break
+            with self._settings.casting(self._device):
+                each, correct, confidence = self._predict(*self.stream.plain_of(indices))
+            self._source.remember(each, correct=correct, confidence=confidence, indices=indices)
+            self.stats.scored += len(indices)
+        self._model.train()
+        self.stats.seconds_selection += time.perf_counter() - started
+
+    def _plain(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The stream as it is, its examples counted as the loader would."""
+        assert isinstance(self.stats, Stats)
+        for images, labels in self._streamed():
+            self.stats.seen += len(labels)
+            self.stats.released += len(labels)
+            yield images, labels
+
+    def _batches_of_epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
+        if isinstance(self._source, SelectiveLoader):
+            return iter(self._source)
+        return self._plain() if self._sift is None else self._streamed()
+
+    def _streamed(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The stream, without the indices that it may tell."""
+        for batch in self.stream:
+            if self.stream.indexed:
+                self._positions, batch = batch
+            yield batch
+
+    def _loss_of_all(self, images: Tensor, labels: Tensor) -> Tensor:
+        smoothing = self._settings.label_smoothing
+        return F.cross_entropy(self._call(images), labels, label_smoothing=smoothing)
+
+
+class _Between(Schedule):
+    """On from one share of training to another, counted in whatever is its length."""
+
+    def __init__(self, done: Callable[[], float], end: float, begin: float = 0.0) -> None:
+        super().__init__()
+        self._done, self._end, self._from = done, end, begin
+
+    def is_on(
+        self, epochs_done: float, epochs: float | None = None, batch: int | None = None
+    ) -> bool:
+        return self._from <= self._done() < self._end

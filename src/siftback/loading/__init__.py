@@ -1,0 +1,1 @@
+"""Batches: their parts, their indices, their order."""

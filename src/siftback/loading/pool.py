@@ -1,0 +1,124 @@
+"""Pooling kept examples into full batches."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from torch import Tensor
+
+from siftback.errors import ConfigError
+from siftback.loading import tree
+
+DropLast = bool | Literal["carry"]
+
+
+class BatchFormer:
+    """Pools examples and releases batches of exactly the asked size, in the order they came.
+
+    The pool of Algorithm 1 in Jiang et al. 2019 (``batch_bp``), over nested batches
+    (see `siftback.loading.tree`).
+
+    Args:
+        batch_size: Examples per released batch.
+        drop_last: What becomes of the rest at an epoch's end: False releases it as a smaller
+            batch, True drops it, "carry" keeps it for the next epoch.
+
+    Attributes:
+        dropped: How many examples ``drop_last=True`` has dropped.
+
+    Raises:
+        ConfigError: Where ``batch_size`` is no positive whole number, or ``drop_last`` none of
+            the three.
+
+    >>> import torch
+    >>> former = BatchFormer(batch_size=2)
+    >>> former.add(torch.tensor([0, 1, 2, 3, 4]), torch.tensor([0, 3, 4]))
+    >>> list(former.full_batches())
+    [tensor([0, 3])]
+    >>> list(former.end_epoch())
+    [tensor([4])]
+    """
+
+    def __init__(self, batch_size: int, drop_last: DropLast = False) -> None:
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+            raise ConfigError(f"batch_size={batch_size!r}: give a whole number, at least 1")
+        if drop_last not in (False, True, "carry"):
+            raise ConfigError(f'drop_last={drop_last!r}: give False, True or "carry"')
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.dropped = 0
+        self._pool: deque[tuple[Any, int]] = deque()  # batches, and their sizes
+        self._pooled = 0
+
+    def __len__(self) -> int:
+        return self._pooled
+
+    def add(self, batch: Any, rows: Tensor | None = None) -> None:
+        """Adds a batch, or copies of some of its rows.
+
+        Args:
+            batch: A nested batch of N examples.
+            rows: int64[k], the positions of those to add; all where None.
+
+        Raises:
+            BatchError: Where the parts of the batch have unlike sizes.
+        """
+        if rows is not None:
+            batch = tree.take(batch, rows)
+        added = tree.size(batch)
+        if added:
+            self._pool.append((batch, added))
+            self._pooled += added
+
+    def full_batches(self) -> Iterator[Any]:
+        """Releases batches of exactly ``batch_size`` examples while there are enough."""
+        while self._pooled >= self.batch_size:
+            yield self._release(self.batch_size)
+
+    def end_epoch(self) -> Iterator[Any]:
+        """Does with the rest what ``drop_last`` says; releases at most one smaller batch."""
+        if self.drop_last == "carry" or not self._pooled:
+            return
+        rest = self._release(self._pooled)
+        if self.drop_last:
+            self.dropped += tree.size(rest)
+        else:
+            yield rest
+
+    def abandon(self) -> None:
+        """Drops what an epoch that was broken off has left, unless it is to be carried."""
+        if self.drop_last != "carry":
+            self.dropped += self._pooled
+            self._pool.clear()
+            self._pooled = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of the pooled examples, as one batch."""
+        # A copy, as training may change in place what is released after this.
+        pooled = [batch for batch, _ in self._pool]
+        pool = tree.clone(tree.concatenate(pooled)) if pooled else None
+        return {"batch_size": self.batch_size, "pool": pool, "dropped": self.dropped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes up another former's pool; its batch size may differ."""
+        self._pool.clear()
+        self._pooled = 0
+        if state["pool"] is not None:
+            self.add(tree.clone(state["pool"]))
+        self.dropped = state["dropped"]
+
+    def _release(self, count: int) -> Any:
+        self._pooled -= count
+        taken: list[Any] = []
+        while count:
+            batch, held = self._pool.popleft()
+            if held > count:
+                batch, rest = tree.split(batch, count)
+                # What stays is copied, so that it does not hold the memory of what goes. What
+                # the next batch takes at once need not be.
+                stays = self._pooled < self.batch_size
+                self._pool.appendleft((tree.clone(rest) if stays else rest, held - count))
+                held = count
+            taken.append(batch)
+            count -= held
+        return tree.concatenate(taken)

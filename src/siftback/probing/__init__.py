@@ -1,0 +1,1 @@
+"""What selection would cost and save."""

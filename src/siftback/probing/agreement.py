@@ -1,0 +1,104 @@
+"""How well cheap scores stand in for exact ones: their order, and what they would select."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from siftback.selectors.percentile import Percentile
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What two scorers select in common at one share kept.
+
+    Attributes:
+        keep: The share kept, which is also the overlap that chance alone would give.
+        top: Share of the k examples with the highest exact scores that are also among the k with
+            the highest cheap ones, ``k = round(keep * N)``.
+        selected: Share in common of what Selective-Backprop selects by either with the same
+            chance numbers: ``2 |A and B| / (|A| + |B|)``.
+    """
+
+    keep: float
+    top: float
+    selected: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How a scorer's scores agree with the exact ones, on the same examples and weights.
+
+    Attributes:
+        examples: How many examples were compared.
+        rank_correlation: Spearman's; None where all scores of either are equal.
+        overlaps: One a share kept.
+    """
+
+    examples: int
+    rank_correlation: float | None
+    overlaps: tuple[Overlap, ...]
+
+
+def agreement(exact: Tensor, scores: Tensor, keeps: Sequence[float], seed: int = 0) -> Agreement:
+    """Compares two scorers' scores of the same examples.
+
+    Args:
+        exact: float32[N], of the scorer that counts as right.
+        scores: float32[N], of the other one; a number that is none counts as the highest.
+        keeps: Shares to select, each in (0, 1].
+        seed: Of the chance numbers.
+
+    >>> exact = torch.arange(100.0)
+    >>> same = agreement(exact, exact.square(), [1 / 4])
+    >>> same.rank_correlation, same.overlaps[0].top, same.overlaps[0].selected
+    (1.0, 1.0, 1.0)
+    >>> agreement(exact, -exact, [1 / 4]).overlaps[0].top
+    0.0
+    """
+    exact, scores = (each.nan_to_num(nan=torch.inf).cpu() for each in (exact, scores))
+    overlaps = []
+    for keep in keeps:
+        k = max(1, round(keep * len(exact)))
+        top = _in_common(exact.topk(k).indices, scores.topk(k).indices)
+        chosen = (
+            Percentile(keep=keep, history=len(exact))
+            .select(each, torch.Generator().manual_seed(seed))
+            .indices
+            for each in (exact, scores)
+        )
+        overlaps.append(Overlap(keep, top, _in_common(*chosen)))
+    return Agreement(len(exact), rank_correlation(exact, scores), tuple(overlaps))
+
+
+def rank_correlation(one: Tensor, other: Tensor) -> float | None:
+    """Spearman's rank correlation: Pearson's of the ranks, equal values sharing their mean rank.
+
+    Args:
+        one: float[N].
+        other: float[N].
+
+    Returns:
+        In [-1, 1]; None where all values of either are equal.
+
+    >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 40.0, 30.0]))
+    0.5
+    """
+    ranks = torch.stack([_mean_ranks(one), _mean_ranks(other)])
+    centred = ranks - ranks.mean(1, keepdim=True)
+    norms = centred.norm(dim=1)
+    if not norms.all():
+        return None
+    return round(float((centred[0] * centred[1]).sum() / norms.prod()), 12)
+
+
+def _mean_ranks(values: Tensor) -> Tensor:
+    ordered = values.sort().values
+    below, up_to = (torch.searchsorted(ordered, values, right=side) for side in (False, True))
+    return (below + up_to).double() / 2
+
+
+def _in_common(one: Tensor, other: Tensor) -> float:
+    size = len(one) + len(other)
+    return 2 * int(torch.isin(one, other).sum()) / size if size else 1.0

@@ -1,0 +1,1 @@
+"""Choose once, before training."""

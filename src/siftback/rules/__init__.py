@@ -1,0 +1,1 @@
+"""Choose an epoch's examples before any is read."""

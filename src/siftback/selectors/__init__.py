@@ -1,0 +1,1 @@
+"""Turn scores into selections."""

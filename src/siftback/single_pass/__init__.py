@@ -1,0 +1,1 @@
+"""One forward, and a backward over the kept rows."""

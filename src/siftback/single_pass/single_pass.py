@@ -1,0 +1,239 @@
+"""One forward pass over the batch, and a backward pass over the kept rows alone."""
+
+import inspect
+import time
+from dataclasses import asdict
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from siftback.errors import BatchError, ConfigError, StateError
+from siftback.loading import tree
+from siftback.loading.stats import SinglePassStats
+from siftback.loss_functions import Losses, LossFn, check, pair, resolve
+from siftback.scorers.fresh import device_of, untouched
+from siftback.selectors.percentile import Selection, Selector, choose, count_of, resolve_selector
+from siftback.single_pass import self_check
+from siftback.single_pass.self_check import GradientCheck
+from siftback.single_pass.sliced_backward import Pending, kept_mean
+from siftback.single_pass.trace_errors import UNTRACEABLE, explain
+from siftback.single_pass.tracing import Backend, trace
+
+_STATE_VERSION = 1
+
+
+class SinglePass:
+    """Losses of a batch whose backward runs over the kept rows alone.
+
+    Selective-Backprop without its second forward pass: "cache the activations obtained from the
+    selection passes to avoid doing extra forward passes for training" (Jiang et al. 2019,
+    section 4). The model is traced once into a forward and a backward graph; the forward runs on
+    all N examples of a batch, the selector chooses exactly ``k = round(keep * N)`` of them by
+    their losses, and the backward runs on the k rows of what the forward saved. Ideal cost of an
+    epoch with share s kept, in forwards (1) and backwards (2): ``1 + 2s``, where two passes cost
+    ``1 + 3s`` and ordinary training 3.
+
+    The loss given back is ``1/k * sum of w_i * loss_i`` over the kept rows. Its gradient is
+    autograd's, exactly, where examples do not interact. BatchNorm makes them interact: its
+    backward takes the means over the kept rows for those over the batch, see
+    docs/single_pass.md.
+
+    Args:
+        model: The model to train. Its parameters, buffers and modes stay its own; buffers move
+            as in an ordinary training forward of the whole batch.
+        loss_fn: ``loss_fn(outputs, targets)`` for batches that are ``(inputs, targets)`` pairs.
+            A loss of ``torch.nn`` or ``torch.nn.functional`` is told not to reduce; any other
+            function must give one loss per example.
+        losses: In place of ``loss_fn``, for any batch: ``losses(model, batch) -> Tensor[N]``.
+        keep: Share of the examples to keep, in (0, 1]; ``keep = 1 / (beta + 1)``.
+        beta: In place of ``keep``: the exponent, at least 0.
+        history: R, how many losses a loss is ranked among.
+        selector: In place of ``keep``, ``beta`` and ``history``: any selector. One that
+            reweights has its weights multiplied with the kept losses.
+        outputs: Whether to keep what the model gave, as the attribute of this name. With
+            ``losses``, that function then returns ``(losses, outputs)``.
+        backend: What runs the graphs: "graph" PyTorch's own kernels, "inductor" compiled ones.
+        check: Whether to compare the first batch's gradient with autograd's. It costs about two
+            more steps, once, and leaves no trace.
+        seed: Of the selection's own generator; no global one is used.
+
+    Attributes:
+        losses: float32[N], the losses of the last batch, detached.
+        selection: The rows kept of it, and their weights.
+        outputs: What the model gave for it, detached, where asked for; else None.
+        gradient_check: What the check of the first batch found; None before it, or without.
+        stats: What was done so far, a `SinglePassStats`.
+
+    Raises:
+        ConfigError: Where an argument is out of its range or two exclude each other.
+
+    On a call:
+
+    Raises:
+        BatchError: Where a batch is empty, has parts of unlike sizes, or lies on another device
+            than the model.
+        GradientError: Where the first batch's gradient is not that of the kept losses.
+        LossError: Where there is not one floating-point loss per example.
+        TraceError: Where the model cannot be traced, or not with an open batch size.
+
+    >>> from torch.nn import functional as F
+    >>> model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 4))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> sift = SinglePass(model, F.cross_entropy, keep=1 / 3)
+    >>> for _ in range(3):
+    ...     loss = sift(torch.randn(96, 8), torch.randint(4, (96,)))
+    ...     loss.backward()
+    ...     optimizer.step()
+    ...     optimizer.zero_grad()
+    >>> sift.stats.forwards, sift.stats.backwards, sift.stats.compilations
+    (288, 96, 1)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFn | None = None,
+        *,
+        losses: Losses | None = None,
+        keep: float | None = None,
+        beta: float | None = None,
+        history: int = 1024,
+        selector: Selector | None = None,
+        outputs: bool = False,
+        backend: Backend = "graph",
+        check: bool = True,
+        seed: int = 0,
+    ) -> None:
+        selector = resolve_selector(selector, keep, beta, history)
+        if "count" not in inspect.signature(selector.select).parameters:
+            raise ConfigError(
+                f"{type(selector).__name__}.select cannot be told how many rows to keep: "
+                "give it a third argument, count, and see Selector.select for what it means"
+            )
+        if backend not in ("graph", "inductor"):
+            raise ConfigError(f'backend={backend!r}: give "graph" or "inductor"')
+        self.model = model
+        self.selector = selector
+        self.losses = torch.empty(0)
+        self.selection = Selection(torch.empty(0, dtype=torch.int64), torch.empty(0))
+        self.outputs: Any = None
+        self.gradient_check: GradientCheck | None = None
+        self.stats = SinglePassStats()
+        self._takes_pairs = loss_fn is not None
+        self._has_outputs = outputs
+        self._backend = backend
+        self._checks = check
+        self._pending: Pending = {}
+        self._generator = torch.Generator().manual_seed(seed)
+        compute = resolve(loss_fn, losses, outputs)
+
+        def forward(batch: Any) -> Any:
+            results = compute(model, batch)
+            if not outputs:
+                return results
+            return results[0], tree_map_only(Tensor, Tensor.detach, results[1])
+
+        self._plain = forward
+        self._traced = trace(forward, backend, self._pending, self.stats)
+
+    def __call__(self, *batch: Any) -> Tensor:
+        """The mean loss of the rows that are kept of a batch.
+
+        Args:
+            batch: A nested batch of N examples on the model's device, in one piece, or as
+                inputs and targets.
+
+        Returns:
+            The weighted mean of the kept losses, a scalar to call ``backward()`` on.
+        """
+        whole = batch[0] if len(batch) == 1 else batch
+        count = tree.size(whole)
+        if count == 0:
+            raise BatchError("an empty batch: leave empty batches out of the loader")
+        if self._takes_pairs:
+            pair(whole)
+        device = device_of(self.model, whole)
+        if self._checks and count > 1:
+            self._checks = False
+            self.gradient_check = self._check(whole, count, device)
+        losses = self._losses_of(whole, count)
+        self.losses = check(losses, count)
+        started = time.perf_counter()
+        self.selection = self._select(self.losses)
+        self.stats.seconds_selection += time.perf_counter() - started
+        self.stats.seen += count
+        self.stats.kept += len(self.selection.indices)
+        if count == 1:
+            return (losses * self.selection.weights).mean()
+        return kept_mean(losses, self.selection, self._pending)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides which rows come next; fit for ``torch.save``."""
+        return {
+            "version": _STATE_VERSION,
+            "selector": self.selector.state_dict(),
+            "generator": self._generator.get_state(),
+            "stats": asdict(self.stats),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where another single pass, built with the same arguments, was stopped.
+
+        What was compiled since this one was made stays counted.
+
+        Raises:
+            StateError: Where the state is of another version, or of something else.
+        """
+        if state.get("version") != _STATE_VERSION or state.keys() != self.state_dict().keys():
+            raise StateError(
+                f"a state of version {state.get('version')!r} with {', '.join(sorted(state))}: "
+                f"give what state_dict() of a SinglePass of version {_STATE_VERSION} returned"
+            )
+        self.selector.load_state_dict(state["selector"])
+        self._generator.set_state(state["generator"])
+        for name in ("seen", "kept", "seconds_selection"):
+            setattr(self.stats, name, state["stats"][name])
+
+    def _losses_of(self, batch: Any, count: int) -> Tensor:
+        """One forward pass, as graphs; plainly for a single example, which leaves no choice."""
+        try:
+            results = (self._traced if count > 1 else self._plain)(batch)
+        except UNTRACEABLE as error:
+            raise explain(error, self.model) from error
+        if not self._has_outputs:
+            return cast(Tensor, results)
+        losses, self.outputs = results
+        return cast(Tensor, losses)
+
+    def _count_kept(self, count: int) -> int:
+        return count_of(self.selector.keep, count)
+
+    def _select(self, losses: Tensor) -> Selection:
+        # A loss that is not a number ranks highest, so that it shows where it is kept.
+        ranked = losses.nan_to_num(nan=torch.inf)
+        return self.selector.select(ranked, self._generator, self._count_kept(len(losses)))
+
+    def _check(self, batch: Any, count: int, device: torch.device) -> GradientCheck:
+        """Compares gradients of the same rows; chance, buffers and history stay as they were."""
+        rows = choose(torch.ones(count, device=device), torch.Generator(), self._count_kept(count))
+
+        def run(other: Any) -> Tensor:
+            results = self._plain(other)
+            return cast(Tensor, results[0] if self._has_outputs else results)
+
+        with untouched(self.model, None, device):
+            losses = self._losses_of(batch, count)
+            check(losses, count)
+            fast = self_check.gradients(self.model, kept_mean(losses, rows, self._pending))
+        with untouched(self.model, None, device):
+            loss = run(batch).index_select(0, rows.indices).mean()
+            exact = self_check.gradients(self.model, loss)
+        found = self_check.compare(self.model, fast, exact)
+        allowed = self_check.tolerance(device, exact, same_kernels=self._backend == "graph")
+        if found.largest > allowed and not found.batch_norms:
+            with untouched(self.model, None, device), torch.no_grad():
+                coupled = self_check.coupling(self.model, run, batch, rows.indices, count)
+            raise self_check.failure(found, allowed, coupled)
+        return found

@@ -1,0 +1,198 @@
+"""A backward graph that runs on the kept rows of what its forward graph saved."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, fx
+
+from siftback.errors import GradientError
+from siftback.selectors.percentile import Selection
+from siftback.single_pass.row_layout import Layout, Rows
+
+Pending = dict[int, "Kept"]
+"""What to keep of a backward that is about to run, by the address of its losses' gradient."""
+
+
+class Kept(NamedTuple):
+    """The rows to run a backward graph on.
+
+    Attributes:
+        rows: int64[m], positions in the batch; None for all of them.
+        size: N, how many examples the forward graph ran on.
+    """
+
+    rows: Tensor | None
+    size: int
+
+
+def kept_mean(losses: Tensor, selection: Selection, pending: Pending) -> Tensor:
+    """The weighted mean of the kept losses, whose backward says which rows they are.
+
+    Args:
+        losses: float[N] of a traced forward.
+        selection: The k rows to keep, and their weights.
+        pending: Where the graph behind the losses will look for its rows.
+
+    Returns:
+        ``sum(w_i * losses_i) / k``, a scalar.
+    """
+    return cast(Tensor, _KeptMean.apply(losses, *selection, pending))  # type: ignore[no-untyped-call]
+
+
+class _KeptMean(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, losses: Tensor, indices: Tensor, weights: Tensor, pending: Pending
+    ) -> Tensor:
+        ctx.save_for_backward(indices, weights)
+        ctx.pending, ctx.count, ctx.dtype = pending, len(losses), losses.dtype
+        return (losses.index_select(0, indices) * weights).mean()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        indices, weights = ctx.saved_tensors
+        rows = None if len(indices) == ctx.count else indices
+        gradients = (gradient * weights / len(indices)).to(ctx.dtype)
+        if len(indices) == 1:
+            # A size that was left open is never 1: the row twice, at half its gradient.
+            rows, gradients = indices.repeat(2), gradients / 2
+        tangent = gradients.new_zeros(ctx.count).index_copy_(0, indices, gradients)
+        # An address in place of a queue: backwards may run in any order, or more than once.
+        ctx.pending[tangent.untyped_storage().data_ptr()] = Kept(rows, ctx.count)
+        return tangent, None, None, None
+
+
+class BackwardPlan:
+    """What of a backward graph's inputs and outputs depends on the batch, and how.
+
+    Args:
+        graph: The backward graph as AOTAutograd gives it to its compiler.
+        layouts: Where the examples are in its inputs, by name. Those not named, gradients of
+            outputs among them, are taken to have them in a dimension of size N.
+    """
+
+    def __init__(self, graph: fx.Graph, layouts: dict[str, Layout]) -> None:
+        inputs = [node for node in graph.nodes if node.op == "placeholder"]
+        (results,) = next(node for node in graph.nodes if node.op == "output").args
+        self._inputs = [_input(node, layouts) for node in inputs]
+        tangents = [place for place, node in enumerate(inputs) if node.name.startswith("tangents")]
+        (self._tangent,) = tangents  # of the losses; other outputs are detached
+        self._by_row = [
+            place
+            for place, node in enumerate(results)
+            if isinstance(node, fx.Node) and _symbols(node.meta["val"])
+        ]
+
+    def run(self, backward: Callable[[list[Any]], Any], args: list[Any], pending: Pending) -> Any:
+        """Runs the graph on the kept rows.
+
+        Args:
+            backward: The compiled graph, of as many rows as it is given; empties its argument.
+            args: Inputs for all N examples. They are taken out one by one, so that memory is
+                freed as soon as the rows are copied.
+            pending: Which rows to keep.
+
+        Raises:
+            GradientError: Where the losses' gradient is none that `pending` knows.
+        """
+        address = args[self._tangent].untyped_storage().data_ptr()
+        if address not in pending:
+            raise GradientError(
+                "the losses of a single pass were differentiated other than through the loss "
+                "it returned: call backward() on that loss, or on an expression of it"
+            )
+        rows, count = pending.pop(address)
+        if rows is None:
+            return backward(args)
+        sliced = self._sliced(args, rows, count)
+        results = list(backward(sliced))
+        for place in self._by_row:  # gradients of a batch that requires them
+            whole = results[place].new_zeros((count, *results[place].shape[1:]))
+            results[place] = whole.index_add_(0, rows, results[place])
+        return results
+
+    def _sliced(self, args: list[Any], rows: Tensor, count: int) -> list[Any]:
+        slicer = _Slicer(rows, count)
+        args.reverse()
+        sliced = []
+        for role in self._inputs:
+            value = args.pop()
+            if isinstance(role, Rows):
+                value = slicer.take(value, role)
+            elif role is not None:
+                value = role(len(rows))
+            sliced.append(value)
+        return sliced
+
+
+class _Slicer:
+    """Copies rows out of tensors, once where tensors share their memory."""
+
+    def __init__(self, rows: Tensor, count: int) -> None:
+        self._rows, self._count = rows, count
+        self._taken: dict[tuple[int, int], Tensor] = {}
+
+    def take(self, tensor: Tensor, layout: Rows) -> Tensor:
+        """The rows, with the strides that a smaller batch would have had."""
+        stride = tensor.stride(layout.dim) * layout.after
+        if stride == 0:  # expanded: all rows are one
+            kept = len(self._rows) * layout.before * layout.after
+            return tensor.narrow(layout.dim, 0, kept)
+        if layout.before == 1 and _is_within_rows(tensor, layout, stride, self._count):
+            return self._take_memory(tensor, layout, stride)
+        return self._take_dimension(tensor, layout)
+
+    def _take_memory(self, tensor: Tensor, layout: Rows, stride: int) -> Tensor:
+        """Of memory that is one example after the other, whatever the order within each."""
+        key = (tensor.untyped_storage().data_ptr(), stride)
+        if key not in self._taken:
+            memory = tensor.as_strided((self._count, stride), (stride, 1), 0)
+            self._taken[key] = memory.index_select(0, self._rows)
+        shape = list(tensor.shape)
+        shape[layout.dim] = len(self._rows) * layout.after
+        return self._taken[key].as_strided(shape, tensor.stride(), tensor.storage_offset())
+
+    def _take_dimension(self, tensor: Tensor, layout: Rows) -> Tensor:
+        sizes = (layout.before, self._count, layout.after)
+        split: Tensor = tensor.unflatten(layout.dim, sizes)  # type: ignore[no-untyped-call]
+        dim = layout.dim + 1
+        # Dimensions in the order of memory, so that the copy keeps that order.
+        strides = split.stride()
+        order = sorted(range(split.ndim), key=lambda axis: -strides[axis])
+        kept = split.permute(order).index_select(order.index(dim), self._rows)
+        back = sorted(range(split.ndim), key=order.__getitem__)
+        return kept.permute(back).flatten(layout.dim, layout.dim + 2)
+
+
+def _is_within_rows(tensor: Tensor, layout: Rows, stride: int, count: int) -> bool:
+    """Whether each example's elements lie between its own start and the next one's."""
+    last = tensor.storage_offset() + (layout.after - 1) * tensor.stride(layout.dim)
+    for dim in range(tensor.ndim):
+        if dim != layout.dim:
+            last += (tensor.shape[dim] - 1) * tensor.stride(dim)
+    held = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return last < stride and count * stride <= held
+
+
+def _input(node: fx.Node, layouts: dict[str, Layout]) -> Rows | Callable[[int], int] | None:
+    """How an input follows from the rows kept: by layout, by its formula, or not at all."""
+    value = node.meta["val"]
+    if isinstance(value, Tensor):
+        if not _symbols(value):
+            return None
+        layout = layouts.get(node.name, Rows(0))
+        assert isinstance(layout, Rows)
+        return layout
+    symbols = _symbols(value)
+    if not symbols:
+        return None
+    expression = value.node.expr
+    return lambda kept: int(expression.subs(dict.fromkeys(symbols, kept)))
+
+
+def _symbols(value: Any) -> set[Any]:
+    """The symbols in a traced value: of a tensor those in its shape, of a number its own."""
+    if isinstance(value, Tensor):
+        return set().union(*(_symbols(size) for size in value.shape))
+    return value.node.expr.free_symbols if isinstance(value, torch.SymInt) else set()

@@ -1,0 +1,151 @@
+"""Tracing of losses into a forward and a backward graph whose batch size is open."""
+
+import functools
+import time
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, cast
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
+from torch._functorch.partitioners import default_partition
+
+from siftback.errors import TraceError
+from siftback.loading import tree
+from siftback.loading.stats import SinglePassStats
+from siftback.single_pass.in_place import reuse_memory
+from siftback.single_pass.row_layout import Layout, Unknown, layouts
+from siftback.single_pass.sliced_backward import BackwardPlan, Pending
+from siftback.single_pass.stacked_parts import stack_parts
+
+Backend = Literal["graph", "inductor"]
+Traced = Callable[[Any], Any]
+
+
+def trace(function: Traced, backend: Backend, pending: Pending, stats: SinglePassStats) -> Traced:
+    """Compiles a function of a batch; its backward runs on the rows that ``pending`` names.
+
+    Args:
+        function: From a batch to its losses [N], and what else it likes, detached. Its gradient
+            may flow through the losses alone.
+        backend: What runs the graphs: "graph" PyTorch's own kernels, "inductor" compiled ones.
+        pending: Where each backward finds the rows to keep.
+        stats: Counts the compilations.
+    """
+
+    def compiler(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        stats.compilations += 1
+        graphs = _Graphs(pending)
+        # A backward graph from a cache would not be cut down.
+        with functorch_config.patch(enable_autograd_cache=False):
+            if backend == "inductor":
+                return graphs.inductor(module, inputs)
+            return graphs.plain(module, inputs)
+
+    compiled = torch.compile(_alone(function), backend=compiler, fullgraph=True, dynamic=False)
+
+    @functools.wraps(function)
+    def run(batch: Any) -> Any:
+        for part in tree.tensors(batch):
+            torch._dynamo.mark_dynamic(part, 0)
+        before, started = stats.compilations, time.perf_counter()
+        results = compiled(batch)
+        if stats.compilations != before:
+            stats.seconds_compiling += time.perf_counter() - started
+        return results
+
+    return run
+
+
+class _Graphs:
+    """The two graphs of one compilation: what the first saves, the second is cut down in."""
+
+    def __init__(self, pending: Pending) -> None:
+        self._pending = pending
+        self._layouts: dict[str, Layout] = {}
+
+    def plain(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        backend = aot_autograd(
+            fw_compiler=self._forward, bw_compiler=self._backward, partition_fn=default_partition
+        )
+        compiled: Callable[..., Any] = backend(module, inputs)
+        return compiled
+
+    def inductor(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        from torch._inductor import config as inductor_config  # seconds, for who asks for it
+        from torch._inductor.compile_fx import compile_fx
+
+        # Drawn as PyTorch draws it, a dropout mask is saved; Inductor's own would be drawn anew
+        # in the backward, for the kept rows as for the first rows of the batch.
+        with inductor_config.patch(fallback_random=True):
+            return cast(Callable[..., Any], compile_fx(module, inputs, self._inner))
+
+    def _inner(self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        from torch._inductor.compile_fx import compile_fx_inner
+
+        if not options.get("is_backward"):
+            self._learn(module.graph)
+            return compile_fx_inner(module, inputs, **options)
+        plan = BackwardPlan(module.graph, self._layouts)  # of a graph that compiling changes
+        return self._cut(plan, compile_fx_inner(module, inputs, **options))
+
+    def _forward(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        self._learn(module.graph)
+        return _runnable(module)
+
+    def _backward(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return self._cut(BackwardPlan(module.graph, self._layouts), _runnable(module))
+
+    def _learn(self, graph: fx.Graph) -> None:
+        """Finds the rows of all that the forward graph saves."""
+        self._layouts = layouts(graph)
+        (results,) = next(node for node in graph.nodes if node.op == "output").args
+        for node in results:
+            layout = self._layouts.get(node.name) if isinstance(node, fx.Node) else None
+            if isinstance(layout, Unknown):
+                raise TraceError(
+                    f"{layout.why}, so its examples cannot be told apart\n"
+                    f"{node.meta.get('stack_trace', '')}"
+                )
+
+    def _cut(
+        self, plan: BackwardPlan, backward: Callable[[list[Any]], Any]
+    ) -> Callable[[list[Any]], Any]:
+        """The backward graph as a function that runs it on the kept rows."""
+
+        def run(args: list[Any]) -> Any:
+            return plan.run(backward, args, self._pending)
+
+        return make_boxed(run)
+
+
+def _runnable(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
+    """A graph as a function, of PyTorch's own kernels."""
+    stack_parts(module.graph)
+    reuse_memory(module.graph)
+    module.recompile()
+    return make_boxed(lambda args: module.forward(*args))
+
+
+def make_boxed(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Marks a function as taking its arguments in a list that it may empty."""
+    function._boxed_call = True  # type: ignore[attr-defined]
+    return function
+
+
+def _alone(function: Traced) -> Traced:
+    """The same function with a code object of its own.
+
+    Dynamo keeps what it compiled, and counts it, by code object: two objects of one class would
+    share a limit of a few compilations.
+    """
+    assert isinstance(function, types.FunctionType)
+    return types.FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )

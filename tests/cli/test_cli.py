@@ -1,0 +1,221 @@
+"""The command line, as a user calls it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from siftback import cli
+from siftback.cli.options import HELP
+from siftback.lab import models
+from siftback.lab.records.comparison_record import Comparison, read_evaluations
+from siftback.lab.training.settings import Settings
+
+Call = Callable[..., tuple[int, str, str]]
+
+QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu")
+
+SUMMARY_FIELDS = {
+    "strategy", "seed", "data", "model", "keep_asked", "keep_measured", "epochs", "steps",
+    "examples_forwarded", "examples_backpropped", "seconds_train", "seconds_selection",
+    "cost_forward_units", "test_error_final", "test_error_best",
+}  # fmt: skip
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Calls ``siftback``; gives its exit status, output and errors."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["siftback", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return run
+
+
+def test_compare_leaves_table_summary_records_and_pictures(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "c"
+    status, printed, _ = call("compare", *QUICK, "--keep", "1/2", "--seed", "0,1", "--out", out)
+    assert status == 0
+    assert "matched to" in printed
+    assert f"picture: {out / 'error.png'}" in printed
+    summary = json.loads((out / "summary.json").read_text())
+    assert len(summary["runs"]) == 10
+    assert all(run.keys() >= SUMMARY_FIELDS for run in summary["runs"])
+    assert {"python", "torch", "commit", "arguments"} <= summary["environment"].keys()
+    for run in Comparison.read(out).runs:
+        assert len(list(read_evaluations(out / run.record))) == 1
+        header = json.loads((out / run.record).read_text().splitlines()[0])
+        assert header["environment"]["arguments"]["data"] == "digits"
+    for picture in ("error.png", "error.svg"):
+        assert (out / picture).stat().st_size > 10_000
+
+
+def test_a_full_folder_is_refused_resumed_or_overwritten(call: Call, tmp_path: Path) -> None:
+    compare = ("compare", *QUICK, "--strategies", "traditional", "--out", tmp_path / "c")
+    assert call(*compare)[0] == 0
+    first = Comparison.read(tmp_path / "c").runs
+
+    status, _, err = call(*compare)
+    assert status == 2
+    assert "--resume to go on with it, or --overwrite" in err
+
+    status, _, err = call(*compare, "--seed", "0,1", "--resume")
+    assert status == 0
+    resumed = Comparison.read(tmp_path / "c").runs
+    assert resumed[:1] == first, "the finished run was not run again"
+    assert [run.seed for run in resumed] == [0, 1]
+
+    status, _, err = call(*compare, "--lr", "0.2", "--resume")
+    assert status == 2
+    assert "lr was 0.1, is 0.2" in err
+
+    assert call(*compare, "--lr", "0.2", "--overwrite")[0] == 0
+    assert [run.seed for run in Comparison.read(tmp_path / "c").runs] == [0]
+    assert len(list((tmp_path / "c/records").iterdir())) == 1
+
+
+def test_train_keeps_the_weights(call: Call, tmp_path: Path) -> None:
+    status, _, _ = call("train", *QUICK, "--strategy", "sb", "--beta", "1", "--out", tmp_path)
+    assert status == 0
+    (run,) = Comparison.read(tmp_path).runs
+    assert run.keep_asked == 0.5
+    model = models.build("cnn", width=4, classes=10, channels=1)
+    model.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
+
+
+def test_a_stopped_run_goes_on_and_keeps_the_weights(call: Call, tmp_path: Path) -> None:
+    train = ("train", *QUICK, "--strategy", "sb", "--keep", "0.5", "--checkpoint-every", "0.2")
+    assert call(*train, "--out", tmp_path / "whole")[0] == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "siftback.cli", *train, "--out", str(tmp_path / "killed")],
+        stdout=subprocess.DEVNULL,
+    )
+    while not list((tmp_path / "killed").glob("checkpoints/*/*.pt")):
+        assert process.poll() is None, "it ended before it could be killed"
+    process.kill()
+    process.wait()
+    assert call(*train, "--resume", "--out", tmp_path / "killed")[0] == 0
+    whole, killed = (
+        torch.load(tmp_path / name / "weights.pt", weights_only=True)
+        for name in ("whole", "killed")
+    )
+    assert all(killed[name].equal(tensor) for name, tensor in whole.items())
+
+
+def test_every_setting_is_an_option_and_says_what_it_is() -> None:
+    assert set(HELP) == {field.name for field in fields(Settings)}
+
+
+def test_what_is_not_said_is_as_settings_have_it(call: Call, tmp_path: Path) -> None:
+    assert call("train", *QUICK, "--out", tmp_path)[0] == 0
+    recorded = Comparison.read(tmp_path).environment["arguments"]
+    asked = Settings(data="digits", width=4, epochs=1.0, device="cpu").recorded()
+    assert {name: recorded[name] for name in asked} == asked
+
+
+def test_options_are_read_into_settings(call: Call, tmp_path: Path) -> None:
+    more = ("--time-budget", "1m30s", "--stop-at", "error=99%", "--evaluate-at", "0.1,1/2")
+    more += ("--no-channels-last", "--ema", "0.9", "--mixup", "0.2", "--clip", "5")
+    assert call("train", *QUICK, *more, "--out", tmp_path)[0] == 0
+    recorded = Comparison.read(tmp_path).environment["arguments"]
+    expected = {"time_budget": 90.0, "stop_at": 99.0, "evaluate_at": [0.1, 0.5],
+                "channels_last": False, "ema": 0.9, "mixup": 0.2, "clip": 5.0}  # fmt: skip
+    assert {name: recorded[name] for name in expected} == expected
+    assert call("train", *QUICK, *more, "--out", tmp_path, "--resume")[0] == 0
+
+
+def test_a_sweep_prints_what_is_missing_and_what_is_done(call: Call, tmp_path: Path) -> None:
+    command = ("sweep", *QUICK, "--strategies", "traditional", "--grid", "lr=0.05,0.1")
+    command += ("--out", tmp_path / "sweep")
+    status, printed, _ = call(*command, "--status")
+    assert (status, printed.count("missing")) == (0, 2)
+    assert not (tmp_path / "sweep").exists()
+    status, printed, _ = call(*command)
+    assert (status, printed.count("done"), printed.count("1 of 1")) == (0, 2, 2)
+    status, printed, _ = call(*command, "--resume", "--grid", "epochs=1,2")
+    assert printed.count("done") == 4
+
+
+def test_strategies_and_help_read_well(call: Call) -> None:
+    status, printed, _ = call("strategies")
+    assert status == 0
+    assert all(name in printed for name in ("traditional", "sb", "random", "matched", "1 + 3s"))
+    status, printed, _ = call("models")
+    assert status == 0
+    assert all(name in printed for name in ("wrn-28-10", "36,479,194", "resnet18", "11,173,962"))
+    status, printed, _ = call("--help")
+    assert status == 0
+    assert "compare" in printed
+    assert call("--version")[1].startswith("siftback 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compare", "--keep", "2"), "keep=2.0 is not a share"),
+        (("compare", "--keep", "a"), "give numbers separated by commas"),
+        (("compare", "--keep", "0.5", "--beta", "1"), "give one, keep = 1/(beta+1)"),
+        (("compare", "--beta=-1"), "give exponents of at least 0"),
+        (("compare", "--seed", "x"), "give whole numbers"),
+        (("compare", "--data", "imagenet"), "'imagenet' is not known: give one of digits"),
+        (("compare", "--strategies", "traditional,foo"), "no strategy 'foo'"),
+        (("compare", "--epochs", "1", "--budget", "1"), "give one of them"),
+        (("compare", "--overwrite", "--resume"), "give one of them"),
+        (("compare", "--budget", "1", "--cost-budget", "9"), "both a cost"),
+        (("compare", "--time-budget", "12"), "give a time such as 90s, 30m, 12h"),
+        (("compare", "--stop-at", "5"), "such as error=5%"),
+        (("compare", "--evaluate-at", "0.1,1.5"), "evaluate_at=1.5"),
+        (("compare", "--checkpoint-every", "often"), "give numbers separated by commas"),
+        (("compare", "--checkpoint-every", "2"), "a share of training in (0, 1]"),
+        (("compare", "--checkpoints", "0"), "--checkpoints 0: give at least 1"),
+        (("compare", "--precision", "fp16", "--device", "cpu"), "need CUDA"),
+        (("compare", "--mixup", "1", "--strategies", "sb-memory"), "mixup=1.0 with sb-memory"),
+        (("sweep",), "a sweep without a grid"),
+        (("sweep", "--grid", "speed=1,2"), "no setting 'speed'"),
+        (("compare", "--device", "tpu"), "no device 'tpu' here"),
+        (("compare", "--threads", "0"), "give at least 1"),
+        (("compare", "--train-limit", "0"), "train_limit=0"),
+        (("compare", "--batch-size", "5000"), "batch_size=5000 does not fit"),
+        (("results", "nowhere"), "nowhere"),
+    ],
+)
+def test_bad_options_are_a_line_and_no_traceback(
+    call: Call, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    out = ("--out", tmp_path / "page.md" if arguments[0] == "results" else tmp_path / "c")
+    status, _, err = call(*arguments, *out)
+    assert status == 2
+    assert message in " ".join(err.split())
+    assert not (tmp_path / "c/summary.json").exists(), "nothing was begun"
+
+
+def test_ctrl_c_leaves_the_finished_runs(tmp_path: Path) -> None:
+    out = tmp_path / "c"
+    command = [sys.executable, "-m", "siftback.cli", "compare", *QUICK, "--out", str(out)]
+    command += ["--seed", ",".join(map(str, range(500)))]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    while not (out / "summary.json").exists() or len(Comparison.read(out).runs) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    printed, err = process.communicate()
+    assert process.returncode == 130, err
+    assert "traditional" in printed
+    assert "error.png" in printed
+    assert f"--out {out} --resume" in err
+    for record in (out / "records").iterdir():
+        list(read_evaluations(record))

@@ -1,0 +1,96 @@
+"""``siftback score`` and ``siftback prune``, as a user calls them."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+
+from siftback import cli
+from siftback.lab.records.comparison_record import Comparison
+
+Call = Callable[..., tuple[int, str, str]]
+
+QUICK = ("--data", "digits", "--width", "4", "--train-limit", "200", "--batch-size", "50")
+QUICK += ("--device", "cpu")
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Calls ``siftback``; gives its exit status, output and errors."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["siftback", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, " ".join(err.split())
+
+    return run
+
+
+def indices(path: Path) -> list[int]:
+    found: list[int] = parquet.read_table(path)["index"].to_pylist()
+    return found
+
+
+def test_score_prune_and_train_on_what_is_kept(call: Call, tmp_path: Path) -> None:
+    table, other, kept = (tmp_path / f"{name}.parquet" for name in ("el2n", "margin", "kept"))
+    brief = (*QUICK, "--models", "1", "--epochs", "1")
+    status, printed, err = call("score", *brief, "--score", "el2n", "--out", table)
+    assert status == 0, err
+    assert "el2n of 200 examples by 1 models" in printed
+    columns = parquet.read_table(table)
+    assert columns.column_names == ["index", "label", "score", "model_0"]
+    assert columns["index"].to_pylist() == list(range(200))
+    assert call("score", *brief, "--score", "margin", "--out", other)[0] == 0
+
+    status, printed, _ = call("score", "--overlap", table, other, "--drop", "1/4,0.5")
+    assert status == 0
+    assert "dropped by both" in printed
+    assert "(0.25)" in printed
+
+    prune = ("prune", "--scores", table, "--out", kept)
+    assert call(*prune, "--drop", "0.25", "--easiest")[0] == 0
+    easiest = indices(kept)
+    assert call(*prune, "--window", "0.1,0.9", "--per-class")[0] == 0
+    assert len(indices(kept)) == 160
+    status, printed, _ = call(*prune, "--drop", "0.25")
+    assert status == 0
+    assert "150 of 200 examples kept by el2n" in printed
+    hardest = indices(kept)
+    score = columns["score"].to_pylist()
+    assert min(score[i] for i in hardest) >= max(score[i] for i in set(range(200)) - set(hardest))
+    assert len(easiest) == len(hardest) == 150
+    assert easiest != hardest
+
+    out = tmp_path / "run"
+    train = ("train", *QUICK, "--epochs", "1", "--strategy", "traditional", "--out", out)
+    status, _, err = call(*train, "--subset", kept)
+    assert status == 0, err
+    (run,) = Comparison.read(out).runs
+    assert run.examples_forwarded == 150
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("score", "--score", "luck"), "no score 'luck': give one of el2n, grand, margin"),
+        (("score", "--models", "0"), "score_models=0: give at least 1"),
+        (("score", "--score", "aum", "--epochs", "0"), "aum of models that are not trained"),
+        (("score", "--overlap", "a", "b"), "a does not exist: make it with siftback score"),
+        (("prune", "--scores", "a"), "a does not exist: make it with siftback score"),
+        (("prune", "--scores", "a", "--window", "x"), "give numbers separated by commas"),
+        (("prune", "--scores", "a", "--window", "0.1"), "give two shares, such as 0.1,0.9"),
+        (("prune", "--scores", "a", "--window", "0,1", "--easiest"), "give one of them"),
+        (("train", *QUICK, "--subset", "a"), "a does not exist: make it with siftback prune"),
+    ],
+)
+def test_bad_options_are_a_line(
+    call: Call, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    status, _, err = call(*arguments, "--out", tmp_path / "out")
+    assert status == 2
+    assert message in err
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())

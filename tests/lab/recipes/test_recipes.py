@@ -1,0 +1,425 @@
+"""Every recipe is read and planned at both scales; what one is, what it runs and draws."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from siftback import ConfigError, cli
+from siftback.lab.experiments.comparison import Plan, finished
+from siftback.lab.recipes import SCALES, changes_of, experiments, find, names, parse
+from siftback.lab.recipes.listing import cost, listing, markdown_listing, plan_table
+from siftback.lab.recipes.running import Task, check, draw, tasks
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.training import rates, strategies
+from siftback.lab.training.progress import Silent
+from siftback.lab.training.settings import Settings
+
+AT_HAND = {"digits", "mnist", "cifar10"}
+
+# What an analysis cannot be made without.
+OBSERVED = {
+    "fig2": "losses",
+    "fig3": "losses",
+    "fig4": "losses",
+    "fig5": "gradients",
+    "fig8": "confidence",
+    "fig9": "confidence",
+    "fig15": "losses",
+    "diet-d": "losses",
+    "diet-f": "losses",
+}
+
+PAPERS = [
+    *(f"fig{number}" for number in range(1, 19)),
+    *("table1", "static", "batch64", "diet-table", "diet-figs", "poster-cifar10", "poster-mnist"),
+]
+
+OWN = """
+title = "An experiment"
+source = "ours"
+draw = ["fig6", "table1"]
+
+[both]
+data = "digits"
+model = "cnn"
+width = 2
+train_limit = 256
+batch_size = 32
+device = "cpu"
+strategies = ["traditional", "sb", "random@0.25"]
+keep = [0.5]
+
+[full]
+epochs = 20
+
+[small]
+epochs = 2
+
+[small.plain]
+
+[small.noisy]
+flip = 0.2
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Writes a recipe's file and gives its path."""
+
+    def write(text=OWN):
+        path = tmp_path / "own.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def plans_of(name, scale):
+    return [plan for used in experiments(find(name)) for plan in used.plans(scale).values()]
+
+
+def test_all_that_the_papers_show_has_a_recipe():
+    assert set(PAPERS) | {"budget", "agreement", "ideal-cost"} == set(names())
+    assert names()[:3] == ["fig1", "fig2", "fig3"]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", names())
+def test_a_recipe_can_be_run(name, scale, tmp_path):
+    recipe = find(name)
+    todo = tasks(recipe, scale, tmp_path)
+    assert todo
+    assert len({task.folder for task in todo}) == len(todo)
+    assert not any(task.finished for task in todo)
+    for plan in recipe.plans(scale).values():
+        assert check(plan) > 1000
+
+
+def test_the_plan_of_a_recipe_is_shown_without_a_trace(tmp_path):
+    table = plan_table(tasks(find("fig17"), "small", tmp_path))
+    assert table.row_count == 6
+    told = list(table.columns[1].cells)
+    assert "cnn-8 on cifar10" in told[0]
+    assert "parameters" in told[0]
+    assert "kath18-keep0.33-seed1" in told[0]
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", names())
+def test_small_scales_use_what_is_at_hand_and_full_ones_what_the_papers_do(name):
+    assert {plan.settings.data for plan in plans_of(name, "small")} <= AT_HAND
+    for plan in plans_of(name, "full"):
+        assert plan.settings.width is plan.settings.subset is None
+        assert (plan.settings.train_limit is None) == (name != "fig18")
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", names())
+def test_what_is_drawn_is_recorded(name, scale):
+    recipe, plans = find(name), plans_of(name, scale)
+    assert recipe.draw
+    for drawn in recipe.draw:
+        if drawn in OBSERVED:
+            assert any(OBSERVED[drawn] in plan.settings.observe for plan in plans)
+    for plan in plans:
+        assert "traditional" in plan.strategies or recipe.uses
+
+
+# Section 5.1 of Jiang et al. 2019: data, cutout, keeps of SB and of Kath18, where the first
+# schedule falls, where the second does, by what, and the length of training.
+SECTION_5_1 = {
+    "cifar10": ("cifar10", 16, 0.33, 0.33, (60, 120, 160), (48, 96, 128), 5, 200),
+    "cifar100": ("cifar100", 8, 0.5, 0.5, (60, 120), (48, 96), 10, 200),
+    "svhn": ("svhn+extra", 20, 0.25, 0.33, (60, 120), (48, 96), 10, 160),
+}
+
+
+@pytest.mark.parametrize("name", ["table1", "fig17", "static", "batch64"])
+@pytest.mark.parametrize("case", SECTION_5_1)
+def test_the_setups_are_those_of_the_paper(name, case):
+    data, cutout, keep, kath18, first, second, divisor, epochs = SECTION_5_1[case]
+    plan = find(name).plans("full")[case]
+    settings = plan.settings
+    assert (settings.data, settings.cutout, settings.epochs) == (data, cutout, epochs)
+    assert settings.model.startswith("wrn-28-10")
+    assert (settings.lr, settings.weight_decay, settings.train_limit) == (0.1, 5e-4, None)
+    assert settings.time_budget == 3600 * (96 if case == "svhn" else 12)
+    assert settings.batch_size == (64 if name == "batch64" else 128)
+    kept = {run.strategy: run.keep for run in plan.runs() if run.strategy != "matched"}
+    assert kept.pop("traditional") == 1
+    assert kept.pop("kath18", kath18) == kath18
+    assert set(kept.values()) == {keep}
+    at = {"fig17": second, "static": ()}.get(name, first)
+    rate = rates.find(settings.rate, epochs)
+    for epoch in range(epochs + 1):
+        fallen = sum(epoch >= each for each in at)
+        assert rate(epoch / epochs) == pytest.approx(divisor**-fallen)
+
+
+def test_the_sweeps_are_those_of_the_paper():
+    assert find("table1").plans("full")["svhn"].strategies[2:4] == ("stale-sb-2", "stale-sb-3")
+    flips = [plan.settings.flip for plan in find("fig12").plans("full").values()]
+    assert flips == [0.01, 0.1, 0.2]
+    for plan in find("fig13").plans("full").values():
+        assert (min(plan.keeps), max(plan.keeps)) == (0.2, 0.65)
+    models = [plan.settings.model for plan in find("fig16").plans("full").values()]
+    assert models == ["resnet18", "densenet121", "mobilenetv2"]
+    for poster in ("poster-cifar10", "poster-mnist"):
+        assert all(max(plan.keeps) < 0.15 for plan in plans_of(poster, "full"))
+    diet = {(plan.settings.data, plan.settings.model) for plan in plans_of("diet-figs", "full")}
+    assert diet == {("cifar100", "resnet18"), ("cifar100", "googlenet"), ("cifar10", "resnet20")}
+
+
+def test_runs_are_shared_by_the_figures_of_one_experiment(tmp_path):
+    for name in ("fig1", "fig6", "fig7", "fig10", "fig11"):
+        folders = [task.folder for task in tasks(find(name), "small", tmp_path)]
+        assert folders == [task.folder for task in tasks(find("table1"), "small", tmp_path)]
+
+
+def test_a_recipe_is_read_from_its_file(own):
+    recipe = parse(own())
+    assert (recipe.name, recipe.title, recipe.draw) == ("own", "An experiment", ("fig6", "table1"))
+    assert list(recipe.plans("full")) == [""]
+    small = recipe.plans("small")
+    assert [plan.settings.flip for plan in small.values()] == [0.0, 0.2]
+    assert [(run.strategy, run.keep) for run in small["noisy"].runs()] == [
+        ("traditional", 1.0), ("sb", 0.5), ("random", 0.25),
+    ]  # fmt: skip
+    assert recipe.plans("full")[""].settings.epochs == 20
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("title =", "titel =", r"own.toml: no key 'titel'; did you mean title\?"),
+        ('source = "ours"\n', "", "own.toml says no source: add it"),
+        ('"fig6"', '"fig0"', "own.toml: draw: no analysis fig0; give some of table1"),
+        ("[full]", "[large]", "own.toml: no key 'large'"),
+        ("[full]\nepochs = 20", "", r"own.toml trains nothing: add \[full\], or uses"),
+        ("[full]\n", "full = 1\n[none]\n", "own.toml: "),
+        ("[both]", "[both", "own.toml is no TOML"),
+        ('"cnn"', '"cmm"', r"own.toml \[full\]: .*cmm"),
+        ('"sb"', '"bs"', r"own.toml \[full\]: no strategy 'bs'"),
+        ("flip", "flop", r"own.toml \[small.noisy\]: no key 'flop'; did you mean flip\?"),
+        ("epochs = 2\n", "epochs = '2'\n", r"own.toml \[small.plain\]: epochs = '2' is no float"),
+        ("width = 2", "width = 2.5", r"\[full\]: width = 2.5 is no int"),
+        ("width = 2", "width = true", r"\[full\]: width = True is no int"),
+        ("keep = [0.5]", "keep = 0.5", r"keep = 0.5 is no list; write it as \[...\]"),
+        ("keep = [0.5]", "keep = [1.5]", r"\[full\]: keep=1.5 is not a share"),
+        ("keep = [0.5]", "keep = [0.5]\nseeds = [0.5]", r"seeds = 0.5 is no int"),
+        ("epochs = 20", "", r"\[full\]: .*length"),
+        ('model = "cnn"\n', "", r"\[full\] says no model: add it"),
+        ("[small.noisy]", '[small."../noisy"]', "own.toml: '../noisy' is no name of a folder"),
+    ],
+)
+def test_what_is_wrong_is_told_with_file_and_key(own, old, new, said):
+    assert old in OWN
+    with pytest.raises(ConfigError, match=said):
+        parse(own(OWN.replace(old, new)))
+
+
+def test_a_data_set_that_is_none_is_told_before_anything_runs(own, tmp_path):
+    recipe = parse(own(OWN.replace('"digits"', '"digit"')))
+    with pytest.raises(ConfigError, match="'digit'"):
+        plan_table(tasks(recipe, "small", tmp_path / "runs"))
+
+
+def test_a_recipe_that_is_none_is_told():
+    with pytest.raises(ConfigError, match="no recipe 'fig0': give one of fig1, fig2"):
+        find("fig0")
+    with pytest.raises(ConfigError, match=r"no file fig0.toml: give the path of a recipe"):
+        find("fig0.toml")
+
+
+def test_only_recipes_that_train_can_be_used(own):
+    with pytest.raises(ConfigError, match=r"own uses fig6, which trains nothing.*table1"):
+        experiments(parse(own('title = "a"\nsource = "b"\ndraw = ["fig6"]\nuses = ["fig6"]\n')))
+
+
+def test_changes_take_the_place_of_what_a_recipe_says(own):
+    recipe = parse(own())
+    told = {"budget": "3", "strategies": "sb,random", "keep": "1/4,0.5", "rate": "constant"}
+    plan = recipe.plans("full", changes_of(told) | {"seeds": [4, 5]})[""]
+    assert (plan.settings.budget, plan.settings.epochs) == (3, None)
+    assert (plan.strategies, plan.keeps, plan.seeds) == (("sb", "random"), (0.25, 0.5), (4, 5))
+    assert plan.settings.rate == "constant"
+    assert recipe.plans("full")[""].settings.epochs == 20
+    with pytest.raises(ConfigError, match=r"--set: no key 'epoch'; did you mean epochs\?"):
+        changes_of({"epoch": "3"})
+    with pytest.raises(ConfigError, match="width 'wide': give a whole number"):
+        changes_of({"width": "wide"})
+    with pytest.raises(ConfigError, match=r"recipe own \[full\]: no strategy 'bs'"):
+        recipe.plans("full", changes_of({"strategies": "bs"}))
+    limited = recipe.plans("full", changes_of({"time_budget": "1h30m", "evaluate_at": "0.1"}))[""]
+    assert (limited.settings.time_budget, limited.settings.epochs) == (5400, 20)
+    assert limited.settings.evaluate_at == (0.1,)
+
+
+def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):
+    recipe, out = parse(own()), tmp_path / "runs"
+    todo = tasks(recipe, "small", out)
+    assert [task.folder for task in todo] == [out / "own-small" / n for n in ("plain", "noisy")]
+    for task in todo:
+        task.train(Silent(), "refuse")
+    assert all(task.finished for task in todo)
+    drawn = list(draw(recipe, "small", out, todo))
+    assert [one.analysis.name for one in drawn] == ["fig6", "table1"]
+    assert {path.parent for one in drawn for path in one.paths} == {out / "own-small"}
+    suffixes = [{path.suffix for path in one.paths} for one in drawn]
+    assert suffixes == [{".png", ".svg", ".csv"}, {".md", ".csv"}]
+    assert all(path.stat().st_size > 100 for one in drawn for path in one.paths)
+
+    before = [Comparison.read(task.folder).runs for task in todo]
+    for task in todo:
+        task.train(Silent(), "refuse")
+    assert [Comparison.read(task.folder).runs for task in todo] == before
+
+    more = tasks(recipe, "small", out, {"seeds": [0, 1]})
+    with pytest.raises(ConfigError, match="--resume"):
+        more[0].train(Silent(), "refuse")
+    more[0].train(Silent(), "resume")
+    runs = Comparison.read(todo[0].folder).runs
+    assert runs[: len(before[0])] == before[0]
+    assert [run.seed for run in runs] == [0, 0, 0, 1, 1, 1]
+
+
+def test_runs_of_other_settings_are_not_taken_for_finished(own, tmp_path):
+    plan = parse(own()).plans("small", {"strategies": ["traditional"], "epochs": 1})["plain"]
+    folder = tmp_path / "c"
+    assert not finished(plan, folder)
+    task = Task(plan, folder)
+    task.train(Silent(), "refuse")
+    assert task.finished
+    other = Plan(replace(plan.settings, lr=0.05), ["traditional"], [0.5], [0])
+    assert not finished(other, folder)
+
+
+def test_a_plan_s_cost_is_added_up_from_its_runs():
+    settings = Settings("digits", "cnn", epochs=10, score_models=2, score_epochs=1)
+    plan = Plan(settings, ["traditional", "sb", "stale-sb-2@0.25"], [0.5], [0, 1], matched=True)
+    of_a_seed = 10 * 3 + 2 * 10 * (1 + 1.5) + 2 * 10 * (0.5 + 0.75)
+    assert cost(plan) == pytest.approx(1437 * 2 * of_a_seed)
+    limited = replace(settings, train_limit=100)
+    diet = Plan(limited, ["el2n@0.75"], [0.5], [0], matched=False)
+    assert cost(diet) == pytest.approx(100 * (10 * 3 * 0.75 + 2 * (3 + 1)))
+    budget = Plan(replace(limited, epochs=None, budget=4), ["sb", "random"], [0.5], [0])
+    assert cost(budget) == pytest.approx(100 * 2 * 4 * 3)
+    assert cost(Plan(replace(settings, data="npz:own.npz"), ["sb"], [0.5], [0])) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "ideal"),
+    [
+        ("traditional", 3.0),
+        ("sb", 1 + 3 * 0.4),
+        ("random", 3 * 0.4),
+        ("sb-single-pass", 1 + 2 * 0.4),
+        ("stale-sb", 1 / 3 + 3 * 0.4),
+        ("stale-sb-5", 1 / 5 + 3 * 0.4),
+        ("sb-proxy", 0.5 + 3 * 0.5 * 0.4 + 3 * 0.4),
+        ("sb-pipelined", 1 + 3 * 0.4),
+        ("diet-sb", 0.75 + 3 * 0.4),
+    ],
+)
+def test_the_ideal_cost_is_that_of_the_formula(name, ideal):
+    cost = strategies.find(name).ideal_cost(0.4, stale_every=3, price=0.5)
+    assert cost == pytest.approx(ideal)
+
+
+def test_every_strategy_has_an_ideal_cost():
+    for name, strategy in strategies.STRATEGIES.items():
+        if name != "matched":
+            assert 0 < strategy.ideal_cost(0.5) < 10
+
+
+def test_the_documentation_lists_them_as_they_are():
+    page = (Path(__file__).parents[3] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert page.endswith(markdown_listing() + "\n"), "make recipes writes it anew"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_each_is_listed_with_what_it_needs(scale):
+    table = listing(scale)
+    assert table.row_count == len(names())
+    assert list(table.columns[0].cells) == names()
+
+
+def test_the_wheel_holds_them(tmp_path):
+    wheel = pytest.importorskip("hatchling.builders.wheel")
+    from zipfile import ZipFile
+
+    built = next(iter(wheel.WheelBuilder(str(Path(__file__).parents[3])).build(
+        directory=str(tmp_path), versions=["standard"]
+    )))  # fmt: skip
+    with ZipFile(built) as archive:
+        held = {Path(name).stem for name in archive.namelist() if name.endswith(".toml")}
+    assert held == set(names())
+
+
+def run_siftback(monkeypatch, capsys, *arguments):
+    """Calls ``siftback``; gives its exit status, output and errors."""
+    monkeypatch.setattr("sys.argv", ["siftback", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    out, err = capsys.readouterr()
+    return int(stop.value.code or 0), out, err
+
+
+def test_two_figures_of_the_same_runs_train_once(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("COLUMNS", "200")
+    asked = [
+        "data=digits",
+        "train_limit=256",
+        "width=2",
+        "epochs=1",
+        "batch_size=32",
+        "device=cpu",
+        "strategies=traditional,sb",
+    ]
+    changes = [part for one in asked for part in ("--set", one)]
+    out = ("--seeds", "0", "--out", tmp_path / "runs", *changes)
+
+    status, printed, _ = run_siftback(monkeypatch, capsys, "run", "fig6", *out, "--dry-run")
+    assert status == 0
+    assert "table1-small" in printed
+    assert not (tmp_path / "runs").exists()
+
+    status, printed, _ = run_siftback(monkeypatch, capsys, "run", "fig6", *out)
+    assert status == 0
+    picture = tmp_path / "runs" / "table1-small" / "fig6.svg"
+    assert str(picture) in printed.replace("\n", "")
+    assert picture.stat().st_size > 1000
+    summaries = sorted((tmp_path / "runs" / "table1-small").glob("*/summary.json"))
+    before = {path: path.read_bytes() for path in summaries}
+    assert [path.parent.name for path in before] == ["cifar10", "digits", "mnist"]
+
+    status, printed, err = run_siftback(monkeypatch, capsys, "run", "fig7", *out)
+    assert status == 0
+    assert err.count("is finished") == 3
+    assert picture.with_name("fig7.svg").is_file()
+    assert {path: path.read_bytes() for path in summaries} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "fig0"), "no recipe 'fig0'"),
+        (("run", "fig5", "--scale", "big"), "--scale big: give one of full, small"),
+        (("run", "fig5", "--set", "epochs"), "give a key and a value, such as epochs=2"),
+        (("run", "fig5", "--set", "epoch=2"), "did you mean epochs?"),
+        (("recipes", "--scale", "big"), "--scale big"),
+    ],
+)
+def test_a_wrong_call_is_told(monkeypatch, capsys, arguments, said):
+    status, _, err = run_siftback(monkeypatch, capsys, *arguments)
+    assert status == 2
+    assert said in err
+
+
+def test_the_list_names_every_recipe(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    status, printed, _ = run_siftback(monkeypatch, capsys, "recipes")
+    assert status == 0
+    assert all(re.search(rf"\b{name}\b", printed) for name in names())

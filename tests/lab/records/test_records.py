@@ -1,0 +1,116 @@
+"""What is written comes back, and what is torn does no harm."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from siftback import StateError
+from siftback.lab.records.comparison_record import (
+    Comparison,
+    RecordWriter,
+    RunSummary,
+    read_evaluations,
+)
+
+POINTS = [(1.5, 4, 150.0, 50.0), (3.25, 8, 300.0, 20.5)]
+
+
+def test_a_comparison_comes_back(comparison, add_run):
+    add_run("traditional", 0, POINTS)
+    add_run("matched", 1, POINTS, keep=1 / 3, matched_to="sb")
+    assert Comparison.read(comparison.folder) == comparison
+    assert not list(comparison.folder.glob("*.tmp"))
+
+
+def test_evaluations_come_back(comparison, add_run):
+    evaluations = comparison.evaluations(add_run("sb", 0, POINTS))
+    found = [(one.seconds, one.steps, one.cost, one.test_error) for one in evaluations]
+    assert found == POINTS
+    assert [one.epoch for one in evaluations] == [1, 2]
+
+
+def test_a_record_is_readable_while_the_run_goes_on(comparison, add_run, tmp_path):
+    evaluation = comparison.evaluations(add_run("sb", 0, POINTS))[0]
+    path = tmp_path / "records" / "going.jsonl"
+    writer = RecordWriter(path, {"strategy": "sb"})
+    assert list(read_evaluations(path)) == []
+    writer.evaluation(evaluation)
+    assert list(read_evaluations(path)) == [evaluation]
+    writer.close()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_record_is_cut_back_and_gone_on_with(comparison, add_run, tmp_path, elsewhere):
+    made = comparison.evaluations(add_run("sb", 0, POINTS))
+    path = tmp_path / "going.jsonl"
+    here = {"torch": "2", "date": "monday", "arguments": {"epochs": 2}}
+    writer = RecordWriter(path, {"strategy": "sb", "environment": here})
+    writer.evaluation(made[0])
+    size = writer.size()
+    assert size == path.stat().st_size
+    writer.evaluation(made[1])
+    writer.close()
+    with path.open("a") as file:
+        file.write('{"kind": "evalu')  # as a process that was killed may leave it
+
+    now = here | {"date": "friday", "torch": "3" if elsewhere else "2"}
+    writer = RecordWriter(path, {"strategy": "sb", "environment": now}, size)
+    assert writer.evaluations == made[:1]
+    later = replace(made[1], steps=99)
+    writer.evaluation(later)
+    assert writer.evaluations == [made[0], later]
+    writer.close()
+    assert list(read_evaluations(path)) == [made[0], later]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    kinds = [line["kind"] for line in lines]
+    assert kinds == ["run", "evaluation", *["resumed"] * elsewhere, "evaluation"]
+    assert lines[0]["environment"]["date"] == "monday"
+    if elsewhere:
+        assert lines[2]["environment"] == now
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_record_that_lost_bytes_is_not_gone_on_with(tmp_path, there):
+    path = tmp_path / "going.jsonl"
+    if there:
+        path.write_text("{}\n")
+    with pytest.raises(StateError, match=f"has {3 if there else 0} bytes, and had 70"):
+        RecordWriter(path, {}, 70)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 20])
+def test_a_torn_last_line_ends_the_record(comparison, add_run, cut):
+    run = add_run("sb", 0, POINTS)
+    path = comparison.folder / run.record
+    whole = path.read_text(encoding="utf-8")
+    until_last_evaluation = "".join(whole.splitlines(keepends=True)[:-1])
+    path.write_text(until_last_evaluation[: -1 - cut], encoding="utf-8")
+    assert [one.test_error for one in comparison.evaluations(run)] == [50.0]
+
+
+def test_fields_of_later_versions_are_left_aside(comparison, add_run):
+    run = add_run("sb", 0, POINTS)
+    path = comparison.folder / "summary.json"
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    summary["runs"][0]["joules"] = 12
+    path.write_text(json.dumps(summary), encoding="utf-8")
+    assert Comparison.read(comparison.folder).runs == [run]
+
+
+def test_a_missing_field_is_an_error():
+    with pytest.raises(TypeError, match="strategy"):
+        RunSummary.from_json({"seed": 0})
+
+
+def test_runs_of_one_configuration_stand_together(comparison, add_run):
+    for seed in (0, 1):
+        add_run("sb", seed, POINTS, keep=0.5)
+        add_run("traditional", seed, POINTS)
+    seeds = {label: [run.seed for run in runs] for label, runs in comparison.by_label().items()}
+    assert seeds == {"sb 0.5": [0, 1], "traditional": [0, 1]}
+
+
+def test_a_folder_without_a_summary(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Comparison.read(tmp_path)

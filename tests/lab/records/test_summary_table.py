@@ -1,0 +1,106 @@
+"""The table in the terminal and in Markdown."""
+# ruff: noqa: RUF001 - × and – are meant.
+
+import pytest
+from rich.console import Console
+
+from siftback.lab.records.summary_table import (
+    comparison_table,
+    markdown_table,
+    measured,
+    readable,
+    rows,
+)
+
+
+@pytest.fixture
+def filled(comparison, add_run):
+    for seed in (0, 1):
+        add_run("traditional", seed, [(900.5, 30_000, 1.5e8, 12), (1800, 39_060, 1.5e8, 10 + seed)])
+        add_run("sb", seed, [(600, 7000, 4e7, 11), (1200, 13_020, 1e8, 12)], keep=1 / 3)
+        add_run("matched", seed, [(1200, 26_040, 1e8, 12.25)], keep=1 / 3, matched_to="sb")
+    return comparison
+
+
+def printed(comparison, width):
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as capture:
+        console.print(comparison_table(comparison))
+    return capture.get()
+
+
+def test_a_row_a_configuration_with_seeds_together(filled):
+    traditional, sb, matched = rows(filled)
+    assert traditional["final error %"] == "10.50 ± 0.71"
+    assert matched["strategy"] == "matched to sb 0.33"
+    assert sb == {
+        "strategy": "sb 0.33",
+        "final error %": "12.00 ± 0.00",
+        "best error %": "11.00 ± 0.00",
+        "kept": "0.333",
+        "examples forwarded": "1.5 k",
+        "examples backpropagated": "500",
+        "steps": "13020",
+        "seconds of training": "1200",
+        "cost in forwards": "100 M",
+        # x1.1: seed 0 at 11 % after 1800 s against 600 s; seed 1 at 12.1 % after 900.5 s.
+        "speed-up to ×1.1": "2.25",
+        "speed-up to ×1.2": "1.50",  # both at 12 % after 900.5 s against 600 s
+        "speed-up to ×1.4": "1.50",
+    }
+
+
+def test_speedups_are_shown_or_left_out(filled):
+    assert rows(filled)[2]["speed-up to ×1.1"] == "–"
+    filled.runs[:] = [run for run in filled.runs if run.strategy != "traditional"]
+    assert not any("speed-up" in name for name in rows(filled)[0])
+    assert "×" not in printed(filled, 100)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_no_number_is_cut(filled, width):
+    text = printed(filled, width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    words = set(text.replace("±", " ").split())
+    for row in rows(filled):
+        for cell in row.values():
+            assert set(cell.replace("±", " ").split()) <= words
+
+
+def test_plain_text_outside_of_a_terminal(filled):
+    assert "\x1b" not in printed(filled, 80)
+
+
+def test_no_run_yet(comparison):
+    assert "No run has finished" in printed(comparison, 80)
+    assert rows(comparison) == []
+
+
+def test_markdown_has_the_same_rows(filled):
+    head, rule, *body = markdown_table(filled).splitlines()
+    assert head.startswith("| strategy | final error % |")
+    assert rule.count("-:") == 11
+    assert [line.split(" | ")[1] for line in body] == [row["final error %"] for row in rows(filled)]
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(0, "0"), (999.4, "999"), (999.5, "1 k"), (1e15, "1e+03 T"), (150e6, "150 M")],
+)
+def test_readable(amount, text):
+    assert readable(amount) == text
+
+
+def test_ratios_that_do_not_fit_side_by_side_are_rows():
+    ratio = {"goal": "at most 1", "met": True}
+    many = [
+        ratio | {"setting": setting, "what": f"method {number}", "measured": number / 4}
+        for setting in ("fp32", "bf16")
+        for number in range(20)
+        if (setting, number) != ("bf16", 19)
+    ]
+    table = measured(many)
+    assert len(table) == 20
+    assert table[3] == {"ratio": "method 3 (at most 1)", "fp32": "0.75", "bf16": "0.75"}
+    assert table[19] == {"ratio": "method 19 (at most 1)", "fp32": "4.75", "bf16": ""}

@@ -1,0 +1,110 @@
+"""Checkpoints on disk: the last ones, whole, whatever became of the process that wrote them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from siftback import StateError
+from siftback.lab.records.atomic_write import written_whole
+from siftback.lab.training.checkpoints import Checkpoints, Often
+
+STATE = {"weights": torch.arange(4.0), "seconds": 1.5, "parts": [("a", None), {"b": True}]}
+
+
+def saved(folder: Path, *steps: int, keep: int = 2) -> Checkpoints:
+    checkpoints = Checkpoints(folder, Often(share=0.5, keep=keep))
+    for step in steps:
+        checkpoints.save(STATE | {"step": step}, step)
+    return checkpoints
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    found = saved(tmp_path, 3).latest()
+    assert found is not None
+    assert found["weights"].equal(STATE["weights"])
+    assert {k: v for k, v in found.items() if k != "weights"} == {
+        "seconds": 1.5, "parts": [("a", None), {"b": True}], "step": 3,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_the_last_are_kept(tmp_path: Path, keep: int) -> None:
+    saved(tmp_path, 1, 20, 300, 4000, keep=keep)
+    expected = ["000000001.pt", "000000020.pt", "000000300.pt", "000004000.pt"]
+    assert names(tmp_path) == expected[-keep:]
+
+
+def test_one_that_cannot_be_read_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 1, 2)
+    newest = tmp_path / "000000002.pt"
+    newest.write_bytes(newest.read_bytes()[:-200])
+    assert checkpoints.latest()["step"] == 1  # type: ignore[index]
+    (tmp_path / "000000001.pt").write_bytes(b"")
+    with pytest.raises(StateError, match=r"no checkpoint in .* can be read.*begin the run anew"):
+        checkpoints.latest()
+
+
+def test_one_of_another_version_is_refused(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path)
+    tmp_path.mkdir(exist_ok=True)
+    torch.save({"version": 99, "state": {}}, tmp_path / "000000001.pt")
+    with pytest.raises(StateError, match="version 99"):
+        checkpoints.latest()
+
+
+def test_nothing_saved_is_nothing_to_go_on_from(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "none", Often())
+    assert checkpoints.latest() is None
+    checkpoints.clear()
+
+
+def test_clearing_takes_half_written_ones_too(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path / "run", 1, 2)
+    (tmp_path / "run" / "000000003.pt.tmp").write_bytes(b"half")
+    assert checkpoints.latest()["step"] == 2  # type: ignore[index]
+    checkpoints.clear()
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("often", "at"),
+    [
+        (Often(share=0.25), [3, 5, 8, 10]),
+        (Often(share=1.0), [10]),
+        (Often(seconds=None), []),
+        (Often(seconds=0.0), list(range(1, 11))),
+    ],
+)
+def test_how_often(tmp_path: Path, often: Often, at: list[int]) -> None:
+    if often.share is not None:
+        often = Often(often.share, None)
+    checkpoints = Checkpoints(tmp_path, often)
+    assert [step for step in range(1, 11) if checkpoints.due(step / 10)] == at
+
+
+def test_shares_go_on_from_what_was_saved(tmp_path: Path) -> None:
+    first = Checkpoints(tmp_path, Often(0.25, None))
+    assert first.due(0.3)
+    first.save(STATE, 3)
+    again = Checkpoints(tmp_path, Often(0.25, None))
+    again.latest()
+    assert not again.due(0.4)
+    assert again.due(0.5)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "file"
+    with written_whole(path) as temporary:
+        temporary.write_text("first")
+    with pytest.raises(UnicodeEncodeError), written_whole(path) as temporary:
+        temporary.write_text("sec\ud800", encoding="utf-8")
+    assert path.read_text() == "first"
+    with written_whole(path) as temporary:  # whatever was left there
+        temporary.write_text("third")
+    assert path.read_text() == "third"
+    assert names(path.parent) == ["file"]

@@ -1,0 +1,155 @@
+"""Runs that are stopped and resumed leave what undisturbed ones leave, bit for bit."""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import runs_to_kill
+from runs_to_kill import compare_and_keep, settings, told
+from siftback import StateError
+from siftback.lab.experiments.comparison import Plan, compare
+from siftback.lab.records.comparison_record import RECORDS, Comparison
+from siftback.lab.training.checkpoints import CHECKPOINTS
+from siftback.lab.training.progress import Silent
+from siftback.lab.training.strategies import STRATEGIES
+
+EVERY = [name for name in STRATEGIES if name != "matched"]
+
+
+# What is compiled for it, or another process, takes seconds each time.
+SLOW_TO_START = ("sb-single-pass", "random-single-pass", "sb-pipelined")
+
+
+class StoppedError(Exception):
+    """As Ctrl-C would."""
+
+
+class StopsAt(Silent):
+    """Stops a run once so much of it is done."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+
+    def update(self, done: float) -> None:
+        """See `Reporter`."""
+        if done >= self._share:
+            raise StoppedError
+
+
+def disturbed(folder: Path, asked: runs_to_kill.Settings, strategy: str) -> None:
+    """A run that is stopped, mostly twice; checkpoints are at other steps."""
+    for share in (0.63,) if strategy in SLOW_TO_START else (0.37, 0.81):
+        with pytest.raises(StoppedError):
+            compare_and_keep(folder, asked, [strategy], 0.03, StopsAt(share))
+        assert list((folder / CHECKPOINTS).rglob("*.pt")), "there is something to go on from"
+    compare_and_keep(folder, asked, [strategy], 0.03, Silent())
+
+
+@pytest.mark.parametrize("strategy", EVERY)
+def test_every_strategy_goes_on_as_if_nothing_had_been(tmp_path: Path, strategy: str) -> None:
+    asked = settings(stale_every=2, score_models=1)
+    compare_and_keep(tmp_path / "whole", asked, [strategy], 1.0, Silent())
+    disturbed(tmp_path / "resumed", asked, strategy)
+    assert told(tmp_path / "resumed") == told(tmp_path / "whole")
+    assert not list((tmp_path / "resumed" / CHECKPOINTS).iterdir()), "no longer needed"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ema": 0.9, "clip": 0.5, "label_smoothing": 0.1},
+        {"mixup": 0.4, "channels_last": False},
+        {"precision": "bf16", "evaluate_at": (0.01, 0.5)},
+        {"model": "wrn-10-1-drop0.3", "train_limit": 160},  # whose dropout is of global chance
+        {"epochs": None, "cost_budget": 3.0 * 4 * 320},
+    ],
+    ids=lambda change: "-".join(change),
+)
+def test_so_does_every_setting(tmp_path: Path, change: dict[str, object]) -> None:
+    asked = settings(**change)
+    compare_and_keep(tmp_path / "whole", asked, ["sb"], 1.0, Silent())
+    disturbed(tmp_path / "resumed", asked, "sb")
+    assert told(tmp_path / "resumed") == told(tmp_path / "whole")
+
+
+def test_a_run_stopped_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+    compare_and_keep(tmp_path / "whole", settings(), ["sb"], 1.0, Silent())
+    with pytest.raises(StoppedError):
+        compare_and_keep(tmp_path / "resumed", settings(), ["sb"], 0.9, StopsAt(0.6))
+    assert not (tmp_path / "resumed" / CHECKPOINTS).exists()
+    compare_and_keep(tmp_path / "resumed", settings(), ["sb"], 0.9, Silent())
+    assert told(tmp_path / "resumed") == told(tmp_path / "whole")
+
+
+def test_a_record_that_lost_lines_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoppedError):
+        compare_and_keep(tmp_path, settings(), ["sb"], 0.1, StopsAt(0.6))
+    (record,) = (tmp_path / RECORDS).iterdir()
+    record.write_text(record.read_text()[:-400])
+    with pytest.raises(StateError, match=r"sb-keep0.5-seed0.jsonl has \d+ bytes, and had \d+"):
+        compare_and_keep(tmp_path, settings(), ["sb"], 0.1, Silent())
+
+
+def test_overwriting_forgets_checkpoints(tmp_path: Path) -> None:
+    with pytest.raises(StoppedError):
+        compare_and_keep(tmp_path, settings(), ["sb"], 0.1, StopsAt(0.6))
+    plan = Plan(settings(epochs=1.0), ["random"], [0.5], [0], matched=False)
+    compare(plan, tmp_path, Silent(), "overwrite")
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+KILLED = ("traditional", "sb", "sb-single-pass", "sb-memory", "stale-sb", "infobatch",
+          "kakurenbo", "sb-proxy")  # fmt: skip
+KILLS, EPOCHS, SHARE = 20, 8.0, 0.03
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.skipif(os.name == "nt", reason="needs signals")
+def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
+    processes = multiprocessing.get_context("forkserver")  # imports once, then starts at once
+    processes.set_forkserver_preload(
+        ["runs_to_kill", "siftback.single_pass.single_pass", "sklearn.datasets"]
+    )
+    chance = random.Random(0)
+
+    def start(folder: Path) -> multiprocessing.process.BaseProcess:
+        process = processes.Process(
+            target=runs_to_kill.go, args=(folder, list(KILLED), EPOCHS, SHARE)
+        )
+        process.start()
+        return process
+
+    def reached(folder: Path) -> set[Path]:
+        return {*folder.glob(f"{CHECKPOINTS}/*/*.pt"), *folder.glob("*.pt")}
+
+    folder = tmp_path / "killed"
+    killed_in = set()
+    for _ in range(KILLS):
+        before = reached(folder)
+        process = start(folder)
+        news, enough = set[Path](), chance.randint(1, 7)
+        while len(news) < enough:
+            assert process.is_alive(), "a run that cannot be killed as often is too short"
+            time.sleep(0.002)
+            news |= reached(folder) - before
+        time.sleep(chance.uniform(0, 0.02))
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, "it ended by itself"
+        killed_in |= {path.name for path in (folder / CHECKPOINTS).glob("*")}
+    process = start(folder)
+    process.join()
+    assert process.exitcode == 0
+    assert len(killed_in) > 1, "kills met several strategies"
+    assert [run.strategy for run in Comparison.read(folder).runs] == list(KILLED)
+
+    process = start(tmp_path / "whole")
+    process.join()
+    assert told(folder) == told(tmp_path / "whole")

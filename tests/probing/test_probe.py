@@ -1,0 +1,323 @@
+"""What a probe finds, and that it leaves everything as it was. No seconds are asserted."""
+
+import copy
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+
+from siftback import (
+    BatchError,
+    ConfigError,
+    Fresh,
+    LossError,
+    Probe,
+    Scorer,
+    SelectiveLoader,
+    TraceError,
+    probe,
+)
+from siftback.probing.costs import rows
+from siftback.probing.sample import Sample
+from toys import assert_same, dataset, network, numbered, optimizer_of, shuffled
+
+BASIC = ["traditional", "sb", "stale-sb", "sb-memory", "random"]
+
+
+def quick(model=None, loader=None, loss_fn=F.cross_entropy, **options):
+    """A probe that is over as soon as it may be."""
+    options = {"keep": [0.5, 0.25], "seconds": 1e-3, "single_pass": False} | options
+    return probe(model or network(), shuffled() if loader is None else loader, loss_fn, **options)
+
+
+class Negated(Scorer):
+    """Scores in the reverse of the exact order."""
+
+    def score(self, losses, model, batch):
+        return -Fresh().score(losses, model, batch)
+
+
+class Broken(Scorer):
+    def score(self, losses, model, batch):
+        raise RuntimeError("no kernel for this type")
+
+
+class Learning(Scorer):
+    """Learns after steps: what a probe must do to a copy."""
+
+    def __init__(self):
+        self.refreshed = 0
+
+    def score(self, losses, model, batch):
+        return torch.zeros(len(batch[0]))
+
+    def after_step(self, losses, model, batch):
+        self.refreshed += 1
+
+
+def test_every_strategy_has_a_row_for_every_share():
+    found = quick(single_pass=True, scorers={"negated": Negated()})
+    names = ["sb", "sb-negated", *BASIC[2:], "sb-single-pass"]
+    pairs = [(row.strategy, row.keep) for row in found.rows]
+    assert pairs == [("traditional", 1.0)] + [(name, k) for name in names for k in (0.5, 0.25)]
+    assert found.failures == {}
+    assert found.rows == rows(found.seconds, [0.5, 0.25])
+    assert found.seconds_compiling > 0
+    assert (found.batch_size, found.rounds, found.device) == (8, 3, "cpu")
+    assert found.parameters == sum(p.numel() for p in network().parameters())
+
+
+def test_everything_measured_took_time():
+    found = quick(single_pass=True, scorers={"negated": Negated()})
+    seconds = found.seconds
+    parts = [seconds.loading, seconds.forward, seconds.backward, seconds.optimizer]
+    parts += [seconds.choosing, seconds.drawing, *seconds.scores.values()]
+    parts += seconds.single_pass.values()
+    assert len(parts) == 10
+    assert min(parts) > 0
+    assert found.forward_share == seconds.forward / (seconds.forward + seconds.backward)
+    assert found.noise >= 0
+
+
+def test_a_scorer_agrees_with_the_exact_one_as_far_as_it_does():
+    found = quick(scorers={"same": Fresh(), "negated": Negated()})
+    same, negated = found.agreement["sb-same"], found.agreement["sb-negated"]
+    assert same.rank_correlation == 1
+    assert [(o.top, o.selected) for o in same.overlaps] == [(1, 1)] * 2
+    assert negated.rank_correlation == -1
+    assert negated.overlaps[1].top == 0
+    assert same.examples == 8 * 4  # a batch a round, warming up included
+
+
+def test_nothing_of_the_model_is_changed():
+    model = network()
+    model[2].eval()  # a frozen batch normalisation stays frozen
+    model(torch.randn(4, 5)).sum().backward()
+    before = copy.deepcopy(model.state_dict())
+    gradients = [p.grad for p in model.parameters()]
+    values = [g.clone() for g in gradients]
+    modes = [m.training for m in model.modules()]
+    optimizer = optimizer_of(model)
+    optimizer.step()
+    stepped = copy.deepcopy(optimizer.state_dict())
+    before = copy.deepcopy(model.state_dict())
+    quick(model, single_pass=True, scorers={"negated": Negated()}, optimizer=optimizer)
+    assert_same(dict(model.state_dict()), dict(before))
+    assert all(p.grad is g for p, g in zip(model.parameters(), gradients, strict=True))
+    assert_same([p.grad for p in model.parameters()], values)
+    assert [m.training for m in model.modules()] == modes
+    assert_same(optimizer.state_dict()["state"], stepped["state"])
+
+
+def test_a_model_in_eval_mode_is_probed_in_train_mode_and_comes_back():
+    model, seen = network().eval(), set()
+    model[5].register_forward_hook(lambda module, *_: seen.add(module.training))
+    before = copy.deepcopy(model.state_dict())
+    quick(model)
+    assert seen == {True, False}  # training steps and scores
+    assert not any(m.training for m in model.modules())
+    assert_same(dict(model.state_dict()), dict(before))
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Augments by all the generators there are."""
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        noise = random.random() + np.random.random() + float(torch.rand(()))
+        return torch.full((5,), index + noise), index % 3
+
+
+def loaders():
+    def by_global():
+        return DataLoader(Noisy(), 8, shuffle=True)
+
+    def by_own():
+        return DataLoader(Noisy(), 8, shuffle=True, generator=torch.Generator().manual_seed(1))
+
+    def by_sampler():
+        sampler = RandomSampler(Noisy(), generator=torch.Generator().manual_seed(1))
+        return DataLoader(Noisy(), 8, sampler=sampler)
+
+    return [by_global, by_own, by_sampler]
+
+
+@pytest.mark.parametrize("make", loaders(), ids=lambda make: make.__name__)
+def test_an_epoch_after_it_is_the_one_without_it(make):
+    def epoch(probed):
+        random.seed(3)
+        np.random.seed(3)
+        torch.manual_seed(3)
+        model = nn.Linear(5, 3)
+        loader = make()
+        if probed:
+            quick(model, loader)
+        return [tuple(batch) for batch in loader], torch.rand(3)
+
+    assert_same(epoch(probed=True), epoch(probed=False))
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's own
+def test_a_loader_with_a_state_of_its_own_comes_back_to_it():
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+    def epoch(probed):
+        torch.manual_seed(3)
+        model, loader = nn.Linear(5, 3), stateful(dataset(), 8, shuffle=True)
+        if probed:
+            quick(model, loader)
+        return list(loader)
+
+    assert_same(epoch(probed=True), epoch(probed=False))
+
+
+def test_what_was_given_is_copied_not_used():
+    scorer, model = Learning(), network()
+    quick(model, scorers={"learning": scorer})
+    assert scorer.refreshed == 0
+
+
+def test_an_optimizer_given_is_the_one_measured():
+    model = network()
+    used = []
+
+    class Told(torch.optim.SGD):
+        def step(self, closure=None):
+            used.append({id(p) for group in self.param_groups for p in group["params"]})
+            return super().step(closure)
+
+    assert quick(model, optimizer=Told(model.parameters(), lr=1.0)).optimizer == "Told"
+    assert len(used) == 4
+    assert not used[0] & {id(p) for p in model.parameters()}
+
+
+def test_what_fails_is_told_and_the_rest_measured():
+    found = quick(scorers={"broken": Broken(), "same": Fresh()})
+    assert found.failures == {"sb-broken": "RuntimeError: no kernel for this type"}
+    assert list(dict.fromkeys(r.strategy for r in found.rows)) == [
+        "traditional", "sb", "sb-same", *BASIC[2:],
+    ]  # fmt: skip
+    assert list(found.agreement) == ["sb-same"]
+
+
+class Branching(nn.Linear):
+    """Cannot be traced: what it does depends on the values."""
+
+    def forward(self, x):
+        out = super().forward(x)
+        return out * 2 if float(out.detach().sum()) > 0 else out
+
+
+def test_a_model_that_cannot_be_traced_is_told_not_raised():
+    found = quick(Branching(5, 3), single_pass=True)
+    assert list(found.failures) == ["sb-single-pass"]
+    assert found.failures["sb-single-pass"].startswith(TraceError.__name__)
+    assert "test_probe.py" in found.failures["sb-single-pass"]
+    assert found.seconds.single_pass == {}
+    assert list(dict.fromkeys(r.strategy for r in found.rows)) == BASIC
+    assert "sb-single-pass" not in found.agreement
+
+
+def test_batches_that_are_no_pairs_come_with_losses():
+    model = nn.Linear(1, 1)
+
+    def losses(model, batch):
+        return batch["loss"] + 0 * model(batch["loss"][:, None])[:, 0]
+
+    batches = numbered(torch.linspace(0, 1, 24), 8)
+    found = quick(model, batches, None, losses=losses, single_pass=True)
+    assert found.failures == {}
+    assert found.agreement["sb-single-pass"].rank_correlation == 1
+
+
+def test_the_precision_of_training_is_that_of_the_exact_scores():
+    types = set()
+
+    def loss_fn(outputs, targets):
+        types.add(outputs.dtype)
+        return F.cross_entropy(outputs.float(), targets, reduction="none")
+
+    quick(loss_fn=loss_fn, autocast=torch.bfloat16)
+    assert types == {torch.bfloat16}
+
+
+def test_it_is_plain_data_and_json():
+    found = quick(single_pass=True, scorers={"same": Fresh(), "broken": Broken()})
+    data = json.loads(found.to_json())
+    assert data == json.loads(json.dumps(found.to_dict()))
+    assert data["rows"] == [json.loads(json.dumps(row)) for row in found.table()]
+    assert data["advice"]["text"] == found.recommendation
+    assert [each["keep"] for each in data["seconds"]["single_pass"]] == [0.5, 0.25]
+    assert data["agreement"]["sb-same"]["rank_correlation"] == 1
+    assert data["forward_share"] == found.forward_share
+    assert isinstance(found, Probe)
+
+
+def test_short_batches_and_the_end_of_an_epoch_are_passed_over():
+    sample = Sample([torch.zeros(4), torch.ones(4), torch.ones(1)], None)
+    assert len(sample.first()) == sample.size == 4
+    assert [int(sample.next(turn)[1][0]) for turn in range(6)] == [0, 1, 0, 1, 0, 1]
+    assert len(sample.batches) == 2
+    assert len(sample.took) == 5  # one of seven reads was the short batch's, one found the end
+
+
+def test_an_iterable_that_ends_for_good_is_read_once():
+    generator = torch.Generator().manual_seed(0)
+    batches = iter([(torch.randn(8, 5, generator=generator), torch.arange(8) % 3)])
+    assert quick(loader=batches).rounds == 3
+
+
+class Counted(IterableDataset):
+    def __iter__(self):
+        return iter(dataset(40))
+
+
+@pytest.mark.parametrize("source", [dataset(40), Counted()], ids=["map", "iterable"])
+def test_workers_load_ahead(source):
+    found = quick(loader=DataLoader(source, 8, num_workers=1))
+    assert found.seconds.loads_ahead
+    assert found.seconds.loading > 0
+    assert not quick().seconds.loads_ahead
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"keep": []}, "give shares in"),
+        ({"keep": [0.5, 1.0]}, "give shares in"),
+        ({"seconds": 0}, "give how long to measure"),
+        ({"scorers": {"own": len}}, "give a siftback.Scorer"),
+        ({"losses": F.mse_loss}, "both of loss_fn and losses"),
+        ({"model": nn.Flatten()}, "no parameter of Flatten takes a gradient"),
+    ],
+)
+def test_bad_arguments_are_named(options, said):
+    with pytest.raises(ConfigError, match=said):
+        quick(**options)
+
+
+def test_a_selective_loader_is_not_what_to_probe():
+    model = network()
+    with pytest.raises(ConfigError, match="give the loader that it wraps"):
+        quick(model, SelectiveLoader(shuffled(), model, F.cross_entropy, keep=0.5))
+
+
+def test_a_loader_without_batches_is_an_error():
+    with pytest.raises(BatchError, match="gave no batch"):
+        quick(loader=DataLoader(dataset(0), 8))
+
+
+def test_losses_that_are_reduced_are_an_error_and_leave_the_model_alone():
+    model = network()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(LossError, match="reduced"):
+        quick(model, None, lambda outputs, targets: outputs.sum())
+    assert_same(dict(model.state_dict()), dict(before))
+    assert model.training

@@ -1,0 +1,188 @@
+"""The selection pass changes nothing in the model."""
+
+import copy
+from contextlib import suppress
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from siftback import BatchError, ConfigError, LossError
+from siftback.loss_functions import pair_losses
+from siftback.scorers.fresh import Fresh
+
+MODES = ("eval", "train")
+CROSS_ENTROPY = pair_losses(F.cross_entropy)
+every_mode = pytest.mark.parametrize("mode", MODES)
+
+
+class Replacing(nn.Module):
+    """Replaces its buffer in every forward, in either mode, where BatchNorm writes into its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean()
+        return x - self.mean
+
+
+def network():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), Replacing(), nn.Linear(8, 3)
+    )
+    model[3].eval()  # modules of a model may be in modes of their own
+    return model
+
+
+def batch(count=16, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 6, generator=generator), torch.randint(
+        3, (count,), generator=generator
+    )
+
+
+def traces(model):
+    """All that a pass could leave behind, copied."""
+    return (
+        [module.training for module in model.modules()],
+        {name: value.clone() for name, value in model.state_dict().items()},
+        [None if p.grad is None else p.grad.clone() for p in model.parameters()],
+        [(id(p), p.requires_grad) for p in model.parameters()],
+        torch.get_rng_state(),
+    )
+
+
+def assert_untouched(model, before):
+    modes, state, gradients, parameters, rng = traces(model)
+    assert modes == before[0]
+    assert parameters == before[3]
+    torch.testing.assert_close((state, gradients, rng), (*before[1:3], before[4]), rtol=0, atol=0)
+
+
+def failing(model, batch):
+    model(batch[0])
+    raise RuntimeError("the user's losses fail")
+
+
+@every_mode
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_nothing_is_left_behind(mode, training, gradients):
+    model = network().train(training)
+    model[1].train(not training)
+    if gradients:
+        F.cross_entropy(model(batch()[0]), batch()[1]).backward()
+    before, buffers = traces(model), [id(buffer) for buffer in model.buffers()]
+    losses = Fresh(mode).score(CROSS_ENTROPY, model, batch())
+    assert not losses.requires_grad
+    assert_untouched(model, before)
+    assert [id(buffer) for buffer in model.buffers()] == buffers
+
+
+@every_mode
+@pytest.mark.parametrize(
+    ("losses", "error"),
+    [(failing, RuntimeError), (lambda model, batch: model(batch[0]).mean(), LossError)],
+)
+def test_nothing_is_left_behind_where_the_pass_fails(mode, losses, error):
+    model = network()
+    before = traces(model)
+    with pytest.raises(error):
+        Fresh(mode).score(losses, model, batch())
+    assert_untouched(model, before)
+
+
+@every_mode
+def test_losses_are_those_of_the_model_in_that_mode(mode):
+    model, (inputs, targets) = network(), batch()
+    twin = copy.deepcopy(model)
+    if mode == "eval":
+        twin.eval()  # and in "train" its dropout, which is in eval mode, stays so
+    rng = torch.get_rng_state()
+    expected = F.cross_entropy(twin(inputs), targets, reduction="none").detach()
+    torch.set_rng_state(rng)
+    assert Fresh(mode).score(CROSS_ENTROPY, model, (inputs, targets)).equal(expected)
+
+
+@every_mode
+def test_a_module_that_does_more_than_change_its_mode_is_left_alone(mode):
+    class Merging(nn.Linear):
+        merged = False
+
+        def train(self, training=True):
+            self.merged = not training
+            return super().train(training)
+
+    model = Merging(6, 3)
+    Fresh(mode).score(CROSS_ENTROPY, model, batch())
+    assert model.training
+    assert not model.merged
+
+
+def test_mode_train_puts_a_model_in_eval_mode_in_train_mode():
+    model, seen = network().eval(), []
+    hook = model[3].register_forward_hook(lambda module, *_: seen.append(module.training))
+    Fresh("train").score(CROSS_ENTROPY, model, batch())
+    hook.remove()
+    assert seen == [True]
+    assert not any(module.training for module in model.modules())
+
+
+def test_a_tensor_that_the_model_caches_is_fit_for_training():
+    class Positions(nn.Linear):
+        table = None
+
+        def forward(self, x):
+            self.table = torch.arange(6.0) if self.table is None else self.table
+            return super().forward(x + self.table)
+
+    model = Positions(6, 3)
+    Fresh().score(CROSS_ENTROPY, model, batch())
+    F.cross_entropy(model(batch()[0]), batch()[1]).backward()
+    assert model.weight.grad is not None
+
+
+def test_autocast_follows_the_argument_and_losses_are_float32():
+    seen = []
+
+    def losses(model, batch):
+        outputs = model(batch[0])
+        seen.append(outputs.dtype)
+        return outputs.square().mean(1)
+
+    for autocast in (None, torch.bfloat16):
+        assert Fresh(autocast=autocast).score(losses, network(), batch()).dtype == torch.float32
+    assert seen == [torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+@pytest.mark.parametrize("losses", [pair_losses(F.cross_entropy), failing])
+def test_autocast_around_the_loop_leaves_training_its_gradients(autocast, losses):
+    model, (inputs, targets) = network(), batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        with suppress(RuntimeError):  # and goes on, as a loop may
+            Fresh(autocast=autocast).score(losses, model, (inputs, targets))
+        F.cross_entropy(model(inputs), targets).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_batch_on_another_device_is_named():
+    with pytest.raises(BatchError, match=r'batch is on cpu and the model on meta: .*device="meta"'):
+        Fresh().score(CROSS_ENTROPY, network().to("meta"), batch())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mode": "test"}, 'mode=\'test\': give "eval" or "train"'),
+        ({"autocast": "bf16"}, "autocast='bf16': give a floating-point type"),
+        ({"autocast": torch.int8}, "autocast=torch.int8"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        Fresh(**arguments)

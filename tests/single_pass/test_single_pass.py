@@ -1,0 +1,491 @@
+"""The single pass against plain autograd of the same kept losses, model by model."""
+
+import copy
+import functools
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from siftback import (
+    All,
+    BatchError,
+    ConfigError,
+    GradientError,
+    LossError,
+    Percentile,
+    Selection,
+    SinglePass,
+    StateError,
+    TraceError,
+    Uniform,
+)
+from siftback.loading import tree
+from siftback.selectors.percentile import choose
+from single_pass_models import CASES, CLASSES, SIDE, Case, Mlp, N, images, make
+
+KEEP = 1 / 3
+Gradients = dict[str, Tensor]
+
+
+class Reweighted(Uniform):
+    """Keeps at random, with weights that differ."""
+
+    def select(self, scores, generator, count=None) -> Selection:
+        indices, weights = choose(torch.ones_like(scores), generator, count)
+        return Selection(indices, weights + torch.arange(len(indices)))
+
+
+@functools.cache
+def traced(name: str) -> tuple[nn.Module, SinglePass]:
+    """A case's model and its single pass, compiled once for all tests."""
+    model, _ = make(CASES[name])
+    return model, SinglePass(model, losses=CASES[name].losses, keep=KEEP, check=False)
+
+
+def gradients(model: nn.Module, step: Callable[[], Any]) -> Gradients:
+    """What a step adds to each parameter's gradient; chance starts anew."""
+    model.zero_grad()
+    torch.manual_seed(1)
+    step()
+    found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def kept_mean(case: Case, model: nn.Module, batch: Any, selection: Selection) -> Tensor:
+    """The same loss by plain autograd."""
+    return (case.losses(model, batch)[selection.indices] * selection.weights).mean()
+
+
+def assert_same(ours: Gradients, theirs: Gradients, tolerance: float = 1e-5) -> None:
+    assert ours.keys() == theirs.keys()
+    floor = max(float(g.abs().max()) for g in theirs.values()) / 100
+    for name, expected in theirs.items():
+        scale = max(float(expected.abs().max()), floor)
+        assert float((ours[name] - expected).abs().max()) <= tolerance * scale, name
+
+
+@pytest.mark.parametrize("selector", [Percentile(keep=KEEP), Reweighted(keep=KEEP), All()])
+@pytest.mark.parametrize("name", CASES)
+def test_gradient_is_that_of_the_kept_losses(name, selector):
+    case = CASES[name]
+    model, sift = traced(name)
+    sift.selector = selector
+    batch = case.batch()
+    ours = gradients(model, lambda: sift(batch).backward())
+    assert len(sift.selection.indices) == round(selector.keep * N)
+    theirs = gradients(model, lambda: kept_mean(case, model, batch, sift.selection).backward())
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["wide_resnet", "gpt"])
+def test_gradients_accumulate_in_any_order(name):
+    case = CASES[name]
+    model, sift = traced(name)
+    sift.selector = Percentile(keep=KEEP)
+    batches, losses, selections = [case.batch(), case.batch(N // 2), case.batch()], [], []
+
+    def step() -> None:
+        for batch in batches:
+            losses.append(sift(batch))
+            selections.append(sift.selection)
+        losses[2].backward()
+        (losses[0] + 2 * losses[1]).backward()
+
+    def expected() -> None:
+        pairs = zip(batches, selections, strict=True)
+        first, second, third = (kept_mean(case, model, *pair) for pair in pairs)
+        (first + 2 * second + third).backward()
+
+    ours = gradients(model, step)
+    assert_same(ours, gradients(model, expected))
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, 1), (2, 1), (4, 1), (5, 2), (3 * N, N)])
+def test_every_batch_size_needs_one_compilation(count, kept):
+    case = CASES["vit"]
+    model, sift = traced("vit")
+    sift.selector = Percentile(keep=KEEP)
+    batch = case.batch(count)
+    ours = gradients(model, lambda: sift(batch).backward())
+    assert len(sift.selection.indices) == kept
+    assert_same(
+        ours, gradients(model, lambda: kept_mean(case, model, batch, sift.selection).backward())
+    )
+    assert sift.stats.compilations <= 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_autocast(name):
+    case = CASES[name]
+    model, batch = make(case)
+    sift = SinglePass(model, losses=case.losses, keep=KEEP)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = gradients(model, lambda: sift(batch).backward())
+        theirs = gradients(model, lambda: kept_mean(case, model, batch, sift.selection).backward())
+    assert sift.losses.dtype == torch.float32
+    assert_same(ours, theirs, tolerance=0.05)
+
+
+def test_a_gradient_scaler_scales():
+    case = CASES["mlp"]
+    model, batch = make(case)
+    sift = SinglePass(model, losses=case.losses, keep=KEEP)
+    optimizer = torch.optim.SGD(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+
+    def step() -> None:
+        with torch.autocast("cpu", torch.float16):
+            loss = sift(batch)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+
+    ours = gradients(model, step)
+    theirs = gradients(model, lambda: kept_mean(case, model, batch, sift.selection).backward())
+    assert_same(ours, theirs, tolerance=0.05)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "wide_resnet", "mobilenet"])
+def test_channels_last(name):
+    case = CASES[name]
+    model, (inputs, targets) = make(case)
+    model.to(memory_format=torch.channels_last)
+    batch = inputs.to(memory_format=torch.channels_last), targets
+    sift = SinglePass(model, losses=case.losses, keep=KEEP)
+    ours = gradients(model, lambda: sift(*batch).backward())
+    theirs = gradients(model, lambda: kept_mean(case, model, batch, sift.selection).backward())
+    assert_same(ours, theirs)
+
+
+def test_frozen_parameters_get_no_gradient():
+    case = CASES["vit"]
+    model, batch = make(case)
+    model.patches.requires_grad_(False)
+    model.blocks[0].requires_grad_(False)
+    sift = SinglePass(model, losses=case.losses, keep=KEEP)
+    ours = gradients(model, lambda: sift(batch).backward())
+    assert not [name for name in ours if name.startswith(("patches", "blocks.0"))]
+    theirs = gradients(model, lambda: kept_mean(case, model, batch, sift.selection).backward())
+    assert_same(ours, theirs)
+
+
+def test_gradients_reach_inputs():
+    case = CASES["mlp"]
+    model, (inputs, targets) = make(case)
+    inputs.requires_grad_()
+    sift = SinglePass(model, losses=case.losses, keep=KEEP)
+    wanted = [inputs, *model.parameters()]
+    loss = sift(inputs, targets)
+    expected = torch.autograd.grad(
+        kept_mean(case, model, (inputs, targets), sift.selection), wanted
+    )
+    for ours, theirs in zip(torch.autograd.grad(loss, wanted), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["wide_resnet", "gpt", "batch_norm"])
+def test_keeping_all_is_ordinary_training_bit_for_bit(name):
+    case = BATCH_NORM if name == "batch_norm" else CASES[name]
+    model, _ = make(case)
+    twin = copy.deepcopy(model)
+    sift = SinglePass(model, losses=case.losses, keep=1.0, check=name == "gpt")
+    train(model, lambda batch: sift(batch), case)
+    train(twin, lambda batch: case.losses(twin, batch).mean(), case)
+    for ours, theirs in zip(model.state_dict().values(), twin.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def train(model: nn.Module, loss_of: Callable[[Any], Tensor], case: Case) -> None:
+    """Four steps, with clipping; each batch and its dropout from a seed."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        loss_of(case.batch()).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_the_check_leaves_no_trace():
+    steps = []
+    for check in (True, False):
+        model, batch = make(BATCH_NORM)
+        sift = SinglePass(model, losses=BATCH_NORM.losses, keep=KEEP, check=check)
+        ours = gradients(model, lambda: sift(batch).backward())  # noqa: B023
+        assert (sift.gradient_check is not None) == check
+        steps.append((ours, dict(model.named_buffers()), sift.selection, torch.get_rng_state()))
+    (ours, buffers, selection, state), (others, others_buffers, other, other_state) = steps
+    assert torch.equal(state, other_state)
+    assert torch.equal(selection.indices, other.indices)
+    for one, two in ((ours, others), (buffers, others_buffers)):
+        assert all(torch.equal(one[name], two[name]) for name in one | two)
+
+
+class BatchNorm(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(3, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Conv2d(4, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Flatten(),
+            nn.Linear(4 * (SIDE - 4) ** 2, CLASSES),
+        )
+
+
+BATCH_NORM = CASES["mlp"]._replace(make=BatchNorm)
+
+
+class MeansOverKept(torch.autograd.Function):
+    """BatchNorm as docs/single_pass.md has it: its backward's means are over kept rows."""
+
+    kept = torch.empty(0, dtype=torch.int64)
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps):
+        var, mean = torch.var_mean(x, (0, 2, 3), correction=0, keepdim=True)
+        ctx.std = (var + eps).sqrt()
+        ctx.normal = (x - mean) / ctx.std
+        ctx.save_for_backward(weight)
+        return ctx.normal * weight.view(1, -1, 1, 1) + bias.view(1, -1, 1, 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (weight,), kept = ctx.saved_tensors, MeansOverKept.kept
+        g, normal = gradient[kept], ctx.normal[kept]
+        means = g.mean((0, 2, 3), keepdim=True)
+        along = (g * normal).mean((0, 2, 3), keepdim=True)
+        inputs = torch.zeros_like(gradient)
+        inputs[kept] = weight.view(1, -1, 1, 1) / ctx.std * (g - means - normal * along)
+        return inputs, (g * normal).sum((0, 2, 3)), g.sum((0, 2, 3)), None
+
+
+def test_batch_norm_takes_its_means_over_the_kept_rows(monkeypatch):
+    model, batch = make(BATCH_NORM)
+    before = copy.deepcopy(model)
+    sift = SinglePass(model, losses=BATCH_NORM.losses, keep=KEEP)
+    ours = gradients(model, lambda: sift(batch).backward())
+    assert sift.gradient_check.batch_norms == ("1", "4")
+    assert 0.001 < sift.gradient_check.difference < 0.5
+    assert sift.gradient_check.cosine > 0.9
+    monkeypatch.setattr(MeansOverKept, "kept", sift.selection.indices)
+
+    def formula(self, x):
+        return MeansOverKept.apply(x, self.weight, self.bias, self.eps)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(nn.BatchNorm2d, "forward", formula)
+        loss = functools.partial(kept_mean, BATCH_NORM, before, batch, sift.selection)
+        assert_same(ours, gradients(before, lambda: loss().backward()))
+    torch.manual_seed(1)
+    BATCH_NORM.losses(before, batch)  # moves the running statistics once, over all N rows
+    for ours, theirs in zip(model.buffers(), before.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_losses_outputs_and_stats_are_at_hand():
+    torch.manual_seed(0)
+    model, (inputs, targets) = Mlp(), images()
+    sift = SinglePass(model, F.cross_entropy, keep=KEEP, outputs=True)
+    loss = sift(inputs, targets)
+    expected = model(inputs)
+    torch.testing.assert_close(sift.outputs, expected)
+    assert not sift.outputs.requires_grad
+    losses = F.cross_entropy(expected, targets, reduction="none")
+    torch.testing.assert_close(sift.losses, losses)
+    assert not sift.losses.requires_grad
+    torch.testing.assert_close(loss, losses[sift.selection.indices].mean())
+    stats = sift.stats
+    assert (stats.seen, stats.kept, stats.compilations) == (N, N // 3, 1)
+    assert stats.kept_share == pytest.approx(KEEP)
+    assert stats.seconds_compiling > 0
+
+
+def test_stop_and_resume():
+    torch.manual_seed(0)
+    model, batches = Mlp(), [images() for _ in range(6)]
+    sift = SinglePass(model, F.cross_entropy, keep=KEEP, check=False)
+    for batch in batches[:3]:
+        sift(*batch)
+    state = copy.deepcopy(sift.state_dict())
+    expected = [sift(*batch).detach() for batch in batches[3:]]
+    resumed = SinglePass(model, F.cross_entropy, keep=KEEP, check=False, seed=7)
+    resumed.load_state_dict(state)
+    assert [resumed(*batch).detach() for batch in batches[3:]] == expected
+    assert resumed.stats.seen == sift.stats.seen
+    with pytest.raises(StateError, match="version 9"):
+        resumed.load_state_dict(state | {"version": 9})
+
+
+def test_a_model_goes_to_evaluation_and_back():
+    model, sift = traced("wide_resnet")
+    batch = CASES["wide_resnet"].batch()
+    model.eval()
+    sift(batch)
+    plain = CASES["wide_resnet"].losses(model, batch)
+    torch.testing.assert_close(sift.losses, plain.detach())
+    model.train()
+
+
+def test_frozen_batch_norm_couples_nothing():
+    model, batch = make(BATCH_NORM)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+    sift = SinglePass(model, losses=BATCH_NORM.losses, keep=KEEP)
+    sift(batch)
+    assert sift.gradient_check.largest < 1e-5
+    assert sift.gradient_check.batch_norms == ()
+
+
+class Layer(nn.Module):
+    """A layer given by a function."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class Branch(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.mean() > 0:
+            return x
+        return -x
+
+
+class Fixed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(12, 4, -1).flatten(1)
+
+
+class Filter(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x[x[:, 0] > 0].square().sum()
+
+
+class Similarity(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.T).softmax(1) @ x
+
+
+def with_layer(layer: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    flat = 3 * SIDE**2
+    return nn.Sequential(nn.Flatten(), nn.Linear(flat, 16), layer, nn.Linear(16, CLASSES))
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        (Branch(), "Data-dependent branching"),
+        (Fixed(), "fixed at 12"),
+        (Filter(), "depends on the data"),
+        (Similarity(), "more than one dimension"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_model_that_cannot_be_traced(layer, why):
+    sift = SinglePass(with_layer(layer), F.cross_entropy, keep=KEEP)
+    line = type(layer).forward.__code__.co_firstlineno + 1
+    with pytest.raises(
+        TraceError,
+        match=rf"module '2', line {line} of .*{why}.*train this model with SelectiveLoader",
+    ):
+        sift(*images())
+
+
+def test_batches_that_keep_changing_are_an_error():
+    model = nn.Sequential(nn.AdaptiveAvgPool1d(4), nn.Flatten(), nn.Linear(4, CLASSES))
+    sift = SinglePass(model, F.cross_entropy, keep=KEEP, check=False)
+    targets = torch.randint(CLASSES, (N,))
+    with pytest.raises(TraceError, match="pad sequences to a few lengths"):
+        deque(sift(torch.randn(N, 1, length), targets) for length in range(5, 30))
+    assert sift.stats.compilations > 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x - x.mean(0), lambda x: x + x.roll(1, 0), lambda x: x * x.norm()],
+    ids=["mean", "roll", "norm"],
+)
+def test_a_layer_that_couples_examples_is_named(function):
+    sift = SinglePass(with_layer(Layer(function)), F.cross_entropy, keep=KEEP)
+    with pytest.raises(GradientError, match=r"depends on the others: 2 \(Layer\).*SelectiveLoader"):
+        sift(*images())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({}, "keep=None and beta=None"),
+        ({"keep": 1.5}, "keep=1.5"),
+        ({"keep": 0.5, "selector": All()}, "both a selector and keep"),
+        ({"keep": 0.5, "losses": CASES["mlp"].losses}, "both of loss_fn and losses"),
+        ({"keep": 0.5, "backend": "fast"}, "backend='fast'"),
+    ],
+)
+def test_arguments_that_make_no_sense(arguments, problem):
+    with pytest.raises(ConfigError, match=problem):
+        SinglePass(Mlp(), F.cross_entropy, **arguments)
+
+
+class Independent(All):
+    def select(self, scores, generator) -> Selection:
+        return super().select(scores, generator)
+
+
+def test_a_selector_must_keep_as_many_as_it_is_told():
+    with pytest.raises(ConfigError, match=r"Independent\.select .* count"):
+        SinglePass(Mlp(), F.cross_entropy, selector=Independent())
+
+
+@pytest.mark.parametrize(
+    ("batch", "problem"),
+    [
+        ((torch.zeros(3, 2),), "no .inputs, targets. pair"),
+        ((torch.zeros(3, 2), torch.zeros(2)), "unlike sizes"),
+        (tree.take(images(), torch.arange(0)), "empty batch"),
+    ],
+)
+def test_batches_that_are_none(batch, problem):
+    with pytest.raises(BatchError, match=problem):
+        SinglePass(Mlp(), F.cross_entropy, keep=KEEP)(*batch)
+
+
+def test_a_reduced_loss_is_refused():
+    sift = SinglePass(Mlp(), lambda outputs, targets: F.cross_entropy(outputs, targets), keep=KEEP)
+    with pytest.raises(LossError, match="reduced to one number"):
+        sift(*images())
+
+
+def test_a_loss_that_is_no_number_is_kept_and_shows():
+    torch.manual_seed(0)
+    inputs, targets = images(120)
+    inputs[5] = torch.nan
+    sift = SinglePass(Mlp(), F.cross_entropy, keep=0.9, check=False, selector=None)
+    assert sift(inputs, targets).isnan()
+    assert 5 in sift.selection.indices
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(  # importing Inductor defines modules with it
+    "ignore:`torch.jit.script_method` is:DeprecationWarning"
+)
+def test_inductor():
+    case = CASES["wide_resnet"]
+    model, batch = make(case)
+    sift = SinglePass(model, losses=case.losses, keep=KEEP, backend="inductor")
+    ours = gradients(model, lambda: sift(batch).backward())
+    theirs = gradients(model, lambda: kept_mean(case, model, batch, sift.selection).backward())
+    assert_same(ours, theirs, tolerance=1e-3)

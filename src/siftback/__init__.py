@@ -45,16 +45,11 @@ from siftback.scorers.irreducible import Irreducible, irreducible_losses
 from siftback.scorers.reduced import Reduced
 from siftback.selectors.history import LossHistory
 from siftback.selectors.importance import Kath18
-from siftback.selectors.percentile import (
-    All,
-    Percentile,
-    Selection,
-    Selector,
-    Uniform,
-    percentile_probabilities,
-)
+from siftback.selectors.percentile import Percentile, percentile_probabilities
 from siftback.selectors.ranking import InBatchRank, SoftTopK, Threshold, TopK
+from siftback.selectors.selection import Selection, Selector
 from siftback.selectors.unbiased import Unbiased
+from siftback.selectors.uniform import All, Uniform
 
 if typing.TYPE_CHECKING:
     from siftback.single_pass.single_pass import SinglePass

@@ -15,7 +15,7 @@ from siftback.rules.ewma import Predict, checked_predict
 from siftback.rules.loss_threshold import LossThreshold
 from siftback.rules.rule import RefreshedRule, checked_table
 from siftback.rules.score_table import ScoreTable
-from siftback.scorers.fresh import Scorer
+from siftback.scorers.scorer import Scorer
 
 _CHUNK = 1 << 16  # examples that are predicted at a time
 _MISSING = -1  # in place of an epoch

@@ -9,7 +9,7 @@ from siftback.errors import ConfigError
 from siftback.rules.loss_threshold import LossThreshold
 from siftback.rules.rule import RefreshedRule, checked_table, record_average
 from siftback.rules.score_table import ScoreTable
-from siftback.scorers.fresh import Scorer
+from siftback.scorers.scorer import Scorer
 
 Predict = Literal["loss", "probability"]
 

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from siftback.rules.rule import RefreshedRule, checked_table, record_average
 from siftback.rules.score_table import ScoreTable
-from siftback.scorers.fresh import Scorer
+from siftback.scorers.scorer import Scorer
 
 
 class Stale(RefreshedRule):

@@ -12,7 +12,8 @@ from siftback.rules.percentile_draw import drawn_by_percentile
 from siftback.rules.rule import EpochRule, checked_table, record_average
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Moment, Share
-from siftback.selectors.percentile import beta_of_keep, count_of, keep_of_beta
+from siftback.selectors.percentile import beta_of_keep, keep_of_beta
+from siftback.selectors.sampling import count_of
 
 
 class Memory(EpochRule):

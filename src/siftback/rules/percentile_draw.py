@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from siftback.selectors.percentile import choose_exactly, percentile_probabilities
+from siftback.selectors.percentile import percentile_probabilities
+from siftback.selectors.sampling import choose_exactly
 
 
 def draw_probabilities(scores: Tensor, beta: float, floor: float = 0.0) -> Tensor:

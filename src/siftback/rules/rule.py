@@ -12,8 +12,10 @@ from siftback.errors import ConfigError, StateError
 from siftback.rules.percentile_draw import drawn_by_percentile
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Schedule, Share
-from siftback.scorers.fresh import Fresh, Scorer
-from siftback.selectors.percentile import Percentile, count_of
+from siftback.scorers.fresh import Fresh
+from siftback.scorers.scorer import Scorer
+from siftback.selectors.percentile import Percentile
+from siftback.selectors.sampling import count_of
 
 
 class EpochRule(ABC):

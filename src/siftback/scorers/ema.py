@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from siftback.arguments import is_number
 from siftback.errors import ConfigError
 from siftback.loss_functions import Losses
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.nested import load_nested, nested_state
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.snapshot import Snapshot, tensors_of, unwrapped
-from siftback.selectors.percentile import is_number
 
 
 class Ema(Scorer):

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from siftback.arguments import is_number
 from siftback.errors import ConfigError, StateError
-from siftback.selectors.percentile import is_number
 
 
 class Snapshot:

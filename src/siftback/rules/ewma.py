@@ -57,7 +57,7 @@ class Ewma(RefreshedRule):
     >>> ewma.update(torch.tensor([1]), torch.tensor([1.0]), epoch=0)
     >>> ewma.predicted(epoch=1)
     tensor([1.0000, 1.5000,    nan])
-    >>> ewma.draw(1, torch.Generator().manual_seed(0))  # what was never scored is kept
+    >>> ewma.draw(1, torch.Generator().manual_seed(1))  # what was never scored is kept
     tensor([0., 1., 1.])
     """
 

@@ -36,8 +36,8 @@ class Stale(RefreshedRule):
     >>> stale.is_pass(0)
     True
     >>> stale.rescore(torch.arange(4), torch.tensor([0.1, 3.0, 0.2, 2.0]), epoch=0)
-    >>> stale.is_pass(1), stale.draw(1, torch.Generator().manual_seed(1)), stale.is_pass(2)
-    (False, tensor([0., 1., 1., 0.]), True)
+    >>> stale.is_pass(1), stale.draw(1, torch.Generator().manual_seed(4)), stale.is_pass(2)
+    (False, tensor([0., 1., 0., 1.]), True)
 
     In a training loop:
 

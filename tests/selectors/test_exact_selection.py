@@ -1,4 +1,4 @@
-"""Exactly k of N: the chances asked for, always k, and never one twice."""
+"""Exactly k of N: the probabilities asked for, always k, and never one twice."""
 
 import math
 
@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siftback import All, Percentile, Uniform
-from siftback.selectors.percentile import choose_exactly, inclusion_chances
+from siftback.selectors.sampling import choose_exactly, inclusion_probabilities
 
-chances = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=40)
+probabilities = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=40)
 
 
-@given(chances, st.data())
-def test_chances_sum_to_k_in_the_order_of_the_probabilities(values, data):
+@given(probabilities, st.data())
+def test_probabilities_sum_to_k_in_the_order_of_the_probabilities(values, data):
     count = data.draw(st.integers(1, len(values)))
     probabilities = torch.tensor(values)
-    scaled = inclusion_chances(probabilities, count)
+    scaled = inclusion_probabilities(probabilities, count)
     assert math.isclose(float(scaled.sum()), count, rel_tol=1e-4)
     assert float(scaled.min()) >= 0
     assert float(scaled.max()) <= 1
@@ -25,7 +25,7 @@ def test_chances_sum_to_k_in_the_order_of_the_probabilities(values, data):
     assert (scaled[order].diff() >= -1e-6).all()
 
 
-@given(chances, st.data())
+@given(probabilities, st.data())
 def test_exactly_k_are_kept_and_none_twice(values, data):
     count = data.draw(st.integers(1, len(values)))
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
@@ -44,10 +44,10 @@ def test_exactly_k_are_kept_and_none_twice(values, data):
         (torch.tensor([0.0, 0.0, 0.0, 0.5, 0.0]), 2),
     ],
 )
-def test_inclusion_chances_are_those_asked_for(probabilities, count):
+def test_inclusion_probabilities_are_those_asked_for(probabilities, count):
     trials = 4000
     generator = torch.Generator().manual_seed(0)
-    expected = inclusion_chances(probabilities, count)
+    expected = inclusion_probabilities(probabilities, count)
     kept = torch.zeros(len(probabilities))
     for _ in range(trials):
         kept[choose_exactly(probabilities, count, generator)] += 1
@@ -66,22 +66,22 @@ def test_no_pair_is_kept_always_together_or_never():
 
 
 @pytest.mark.parametrize("selector", [Percentile(keep=0.25), Uniform(keep=0.25), All()])
-def test_selectors_keep_as_many_as_they_are_told(selector):
+def test_selectors_keep_as_many_as_they_are_asked_to(selector):
     losses = torch.rand(64)
     selection = selector.select(losses, torch.Generator().manual_seed(0), 16)
-    assert selection.indices.shape == selection.weights.shape == (16,)
+    assert selection.positions.shape == selection.weights.shape == (16,)
     assert (selection.weights == 1).all()
 
 
 def test_high_losses_are_kept_more_often_by_their_percentiles():
-    """Once the history is full, chances are (rank / R)^beta, scaled to k in all."""
+    """Once the history is full, probabilities are (rank / R)^beta, scaled to k in all."""
     size, count, trials = 32, 8, 3000
     generator = torch.Generator().manual_seed(0)
     losses = torch.arange(size).float()
     selector = Percentile(keep=count / size, history=size)
     kept = torch.zeros(size)
     for _ in range(trials):
-        kept[selector.select(losses, generator, count).indices] += 1
+        kept[selector.select(losses, generator, count).positions] += 1
     ranks = (torch.arange(size) + 0.5) / size
     expected = count * ranks**3 / (ranks**3).sum()
     torch.testing.assert_close(kept / trials, expected, rtol=0.15, atol=0.02)

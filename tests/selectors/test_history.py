@@ -120,7 +120,7 @@ def test_it_goes_on_from_a_state_taken_at_any_point(batches, size, data):
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, "8", None, True])
 def test_a_bad_size_is_refused(size):
-    with pytest.raises(ConfigError, match=r"history size .* give a whole number"):
+    with pytest.raises(ConfigError, match=r"history size=.* give an integer, at least 1"):
         LossHistory(size)
 
 

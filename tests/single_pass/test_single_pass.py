@@ -25,7 +25,7 @@ from siftback import (
     Uniform,
 )
 from siftback.loading import tree
-from siftback.selectors.percentile import choose
+from siftback.selectors.sampling import choose
 from single_pass_models import CASES, CLASSES, SIDE, Case, Mlp, N, images, make
 
 KEEP = 1 / 3
@@ -59,7 +59,7 @@ def gradients(model: nn.Module, step: Callable[[], Any]) -> Gradients:
 
 def kept_mean(case: Case, model: nn.Module, batch: Any, selection: Selection) -> Tensor:
     """The same loss by plain autograd."""
-    return (case.losses(model, batch)[selection.indices] * selection.weights).mean()
+    return (case.losses(model, batch)[selection.positions] * selection.weights).mean()
 
 
 def assert_same(ours: Gradients, theirs: Gradients, tolerance: float = 1e-5) -> None:
@@ -78,7 +78,7 @@ def test_gradient_is_that_of_the_kept_losses(name, selector):
     sift.selector = selector
     batch = case.batch()
     ours = gradients(model, lambda: sift(batch).backward())
-    assert len(sift.selection.indices) == round(selector.keep * N)
+    assert len(sift.selection.positions) == round(selector.keep * N)
     theirs = gradients(model, lambda: kept_mean(case, model, batch, sift.selection).backward())
     assert_same(ours, theirs)
 
@@ -113,7 +113,7 @@ def test_every_batch_size_needs_one_compilation(count, kept):
     sift.selector = Percentile(keep=KEEP)
     batch = case.batch(count)
     ours = gradients(model, lambda: sift(batch).backward())
-    assert len(sift.selection.indices) == kept
+    assert len(sift.selection.positions) == kept
     assert_same(
         ours, gradients(model, lambda: kept_mean(case, model, batch, sift.selection).backward())
     )
@@ -221,7 +221,7 @@ def test_the_check_leaves_no_trace():
         steps.append((ours, dict(model.named_buffers()), sift.selection, torch.get_rng_state()))
     (ours, buffers, selection, state), (others, others_buffers, other, other_state) = steps
     assert torch.equal(state, other_state)
-    assert torch.equal(selection.indices, other.indices)
+    assert torch.equal(selection.positions, other.positions)
     for one, two in ((ours, others), (buffers, others_buffers)):
         assert all(torch.equal(one[name], two[name]) for name in one | two)
 
@@ -276,7 +276,7 @@ def test_batch_norm_takes_its_means_over_the_kept_rows(monkeypatch):
     assert sift.gradient_check.batch_norms == ("1", "4")
     assert 0.001 < sift.gradient_check.difference < 0.5
     assert sift.gradient_check.cosine > 0.9
-    monkeypatch.setattr(MeansOverKept, "kept", sift.selection.indices)
+    monkeypatch.setattr(MeansOverKept, "kept", sift.selection.positions)
 
     def formula(self, x):
         return MeansOverKept.apply(x, self.weight, self.bias, self.eps)
@@ -302,7 +302,7 @@ def test_losses_outputs_and_stats_are_at_hand():
     losses = F.cross_entropy(expected, targets, reduction="none")
     torch.testing.assert_close(sift.losses, losses)
     assert not sift.losses.requires_grad
-    torch.testing.assert_close(loss, losses[sift.selection.indices].mean())
+    torch.testing.assert_close(loss, losses[sift.selection.positions].mean())
     stats = sift.stats
     assert (stats.seen, stats.kept, stats.compilations) == (N, N // 3, 1)
     assert stats.kept_share == pytest.approx(KEEP)
@@ -475,7 +475,7 @@ def test_a_loss_that_is_no_number_is_kept_and_shows():
     inputs[5] = torch.nan
     sift = SinglePass(Mlp(), F.cross_entropy, keep=0.9, check=False, selector=None)
     assert sift(inputs, targets).isnan()
-    assert 5 in sift.selection.indices
+    assert 5 in sift.selection.positions
 
 
 @pytest.mark.slow

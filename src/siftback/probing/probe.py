@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from siftback.arguments import is_number
 from siftback.device_time import now
 from siftback.errors import ConfigError
 from siftback.loader import SelectiveLoader
@@ -23,7 +24,9 @@ from siftback.probing.agreement import Agreement, agreement
 from siftback.probing.costs import SB, SINGLE_PASS, Row, Seconds, rows
 from siftback.probing.sample import Sample, unmoved
 from siftback.scorers.fresh import Fresh, Scorer, device_of, untouched
-from siftback.selectors.percentile import Percentile, Selector, Uniform, is_number
+from siftback.selectors.percentile import Percentile
+from siftback.selectors.selection import Selector
+from siftback.selectors.uniform import Uniform
 from siftback.single_pass.self_check import gradients
 
 T = TypeVar("T")

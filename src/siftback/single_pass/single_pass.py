@@ -14,7 +14,9 @@ from siftback.loading import tree
 from siftback.loading.stats import SinglePassStats
 from siftback.loss_functions import Losses, LossFn, check, pair, resolve
 from siftback.scorers.fresh import device_of, untouched
-from siftback.selectors.percentile import Selection, Selector, choose, count_of, resolve_selector
+from siftback.selectors.percentile import resolve_selector
+from siftback.selectors.sampling import choose, count_of
+from siftback.selectors.selection import Selection, Selector
 from siftback.single_pass import self_check
 from siftback.single_pass.self_check import GradientCheck
 from siftback.single_pass.sliced_backward import Pending, kept_mean
@@ -164,7 +166,7 @@ class SinglePass:
         self.selection = self._select(self.losses)
         self.stats.seconds_selection += time.perf_counter() - started
         self.stats.seen += count
-        self.stats.kept += len(self.selection.indices)
+        self.stats.kept += len(self.selection.positions)
         if count == 1:
             return (losses * self.selection.weights).mean()
         return kept_mean(losses, self.selection, self._pending)
@@ -228,12 +230,12 @@ class SinglePass:
             check(losses, count)
             fast = self_check.gradients(self.model, kept_mean(losses, rows, self._pending))
         with untouched(self.model, None, device):
-            loss = run(batch).index_select(0, rows.indices).mean()
+            loss = run(batch).index_select(0, rows.positions).mean()
             exact = self_check.gradients(self.model, loss)
         found = self_check.compare(self.model, fast, exact)
         allowed = self_check.tolerance(device, exact, same_kernels=self._backend == "graph")
         if found.largest > allowed and not found.batch_norms:
             with untouched(self.model, None, device), torch.no_grad():
-                coupled = self_check.coupling(self.model, run, batch, rows.indices, count)
+                coupled = self_check.coupling(self.model, run, batch, rows.positions, count)
             raise self_check.failure(found, allowed, coupled)
         return found

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, fx
 
 from siftback.errors import GradientError
-from siftback.selectors.percentile import Selection
+from siftback.selectors.selection import Selection
 from siftback.single_pass.row_layout import Layout, Rows
 
 Pending = dict[int, "Kept"]

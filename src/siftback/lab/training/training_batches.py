@@ -142,7 +142,7 @@ class Feed:
         elif self._sift is None:
             used = self._positions
         else:
-            used = self._positions[self._sift.selection.indices.cpu()]
+            used = self._positions[self._sift.selection.positions.cpu()]
         self.uses.index_add_(0, used, torch.ones(len(used)))
 
     @property

@@ -26,8 +26,6 @@ from siftback.loading.score_table import ScoreTable
 from siftback.loading.stats import SinglePassStats, Stats
 from siftback.loss_functions import per_example
 from siftback.probing.probe import Probe, probe
-from siftback.pruning.recorders import AUM, Forgetting
-from siftback.pruning.scores import el2n, entropy, grand, margin, prune
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
 from siftback.rules.kakurenbo import Kakurenbo
@@ -45,6 +43,7 @@ from siftback.scorers.irreducible import Irreducible, irreducible_losses
 from siftback.scorers.reduced import Reduced
 from siftback.selectors.history import LossHistory
 from siftback.selectors.importance import Kath18
+from siftback.selectors.in_batch import InBatch
 from siftback.selectors.percentile import Percentile, percentile_probabilities
 from siftback.selectors.ranking import InBatchRank, SoftTopK, Threshold, TopK
 from siftback.selectors.selection import Selection, Selector
@@ -57,7 +56,6 @@ if typing.TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "AUM",
     "IES",
     "RS2",
     "UCB",
@@ -69,11 +67,11 @@ __all__ = [
     "Downsampled",
     "Ema",
     "Ewma",
-    "Forgetting",
     "Fresh",
     "GaussianProcess",
     "GradientBound",
     "GradientError",
+    "InBatch",
     "InBatchRank",
     "Indexed",
     "InfoBatch",
@@ -111,15 +109,10 @@ __all__ = [
     "TraceError",
     "Unbiased",
     "Uniform",
-    "el2n",
-    "entropy",
-    "grand",
     "irreducible_losses",
-    "margin",
     "per_example",
     "percentile_probabilities",
     "probe",
-    "prune",
 ]
 
 

@@ -21,6 +21,7 @@ from siftback import (
     Selection,
     SinglePass,
     StateError,
+    Threshold,
     TraceError,
     Uniform,
 )
@@ -48,7 +49,7 @@ def traced(name: str) -> tuple[nn.Module, SinglePass]:
 
 
 def gradients(model: nn.Module, step: Callable[[], Any]) -> Gradients:
-    """What a step adds to each parameter's gradient; chance starts anew."""
+    """What a step adds to each parameter's gradient; the random state starts again."""
     model.zero_grad()
     torch.manual_seed(1)
     step()
@@ -445,20 +446,22 @@ class Independent(All):
         return super().select(scores, generator)
 
 
-def test_a_selector_must_keep_as_many_as_it_is_told():
-    with pytest.raises(ConfigError, match=r"Independent\.select .* count"):
+def test_a_selector_must_keep_as_many_as_it_is_asked_to():
+    with pytest.raises(ConfigError, match=r"Independent\.select .* third parameter, count"):
         SinglePass(Mlp(), F.cross_entropy, selector=Independent())
+    with pytest.raises(ConfigError, match=r"Threshold\(above=0.5\) does not say how many"):
+        SinglePass(Mlp(), F.cross_entropy, selector=Threshold(above=0.5))
 
 
 @pytest.mark.parametrize(
     ("batch", "problem"),
     [
-        ((torch.zeros(3, 2),), "no .inputs, targets. pair"),
+        ((torch.zeros(3, 2),), "not an .inputs, targets. pair"),
         ((torch.zeros(3, 2), torch.zeros(2)), "unlike sizes"),
         (tree.take(images(), torch.arange(0)), "empty batch"),
     ],
 )
-def test_batches_that_are_none(batch, problem):
+def test_batches_that_do_not_fit(batch, problem):
     with pytest.raises(BatchError, match=problem):
         SinglePass(Mlp(), F.cross_entropy, keep=KEEP)(*batch)
 
@@ -469,7 +472,7 @@ def test_a_reduced_loss_is_refused():
         sift(*images())
 
 
-def test_a_loss_that_is_no_number_is_kept_and_shows():
+def test_a_loss_that_is_not_a_number_is_kept_and_shows():
     torch.manual_seed(0)
     inputs, targets = images(120)
     inputs[5] = torch.nan

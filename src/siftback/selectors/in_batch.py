@@ -44,7 +44,7 @@ class InBatch:
     Raises:
         ConfigError: Where an argument is outside its range, or two exclude each other.
 
-    >>> in_batch = InBatch(keep=1 / 2, seed=1)
+    >>> in_batch = InBatch(keep=1 / 2, seed=2)
     >>> losses = torch.tensor([0.3, 2.5, 0.1, 1.2], requires_grad=True)
     >>> positions, weights = in_batch.select(losses)
     >>> positions, weights

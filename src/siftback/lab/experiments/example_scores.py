@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from siftback import AUM, ConfigError, Forgetting, Fresh, el2n, entropy, grand, margin, prune
+from siftback import ConfigError, Fresh
 from siftback.lab.data.batch_stream import Batch, test_batches
 from siftback.lab.data.datasets import ImageData, load, subset
 from siftback.lab.records.columns import column_of, read_columns, write_columns
@@ -25,6 +25,7 @@ from siftback.lab.training.length import BACKWARD, FORWARD
 from siftback.lab.training.live_agreement import losses
 from siftback.lab.training.run import Scored, stages
 from siftback.lab.training.settings import Run, Settings, device_of
+from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prune
 
 SCORES = "scores"  # the folder of a comparison's own tables
 

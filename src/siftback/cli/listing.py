@@ -25,7 +25,7 @@ def strategies_command() -> None:
         caption_justify="left",
     )
     for strategy in STRATEGIES.values():
-        table.add_row(strategy.name, strategy.summary, strategy.cost)
+        table.add_row(strategy.name, strategy.summary, str(strategy.cost))
     Console().print(table)
 
 

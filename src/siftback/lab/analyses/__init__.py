@@ -91,7 +91,7 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "diet-f": diet.lowest_ranks,
     "diet-table": diet.runtime,
     "ideal": budget.measured_against_ideal,
-    "agreement": budget.agreement,
+    "agreement": budget.agreement_over_training,
 }
 
 

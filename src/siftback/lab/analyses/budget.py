@@ -142,7 +142,7 @@ def _seconds(run: RunSummary) -> float:
     return (run.seconds_train - run.seconds_scoring) / run.epochs
 
 
-def agreement(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def agreement_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """How cheap scores agree with exact ones over training, by Spearman's rank correlation."""
     name, title = "agreement", "Agreement of cheap scores with the losses of a fresh forward"
     panels, told = [], []

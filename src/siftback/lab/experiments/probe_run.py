@@ -17,7 +17,7 @@ from siftback import Probe, Scorer, probe
 from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData, load
-from siftback.lab.training.live_agreement import losses
+from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.settings import Settings, device_of
 from siftback.lab.training.strategies import STRATEGIES
 
@@ -89,7 +89,7 @@ def _train_briefly(
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
-        proxy.after_step(losses, model, (images, labels))
+        proxy.after_step(example_losses, model, (images, labels))
         if time.monotonic() > deadline:
             break
 

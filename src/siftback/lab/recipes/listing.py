@@ -52,7 +52,7 @@ def _of(settings: Settings, name: str, keep: float) -> float:
     if strategy.drop is not None:
         early = settings.score_epochs * (FORWARD + BACKWARD) + FORWARD
         scoring = settings.score_models * early
-    return (settings.epochs or 0.0) * strategy.ideal_cost(keep, settings.stale_every) + scoring
+    return (settings.epochs or 0.0) * strategy.cost.amount(keep, settings.stale_every) + scoring
 
 
 def listing(scale: Scale) -> Table:

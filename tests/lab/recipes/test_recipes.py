@@ -256,7 +256,7 @@ def test_changes_take_the_place_of_what_a_recipe_says(own):
     assert (limited.settings.time_budget, limited.settings.epochs) == (5400, 20)
     assert limited.settings.evaluate_at == (0.1,)
     assert recipe.plans("full", changes_of({"warmup": "5%"}))[""].settings.warmup == 0.05
-    with pytest.raises(ConfigError, match="warmup '0.05': give a percentage of the training"):
+    with pytest.raises(ConfigError, match=r"warmup '0.05': give a percentage of the training"):
         recipe.plans("full", changes_of({"warmup": "0.05"}))
 
 

@@ -112,14 +112,10 @@ def curve(configuration: Configuration, axis: Axis, group: str | None = None) ->
     The k-th point is the mean over the seeds' k-th evaluations, of error and of what was spent.
     """
     together = list(zip(*configuration.curves, strict=False))
-    errors = [[one.test_error for one in each] for each in together]
-    several = len(configuration.runs) > 1
-    return Series(
+    return Series.over_seeds(
         configuration.label,
         [statistics.mean(float(getattr(one, axis)) for one in each) for each in together],
-        [statistics.mean(each) for each in errors],
-        [min(each) for each in errors] if several else None,
-        [max(each) for each in errors] if several else None,
+        [[one.test_error for one in each] for each in together],
         configuration.family if group is None else group,
         faint=configuration.strategy == MATCHED,
     )

@@ -14,8 +14,8 @@ from siftback.lab.records.comparison_record import (
     RunSummary,
     read_evaluations,
 )
+from siftback.lab.records.formatting import listed
 from siftback.lab.records.measures import MATCHED, TRADITIONAL, Axis, ordered_labels
-from siftback.lab.records.summary_table import listed
 
 # What can be on the x axis of a curve: the view's name, the field, and what the axis is called.
 AXES: dict[str, tuple[Axis, str]] = {

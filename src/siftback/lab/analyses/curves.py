@@ -17,8 +17,8 @@ from siftback.lab.analyses.configurations import (
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
 from siftback.lab.analyses.findings import BestEnd, ErrorsByForwards, ErrorsByShare, Finding
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.formatting import listed
 from siftback.lab.records.measures import TRADITIONAL
-from siftback.lab.records.summary_table import listed
 
 PAPER = "Jiang et al. 2019"
 

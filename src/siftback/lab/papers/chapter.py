@@ -9,7 +9,9 @@ from siftback.lab.analyses import Analysis, Grid, Missing, analyse, as_markdown,
 from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes import Recipe, experiments, find, names
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.summary_table import listed, markdown, series, told_facts
+from siftback.lab.records.formatting import facts_line, listed
+from siftback.lab.records.summary_table import series
+from siftback.lab.records.tables import markdown
 
 SCALE = "small"
 NOTES = "notes.md"
@@ -90,8 +92,8 @@ def _runs(comparisons: list[Comparison]) -> list[str]:
         for row in rows:
             del row["comparison"], row["settings"]
     return [
-        f"- Asked for: {told_facts(shared)}\n"
-        f"- Measured on: {told_facts(comparisons[0].environment)}",
+        f"- Asked for: {facts_line(shared)}\n"
+        f"- Measured on: {facts_line(comparisons[0].environment)}",
         markdown(rows),
     ]
 

@@ -22,16 +22,10 @@ from siftback.lab.analyses.figure import (
 )
 from siftback.lab.recipes.running import shown_in
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.formatting import NOT_REACHED, fact, listed, with_spread
 from siftback.lab.records.measures import MeanAndSpread, ordered_labels
-from siftback.lab.records.summary_table import (
-    NOT_REACHED,
-    fact,
-    listed,
-    phase_rows,
-    rows,
-    with_spread,
-    worded,
-)
+from siftback.lab.records.summary_table import phase_rows, rows
+from siftback.lab.records.tables import worded
 from siftback.lab.report.charts import chart_data, looks, pairs_of
 from siftback.lab.report.embedding import (
     CARRIED_MOST,

@@ -1,6 +1,7 @@
 """What importing costs, which way imports go, and what is public."""
 
 import ast
+import graphlib
 import importlib
 import inspect
 import re
@@ -60,6 +61,48 @@ def test_imports_go_strictly_downwards(path):
         below = room_of(module)
         sideways = room == below and (SOURCE / room).is_dir()
         assert sideways or LAYERS[below] < LAYERS[room], f"{room} imports {module}"
+
+
+# The rooms of the lab, from the lowest; those on one line may not import each other either.
+LAB = ({"records"}, {"data", "models"}, {"training"}, {"experiments"}, {"analyses"},
+       {"recipes"}, {"papers"}, {"report"})  # fmt: skip
+LAB_LAYERS = {room: layer for layer, rooms in enumerate(LAB) for room in rooms}
+
+
+def module_of(path):
+    """The module of a file; that of a room for its ``__init__``."""
+    return name_of(path).removesuffix("__init__").removesuffix(".")
+
+
+MODULES = {module_of(path) for path in FILES}
+
+
+def modules_imported_by(path):
+    """The modules of this package that a file imports anything from."""
+    for module, names in imports_of(path):
+        module = module.removesuffix("__init__")
+        for name in names or [""]:
+            inner = f"{module}.{name}".strip(".")
+            yield inner if inner in MODULES else module
+
+
+def lab_room_of(module):
+    return module.split(".")[1]
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "lab").glob("*/**/*.py")), ids=name_of)
+def test_imports_go_strictly_downwards_in_the_lab(path):
+    room = lab_room_of(module_of(path))
+    for module in modules_imported_by(path):
+        if room_of(module) == "lab":
+            below = lab_room_of(module)
+            assert below == room or LAB_LAYERS[below] < LAB_LAYERS[room], f"imports {module}"
+
+
+def test_no_files_import_each_other_in_a_circle():
+    graph = {module_of(path): set(modules_imported_by(path)) for path in FILES}
+    order = graphlib.TopologicalSorter(graph)
+    order.prepare()  # raises CycleError, which names the circle
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,18 @@ import torch
 from siftback import (
     All,
     Annealing,
-    BatchError,
-    ConfigError,
     InBatch,
     Kath18,
-    LossError,
     Percentile,
     Schedule,
+    Share,
     SoftTopK,
-    StateError,
     Threshold,
     TopK,
     Unbiased,
     Uniform,
 )
+from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.selectors.sampling import inclusion_probabilities
 
 SELECTORS = {
@@ -251,7 +249,7 @@ def test_what_does_not_fit_is_refused(losses, mask, error, message):
             "steps_per_epoch=0: give an integer",
         ),
         (
-            {"keep": 0.5, "schedule": Schedule(interrupt=2, end=0.5), "steps_per_epoch": 5},
+            {"keep": 0.5, "schedule": Schedule(interrupt=2, end=Share(0.5)), "steps_per_epoch": 5},
             "epochs=",
         ),
         (

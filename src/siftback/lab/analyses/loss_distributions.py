@@ -21,7 +21,7 @@ from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL
-from siftback.lab.training.observer import Look
+from siftback.lab.records.observations import Look
 
 SHOWN = 10
 BETAS = (0.5, 1.0, 2.0, 4.0)

@@ -61,7 +61,7 @@ def measure(settings: Settings, keeps: list[float], seconds: float) -> Probe:
     )
     scorers = cheap_scorers(settings, data)
     brief = time.monotonic() + SHARE * seconds
-    _train_briefly(model, optimizer, stream, settings.autocast, scorers["proxy"], brief)
+    _train_briefly(model, optimizer, stream, settings, scorers["proxy"], brief)
     return probe(
         model,
         stream,
@@ -79,12 +79,12 @@ def _train_briefly(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     stream: BatchStream,
-    autocast: torch.dtype | None,
+    settings: Settings,
     proxy: Scorer,
     deadline: float,
 ) -> None:
     for images, labels in itertools.islice(stream, STEPS):
-        with torch.autocast(images.device.type, autocast, enabled=autocast is not None):
+        with settings.casting(images.device):
             loss = F.cross_entropy(model(images), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

@@ -5,20 +5,8 @@ import io
 import pytest
 import torch
 
-from siftback import (
-    All,
-    Annealing,
-    InBatch,
-    Kath18,
-    Percentile,
-    Schedule,
-    Share,
-    SoftTopK,
-    Threshold,
-    TopK,
-    Unbiased,
-    Uniform,
-)
+from siftback.selectors.uniform import All
+from siftback import Annealing, InBatch, Kath18, Percentile, Schedule, Share, SoftTopK, Threshold, TopK, Unbiased, Uniform
 from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.selectors.sampling import inclusion_probabilities
 

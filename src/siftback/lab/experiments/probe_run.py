@@ -20,7 +20,7 @@ from siftback.lab.records.tables import terminal
 from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.settings import Settings, device_of
 from siftback.lab.training.strategies import STRATEGIES
-from siftback.probing.probe import Probe
+from siftback.probing.probe import ProbeResult
 
 SEED = 0
 
@@ -29,7 +29,7 @@ SEED = 0
 STEPS, SHARE = 100, 1 / 8
 
 
-def measure(settings: Settings, keeps: list[float], seconds: float) -> Probe:
+def measure(settings: Settings, keeps: list[float], seconds: float) -> ProbeResult:
     """Probes a model, briefly trained, on its training batches, augmented as in training.
 
     Args:
@@ -107,7 +107,7 @@ def cheap_scorers(settings: Settings, data: ImageData) -> dict[str, Scorer]:
     return found
 
 
-def report(found: Probe, title: str) -> Group:
+def report(found: ProbeResult, title: str) -> Group:
     """What ``siftback probe`` prints: speed-ups, seconds, agreement, and what to do."""
     parts: list[Any] = [_speed_ups(found, title), "", _seconds(found)]
     if found.agreement:
@@ -117,7 +117,7 @@ def report(found: Probe, title: str) -> Group:
     return Group(*parts, "", Padding(found.recommendation, (0, 0)))
 
 
-def _speed_ups(found: Probe, title: str) -> Table:
+def _speed_ups(found: ProbeResult, title: str) -> Table:
     rows = []
     for strategy in dict.fromkeys(row.strategy for row in found.rows[1:]):
         of_it = [row for row in found.rows if row.strategy == strategy]
@@ -132,7 +132,7 @@ def _speed_ups(found: Probe, title: str) -> Table:
     return terminal(rows, title=title, caption=caption)
 
 
-def _seconds(found: Probe) -> Table:
+def _seconds(found: ProbeResult) -> Table:
     seconds = found.seconds
     parts = {
         "loading": seconds.loading,
@@ -155,7 +155,7 @@ def _seconds(found: Probe) -> Table:
     )
 
 
-def _agreement(found: Probe) -> Table:
+def _agreement(found: ProbeResult) -> Table:
     rows = []
     for name, each in found.agreement.items():
         correlation = each.rank_correlation

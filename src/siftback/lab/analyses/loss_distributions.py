@@ -46,9 +46,9 @@ def extremes(comparisons: Sequence[Comparison]) -> Gallery | Missing:
             row = f"{which} loss: {of.title}"
             shown += pictures(data, [int(index) for index in indices[places]], captions, row)
         told.append(
-            f"{of.title}, {of.configuration.label}: mean losses over training go from "
-            f"{mean.min():.2g} to {mean.max():.2g}; the hardest tenth of the examples has "
-            f"{_hardest_share(mean):.0%} of all loss."
+            f"{of.title}, {of.configuration.label}: mean losses of {len(mean):,} "
+            f"examples over training go from {mean.min():.2g} to {mean.max():.2g}; the hardest "
+            f"tenth of the examples has {_hardest_share(mean):.0%} of all loss."
         )
     if not shown:
         return Missing(name, title, why)
@@ -142,7 +142,10 @@ def chance_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
             Panel(found[0].title, "strategy", "variance of an example's chance", "bars", [spread])
         )
         each = ", ".join(f"{value:.3f} under {label}" for label, value in variances.items())
-        told.append(f"{found[0].title}, beta {beta:.2g}: mean variance of the chance {each}.")
+        told.append(
+            f"{found[0].title}, beta {beta:.2g}: mean variance of the chance of {len(index):,} "
+            f"examples {each}."
+        )
     if not panels:
         return Missing(name, title, f"No losses were observed twice. {command('losses')}")
     return Figure(name, title, " ".join(told), f"{PAPER}, figure 15", {"epoch": panels})

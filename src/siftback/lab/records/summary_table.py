@@ -79,7 +79,7 @@ def comparison_table(comparison: Comparison) -> Table:
 def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
     """A row a configuration: seconds by phase, and what is known of the scores it selects by.
 
-    Means over the seeds. Agreement is told at the first, the middle and the last evaluation.
+    Means over the seeds. Agreement is given at the first, the middle and the last evaluation.
     Configurations whose records hold no phases are left out.
     """
     table = []
@@ -108,7 +108,7 @@ def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
 
 
 def suspected(runs: Sequence[RunSummary]) -> dict[str, str]:
-    """What a noise guard held back in the end, in the mean over the runs of one configuration.
+    """What a noise guard held back in the end, on average over the runs of one configuration.
 
     Empty where there was no guard; without precision and recall where no labels are known to be
     wrong.

@@ -118,8 +118,9 @@ def selective(loader, **arguments):
 
 def ruled(rule, count=60, **arguments):
     """A loader by a rule, over numbered examples where no other are given."""
-    wrapped = arguments.pop("wrapped", None) or plain(Numbered(spread(count)))
-    return selective(wrapped, memory=rule, **({"epochs": 8} | arguments))
+    if "wrapped" not in arguments:
+        arguments["wrapped"] = plain(Numbered(spread(count)))
+    return selective(arguments.pop("wrapped"), memory=rule, **({"epochs": 8} | arguments))
 
 
 def epoch_of(loader, training_loss=given_losses):

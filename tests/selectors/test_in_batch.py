@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from siftback import (
-    All,
     Annealing,
     InBatch,
     Kath18,
@@ -21,6 +20,7 @@ from siftback import (
 )
 from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.selectors.sampling import inclusion_probabilities
+from siftback.selectors.uniform import All
 
 SELECTORS = {
     "percentile": lambda: Percentile(keep=1 / 3, history=50),

@@ -133,7 +133,7 @@ def exactly(model: nn.Module, seed: int, kept: list[Tensor]) -> Callable[[Batch]
 
     def loss_of(batch: Batch) -> Tensor:
         losses = losses_of(model, batch)
-        kept.append(selector.select(losses.detach(), generator, KEPT).indices)
+        kept.append(selector.select(losses.detach(), generator, KEPT).positions)
         return losses[kept[-1]].mean()
 
     return loss_of
@@ -160,7 +160,7 @@ def gradients(model: nn.Module, data: ImageData, where: str) -> list[Goal]:
         for norm in norms:
             norm.__class__ = BatchNorm
         losses = losses_of(model, batch)
-        kept = selector.select(losses.detach(), generator, KEPT).indices
+        kept = selector.select(losses.detach(), generator, KEPT).positions
         loss = losses[kept].mean()
 
         def flat(loss: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ def prepare(
         with torch.no_grad(), casting():
             scores = losses(model, batch).float()
         model.train()
-        rows = selector.select(scores, generator, kept).indices
+        rows = selector.select(scores, generator, kept).positions
         return loss_of(tree.take(batch, rows))
 
     def sifted() -> Tensor:

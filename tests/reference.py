@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from scipy.integrate import quad
 from scipy.stats import percentileofscore
 
-Chance = Callable[[Sequence[float], float, float], float]
+Probability = Callable[[Sequence[float], float, float], float]
 """``(history, loss, beta) -> P``."""
 
 
@@ -18,13 +18,13 @@ def percentile(history: Sequence[float], loss: float) -> float:
     return float(percentileofscore(list(history), loss, kind="mean")) / 100
 
 
-def mid_rank_chance(history: Sequence[float], loss: float, beta: float) -> float:
+def mid_rank_probability(history: Sequence[float], loss: float, beta: float) -> float:
     """Eq. 1 as printed: ``percentile ** beta``."""
     return percentile(history, loss) ** beta
 
 
-def shared_chance(history: Sequence[float], loss: float, beta: float) -> float:
-    """Eq. 1 in the mean over all percentiles that the loss shares with those equal to it."""
+def shared_probability(history: Sequence[float], loss: float, beta: float) -> float:
+    """Eq. 1 on average over all percentiles that the loss shares with those equal to it."""
     below = sum(seen < loss for seen in history) / len(history)
     up_to = sum(seen <= loss for seen in history) / len(history)
     area, _ = quad(lambda share: share**beta, below, up_to)
@@ -32,18 +32,24 @@ def shared_chance(history: Sequence[float], loss: float, beta: float) -> float:
 
 
 def one_at_a_time(
-    losses: Iterable[float], history: deque[float], beta: float, chance: Chance = mid_rank_chance
+    losses: Iterable[float],
+    history: deque[float],
+    beta: float,
+    probability: Probability = mid_rank_probability,
 ) -> list[float]:
     """Algorithm 2: each loss joins the history, then is ranked in it."""
-    chances = []
+    probabilities = []
     for loss in losses:
         history.append(loss)
-        chances.append(chance(history, loss, beta))
-    return chances
+        probabilities.append(probability(history, loss, beta))
+    return probabilities
 
 
 def batch_first(
-    losses: Sequence[float], history: deque[float], beta: float, chance: Chance = mid_rank_chance
+    losses: Sequence[float],
+    history: deque[float],
+    beta: float,
+    probability: Probability = mid_rank_probability,
 ) -> list[float]:
     """Algorithm 2 where the whole batch joins the history before any of its losses is ranked.
 
@@ -51,7 +57,7 @@ def batch_first(
     """
     joined = [*history, *losses][-max(history.maxlen or 0, len(losses)) :]
     history.extend(losses)
-    return [chance(joined, loss, beta) for loss in losses]
+    return [probability(joined, loss, beta) for loss in losses]
 
 
 def algorithm_1(

@@ -20,12 +20,12 @@ def shares(scores: Scores) -> list[tuple[float, float]]:
     return [(sum(o < s for o in scores) / size, sum(o <= s for o in scores) / size) for s in scores]
 
 
-def power_chances(scores: Scores, beta: float) -> list[float]:
-    """Jiang et al. 2019, eq. 1: percentile^beta, in the mean over the percentiles held."""
+def power_probabilities(scores: Scores, beta: float) -> list[float]:
+    """Jiang et al. 2019, eq. 1: percentile^beta, on average over the percentiles held."""
     return [quad(lambda u: u**beta, a, b)[0] / (b - a) for a, b in shares(scores)]
 
 
-def quantile_chances(scores: Scores, keep: float) -> list[float]:
+def quantile_probabilities(scores: Scores, keep: float) -> list[float]:
     """The share of the percentiles held that is above 1 - keep."""
     steps = 2000
     return [
@@ -43,20 +43,24 @@ def in_proportion(sizes: Scores, count: int) -> list[float]:
     certain: set[int] = set()
     while True:
         left = sum(size for row, size in enumerate(sizes) if row not in certain)
-        chances = [
+        probabilities = [
             1.0 if row in certain else (count - len(certain)) * size / left
             for row, size in enumerate(sizes)
         ]
-        over = {row for row, chance in enumerate(chances) if chance > 1 and row not in certain}
+        over = {
+            row
+            for row, probability in enumerate(probabilities)
+            if probability > 1 and row not in certain
+        }
         if not over:
-            return chances
-        certain.add(max(over, key=lambda row: chances[row]))
+            return probabilities
+        certain.add(max(over, key=lambda row: probabilities[row]))
 
 
-def independent(chances: Scores, weights: Scores) -> Iterator[Outcome]:
+def independent(probabilities: Scores, weights: Scores) -> Iterator[Outcome]:
     """Each row by itself."""
-    for kept in itertools.product((False, True), repeat=len(chances)):
-        probability = math.prod(p if k else 1 - p for p, k in zip(chances, kept, strict=True))
+    for kept in itertools.product((False, True), repeat=len(probabilities)):
+        probability = math.prod(p if k else 1 - p for p, k in zip(probabilities, kept, strict=True))
         yield probability, {row: weights[row] for row, k in enumerate(kept) if k}
 
 
@@ -67,16 +71,16 @@ def normalised(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
         yield probability, {row: weight / mean for row, weight in kept.items()}
 
 
-def systematic(chances: Scores, weights: Scores) -> Iterator[Outcome]:
+def systematic(probabilities: Scores, weights: Scores) -> Iterator[Outcome]:
     """Madow 1949: stretches end to end in a random order, hit by u, u + 1, ..."""
-    orders = list(itertools.permutations(range(len(chances))))
+    orders = list(itertools.permutations(range(len(probabilities))))
     for order in orders:
-        ends = list(itertools.accumulate(chances[row] for row in order))
+        ends = list(itertools.accumulate(probabilities[row] for row in order))
         cuts = sorted({0.0, 1.0, *(end % 1.0 for end in ends)})
         for low, high in itertools.pairwise(cuts):
             start, kept = (low + high) / 2, {}
             for row, end in zip(order, ends, strict=True):
-                before = max(0, math.ceil(end - chances[row] - start - 1e-9))
+                before = max(0, math.ceil(end - probabilities[row] - start - 1e-9))
                 if max(0, math.ceil(end - start - 1e-9)) > before:
                     kept[row] = weights[row]
             yield (high - low) / len(orders), kept
@@ -87,14 +91,17 @@ def with_replacement(scores: Scores, count: int, reweight: bool) -> Iterator[Out
 
     The mean over the rows is that over the draws.
     """
-    chances = [score / sum(scores) for score in scores]
+    probabilities = [score / sum(scores) for score in scores]
     size = len(scores)
     for draws in itertools.product(range(size), repeat=count):
         kept = dict.fromkeys(draws, 0.0)
         for row in draws:
-            kept[row] += 1 / (size * chances[row]) if reweight else 1.0
+            kept[row] += 1 / (size * probabilities[row]) if reweight else 1.0
         scale = len(kept) / count
-        yield math.prod(chances[row] for row in draws), {r: w * scale for r, w in kept.items()}
+        yield (
+            math.prod(probabilities[row] for row in draws),
+            {r: w * scale for r, w in kept.items()},
+        )
 
 
 def uniform_draw(size: int, count: int) -> Iterator[Outcome]:

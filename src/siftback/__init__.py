@@ -1,60 +1,47 @@
-"""Selective training for PyTorch: choose the examples worth a backward pass.
+"""Selective training for PyTorch: choose the examples worth training on.
 
->>> from siftback import SelectiveLoader
+>>> from siftback import Memory, SelectiveLoader
+
+Beside these names there are `siftback.errors`; `siftback.pruning`, for a choice once before
+training; and `siftback.contrib`, methods of the papers by which nothing was gained.
 """
 
 import typing
 
-from siftback.contrib.downsampled import Downsampled
-from siftback.contrib.pipelined import Pipelined
-from siftback.contrib.proxy import Proxy
-from siftback.errors import (
-    BatchError,
-    ConfigError,
-    GradientError,
-    LossError,
-    ReplicaError,
-    SiftbackError,
-    StateError,
-    TraceError,
-)
-from siftback.guard import SelectionCostWarning
+from siftback.errors import SiftbackError
 from siftback.loader import SelectiveLoader
-from siftback.loading.indices import Indexed, SelectiveSampler
-from siftback.loading.pool import BatchFormer
-from siftback.loading.score_table import ScoreTable
+from siftback.loading.indices import Indexed
+from siftback.loading.pool import Pool
 from siftback.loading.stats import SinglePassStats, Stats
 from siftback.loss_functions import per_example
 from siftback.probing.probe import Probe, probe
-from siftback.pruning.recorders import AUM, Forgetting
-from siftback.pruning.scores import el2n, entropy, grand, margin, prune
+from siftback.rules.ewma import Ewma
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
 from siftback.rules.kakurenbo import Kakurenbo
+from siftback.rules.memory import Memory
 from siftback.rules.noise_guard import NoiseGuard
-from siftback.rules.predicted import Ewma, GaussianProcess
-from siftback.rules.remembered import Memory, Stale
 from siftback.rules.rs2 import RS2
+from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.rules.sampler import SelectiveSampler
+from siftback.rules.score_table import ScoreTable
 from siftback.rules.seta import SeTa
+from siftback.rules.stale import Stale
 from siftback.rules.ucb import UCB
-from siftback.schedule import Annealing, Schedule
+from siftback.schedule import Annealing, Epochs, Schedule, Share
 from siftback.scorers.ema import Ema
-from siftback.scorers.fresh import Fresh, Scorer
+from siftback.scorers.fresh import Fresh
 from siftback.scorers.gradient_bound import GradientBound
 from siftback.scorers.irreducible import Irreducible, irreducible_losses
 from siftback.scorers.reduced import Reduced
-from siftback.selectors.history import LossHistory
+from siftback.scorers.scorer import Scorer
 from siftback.selectors.importance import Kath18
-from siftback.selectors.percentile import (
-    All,
-    Percentile,
-    Selection,
-    Selector,
-    Uniform,
-    percentile_probabilities,
-)
+from siftback.selectors.in_batch import InBatch
+from siftback.selectors.percentile import Percentile
 from siftback.selectors.ranking import InBatchRank, SoftTopK, Threshold, TopK
+from siftback.selectors.selection import Selection, Selector
 from siftback.selectors.unbiased import Unbiased
+from siftback.selectors.uniform import Uniform
 
 if typing.TYPE_CHECKING:
     from siftback.single_pass.single_pass import SinglePass
@@ -62,69 +49,52 @@ if typing.TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "AUM",
     "IES",
     "RS2",
     "UCB",
-    "All",
     "Annealing",
-    "BatchError",
-    "BatchFormer",
-    "ConfigError",
-    "Downsampled",
     "Ema",
+    "EpochRule",
+    "Epochs",
     "Ewma",
-    "Forgetting",
     "Fresh",
-    "GaussianProcess",
     "GradientBound",
-    "GradientError",
+    "InBatch",
     "InBatchRank",
     "Indexed",
     "InfoBatch",
     "Irreducible",
     "Kakurenbo",
     "Kath18",
-    "LossError",
-    "LossHistory",
     "Memory",
     "NoiseGuard",
     "Percentile",
-    "Pipelined",
+    "Pool",
     "Probe",
-    "Proxy",
     "Reduced",
-    "ReplicaError",
+    "RefreshedRule",
     "Schedule",
     "ScoreTable",
     "Scorer",
     "SeTa",
     "Selection",
-    "SelectionCostWarning",
     "SelectiveLoader",
     "SelectiveSampler",
     "Selector",
+    "Share",
     "SiftbackError",
     "SinglePass",
     "SinglePassStats",
     "SoftTopK",
     "Stale",
-    "StateError",
     "Stats",
     "Threshold",
     "TopK",
-    "TraceError",
     "Unbiased",
     "Uniform",
-    "el2n",
-    "entropy",
-    "grand",
     "irreducible_losses",
-    "margin",
     "per_example",
-    "percentile_probabilities",
     "probe",
-    "prune",
 ]
 
 

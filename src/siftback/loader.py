@@ -1,78 +1,83 @@
 """The one new line in a training loop."""
 
+import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from siftback import loader_state
-from siftback.batch_selection import Begun, Chooser, OnNonfinite
-from siftback.epoch_draw import Recall, selector_for
+from siftback.batch_selection import BatchSelection, OnNonfinite, checked_nonfinite
 from siftback.errors import BatchError, ConfigError
-from siftback.guard import Guard, Watch
 from siftback.loading import tree
-from siftback.loading.indices import IndexOf, Indices
-from siftback.loading.lookahead import Lookahead
-from siftback.loading.pool import BatchFormer, DropLast
-from siftback.loading.source import Source
+from siftback.loading.attaching import attached
+from siftback.loading.handover import MOST_AHEAD, Handed, Handover
+from siftback.loading.indices import IndexCheck, examples_of
+from siftback.loading.order import is_trackable
+from siftback.loading.pool import Pool
+from siftback.loading.source import Item, Source
 from siftback.loading.stats import Stats
-from siftback.loss_functions import Losses, LossFn, resolve
-from siftback.rules.every_epoch import EveryEpoch
-from siftback.rules.noise_guard import NoiseGuard
-from siftback.rules.remembered import Remembering
+from siftback.loss_functions import Losses, LossFn, per_example, resolve
+from siftback.loss_record import LossRecord
+from siftback.rules.epoch_draw import EpochDraw
+from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.rules.sampler import SelectiveSampler, ranks_of, repeats, selective_batches
 from siftback.schedule import Schedule
-from siftback.scorers.fresh import Fresh, Mode, Scorer
-from siftback.selectors.percentile import Selection, Selector
+from siftback.scorers.fresh import Fresh
+from siftback.scorers.scorer import Scorer
+from siftback.selectors.percentile import Percentile
+from siftback.selectors.selection import Selector
+from siftback.step_counts import StepCounts
+
+# Batches that a loop may have read before it trains on the first of an epoch.
+_FEW = 5
+_PASSED_THROUGH = ("dataset", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory")
 
 
 class SelectiveLoader:
-    """Wraps a loader so that training gets only examples worth a backward pass.
+    """Wraps a loader so that training gets only examples worth it.
 
-    Selective-Backprop (Jiang et al. 2019, Algorithm 1), unless another selector is given: each
-    batch of the wrapped loader is scored by a forward pass, each example is kept with chance
-    ``CDF_R(loss)^beta``, and kept examples are pooled into full batches. Ideal cost of an epoch
-    with share s kept, in forwards (1) and backwards (2): ``1 + 3s`` instead of 3.
+    With ``memory=``, examples are chosen **before they are read**, by what training taught::
+
+        loader = SelectiveLoader(loader, memory=Memory(), epochs=20)
+        for epoch in range(20):
+            for x, y in loader:
+                loss = loader.loss(F.cross_entropy(model(x), y, reduction="none"))
+
+    With a model, a loss function and ``keep`` (or a selector), **after they are read**:
+    Selective-Backprop (Jiang et al. 2019, Algorithm 1). Each batch of the wrapped loader is scored
+    by a forward pass, each example is kept with probability ``CDF_R(loss)^beta``, and kept examples
+    are pooled into full batches. Ideal cost of an epoch with share s kept, in forwards (1) and
+    backwards (2): ``3s`` with memory, ``1 + 3s`` with a scoring pass, instead of 3.
 
     Args:
-        loader: Any iterable of batches, iterated once an epoch.
-        model: The model, for the selection pass. It is read, never changed.
+        loader: Any iterable of batches, iterated once an epoch. With ``memory=``, a ``DataLoader``
+            over a map-style data set is enough: its random or sequential sampler is replaced.
+        model: The model, for scoring passes. It is read, never changed; batches are moved to its
+            device.
         loss_fn: ``loss_fn(outputs, targets)`` for batches that are ``(inputs, targets)`` pairs.
-            A loss of ``torch.nn`` or ``torch.nn.functional`` is told not to reduce; any other
-            function must give one loss per example.
+            A loss of ``torch.nn`` or ``torch.nn.functional`` is called without reduction; any
+            other function must give one loss per example.
         losses: In place of ``loss_fn``, for any batch: ``losses(model, batch) -> Tensor[N]``.
             A selector that needs no scores needs neither.
-        keep: Share of the examples to keep, in (0, 1]; ``keep = 1 / (beta + 1)``.
-        beta: In place of ``keep``: the exponent, at least 0.
-        history: R, how many losses a loss is ranked among.
-        selector: In place of ``keep``, ``beta`` and ``history``: any selector.
+        keep: Share of the examples to keep, in (0, 1]: short for ``Percentile(keep=keep)``.
+        selector: In place of ``keep``, any selector.
         scorer: Where scores come from; by default `Fresh`, a forward pass of the model as it is.
-        score_share: Share of each selection batch that is scored, in (0, 1]. The others, a
-            uniform choice, are left out unseen, so the share kept is ``score_share * keep``.
-        schedule: When to select; while off, everything passes through. Always by default.
-        epochs: Epochs of the whole training, for `progress` and for schedules in shares.
-        batch_size: Examples per training batch; by default that of the wrapped loader, or the
-            size of its first batch. A wrapped loader of larger batches makes fewer, larger
-            selection passes (section 4).
-        drop_last: What becomes of kept examples that fill no batch at the end of an epoch:
-            False releases them as a smaller batch, which may be of a single example (too few for
-            batch normalisation over vectors), True drops them (see `Stats.dropped`), "carry"
-            keeps them for the next epoch. By default what the wrapped loader has.
-        device: Where to move each batch first; None leaves it where it is.
-        mode: Mode of the model in the selection pass of `Fresh`, "eval" or "train".
-        autocast: Type to compute in during that pass, such as ``torch.bfloat16``.
-        on_nonfinite: What to do with an example whose loss is not finite: "error", "keep" or
-            "drop" it.
-        index_of: ``index_of(batch) -> int64[N]``, the examples' indices in the data set, for
-            scorers that remember and for a `NoiseGuard`; not needed over an `Indexed` data set.
-        guard: A `NoiseGuard` holds back examples that seem mislabelled. True is another: it
-            measures, over 20 selection batches after 20 others, what selection takes and what it
-            saves, and warns once (`SelectionCostWarning`, with the numbers) where it takes more.
-            Both are off unless asked for: that warning depends on the clock, and would come and
-            go between runs, and an accelerator is waited for while it measures.
-        seed: Of the loader's own generator; no global one is used.
+        memory: An `EpochRule`, such as `Memory`, in place of ``keep``, ``selector`` and ``scorer``.
+        schedule: When to select. By default always, or what the rule says.
+        epochs: Epochs of the whole training, for `progress`, `total_steps` and schedules in shares.
+        pool: A `Pool`, which makes the training batches; by default of the wrapped loader's
+            ``batch_size`` and ``drop_last``, or of the size of its first batch.
+        exact: Whether exactly ``round(keep * N)`` of each scored batch are kept, so that counts
+            of steps are known beforehand.
+        attach: Whether each batch carries what belongs to it: keys ``sift_index`` and
+            ``sift_weight`` of a dict, two more elements of a tuple or list.
+        on_nonfinite: What to do with an example whose loss is not finite, in a scoring pass and in
+            `loss`: "error", "keep" (in training, but its loss is not remembered) or "drop" it.
+        seed: Of all that is left to chance here; no global generator is used.
 
     Attributes:
         stats: What was done so far, a `Stats`.
@@ -84,17 +89,26 @@ class SelectiveLoader:
 
     Raises:
         BatchError: Where the wrapped loader gives no batch or an empty one, parts of a batch
-            have unlike sizes, or it lies on another device than the model; or where indices
-            that are needed are missing, out of range, or repeated within an epoch.
-        ConfigError: Where a scorer that learns from training was not told its losses.
+            have mismatched sizes; or where indices that are needed are missing, out of range, or
+            repeated within an epoch.
+        ConfigError: Where a rule that learns from training was not given the losses of an epoch,
+            or weights were never applied.
         LossError: Where there is not one finite floating-point loss per example.
 
     >>> from torch.nn import functional as F
+    >>> from siftback import Memory
     >>> x, y = torch.randn(512, 8), torch.randint(4, (512,))
     >>> data = torch.utils.data.TensorDataset(x, y)
-    >>> loader = torch.utils.data.DataLoader(data, batch_size=64)
+    >>> plain = torch.utils.data.DataLoader(data, batch_size=64, shuffle=True)
     >>> model = nn.Linear(8, 4)
-    >>> loader = SelectiveLoader(loader, model, F.cross_entropy, keep=1 / 2)
+    >>> loader = SelectiveLoader(plain, memory=Memory(keep=0.5), epochs=10)
+    >>> for _ in range(10):
+    ...     for inputs, targets in loader:
+    ...         loss = loader.loss(F.cross_entropy(model(inputs), targets, reduction="none"))
+    ...         loss.backward()
+    >>> loader.total_steps, loader.stats.released
+    (48, 3072)
+    >>> loader = SelectiveLoader(plain, model, F.cross_entropy, keep=1 / 2)
     >>> for inputs, targets in loader:
     ...     loss = F.cross_entropy(model(inputs), targets)
     ...     loss.backward()
@@ -105,189 +119,275 @@ class SelectiveLoader:
     def __init__(
         self,
         loader: Iterable[Any],
-        model: nn.Module,
+        model: nn.Module | None = None,
         loss_fn: LossFn | None = None,
         *,
         losses: Losses | None = None,
         keep: float | None = None,
-        beta: float | None = None,
-        history: int = 1024,
         selector: Selector | None = None,
         scorer: Scorer | None = None,
-        score_share: float = 1.0,
+        memory: EpochRule | None = None,
         schedule: Schedule | None = None,
         epochs: float | None = None,
-        batch_size: int | None = None,
-        drop_last: DropLast | None = None,
-        device: torch.device | str | None = None,
-        mode: Mode = "eval",
-        autocast: torch.dtype | None = None,
+        pool: Pool | None = None,
+        exact: bool = False,
+        attach: bool = False,
         on_nonfinite: OnNonfinite = "error",
-        index_of: IndexOf | None = None,
-        guard: bool | NoiseGuard = False,
         seed: int = 0,
     ) -> None:
-        selector = selector_for(scorer, selector, keep, beta, history)
         if epochs is not None and not epochs > 0:
             raise ConfigError(f"epochs={epochs!r}: give the number of epochs, more than 0")
-        if scorer is not None and (mode, autocast) != ("eval", None):
-            raise ConfigError(
-                f"mode={mode!r} and autocast={autocast!r} are those of the default scorer, and "
-                f"{type(scorer).__name__} was given: say them to it, or leave it out"
-            )
-        batch_size = getattr(loader, "batch_size", None) if batch_size is None else batch_size
-        drop_last = bool(getattr(loader, "drop_last", False)) if drop_last is None else drop_last
-        if schedule is None and isinstance(scorer, Remembering):
-            schedule = scorer.schedule
-        self.schedule = schedule or Schedule()
-        self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
-        self._own_keep = selector.keep
-        self.schedule.check_selector(selector)
-        if self.schedule.interrupt and isinstance(scorer, Remembering):
-            raise ConfigError(
-                f"interrupt={self.schedule.interrupt} lets whole batches pass, and "
-                f"{type(scorer).__name__} leaves examples out before there are any: leave it out"
-            )
-        self._source = Source(loader)
-        self.model = model
-        self.selector = selector
-        self.epochs = epochs
-        self.stats = Stats()
-        self.scorer = scorer or Fresh(mode, autocast)
+        self.model, self.epochs, self.stats = model, epochs, Stats()
+        self._attach, self._exact, self._seed = attach, exact, seed
         self._generator = torch.Generator().manual_seed(seed)
-        self._needs_losses = selector.needs_scores and self.scorer.makes_passes
-        self._guard = guard if isinstance(guard, NoiseGuard) else None
-        self._chooser = Chooser(
-            selector,
-            self.scorer,
-            resolve(loss_fn, losses) if self._needs_losses else None,
-            score_share,
-            on_nonfinite,
-            self._generator,
-            self._guard,
+        self._draw = _draw_of(loader, memory, epochs, schedule, seed)
+        self._source, self._drawer = _source_of(loader, self._draw, seed)
+        self._check = IndexCheck(
+            examples_of(loader), repeats=repeats(getattr(loader, "sampler", None))
         )
-        self._lookahead = Lookahead(self._source, self._chooser.depth)
-        self._indices_of = Indices(loader, index_of)
-        if self.scorer.needs_indices:
-            self._indices_of.require(type(self.scorer).__name__)
-        self._recall: Recall | None = None
-        if isinstance(scorer, Remembering):
-            self._recall = Recall(loader, scorer, self._indices_of, selector, self._guard)
-        if self._guard is not None:
-            self._indices_of.require("NoiseGuard")
-            if not (self._needs_losses or (self._recall and self._recall.scorer.learns)):
+        if self._draw is None:
+            self.schedule = schedule or Schedule()
+            self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
+            selector = _selector_of(selector, keep)
+            self.schedule.check_selector(selector)
+        else:
+            self.schedule = self._draw.schedule
+            selector, scorer = _of_rule(self._draw.rule, keep, selector, scorer)
+        self._own_keep = 1.0 if selector is None else selector.keep
+        self._selection: BatchSelection | None = None
+        if selector is not None:
+            needs_scores = selector.needs_scores
+            if needs_scores and model is None:
                 raise ConfigError(
-                    f"{type(selector).__name__} looks at no losses, and NoiseGuard judges by them: "
-                    "leave the guard out, or give keep=, which selects by losses"
+                    f"{type(selector).__name__} selects by losses, and no model was given: give "
+                    "SelectiveLoader(loader, model, loss_fn, ...)"
                 )
+            self._selection = BatchSelection(
+                selector,
+                scorer or Fresh(),
+                resolve(loss_fn, losses) if needs_scores else None,
+                on_nonfinite,
+                self._generator,
+                exact,
+            )
+        self._pool = pool or _pool_of(loader)
+        self._handover = Handover()
+        self._record = LossRecord(self._draw, checked_nonfinite(on_nonfinite), self.stats)
+        self._recorded = False  # any loss, in this epoch
         self._unfinished: Any = None  # the batch that training was given last
-        self._drop_last: DropLast = drop_last
-        self._former = None if batch_size is None else BatchFormer(batch_size, drop_last)
-        self._device = None if device is None else torch.device(device)
-        self._watch = Watch(Guard() if guard is True else None)
-        self._weights = torch.empty(0)
-        self._weights_read: bool | None = None  # nothing was given yet
-        self._indices: Tensor | None = None
-        self._remembered = False
-        self._training_epoch = 0  # of the batch given last, also where the source is done with it
+        self._epoch = 0  # of the batch given last, also where the source is done with it
+        # Epochs done: before the batch given last, before the next one, and after those pooled.
+        self._now = self._next = self._after = 0.0
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch of training batches; continues the epoch that a loaded state was within."""
         self._finish_step()
-        if not self._source.is_resumed:  # what is left of an epoch that was broken off
-            self.scorer.cancel()
-            if self._former is not None:
-                self._former.abandon()
-                self.stats.dropped = self._former.dropped
-        if not (self._source.is_resumed and self._source.is_within):
+        resumed = self._source.is_resumed
+        if not resumed and self._source.is_within:  # an epoch was broken off
+            self._handover.clear()
+            if self._pool is not None:
+                self._pool.abandon()
+                self.stats.dropped = self._pool.dropped
+        self._check_losses()
+        self._handover.clear()
+        if not (resumed and self._source.is_within):
             self._begin_epoch()
-        self._training_epoch = self._source.epoch
-        batches = self._lookahead.batches(self._begin)
+        self._epoch = self._source.epoch
+        items = self._source.batches()
         yield from self._full_batches()  # those still pooled when a state was saved
-        for (batch, *indices), begun in batches:
-            self._offer(batch, indices[0] if indices else None, begun)
+        for item in items:
+            self._offer(item)
             self._source.position += 1
+            self._after = self._source.epochs_done
             yield from self._full_batches()
-        if self._former is None or (self._source.position == 0 and not self._draws):
+        if self._pool is None or (self._source.position == 0 and not self._draws):
             raise BatchError(
                 f"the wrapped {type(self._source.loader).__name__} gave no batch: "
                 "give one that is not empty and can be iterated once an epoch"
             )
-        if self.selector.reweights and self._weights_read is False:
-            rule = self.scorer if isinstance(self.scorer, EveryEpoch) else self.selector
-            raise ConfigError(
-                f"{type(rule).__name__} reweights losses and the weights were never "
-                "read: multiply each batch's losses with loader.weights"
-            )
-        if self._recall is not None and self._draws:
-            self._count_unread(self._recall.end_epoch())
+        if self._draw is not None and self._draw.draws:
+            self._count_unread(self._draw.end_epoch())
         self._source.end_epoch()
-        yield from self._give(self._former.end_epoch())
-        self.stats.dropped = self._former.dropped
+        self._after = float(self._source.epoch)
+        yield from self._give(self._pool.end_epoch(), 1)
+        if not self._recorded:
+            self._check_losses(most=_FEW)
+        self._now = self._next = self._after
+        self.stats.dropped = self._pool.dropped
 
-    @property
-    def weights(self) -> Tensor:
-        """float32[b], the loss weights of the batch just given.
-
-        All 1 for selectors that do not reweight. Of one that does, they must be read: it is an
-        error at the end of an epoch if they never were.
-        """
-        self._weights_read = True
-        return self._weights
-
-    @property
-    def indices(self) -> Tensor:
-        """int64[b], the dataset indices of the batch just given.
+    def __len__(self) -> int:
+        """Training batches of the current epoch, or of the next one between epochs.
 
         Raises:
-            ConfigError: Where the loader does not know them.
+            TypeError: Where that is not known before the epoch is over.
         """
-        if self._indices is None:
-            raise ConfigError(
-                "the loader knows no indices: wrap the data set, DataLoader(Indexed(dataset), "
-                "...), or give index_of=fn(batch) -> int64[N]"
-            )
-        return self._indices
+        return self.steps(self.epoch)
 
-    def remember(
+    def __getattr__(self, name: str) -> Any:
+        if name in _PASSED_THROUGH and "_source" in self.__dict__:
+            return getattr(self._source.loader, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def batch_size(self) -> int | None:
+        """Examples per training batch; None before the first batch says so."""
+        return None if self._pool is None else self._pool.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether examples that fill no batch at an epoch's end are not given."""
+        return self._pool is not None and self._pool.drop_last is not False
+
+    def steps(self, epoch: int) -> int:
+        """Training batches of an epoch, from 0.
+
+        Raises:
+            TypeError: Where they are not known before it: where a selector leaves the number to
+                chance (``exact=True`` does not), or a rule or the wrapped loader cannot say.
+        """
+        return self._counts().of_epoch(epoch)
+
+    @property
+    def total_steps(self) -> int:
+        """Training batches of the whole training, for learning-rate schedules.
+
+        Raises:
+            ConfigError: Where the loader was not given its ``epochs``.
+            TypeError: Where they are not known beforehand, see `steps`.
+        """
+        if self.epochs is None:
+            raise ConfigError("total_steps needs the length of training: give epochs=")
+        counts = self._counts()
+        return sum(counts.of_epoch(epoch) for epoch in range(math.ceil(self.epochs)))
+
+    def loss(
         self,
         losses: Tensor,
         *,
         correct: Tensor | None = None,
         confidence: Tensor | None = None,
         indices: Tensor | None = None,
-    ) -> None:
-        """Tells training's own losses of the batch just given to a scorer that learns from them.
-
-        To other scorers it means nothing, so that the line may stay in the training loop.
+        weights: Tensor | None = None,
+        reduced: bool = False,
+    ) -> Tensor:
+        """The mean loss to run backward: records the losses, and applies weights if there are any.
 
         Args:
-            losses: float[b], one an example; gradients are not followed.
-            correct: bool[b], whether each was predicted right, for scorers that ask for it.
-            confidence: float[b], the probability of what was predicted, likewise.
-            indices: int64[b], the examples, where they are others than those of that batch, such
-                as some of those `left_out`, forwarded after the epoch.
+            losses: float[b], one for each example of the batch: of those that wait for their
+                losses, the one that was given first.
+            correct: bool[b], whether each was predicted right, for rules that need it.
+            confidence: float[b], the probability of the prediction, likewise.
+            indices: int64[b], the examples, where they are told: ``sift_index`` of a batch with
+                ``attach=True``.
+            weights: float[b], with ``indices``: the batch's ``sift_weight``.
+            reduced: Whether ``losses`` is one number for the whole batch. Each of its examples
+                is then remembered by the mean of the numbers it had a part in.
 
         Raises:
-            ConfigError: Where a scorer that asks for it was not told what was predicted.
-            LossError: Where there is not one for each example of the batch.
+            ConfigError: Where no batch waits for its losses.
+            LossError: Where there is not one finite loss for each example.
         """
-        self._remembered = self._remembered or indices is None
-        if self._recall is not None:
-            of = self.indices if indices is None else indices
-            self._recall.learn(of, losses, self._training_epoch, correct, confidence)
-            if self._guard is not None and not self._needs_losses:
-                self._guard.observe(of, losses)
+        handed, kept = self._record_losses(losses, correct, confidence, indices, reduced)
+        if handed is not None:
+            weights = handed.weights if handed.needs_weights else None
+            handed.used = True
+        return self._record.mean(losses, weights, kept, reduced)
+
+    def record(
+        self,
+        losses: Tensor,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+        indices: Tensor | None = None,
+        reduced: bool = False,
+    ) -> None:
+        """Records losses as `loss` does, and no more; weights are then the loop's to apply.
+
+        Args:
+            losses: As for `loss`; gradients are not followed.
+            correct: As for `loss`.
+            confidence: As for `loss`.
+            indices: int64[b], the examples, where they are not those of the next batch that waits
+                for its losses: such as some of those `left_out`, forwarded after the epoch.
+            reduced: As for `loss`.
+
+        Raises:
+            ConfigError: As for `loss`.
+            LossError: As for `loss`.
+        """
+        self._record_losses(losses, correct, confidence, indices, reduced)
+
+    def watch(self, loss_fn: LossFn) -> Callable[[Any, Any], Tensor]:
+        """A loss function that gives the mean of ``loss_fn`` over a batch, and records its losses.
+
+        Where no gradient is followed, as in validation, nothing is recorded.
+
+        Args:
+            loss_fn: ``loss_fn(outputs, targets)``, as for the loader itself.
+
+        >>> from torch.nn import functional as F
+        >>> from siftback import Memory
+        >>> data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.randint(4, (8,)))
+        >>> loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+        >>> loader = SelectiveLoader(loader, memory=Memory(), epochs=2)
+        >>> criterion, model = loader.watch(F.cross_entropy), nn.Linear(4, 4)
+        >>> for x, y in loader:
+        ...     criterion(model(x), y).backward()
+        """
+        each = per_example(loss_fn)
+
+        def watched(outputs: Any, targets: Any) -> Tensor:
+            losses = each(outputs, targets)
+            return self.loss(losses) if torch.is_grad_enabled() else losses.mean()
+
+        return watched
+
+    @property
+    def weights(self) -> Tensor:
+        """float32[b], the loss weights of the batch in training: all 1 where nothing reweights.
+
+        Raises:
+            ConfigError: Where the loop reads ahead, so that it could be that of several batches.
+        """
+        return self._handover.current("weights").weights
+
+    @property
+    def indices(self) -> Tensor:
+        """int64[b], the dataset indices of the batch in training.
+
+        Raises:
+            ConfigError: Where the loader does not know them, or the loop reads ahead.
+        """
+        handed = self._handover.current("indices")
+        if handed.indices is None:
+            raise ConfigError(_no_indices("loader.indices"))
+        return handed.indices
 
     @property
     def left_out(self) -> Tensor:
         """int64[n], the examples left out unread of this epoch, or of the one just done."""
-        return torch.arange(0) if self._recall is None else self._recall.left_out
+        return torch.arange(0) if self._draw is None else self._draw.left_out
 
     @property
     def lr_scale(self) -> float:
         """What the learning rate is to be multiplied with in this epoch: 1 but for `Kakurenbo`."""
-        return 1.0 if self._recall is None else self._recall.lr_scale
+        return 1.0 if self._draw is None else self._draw.lr_scale
+
+    @property
+    def memory(self) -> EpochRule | None:
+        """The rule that chooses before reading; None where none does."""
+        return None if self._draw is None else self._draw.rule
+
+    @property
+    def selector(self) -> Selector | None:
+        """What selects among the examples of scored batches; None where nothing does."""
+        return None if self._selection is None else self._selection.selector
+
+    @property
+    def scorer(self) -> Scorer | None:
+        """What scores batches; None where nothing does."""
+        return None if self._selection is None else self._selection.scorer
 
     @property
     def epoch(self) -> int:
@@ -296,46 +396,50 @@ class SelectiveLoader:
 
     @property
     def epochs_done(self) -> float:
-        """Epochs of source examples done, with the fraction of the current one where known."""
-        return self._source.epochs_done
+        """Epochs of source examples done before the batch in training."""
+        return self._now
 
     @property
     def progress(self) -> float:
-        """Share of training done, in [0, 1], counted in source examples.
+        """Share of training done before the batch in training, in [0, 1].
 
-        Drives learning-rate schedules: the number of steps varies with what is kept.
+        It is counted in source examples, and moves on by equal parts over the batches that come
+        of them; after the last batch it is 1.
 
         Raises:
-            ConfigError: Where the loader was not told its ``epochs``.
+            ConfigError: Where the loader was not given its ``epochs``.
         """
         if self.epochs is None:
             raise ConfigError("progress needs the length of training: give epochs= to the loader")
-        return min(self.epochs_done / self.epochs, 1.0)
+        return min(self._now / self.epochs, 1.0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch comes next, to this loader and to the one it wraps."""
+        """Sets which epoch comes next, of this loader and of the one it wraps."""
         self._source.set_epoch(epoch)
+        if not self._source.is_within and not self._source.is_resumed:
+            self._now = self._next = self._after = float(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides which examples come next; fit for ``torch.save``.
 
-        Where the wrapped loader has a state of its own it is saved too. Otherwise the batches
-        done are read again and skipped on resuming, which gives the same examples where the
-        wrapped loader repeats its order: one without shuffling, one that shuffles by a
-        ``generator``, by its sampler's or by PyTorch's global one, or one whose order follows
-        `set_epoch`. The global generator is put back after that; between epochs its state is
-        the training loop's own to save.
+        Of a ``DataLoader`` over a map-style data set, the rest of the epoch's order is part of it,
+        so that nothing done is read again. Another loader's own state is saved with it where it
+        has one; otherwise the batches done are read again and skipped on resuming, which gives
+        the same examples where that loader repeats its order. PyTorch's global generator is the
+        training loop's own to save.
         """
         self._finish_step()
+        selection = self._selection
         return {
             "version": loader_state.VERSION,
+            "settings": self._settings(),
             "source": self._source.state_dict(),
-            "selector": {type(self.selector).__name__: self.selector.state_dict()},
-            "scorer": {type(self.scorer).__name__: self.scorer.state_dict()},
-            "guard": None if self._guard is None else {"NoiseGuard": self._guard.state_dict()},
-            "lookahead": self._lookahead.state_dict(),
-            "recall": None if self._recall is None else self._recall.state_dict(),
-            "former": None if self._former is None else self._former.state_dict(),
+            "selector": None if selection is None else selection.selector.state_dict(),
+            "scorer": None if selection is None else selection.scorer.state_dict(),
+            "draw": None if self._draw is None else self._draw.state_dict(),
+            "record": self._record.state_dict(),
+            "pool": None if self._pool is None else self._pool.state_dict(),
+            "epochs_done": (self._next, self._after),
             "generator": self._generator.get_state(),
             "stats": asdict(self.stats),
         }
@@ -344,123 +448,177 @@ class SelectiveLoader:
         """Goes on where another loader, built with the same arguments, was stopped.
 
         Raises:
-            StateError: Where the state is of another version, or of a loader with another
-                selector or wrapped loader.
+            StateError: Where the state is of another version, or of a loader with other settings
+                or another wrapped loader; this one is then as it was.
         """
-        parts = {"selector": self.selector, "scorer": self.scorer, "guard": self._guard}
-        loader_state.check(state, self.state_dict(), parts)
-        self._unfinished = None
-        self._indices_of.begin_epoch()  # as batches that were done do not come here again
-        self._source.check(state["source"])  # so that nothing is changed if anything is refused
-        self.selector.load_state_dict(*state["selector"].values())
-        self.scorer.load_state_dict(*state["scorer"].values())
-        if self._guard is not None:
-            self._guard.load_state_dict(*state["guard"].values())
-        if self._recall is not None:
-            self._recall.load_state_dict(state["recall"])
+        before = self.state_dict()
+        loader_state.check(state, before)
+        try:
+            self._load(state)
+        except Exception:
+            self._load(before)
+            raise
+
+    def _load(self, state: dict[str, Any]) -> None:
         self._source.load_state_dict(state["source"])
-        self._lookahead.load_state_dict(state["lookahead"])
-        if state["former"] is None:
-            self._former = None
+        if self._selection is not None:
+            self._selection.selector.load_state_dict(state["selector"])
+            self._selection.scorer.load_state_dict(state["scorer"])
+        if self._draw is not None:
+            self._draw.load_state_dict(state["draw"])
+            self._tell_drawer()
+        self._record.load_state_dict(state["record"])
+        if state["pool"] is None:
+            self._pool = None
         else:
-            self._former = self._former or BatchFormer(
-                state["former"]["batch_size"], self._drop_last
-            )
-            self._former.load_state_dict(state["former"])
-        self.stats = Stats(**state["stats"])
+            self._pool = self._pool or Pool(state["pool"]["batch_size"])
+            self._pool.load_state_dict(state["pool"])
+        self._unfinished = None
+        self._handover.clear()
+        self._check.begin_epoch()  # as batches that were done do not come here again
+        self._next, self._after = state["epochs_done"]
+        self._now = self._next
+        for name, value in state["stats"].items():
+            setattr(self.stats, name, value)
         self._generator.set_state(state["generator"])
+
+    def _settings(self) -> dict[str, Any]:
+        """What a state must agree with, so that another choice is not gone on with in silence."""
+        selection, draw = self._selection, self._draw
+        return {
+            "selector": None if selection is None else type(selection.selector).__name__,
+            "keep": self._own_keep,
+            "scorer": None if selection is None else type(selection.scorer).__name__,
+            "memory": None if draw is None else type(draw.rule).__name__,
+            "exact": self._exact,
+            "seed": self._seed,
+        }
 
     @property
     def _draws(self) -> bool:
-        """Whether this epoch's examples were drawn from memory before they were read."""
-        return self._recall is not None and self._recall.draws
+        """Whether this epoch's examples were drawn from memory before they are read."""
+        return self._draw is not None and self._draw.draws
+
+    @property
+    def _learns(self) -> bool:
+        return self._draw is not None and self._draw.learns
+
+    @property
+    def _reweights(self) -> bool:
+        if self._draw is not None and self._draw.reweights:
+            return True
+        return self._selection is not None and self._selection.selector.reweights
+
+    def _counts(self) -> StepCounts:
+        return StepCounts(
+            self._source.loader,
+            self._pool,
+            self._draw,
+            self._selection.selector if self._selection is not None else None,
+            self.schedule,
+            self.epochs,
+            self._exact,
+        )
 
     def _begin_epoch(self) -> None:
-        self._indices_of.begin_epoch()
-        if self._recall is not None:
-            on = self.schedule.is_on(self._source.epoch, self.epochs)
-            self._anneal(self._source.epoch)
+        self._check.begin_epoch()
+        self._recorded = False
+        self._now = self._next = self._after = float(self._source.epoch)
+        if self._draw is not None:
             started = time.perf_counter()
-            self._recall.begin_epoch(on, self._source.epoch, self._generator)
-            if self._guard is not None and self._draws:
-                self.stats.capped += len(self._guard.suspects)
+            self._draw.begin(self._source.epoch)
+            self._tell_drawer()
             self.stats.seconds_selection += time.perf_counter() - started
 
-    def _begin(self, batch: Any) -> tuple[Any, Begun]:
-        """Makes a batch just read ready; where that is ahead of its turn, has it scored.
+    def _tell_drawer(self) -> None:
+        """Passes what was drawn to a wrapped loader that leaves examples out itself."""
+        if self._drawer is not None and self._draw is not None:
+            drawn = self._draw.weights.nonzero().squeeze(1) if self._draw.draws else None
+            self._drawer.only(drawn)
 
-        Gives ``(batch, indices)``, without the indices where they are not known.
+    def _check_losses(self, most: int = 0) -> None:
+        """Makes sure that the losses and weights of the batches given so far were used.
+
+        Args:
+            most: How many batches a loop may have read ahead.
+
+        Raises:
+            ConfigError: Where they were not.
         """
-        indices: list[Tensor] = []
-        if self._indices_of.known:
-            place = f"batch {self._source.position + self._source.ahead} of epoch {self.epoch}"
-            batch, *indices = self._indices_of.take_off(batch, place)
-        if self._device is not None:
-            batch = tree.to_device(batch, self._device)
-        begun: Begun = None
-        if self._lookahead.depth:
-            count = tree.size(batch)
-            batch_read = self._source.position + self._source.ahead
-            if count and self.schedule.is_on(self._source.epochs_read, self.epochs, batch_read):
-                started = time.perf_counter()
-                begun = self._chooser.begin(self.model, batch, count)
-                self.stats.seconds_selection += time.perf_counter() - started
-        return (batch, *indices), begun
+        missing = self._handover.unsettled
+        if missing <= most or (self._attach and self._recorded):
+            return
+        self._handover.clear()
+        if self._learns:
+            assert self._draw is not None
+            raise ConfigError(
+                f"{type(self._draw.rule).__name__} learns from training, and of {missing} batches "
+                "no losses were recorded: call loader.loss(losses) for each batch, in the order "
+                "they were given, with one loss per example"
+            )
+        raise ConfigError(
+            f"the weights of {missing} batches were never used: run loader.loss(losses) backward, "
+            "which applies them, or multiply each batch's losses with loader.weights"
+        )
 
-    def _offer(self, batch: Any, indices: Tensor | None, begun: Begun) -> None:
+    def _offer(self, item: Item) -> None:
         """Adds to the pool what is to be kept of a batch of the wrapped loader."""
-        count = tree.size(batch)
+        batch, indices, count = item.batch, item.indices, tree.size(item.batch)
         if count == 0:
             raise BatchError(
                 f"{self._source.place} is empty: leave empty batches out of the wrapped loader"
             )
-        if self._former is None:
-            self._former = BatchFormer(count, self._drop_last)
+        if self._pool is None:
+            self._pool = Pool(count, _drop_last_of(self._source.loader))
         self.stats.seen += count
         started = time.perf_counter()
-        self._watch.start(tree.device(batch))
-        selection = self._selection(batch, count, indices, begun)
+        if self.model is not None:
+            batch = tree.to_device_of(batch, self.model)
+        if self._draw is not None:
+            if indices is None:
+                raise BatchError(
+                    f"the examples of {self._source.place} are not known by index: "
+                    + _no_indices(type(self._draw.rule).__name__)
+                )
+            self._check.check(indices, self._source.place)
+            self._draw.rule.grow(int(indices.max()) + 1)
+        selection = self._select(item._replace(batch=batch), count)
         if selection is None:
             weights = torch.ones(count, device=tree.device(batch))
         else:
-            batch = tree.take(batch, selection.indices)
+            if len(selection.positions) < count:
+                batch = tree.take(batch, selection.positions)
             weights = selection.weights.to(tree.device(batch))  # those from memory are on the CPU
             if indices is not None:
-                indices = indices[selection.indices.to(indices.device)]
-            self._watch.selected(weights.device, count, len(weights))
+                indices = indices[selection.positions.to(indices.device)]
             self.stats.considered += count
             self.stats.kept += len(weights)
             self.stats.seconds_selection += time.perf_counter() - started
-        self._former.add((batch, weights) if indices is None else (batch, weights, indices))
+        self._pool.add((batch, weights) if indices is None else (batch, weights, indices))
 
-    def _selection(
-        self, batch: Any, count: int, indices: Tensor | None, begun: Begun
-    ) -> Selection | None:
+    def _select(self, item: Item, count: int) -> Any:
         """What is to be kept of a batch; None where all of it is, without selection."""
-        if self._recall is not None and indices is not None:
-            if self._recall.draws:
-                self._count_unread(self._recall.passed(count) - count)
-                return self._recall.keep(indices)
-            self._recall.scorer.grow(int(indices.max()) + 1)
-            if not self.scorer.makes_passes:
-                return None
-        on = self.schedule.is_on(self.epochs_done, self.epochs, self._source.position)
-        if begun is None and not on:
+        if self._draws:
+            assert self._draw is not None
+            assert item.indices is not None
+            self._count_unread(self._draw.passed(count) - count)
+            return self._draw.keep(item.indices)
+        if self._selection is None:
             return None
-        self._anneal(self.epochs_done)
-        scores, rows = self._chooser.score(self.model, batch, count, begun, indices)
-        of = indices if indices is None or rows is None else indices[rows.to(indices.device)]
-        if self._needs_losses:
-            self.stats.scored += len(scores)
-            if self._recall is not None and of is not None:
-                self._recall.scored(of, scores, self._source.epoch)
-        return self._chooser.select(scores, rows, self._source.place, self.stats, of)
-
-    def _anneal(self, epochs_done: float) -> None:
-        """Has the selector keep the share that the schedule says."""
+        if self._draw is not None and not self._draw.is_pass(self._source.epoch):
+            return None
+        if not self.schedule.is_on(self._source.epochs_done, self.epochs, self._source.position):
+            return None
         if self.schedule.anneal is not None:
-            keep = self.schedule.keep(epochs_done, self.epochs, own=self._own_keep)
-            cast(Any, self.selector).set_keep(keep)
+            keep = self.schedule.keep(self._source.epochs_done, self.epochs, own=self._own_keep)
+            self._selection.selector.set_keep(keep)  # type: ignore[attr-defined]
+        model = self.model if self.model is not None else nn.Identity()
+        scores = self._selection.score(model, item, count)
+        if self._selection.scores:
+            self.stats.scored += count
+            if self._draw is not None and item.indices is not None:
+                self._draw.rescore(item.indices, scores.float().cpu(), self._source.epoch)
+        return self._selection.select(scores, self._source.place, self.stats)
 
     def _count_unread(self, count: int) -> None:
         """Examples of the source that were left out unread count as seen and considered."""
@@ -469,31 +627,147 @@ class SelectiveLoader:
         self.stats.unread += count
 
     def _full_batches(self) -> Iterator[Any]:
-        if self._former is not None:
-            yield from self._give(self._former.full_batches())
+        if self._pool is not None:
+            full = len(self._pool) // self._pool.batch_size
+            if full:
+                yield from self._give(self._pool.full_batches(), full)
 
-    def _give(self, released: Iterator[Any]) -> Iterator[Any]:
-        """Gives batches to training, and does after each what is to be done then."""
-        for batch, self._weights, *indices in released:
-            self._indices = indices[0] if indices else None
-            self.stats.released += len(self._weights)
-            self._weights_read = bool(self._weights_read)
-            self._unfinished, self._remembered = batch, False
-            self._watch.start(self._weights.device)
-            yield batch
-            self._watch.trained(self._weights.device, len(self._weights))
-            if self._recall is not None and self._recall.scorer.learns and not self._remembered:
-                raise ConfigError(
-                    f"{type(self.scorer).__name__} learns from training and was not told its "
-                    "losses: call loader.remember(losses) for each batch, one loss an example"
-                )
+    def _give(self, released: Iterator[Any], count: int) -> Iterator[Any]:
+        """Gives batches to training, and does after each what is to be done then.
+
+        Args:
+            released: Batches, with weights and, where known, indices.
+            count: How many.
+        """
+        for left, (batch, weights, *indices) in zip(range(count, 0, -1), released, strict=False):
+            self.stats.released += len(weights)
+            of = indices[0] if indices else None
+            self._check_losses(most=MOST_AHEAD)
+            self._handover.give(Handed(weights, of, self._epoch, self._learns, self._reweights))
+            self._unfinished = batch
+            self._now, self._next = self._next, self._next + (self._after - self._next) / left
+            yield attached(batch, of, weights) if self._attach else batch
             self._finish_step()
-            self._watch.refreshed(self._weights.device)
 
     def _finish_step(self) -> None:
         """Training is done with the batch it was given: it asks for the next one, or for state."""
         batch, self._unfinished = self._unfinished, None
-        if batch is not None:
+        if batch is not None and self._selection is not None and self.model is not None:
             started = time.perf_counter()
-            self._chooser.after_step(self.model, batch)
+            self._selection.after_step(self.model, batch)
             self.stats.seconds_selection += time.perf_counter() - started
+
+    def _record_losses(
+        self,
+        losses: Tensor,
+        correct: Tensor | None,
+        confidence: Tensor | None,
+        indices: Tensor | None,
+        reduced: bool,
+    ) -> tuple[Handed | None, Tensor | None]:
+        """Records losses; gives the batch they are of, and which of them stay in the mean."""
+        handed, epoch = None, self._epoch
+        if indices is None:
+            count = None if reduced or losses.ndim == 0 else len(losses)
+            self._record.check_reduced(losses, reduced)
+            handed = self._handover.next(count)
+            indices, epoch = handed.indices, handed.epoch
+        else:
+            self._handover.find(indices)
+        self._recorded = True
+        kept = self._record.take(losses, indices, epoch, correct, confidence, reduced)
+        return handed, kept
+
+
+def _no_indices(name: str) -> str:
+    return (
+        f"{name} needs each example's index. A DataLoader over a map-style data set gives it, "
+        "unless its collate function leaves examples out; another loader as pairs "
+        "(indices, batch): Indexed(dataset), or Indexed(loader, index_of=fn)"
+    )
+
+
+def _drop_last_of(loader: Any) -> bool:
+    return bool(getattr(loader, "drop_last", False))
+
+
+def _pool_of(loader: Any) -> Pool | None:
+    size = getattr(loader, "batch_size", None)
+    return None if size is None else Pool(size, _drop_last_of(loader))
+
+
+def _selector_of(selector: Selector | None, keep: float | None) -> Selector:
+    if selector is None and keep is None:
+        raise ConfigError(
+            "nothing says what to keep: give memory=Memory(), which chooses before reading, or "
+            "keep= or selector="
+        )
+    if selector is None:
+        return Percentile(keep=keep)
+    if keep is not None:
+        raise ConfigError("both a selector and keep given: give one of them")
+    return selector
+
+
+def _of_rule(
+    rule: EpochRule, keep: float | None, selector: Selector | None, scorer: Scorer | None
+) -> tuple[Selector | None, Scorer | None]:
+    """The selector and scorer of a rule's scoring passes, where it has some."""
+    name = type(rule).__name__
+    for what, value in (("keep", keep), ("selector", selector), ("scorer", scorer)):
+        if value is not None:
+            raise ConfigError(
+                f"both memory={name}(...) and {what}= given: the rule chooses; leave {what}= out, "
+                f"and give {name} what it is to keep"
+            )
+    if isinstance(rule, RefreshedRule):
+        return rule.selector, rule.scorer
+    return None, None
+
+
+def _draw_of(
+    loader: Iterable[Any],
+    memory: EpochRule | None,
+    epochs: float | None,
+    schedule: Schedule | None,
+    seed: int,
+) -> EpochDraw | None:
+    """The draw by a rule: that given, or that of the loader's own `SelectiveSampler`."""
+    sampler: Any = getattr(loader, "sampler", None)
+    own = sampler.draw if isinstance(sampler, SelectiveSampler) else None
+    if memory is None and own is None:
+        return None
+    if memory is not None and own is not None:
+        raise ConfigError(
+            f"both memory={type(memory).__name__}(...) and a SelectiveSampler with "
+            f"{type(own.rule).__name__}(...) given: give the rule to one of them"
+        )
+    rule = memory if own is None else own.rule
+    if not isinstance(rule, EpochRule):
+        raise ConfigError(
+            f"memory={rule!r} is not an EpochRule: give an instance, such as memory=Memory()"
+        )
+    examples = examples_of(loader)
+    if examples is not None:
+        rule.grow(examples)
+    rank, world = ranks_of(loader)
+    return EpochDraw(
+        rule,
+        epochs=epochs if epochs is not None or own is None else own.epochs,
+        schedule=schedule,
+        seed=seed,
+        rank=rank,
+        world=world,
+    )
+
+
+def _source_of(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> tuple[Source, Any]:
+    """The wrapped loader, and what of it leaves out examples that were not drawn."""
+    if draw is None:
+        return Source(loader), None
+    if is_trackable(loader):
+        return Source(loader, selective_batches(loader, draw, seed)), None  # type: ignore[arg-type]
+    source = Source(loader)
+    if not source.knows_indices:
+        raise ConfigError(_no_indices(type(draw.rule).__name__))
+    return source, loader if hasattr(loader, "only") else None

@@ -4,10 +4,63 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from siftback.arguments import checked_integer, is_number
 from siftback.errors import ConfigError
 
-Moment = int | float
-"""A moment of training: a whole number of epochs, or a float in [0, 1], a share of training."""
+
+@dataclass(frozen=True, repr=False)
+class Epochs:
+    """A number of epochs: from the beginning of training, or, for a tail, up to its end.
+
+    Attributes:
+        value: How many, at least 0; may be fractional.
+
+    Raises:
+        ConfigError: Where it is not such a number.
+
+    >>> Epochs(2), Epochs(0.5)
+    (Epochs(2), Epochs(0.5))
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        if not is_number(self.value) or self.value < 0:
+            raise ConfigError(f"Epochs({self.value!r}): give a number of epochs, at least 0")
+        whole = self.value == int(self.value)
+        object.__setattr__(self, "value", int(self.value) if whole else float(self.value))
+
+    def __repr__(self) -> str:
+        return f"Epochs({self.value!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class Share:
+    """A share of the whole training, whose number of epochs must then be known.
+
+    Attributes:
+        value: The share, in [0, 1].
+
+    Raises:
+        ConfigError: Where it is not such a number.
+
+    >>> Share(0.15)
+    Share(0.15)
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        if not is_number(self.value) or not 0 <= self.value <= 1:
+            raise ConfigError(f"Share({self.value!r}): give a share of training, in [0, 1]")
+        object.__setattr__(self, "value", float(self.value))
+
+    def __repr__(self) -> str:
+        return f"Share({self.value!r})"
+
+
+Moment = Epochs | Share
+"""A moment of training, or how long something lasts."""
 
 Shape = Literal["linear", "cosine", "step"]
 
@@ -27,14 +80,13 @@ class Annealing:
         shape: "linear", "cosine", or "step", ``steps`` equal ones.
         first: The share at selection's beginning, in (0, 1].
         last: The share in the end; None is the selector's own.
-        until: When it is reached: epochs (an int) or a share of training (a float), counted from
-            training's beginning.
-        steps: Of "step".
+        until: When it is reached, `Epochs` or a `Share`, counted from the beginning of training.
+        steps: How many, for "step".
 
     Raises:
         ConfigError: Where one is out of its range.
 
-    >>> annealing = Annealing("step", first=1.0, last=0.5, until=4, steps=2)
+    >>> annealing = Annealing("step", first=1.0, last=0.5, until=Epochs(4), steps=2)
     >>> [annealing.keep(part, own=1 / 3) for part in (0.0, 0.4, 0.5, 0.9, 1.0)]
     [1.0, 1.0, 0.75, 0.75, 0.5]
     """
@@ -42,19 +94,17 @@ class Annealing:
     shape: Shape = "linear"
     first: float = 1.0
     last: float | None = None
-    until: Moment = 1.0
+    until: Moment = Share(1.0)
     steps: int = 4
 
     def __post_init__(self) -> None:
         if self.shape not in ("linear", "cosine", "step"):
             raise ConfigError(f'shape={self.shape!r}: give "linear", "cosine" or "step"')
         for name, keep in (("first", self.first), ("last", self.last)):
-            number = isinstance(keep, int | float) and not isinstance(keep, bool)
-            if keep is not None and not (number and 0 < keep <= 1):
+            if keep is not None and not (is_number(keep) and 0 < keep <= 1):
                 raise ConfigError(f"{name}={keep!r}: give a share of the examples, in (0, 1]")
         _check("until", self.until)
-        if not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 1:
-            raise ConfigError(f"steps={self.steps!r}: give a whole number, at least 1")
+        checked_integer("steps", self.steps, 1)
 
     def keep(self, part: float, own: float) -> float:
         """The share at a part of the way.
@@ -77,35 +127,36 @@ class Annealing:
 class Schedule:
     """When selection is on: from warm-up and ``start`` to ``end`` and the tail, but for interrupts.
 
-    A moment is a whole number of epochs (``int``) or a share of training (``float`` in [0, 1]),
-    so ``1`` is one epoch and ``1.0`` the whole of training. Shares need the number of epochs.
+    A moment is a number of `Epochs`, or a `Share` of the whole training, for which the number of
+    epochs must be known.
 
-    Composer's Selective-Backprop is ``Schedule(start=0.5, end=0.9, interrupt=2)``; InfoBatch's
-    full data for the last eighth ``Schedule(tail=0.125)`` (Qin et al. 2024, section 3.3).
+    Composer's Selective-Backprop is ``Schedule(start=Share(0.5), end=Share(0.9), interrupt=2)``;
+    InfoBatch's full data for the last eighth ``Schedule(tail=Share(0.125))`` (Qin et al. 2024,
+    section 3.3).
 
     Args:
         warmup: Everything is trained on until then.
         start: Selection is off before it. The later one of ``warmup`` and ``start`` counts.
         end: Selection is off from then on; None is never.
-        tail: So much of the end of training is on all data: epochs or a share. The earlier one of
-            ``end`` and the tail's beginning counts. It needs the number of epochs.
-        interrupt: Every n-th batch of an epoch passes whole, the first time at the n-th; 0 is none,
-            1 is not allowed.
+        tail: So much of the end of training is on all data. The earlier one of ``end`` and the
+            tail's beginning counts. It needs the number of epochs.
+        interrupt: Every n-th batch of an epoch is trained on whole, first the n-th; 0 is none, 1 is
+            not allowed.
         anneal: How the share kept changes while selection is on; None leaves it the selector's.
             The selector must be able to change it, by ``set_keep``: all here can but `All` and a
             fixed `Threshold`.
 
     Raises:
-        ConfigError: Where a moment is negative, a share above 1, ``end`` not after the
+        ConfigError: Where a moment is neither `Epochs` nor a `Share`, ``end`` not after the
             beginning, the annealing's end not after it, or ``interrupt`` out of its range.
 
-    >>> schedule = Schedule(warmup=1, end=0.75)
+    >>> schedule = Schedule(warmup=Epochs(1), end=Share(0.75))
     >>> [schedule.is_on(epochs_done, epochs=4) for epochs_done in (0.5, 1, 2.9, 3)]
     [False, True, True, False]
     >>> schedule = Schedule(interrupt=3)
     >>> [schedule.is_on(0, batch=batch) for batch in range(6)]
     [True, True, False, True, True, False]
-    >>> schedule = Schedule(warmup=1, anneal=Annealing("linear", until=3))
+    >>> schedule = Schedule(warmup=Epochs(1), anneal=Annealing("linear", until=Epochs(3)))
     >>> [schedule.keep(epochs_done, own=0.5) for epochs_done in (1, 1.5, 2, 3)]
     [1.0, 0.875, 0.75, 0.5]
     """
@@ -113,10 +164,10 @@ class Schedule:
     def __init__(
         self,
         *,
-        warmup: Moment = 0,
-        start: Moment = 0,
+        warmup: Moment = Epochs(0),
+        start: Moment = Epochs(0),
         end: Moment | None = None,
-        tail: Moment = 0,
+        tail: Moment = Epochs(0),
         interrupt: int = 0,
         anneal: Annealing | None = None,
     ) -> None:
@@ -128,31 +179,30 @@ class Schedule:
         if end is not None:
             _check("end", end)
         for name, moment in (("warmup", warmup), ("start", start)):
-            if end is not None and type(end) is type(moment) and end <= moment:
+            if end is not None and _not_after(end, moment):
                 raise ConfigError(f"end={end!r} is not after {name}={moment!r}: give a later end")
             until = None if anneal is None else anneal.until
-            if until is not None and type(until) is type(moment) and until <= moment:
+            if until is not None and _not_after(until, moment):
                 raise ConfigError(
                     f"the annealing ends at until={until!r}, not after {name}={moment!r}: "
                     "give a later one"
                 )
-        whole = isinstance(interrupt, int) and not isinstance(interrupt, bool)
-        if not whole or interrupt < 0 or interrupt == 1:
+        if checked_integer("interrupt", interrupt, 0) == 1:
             raise ConfigError(
-                f"interrupt={interrupt!r}: give n, at least 2, for every n-th batch to pass whole, "
-                "or 0 for none"
+                "interrupt=1: give n, at least 2, for every n-th batch to be trained on whole, or "
+                "0 for none"
             )
         self.warmup, self.start, self.end, self.tail = warmup, start, end, tail
         self.interrupt, self.anneal = interrupt, anneal
 
     @property
     def needs_epochs(self) -> bool:
-        """Whether the number of epochs must be known: a moment is a share, or there is a tail."""
+        """Whether the number of epochs must be known: for a share above 0, or a tail."""
         moments = [self.warmup, self.start, self.end]
         if self.anneal is not None:
             moments.append(self.anneal.until)
-        shares = any(isinstance(moment, float) and moment != 0 for moment in moments)
-        return shares or self.tail != 0
+        shares = any(isinstance(moment, Share) and moment.value for moment in moments)
+        return shares or self.tail.value != 0
 
     def is_on(
         self, epochs_done: float, epochs: float | None = None, batch: int | None = None
@@ -162,7 +212,7 @@ class Schedule:
         Args:
             epochs_done: Epochs of source examples done so far, with fractions.
             epochs: Epochs of the whole training; needed where a moment is a share, or for a tail.
-            batch: Which batch of its epoch it is about, from 0, for interrupts; None is none.
+            batch: Which batch of its epoch is asked about, from 0, for interrupts; None is none.
 
         Raises:
             ConfigError: Where ``epochs`` is needed and not given.
@@ -170,7 +220,7 @@ class Schedule:
         self._check_epochs(epochs)
         if batch is not None and self.interrupt and (batch + 1) % self.interrupt == 0:
             return False
-        if self.tail and epochs_done >= (epochs or 0) - _epochs(self.tail, epochs):
+        if self.tail.value and epochs_done >= (epochs or 0) - _epochs(self.tail, epochs):
             return False
         return self._begin(epochs) <= epochs_done and (
             self.end is None or epochs_done < _epochs(self.end, epochs)
@@ -182,7 +232,7 @@ class Schedule:
         Args:
             epochs_done: Epochs of source examples done so far, with fractions.
             epochs: Epochs of the whole training; needed where a moment is a share, or for a tail.
-            own: The selector's own share: that of all moments where nothing is annealed.
+            own: The selector's own share: that of the whole training where nothing is annealed.
 
         Raises:
             ConfigError: Where ``epochs`` is needed and not given.
@@ -217,25 +267,29 @@ class Schedule:
 
     def _check_epochs(self, epochs: float | None) -> None:
         if self.needs_epochs and epochs is None:
-            raise ConfigError(
-                f"{self!r} counts in shares of training: say how long that is with epochs="
-            )
+            raise ConfigError(f"{self!r} counts in shares of training: pass its length as epochs=")
 
     def __repr__(self) -> str:
-        more = {"tail": self.tail, "interrupt": self.interrupt, "anneal": self.anneal}
-        said = "".join(f", {name}={value!r}" for name, value in more.items() if value)
-        return f"Schedule(warmup={self.warmup!r}, start={self.start!r}, end={self.end!r}{said})"
+        tail = self.tail if self.tail.value else None
+        more = {"tail": tail, "interrupt": self.interrupt, "anneal": self.anneal}
+        text = "".join(f", {name}={value!r}" for name, value in more.items() if value)
+        return f"Schedule(warmup={self.warmup!r}, start={self.start!r}, end={self.end!r}{text})"
 
 
-def _check(name: str, moment: Moment) -> None:
-    whole = isinstance(moment, int) and not isinstance(moment, bool) and moment >= 0
-    if not whole and not (isinstance(moment, float) and 0 <= moment <= 1):
-        raise ConfigError(
-            f"{name}={moment!r}: give a number of epochs (an int, at least 0) "
-            "or a share of training (a float in [0, 1])"
-        )
+def _check(name: str, moment: object) -> None:
+    if isinstance(moment, Epochs | Share):
+        return
+    epochs = repr(moment) if is_number(moment) and moment >= 0 else "..."  # type: ignore[operator]
+    share = repr(moment) if isinstance(moment, float) and 0 <= moment <= 1 else "..."
+    raise ConfigError(f"{name}={moment!r}: give Epochs({epochs}) or Share({share}) of training")
+
+
+def _not_after(end: Moment, begin: Moment) -> bool:
+    return type(end) is type(begin) and end.value <= begin.value
 
 
 def _epochs(moment: Moment, epochs: float | None) -> float:
     # Rounded, as 0.07 * 100 is a little more than 7 and 0.57 * 100 a little less than 57.
-    return round(moment * (epochs or 0), 9) if isinstance(moment, float) else moment
+    if isinstance(moment, Share):
+        return round(moment.value * (epochs or 0), 9)
+    return moment.value

@@ -40,7 +40,7 @@ def test_overlaps_are_those_of_sets():
         chosen = []
         for scores in (exact, cheap):
             selector = Percentile(keep=overlap.keep, history=200)
-            kept = selector.select(scores, torch.Generator().manual_seed(7)).indices
+            kept = selector.select(scores, torch.Generator().manual_seed(7)).positions
             chosen.append(set(kept.tolist()))
         sizes = len(chosen[0]) + len(chosen[1])
         assert overlap.selected == pytest.approx(2 * len(chosen[0] & chosen[1]) / sizes)

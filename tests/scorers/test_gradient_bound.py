@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import GradientBound, LossError, SelectiveLoader, TopK
+from siftback import GradientBound, SelectiveLoader, TopK
+from siftback.errors import LossError
 from siftback.loss_functions import pair_losses
 from toys import assert_same, dataset, network, shuffled
 
@@ -22,7 +23,7 @@ def outputs_of(model, inputs):
 
 
 def one_at_a_time(model, batch, loss_fn):
-    """By autograd, an example after the other."""
+    """By autograd, one example after the other."""
     norms = []
     for output, target in zip(outputs_of(model, batch[0]), batch[1], strict=True):
         leaf = output[None].clone().requires_grad_()
@@ -33,7 +34,7 @@ def one_at_a_time(model, batch, loss_fn):
 
 def test_of_cross_entropy_it_is_the_norm_of_softmax_minus_target():
     model, batch = network(), batch_of()
-    scores = GradientBound().score(pair_losses(F.cross_entropy), model, batch)
+    scores = GradientBound().score(pair_losses(F.cross_entropy), model, batch, None)
     outputs = outputs_of(model, batch[0])
     expected = (outputs.softmax(1) - F.one_hot(batch[1], outputs.shape[1])).norm(dim=1)
     torch.testing.assert_close(scores, expected)
@@ -41,7 +42,7 @@ def test_of_cross_entropy_it_is_the_norm_of_softmax_minus_target():
 
 def test_of_squared_error_it_is_its_own():
     inputs, targets = torch.randn(7, 4), torch.randn(7, 4)
-    scores = GradientBound().score(pair_losses(F.mse_loss), nn.Identity(), (inputs, targets))
+    scores = GradientBound().score(pair_losses(F.mse_loss), nn.Identity(), (inputs, targets), None)
     torch.testing.assert_close(scores, 2 / 4 * (inputs - targets).norm(dim=1))
 
 
@@ -62,9 +63,9 @@ def test_of_any_loss_it_is_that_of_autograd_one_at_a_time(loss_fn):
         each = pair_losses(loss_fn)
         weights = loss_fn.weight[batch[1]]
         expected = one_at_a_time(model, batch, loss_fn) * weights
-        torch.testing.assert_close(GradientBound().score(each, model, batch), expected)
+        torch.testing.assert_close(GradientBound().score(each, model, batch, None), expected)
         return
-    scores = GradientBound().score(pair_losses(loss_fn), model, batch)
+    scores = GradientBound().score(pair_losses(loss_fn), model, batch, None)
     torch.testing.assert_close(scores, one_at_a_time(model, batch, loss_fn))
 
 
@@ -79,7 +80,7 @@ def test_it_bounds_the_gradient_of_the_last_layer_in_proportion():
         F.cross_entropy(model(x[None]), y[None]).backward()
         norms.append(float(model.weight.grad.norm()))
     model.zero_grad()
-    scores = GradientBound().score(pair_losses(F.cross_entropy), model, (inputs, targets))
+    scores = GradientBound().score(pair_losses(F.cross_entropy), model, (inputs, targets), None)
     torch.testing.assert_close(scores, torch.tensor(norms))
 
 
@@ -93,7 +94,7 @@ def test_outputs_in_parts_count_together():
             return {"one": inputs, "two": inputs + 1, "places": torch.arange(len(inputs))}
 
     inputs = torch.randn(6, 2)
-    scores = GradientBound().score(losses, TwoHeads(), inputs)
+    scores = GradientBound().score(losses, TwoHeads(), inputs, None)
     torch.testing.assert_close(scores, (4 * inputs.square().sum(1) + 9).sqrt())
 
 
@@ -102,13 +103,13 @@ def test_it_leaves_no_trace(mode):
     model, batch = network(), batch_of()
     model[2].eval()
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    modes, chance = [m.training for m in model.modules()], torch.get_rng_state()
-    scores = GradientBound(mode).score(pair_losses(F.cross_entropy), model, batch)
+    modes, random = [m.training for m in model.modules()], torch.get_rng_state()
+    scores = GradientBound(mode).score(pair_losses(F.cross_entropy), model, batch, None)
     assert not scores.requires_grad
     assert_same(dict(model.state_dict()), state)
     assert [module.training for module in model.modules()] == modes
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert torch.get_rng_state().equal(chance)
+    assert torch.get_rng_state().equal(random)
     assert not model._forward_hooks
     assert torch.is_grad_enabled()
 
@@ -123,11 +124,11 @@ def test_losses_that_do_not_come_from_the_outputs_are_an_error():
         return last(torch.zeros(9, last.in_features)).sum(1)
 
     for losses in (constant, inner):
-        with pytest.raises(LossError, match="do not follow from what the model gave"):
-            GradientBound().score(losses, network(), batch_of())
+        with pytest.raises(LossError, match="do not follow from the outputs of the model"):
+            GradientBound().score(losses, network(), batch_of(), None)
 
 
-def test_outputs_without_a_row_an_example_are_an_error():
+def test_outputs_without_a_row_per_example_are_an_error():
     class Folded(nn.Module):
         def forward(self, inputs):
             return inputs[:2]
@@ -136,7 +137,7 @@ def test_outputs_without_a_row_an_example_are_an_error():
         return model(batch).sum().expand(4)
 
     with pytest.raises(LossError, match=r"outputs have shape \[2, 3\] and the batch 4 examples"):
-        GradientBound().score(losses, Folded(), torch.ones(4, 3))
+        GradientBound().score(losses, Folded(), torch.ones(4, 3), None)
 
 
 def test_a_loader_selects_by_it():

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference import percentile
-from siftback import ConfigError, LossHistory, StateError
+from siftback.errors import ConfigError, StateError
+from siftback.selectors.history import LossHistory
 
 few_values = st.integers(0, 4).map(float)  # so that many tie
 any_values = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -120,7 +121,7 @@ def test_it_goes_on_from_a_state_taken_at_any_point(batches, size, data):
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, "8", None, True])
 def test_a_bad_size_is_refused(size):
-    with pytest.raises(ConfigError, match=r"history size .* give a whole number"):
+    with pytest.raises(ConfigError, match=r"history size=.* give an integer, at least 1"):
         LossHistory(size)
 
 

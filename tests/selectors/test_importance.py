@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from siftback import Kath18, Percentile, SelectiveLoader, Unbiased
+from siftback import Kath18, Percentile, Pool, SelectiveLoader, Unbiased
 from siftback.selectors.importance import (
     break_even_tau,
     importance_distribution,
@@ -43,13 +43,13 @@ def test_it_starts_once_the_moving_average_passes_the_threshold():
     threshold, average, started = break_even_tau(40, 10), 0.0, []
     spread = torch.rand(40, generator=generator)
     for step in range(12):
-        scores = spread.pow(3 * step)  # more and more unlike
+        scores = spread.pow(3 * step)  # more and more different
         g = (scores / scores.sum()).double()
         selected = selector.select(scores, generator)
         on = average > threshold
         assert on == (not selected.weights.eq(1).all())
         if not on:
-            assert len(selected.indices) == 10
+            assert len(selected.positions) == 10
         started.append(on)
         average = 0.5 * average + 0.5 * float((40 * g.square().sum()).sqrt())
         assert selector.tau == pytest.approx(average, rel=1e-4)
@@ -62,8 +62,8 @@ def test_a_fixed_number_of_rows_is_the_same_estimate():
     for count in (None, 15):
         selector = Kath18(keep=0.5, threshold=0)
         selector.load_state_dict({"tau": torch.tensor(2.0)})
-        indices, weights = selector.select(scores, torch.Generator().manual_seed(2), count)
-        sums.append(float((weights * scores[indices]).mean()))
+        positions, weights = selector.select(scores, torch.Generator().manual_seed(2), count)
+        sums.append(float((weights * scores[positions]).mean()))
     assert sums[0] == pytest.approx(sums[1], rel=1e-5)
     # Drawn in proportion to what is summed, every draw gives the same: their mean.
     assert sums[0] == pytest.approx(float(scores.mean()), rel=1e-5)
@@ -76,12 +76,12 @@ def test_bias_and_variance_of_unbiased_weights(count, normalised):
     scores = torch.rand(200, generator=generator).pow(3)
     values = scores + 0.2 * torch.rand(200, generator=generator)
     selector = Unbiased(Percentile(keep=0.2, history=1), floor=0.1, self_normalised=normalised)
-    q = selector.chances(scores)
+    q = selector.probabilities(scores)
     trials, found = 600, []
     for _ in range(trials):
-        indices, weights = selector.select(scores, generator, count)
-        total = float((weights * values[indices]).sum())
-        found.append(total / (len(indices) if normalised else count or 200 * selector.keep))
+        positions, weights = selector.select(scores, generator, count)
+        total = float((weights * values[positions]).sum())
+        found.append(total / (len(positions) if normalised else count or 200 * selector.keep))
     variance = float((values.square() * (1 - q) / q).sum()) / 200**2
     estimates = torch.tensor(found)
     # A ratio's bias is of the order of its variance over the mean; the tolerance is far wider.
@@ -99,7 +99,7 @@ def test_a_loader_trains_on_draws_of_a_larger_batch():
     selector = Kath18(keep=0.25, replace=False, threshold=0)
     loader = SelectiveLoader(
         numbered(losses, 40), torch.nn.Identity(), losses=given_losses, selector=selector,
-        batch_size=10,
+        pool=Pool(10),
     )  # fmt: skip
     sizes, weights = [], []
     for batch in loader:

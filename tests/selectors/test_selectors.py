@@ -7,16 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference import batch_first, mid_rank_chance, one_at_a_time, shared_chance
-from siftback import (
-    All,
-    ConfigError,
-    LossHistory,
-    Percentile,
-    StateError,
-    Uniform,
-    percentile_probabilities,
-)
+from reference import batch_first, mid_rank_probability, one_at_a_time, shared_probability
+from siftback.selectors.uniform import All
+from siftback import Percentile, Uniform
+from siftback.errors import ConfigError, StateError
+from siftback.selectors.history import LossHistory
+from siftback.selectors.percentile import percentile_probabilities
 
 BETAS = (0.0, 0.5, 1.0, 2.0, 4.0)
 SELECTORS = {
@@ -36,14 +32,16 @@ def seeded(seed=0):
 
 
 def kept_of(selector, losses, generator):
-    return selector.select(torch.as_tensor(losses), generator).indices.tolist()
+    return selector.select(torch.as_tensor(losses), generator).positions.tolist()
 
 
 @given(some_losses, betas, st.integers(1, 40))
 def test_batch_of_one_is_algorithm_2(losses, beta, size):
     selector, draws, generator = Percentile(beta=beta, history=size), seeded(), seeded()
-    chances = one_at_a_time(losses, deque(maxlen=size), beta, shared_chance)
-    expected = [torch.rand(1, generator=draws).item() < chance for chance in chances]
+    probabilities = one_at_a_time(losses, deque(maxlen=size), beta, shared_probability)
+    expected = [
+        torch.rand(1, generator=draws).item() < probability for probability in probabilities
+    ]
     assert [bool(kept_of(selector, [loss], generator)) for loss in losses] == expected
 
 
@@ -52,9 +50,11 @@ def test_batches_are_algorithm_2_where_the_batch_joins_first(batches, beta, size
     selector, draws, generator = Percentile(beta=beta, history=size), seeded(), seeded()
     history = deque(maxlen=size)
     for losses in batches:
-        chances = batch_first(losses, history, beta, shared_chance)
+        probabilities = batch_first(losses, history, beta, shared_probability)
         drawn = torch.rand(len(losses), generator=draws).tolist()
-        expected = [row for row, chance in enumerate(chances) if drawn[row] < chance]
+        expected = [
+            row for row, probability in enumerate(probabilities) if drawn[row] < probability
+        ]
         assert kept_of(selector, losses, generator) == expected
 
 
@@ -65,38 +65,40 @@ def test_selections_are_those_of_eq_1_as_printed(beta):
     selector, draws, generator = Percentile(beta=beta, history=1024), seeded(), seeded()
     history = deque(maxlen=1024)
     for batch in losses:
-        chances = batch_first(batch.tolist(), history, beta, mid_rank_chance)
+        probabilities = batch_first(batch.tolist(), history, beta, mid_rank_probability)
         drawn = torch.rand(64, generator=draws).tolist()
-        expected = [row for row, chance in enumerate(chances) if drawn[row] < chance]
+        expected = [
+            row for row, probability in enumerate(probabilities) if drawn[row] < probability
+        ]
         assert kept_of(selector, batch, generator) == expected
 
 
 @given(some_losses, betas)
-def test_chances_are_the_mean_over_shared_percentiles(losses, beta):
+def test_probabilities_are_the_mean_over_shared_percentiles(losses, beta):
     shares = LossHistory().rank(torch.tensor(losses))
-    expected = [shared_chance(losses, loss, beta) for loss in losses]
+    expected = [shared_probability(losses, loss, beta) for loss in losses]
     assert percentile_probabilities(*shares, beta).tolist() == pytest.approx(expected, abs=2e-6)
 
 
 @given(some_losses, betas)
-def test_chances_of_a_whole_history_sum_to_its_share_also_with_ties(losses, beta):
-    chances = percentile_probabilities(*LossHistory().rank(torch.tensor(losses)), beta)
-    assert chances.double().sum().item() == pytest.approx(len(losses) / (beta + 1), rel=1e-5)
-    assert ((chances >= 0) & (chances <= 1)).all()
+def test_probabilities_of_a_whole_history_sum_to_its_share_also_with_ties(losses, beta):
+    probabilities = percentile_probabilities(*LossHistory().rank(torch.tensor(losses)), beta)
+    assert probabilities.double().sum().item() == pytest.approx(len(losses) / (beta + 1), rel=1e-5)
+    assert ((probabilities >= 0) & (probabilities <= 1)).all()
 
 
 @given(some_losses, betas)
-def test_higher_losses_have_higher_chances_and_equal_ones_equal(losses, beta):
+def test_higher_losses_have_higher_probabilities_and_equal_ones_equal(losses, beta):
     scores = torch.tensor(losses).sort().values
-    chances = percentile_probabilities(*LossHistory().rank(scores), beta)
-    assert (chances.diff()[scores.diff() == 0] == 0).all()
-    assert (chances.diff() >= 0).all()
+    probabilities = percentile_probabilities(*LossHistory().rank(scores), beta)
+    assert (probabilities.diff()[scores.diff() == 0] == 0).all()
+    assert (probabilities.diff() >= 0).all()
 
 
-def test_chances_stay_right_in_a_history_too_long_to_tell_neighbours_apart_in_float32():
+def test_probabilities_stay_right_in_a_history_too_long_to_tell_neighbours_apart_in_float32():
     ranks = torch.arange(1, 2**22 + 1, dtype=torch.float64) / 2**22
-    chances = percentile_probabilities((ranks - 2**-22).float(), ranks.float(), beta=2.0)
-    assert (chances - ranks.pow(2)).abs().max() < 1e-6
+    probabilities = percentile_probabilities((ranks - 2**-22).float(), ranks.float(), beta=2.0)
+    assert (probabilities - ranks.pow(2)).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("keep", [0.01, 0.1, 1 / 3, 0.5, 0.9, 1.0])
@@ -105,7 +107,7 @@ def test_chances_stay_right_in_a_history_too_long_to_tell_neighbours_apart_in_fl
 def test_kept_share_converges_to_what_was_asked(kind, keep, values):
     selector, generator = kind(keep=keep), seeded(3)
     batches = torch.randint(values, (200, 128), generator=seeded(4)).float()
-    kept = sum(len(selector.select(losses, generator).indices) for losses in batches)
+    kept = sum(len(selector.select(losses, generator).positions) for losses in batches)
     deviation = (keep * (1 - keep) / batches.numel()) ** 0.5
     assert abs(kept / batches.numel() - keep) <= 4 * deviation
 
@@ -121,14 +123,14 @@ def test_keep_and_beta_are_one_knob():
 
 @pytest.mark.parametrize("keep", [0, -0.5, 1.5, float("nan"), float("inf"), "a third", True, [0.5]])
 @pytest.mark.parametrize("kind", [Percentile, Uniform])
-def test_a_keep_out_of_range_is_refused(kind, keep):
-    with pytest.raises(ConfigError, match=r"keep=.* is not a share .* give a number in \(0, 1\]"):
+def test_a_keep_outside_its_range_is_refused(kind, keep):
+    with pytest.raises(ConfigError, match=r"keep=.*: give a share in \(0, 1\]"):
         kind(keep=keep)
 
 
 @pytest.mark.parametrize("beta", [-1, float("nan"), float("inf"), "two", False])
-def test_a_beta_out_of_range_is_refused(beta):
-    with pytest.raises(ConfigError, match=r"beta=.* is no exponent: give a finite number"):
+def test_a_beta_outside_its_range_is_refused(beta):
+    with pytest.raises(ConfigError, match=r"beta=.*: give a finite number, at least 0"):
         Percentile(beta=beta)
 
 
@@ -143,11 +145,11 @@ def test_both_knobs_or_none_are_refused(knobs):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_a_selection_is_positions_in_order_and_their_weights(make, count, dtype):
     scores = torch.rand(count, generator=seeded(count)).to(dtype)
-    indices, weights = make().select(scores, seeded())
-    assert indices.dtype == torch.int64
-    assert (indices.diff() > 0).all()
-    assert ((indices >= 0) & (indices < count)).all()
-    assert weights.float().equal(torch.ones(len(indices)))
+    positions, weights = make().select(scores, seeded())
+    assert positions.dtype == torch.int64
+    assert (positions.diff() > 0).all()
+    assert ((positions >= 0) & (positions < count)).all()
+    assert weights.float().equal(torch.ones(len(positions)))
 
 
 @every_selector

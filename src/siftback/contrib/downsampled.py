@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from siftback.arguments import checked_number
 from siftback.errors import BatchError, ConfigError
 from siftback.loading import tree
 from siftback.loss_functions import Losses, pair
-from siftback.scorers.fresh import Fresh, Scorer
+from siftback.scorers.fresh import Fresh
 from siftback.scorers.nested import load_nested, nested_state
-from siftback.selectors.percentile import is_number
+from siftback.scorers.scorer import Scorer
 
 Shrink = Callable[[Tensor], Tensor]
 
@@ -39,7 +40,7 @@ class Downsampled(Scorer):
     >>> losses = pair_losses(nn.functional.mse_loss)
     >>> mean, images = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False)), torch.eye(2)
     >>> _ = nn.init.ones_(mean[1].weight)
-    >>> Downsampled(2).score(losses, mean, (images.view(1, 1, 2, 2), torch.zeros(1, 1)))
+    >>> Downsampled(2).score(losses, mean, (images.view(1, 1, 2, 2), torch.zeros(1, 1)), None)
     tensor([0.2500])
     """
 
@@ -50,13 +51,11 @@ class Downsampled(Scorer):
         *,
         inputs: Callable[[Any, Shrink], Any] | None = None,
     ) -> None:
-        if not is_number(factor) or not factor > 1:
-            raise ConfigError(f"factor={factor!r}: give a number above 1, such as 2")
-        self.factor = factor
+        self.factor = checked_number("factor", factor, above=1)
         self.scorer = scorer or Fresh()
         self._inputs = inputs or _images_of_pair
 
-    def score(self, losses: Losses, model: nn.Module, batch: Any) -> Tensor:
+    def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """One score per example, float32[N], by the inner scorer on the smaller batch."""
         sizes: list[str] = []
 
@@ -69,10 +68,10 @@ class Downsampled(Scorer):
         if tree.size(smaller) != tree.size(batch):
             raise BatchError(
                 f"inputs= made {tree.size(smaller)} examples of {tree.size(batch)}: "
-                "give the same ones, smaller"
+                "return the same examples, smaller"
             )
         try:
-            return self.scorer.score(losses, model, smaller)
+            return self.scorer.score(losses, model, smaller, indices)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -83,7 +82,7 @@ class Downsampled(Scorer):
             ) from error
 
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
-        """Tells the inner scorer, with the batch as it was trained on."""
+        """Calls the inner scorer's, with the batch as it was trained on."""
         self.scorer.after_step(losses, model, batch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -91,7 +90,7 @@ class Downsampled(Scorer):
         return nested_state(self.scorer)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another scorer's state."""
+        """Continues from another scorer's state."""
         load_nested(self.scorer, state)
 
 
@@ -110,12 +109,12 @@ def downsample(images: Tensor, factor: float) -> Tensor:
     tensor([[[[1.5000]]]])
 
     Raises:
-        BatchError: Where there are no such images, or nothing would be left of them.
+        BatchError: Where they are not such images, or nothing would be left of them.
     """
     if not isinstance(images, Tensor) or images.ndim != 4:
         given = f"of {list(images.shape)}" if isinstance(images, Tensor) else f"a {type(images)}"
         raise BatchError(
-            f"inputs {given} are no images [N, C, H, W]: give inputs=fn(batch, shrink), which "
+            f"inputs {given} are not images [N, C, H, W]: give inputs=fn(batch, shrink), which "
             "shrinks those of the batch"
         )
     height, width = images.shape[2:]

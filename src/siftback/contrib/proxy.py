@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from siftback.errors import ConfigError, StateError
 from siftback.loading import tree
 from siftback.loss_functions import Losses, check
-from siftback.scorers.fresh import Fresh, Scorer, device_of
+from siftback.scorers.fresh import Fresh
 from siftback.scorers.nested import load_nested, nested_state
+from siftback.scorers.scorer import Scorer
+from siftback.scorers.selection_pass import device_of
 
 
 class Proxy(Scorer):
@@ -32,8 +34,8 @@ class Proxy(Scorer):
 
     Attributes:
         model: The proxy.
-        forwards: Examples it went forward with so far, to be scored or to be trained on.
-        backwards: Those it was trained on.
+        forwards: Examples it has made a forward pass for, to score or to train on them.
+        backwards: Examples it was trained on.
         seconds_refresh: Spent training it, in seconds of the host.
 
     Raises:
@@ -45,10 +47,10 @@ class Proxy(Scorer):
     >>> _ = nn.init.constant_(small.weight, 2.0)
     >>> scorer = Proxy(small, torch.optim.SGD(small.parameters(), lr=0.25))
     >>> large, batch = nn.Identity(), (torch.ones(1, 1), torch.zeros(1, 1))
-    >>> scorer.score(losses, large, batch)
+    >>> scorer.score(losses, large, batch, None)
     tensor([4.])
     >>> scorer.after_step(losses, large, batch)
-    >>> scorer.score(losses, large, batch), scorer.forwards, scorer.backwards
+    >>> scorer.score(losses, large, batch, None), scorer.forwards, scorer.backwards
     (tensor([1.]), 3, 1)
     """
 
@@ -74,12 +76,12 @@ class Proxy(Scorer):
         self.backwards = 0
         self.seconds_refresh = 0.0
 
-    def score(self, losses: Losses, model: nn.Module, batch: Any) -> Tensor:
+    def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """One score per example, float32[N], by the inner scorer with the proxy."""
         if model is self.model:
             raise ConfigError("the proxy is the model that is trained: give a smaller one")
         self.forwards += tree.size(batch)
-        return self.scorer.score(losses, self.model, batch)
+        return self.scorer.score(losses, self.model, batch, indices)
 
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
         """Trains the proxy on the batch, by the mean of its losses, if it has an optimizer."""
@@ -118,11 +120,11 @@ class Proxy(Scorer):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another scorer's state.
+        """Continues from another scorer's state.
 
         Raises:
-            StateError: Where one of both is trained and the other is not, or the inner scorer
-                or the proxy is another one.
+            StateError: Where only one of the two is trained, or the inner scorer or the proxy is
+                another one.
         """
         if ("model" in state) != (self.optimizer is not None):
             kinds = (

@@ -16,7 +16,7 @@ def rank_and_world() -> tuple[int, int]:
     return 0, 1
 
 
-def of_all_ranks(value: Any) -> list[Any]:
+def all_gather(value: Any) -> list[Any]:
     """What each process gives, by rank; all have to call it, and wait for each other.
 
     Args:
@@ -27,7 +27,7 @@ def of_all_ranks(value: Any) -> list[Any]:
     return found
 
 
-def of_first_rank(value: Any) -> Any:
+def broadcast(value: Any) -> Any:
     """What the process of rank 0 gives; all have to call it, and wait for that one.
 
     Args:

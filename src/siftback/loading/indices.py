@@ -1,33 +1,35 @@
-"""Examples that know their index, and an order that leaves examples out before they are read."""
+"""Examples that know their index in the data set, and indices that can be relied upon."""
 
-from collections.abc import Callable, Iterator, Sized
+import copy
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from siftback.errors import BatchError, ConfigError
-from siftback.loading import tree
-from siftback.loading.distributed import rank_and_world
 
-_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 IndexOf = Callable[[Any], Tensor]
 """``index_of(batch) -> int64[N]``, the dataset indices of a batch's examples."""
 
 
-def Indexed(dataset: Any) -> "Dataset[tuple[int, Any]]":  # noqa: N802 - it stands for two classes
-    """The data set, each example with its index: ``(index, example)``.
+def Indexed(source: Any, index_of: IndexOf | None = None) -> Any:  # noqa: N802 - stands for classes
+    """A data set whose examples, or a loader whose batches, come with their index.
 
-    A loader over it gives ``(indices, batch)``; `SelectiveLoader` takes the indices off again, so
-    that the training loop sees what it saw before.
+    A `SelectiveLoader` over a ``DataLoader`` of a map-style data set knows the indices without
+    this. It is for iterable data sets, for loaders of other kinds, and for a `SelectiveSampler`
+    that is used alone.
 
     Args:
-        dataset: Map-style, or iterable. An iterable one must give the same examples in the same
-            order each epoch, as an example's index is its place; where it does not, give the
-            loader ``index_of=`` in place of this. Each worker process counts its own examples:
-            its n-th gets ``n * workers + worker``.
+        source: A data set, map-style or iterable: each example becomes ``(index, example)``, and a
+            loader over it gives ``(indices, batch)``. An iterable one must give the same examples
+            in the same order each epoch, as an example's index is its place; each worker process
+            counts its own examples: its n-th gets ``n * workers + worker``. Or, with
+            ``index_of``, any loader.
+        index_of: ``index_of(batch) -> int64[N]``, for a loader whose batches hold the indices.
 
     Raises:
         ConfigError: Where it is neither.
@@ -35,13 +37,18 @@ def Indexed(dataset: Any) -> "Dataset[tuple[int, Any]]":  # noqa: N802 - it stan
     >>> data = Indexed(["a", "b", "c"])
     >>> len(data), data[1]
     (3, (1, 'b'))
+    >>> loader = Indexed([{"id": torch.tensor([7, 8])}], index_of=lambda batch: batch["id"])
+    >>> [indices for indices, batch in loader]
+    [tensor([7, 8])]
     """
-    if hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
-        return _IndexedMap(dataset)
-    if hasattr(dataset, "__iter__"):
-        return _IndexedIterable(dataset)
+    if index_of is not None:
+        return _IndexedLoader(source, index_of)
+    if hasattr(source, "__getitem__") and not isinstance(source, IterableDataset):
+        return _IndexedMap(source)
+    if hasattr(source, "__iter__"):
+        return _IndexedIterable(source)
     raise ConfigError(
-        f"a {type(dataset).__name__} has neither __getitem__ nor __iter__: give a data set"
+        f"a {type(source).__name__} has neither __getitem__ nor __iter__: give a data set"
     )
 
 
@@ -72,163 +79,123 @@ class _IndexedIterable(IterableDataset[tuple[int, Any]]):
             yield first + place * stride, example
 
 
+class _IndexedLoader:
+    """Any loader, its batches with the indices that a function finds in them."""
+
+    indexed = True
+
+    def __init__(self, loader: Any, index_of: IndexOf) -> None:
+        self.loader, self._index_of = loader, index_of
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Any]]:
+        for batch in self.loader:
+            yield self._index_of(batch), batch
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # a copy that has nothing yet
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+
 def is_indexed(loader: object) -> bool:
     """Whether a loader gives ``(indices, batch)``: over `Indexed` examples, or as it says itself.
 
     A loader of another kind than torch's says so by an attribute ``indexed = True``.
     """
     data = getattr(loader, "dataset", None)
-    return isinstance(data, _IndexedMap | _IndexedIterable) or getattr(loader, "indexed", False)
+    own = getattr(loader, "indexed", False) is True
+    return own or (isinstance(loader, DataLoader) and _is_indexed_data(data))
 
 
-class SelectiveSampler(Sampler[int]):
-    """The order of an epoch, from which `SelectiveLoader` may leave examples out.
+def _is_indexed_data(data: object) -> bool:
+    return isinstance(data, _IndexedMap | _IndexedIterable)
 
-    For a ``DataLoader``: ``DataLoader(Indexed(dataset), 128, sampler=SelectiveSampler(dataset))``.
-    What is left out is never read. What is left keeps the order of the whole epoch.
 
-    In a training of several processes each has a share of one common order, so they need the
-    same ``seed``: of n examples, the process of rank r has those at r, r + world, r + 2 world and
-    so on. The shares are disjoint and of ``n // world`` each, so that all processes make equally
-    many steps; the last ``n % world`` of the order are left out of that epoch.
+def collating(loader: Any) -> Any:
+    """The same loader, its collate function given examples without their index.
+
+    So that ``(indices, batch)`` comes from any collate function of the user's own.
+    """
+    if not (isinstance(loader, DataLoader) and _is_indexed_data(loader.dataset)):
+        return loader
+    if loader.batch_sampler is None:  # its examples are batches already
+        return loader
+    same = copy.copy(loader)
+    same.__dict__.update(collate_fn=_IndexedCollate(loader.collate_fn), _iterator=None)
+    return same
+
+
+class _IndexedCollate:
+    """``(indices, batch)`` of pairs of index and example; sent to worker processes."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, pairs: list[tuple[int, Any]]) -> tuple[Tensor, Any]:
+        indices, examples = zip(*pairs, strict=True)
+        return torch.tensor(indices), self._collate(list(examples))
+
+
+def checked_indices(indices: Any, count: int, place: str) -> Tensor:
+    """The indices of a batch as int64[N] on the CPU.
 
     Args:
-        dataset: Anything with a length.
-        shuffle: Whether each epoch has an order of its own, drawn from ``generator``.
-        seed: Of that generator; no global one is used.
-        rank: Which process this is; by default that of ``torch.distributed`` where it is
-            initialised, else 0.
-        world: How many there are, likewise. ``rank=0, world=1`` has everything, such as in a
-            process whose data set is a shard already.
-
-    Attributes:
-        examples: How many there are, for all processes.
+        indices: As the wrapped loader gave them.
+        count: N.
+        place: Which batch it is, for the error.
 
     Raises:
-        ConfigError: Where ``rank`` is none of ``world`` processes.
-
-    >>> sampler = SelectiveSampler(range(5), shuffle=False)
-    >>> sampler.only(torch.tensor([4, 1]))
-    >>> list(sampler), len(sampler), sampler.examples
-    ([1, 4], 2, 5)
-    >>> sampler.only(None)
-    >>> list(sampler)
-    [0, 1, 2, 3, 4]
-    >>> list(SelectiveSampler(range(5), shuffle=False, rank=1, world=2))
-    [1, 3]
+        BatchError: Where they are not one integer for each example.
     """
-
-    def __init__(
-        self,
-        dataset: Sized,
-        *,
-        shuffle: bool = True,
-        seed: int = 0,
-        rank: int | None = None,
-        world: int | None = None,
-    ) -> None:
-        here, among = rank_and_world()
-        self.rank, self.world = here if rank is None else rank, among if world is None else world
-        if not 0 <= self.rank < self.world:
-            raise ConfigError(
-                f"rank={self.rank} is none of world={self.world} processes: give both, the rank "
-                "from 0 on, or neither"
-            )
-        self.examples = len(dataset)
-        self.generator = torch.Generator().manual_seed(seed)
-        self._shuffle = shuffle
-        self._chosen: Tensor | None = None  # bool[examples]
-        self._count = self.examples
-
-    def only(self, indices: Tensor | None) -> None:
-        """Leaves out all others from the next epoch on; None leaves none out."""
-        self._chosen, self._count = None, self.examples
-        if indices is not None:
-            self._chosen = torch.zeros(self.examples, dtype=torch.bool)
-            self._chosen[indices.cpu()] = True
-            self._count = int(self._chosen.sum())  # once, as the length is asked for every step
-
-    def __iter__(self) -> Iterator[int]:
-        if self._shuffle:
-            order = torch.randperm(self.examples, generator=self.generator)
-        else:
-            order = torch.arange(self.examples)
-        if self._chosen is not None:
-            order = order[self._chosen[order]]
-        return iter(order[: len(self) * self.world][self.rank :: self.world].tolist())
-
-    def __len__(self) -> int:
-        return self._count // self.world
+    if not isinstance(indices, Tensor):
+        try:
+            indices = torch.as_tensor(indices)
+        except (TypeError, ValueError, RuntimeError):
+            raise BatchError(
+                f"the indices of {place} are a {type(indices).__name__} that is not a tensor: "
+                f"give one integer for each example, int64[{count}]"
+            ) from None
+    if indices.shape != (count,) or indices.dtype not in _INTEGERS:
+        raise BatchError(
+            f"{place} has {count} examples, and its indices are {indices.dtype} of shape "
+            f"{list(indices.shape)}: give one integer for each, int64[{count}]"
+        )
+    return cast(Tensor, indices).to("cpu", torch.int64)
 
 
-class Indices:
-    """Takes the dataset indices off batches, and makes sure that they can be relied upon.
+class IndexCheck:
+    """Makes sure that indices are within the data set, and distinct within an epoch.
 
     Args:
-        loader: The wrapped loader.
-        index_of: Gives the indices of a batch; None where the loader is one over `Indexed`.
-
-    Attributes:
-        examples: How many there are; None where the loader does not tell.
+        examples: How many examples there are; None where nobody knows.
+        repeats: Whether an index may come again within an epoch, as from a sampler that draws
+            with replacement.
     """
 
-    def __init__(self, loader: object, index_of: IndexOf | None) -> None:
-        self.examples = examples = _count(loader)
-        self._strip = index_of is None and is_indexed(loader)
-        self._index_of = index_of
+    def __init__(self, examples: int | None, *, repeats: bool = False) -> None:
+        self.examples = examples
+        self._repeats = repeats
         self._given = torch.zeros(examples or 0, dtype=torch.bool)
-
-    @property
-    def known(self) -> bool:
-        """Whether there are any."""
-        return self._strip or self._index_of is not None
-
-    def require(self, name: str) -> None:
-        """Makes sure that there are any, for what is called so.
-
-        Raises:
-            ConfigError: Where there are none.
-        """
-        if not self.known:
-            raise ConfigError(
-                f"{name} needs each example's index: wrap the data set, DataLoader("
-                "Indexed(dataset), ...), or give index_of=fn(batch) -> int64[N]"
-            )
 
     def begin_epoch(self) -> None:
         """From here on each index may come again."""
         self._given.zero_()
 
-    def take_off(self, batch: Any, place: str) -> tuple[Any, Tensor]:
-        """The batch as training wants it, and int64[N], the indices of its examples.
+    def check(self, indices: Tensor, place: str) -> None:
+        """Looks at the indices of a batch.
 
         Args:
-            batch: As the wrapped loader gave it.
-            place: Which one it is, for errors.
+            indices: int64[N], on the CPU.
+            place: Which batch it is, for the error.
 
         Raises:
-            BatchError: Where indices are missing or no whole numbers, or one is negative, too
-                large, or came before in this epoch.
+            BatchError: Where one is negative, too large, or came before in this epoch.
         """
-        indices: Any
-        if self._strip:
-            indices, batch = batch
-        else:
-            indices = cast(IndexOf, self._index_of)(batch)
-        count = tree.size(batch)
-        if not isinstance(indices, Tensor):
-            indices = _tensor(indices, place)
-        if indices.shape != (count,) or indices.dtype not in _WHOLE:
-            raise BatchError(
-                f"{place} has {count} examples, and its indices are {indices.dtype} of shape "
-                f"{list(indices.shape)}: give one whole number each, int64[{count}]"
-            )
-        indices = indices.to("cpu", torch.int64)
-        if count:
-            self._check(indices, place)
-        return batch, indices
-
-    def _check(self, indices: Tensor, place: str) -> None:
+        if not len(indices):
+            return
         least, most = int(indices.min()), int(indices.max())
         if least < 0:
             raise BatchError(f"{place} has the index {least}: give indices from 0 on")
@@ -237,6 +204,10 @@ class Indices:
                 f"{place} has the index {most}, and the data set has {self.examples} examples: "
                 f"give indices from 0 to {self.examples - 1}"
             )
+        if not self._repeats:
+            self._check_repeats(indices, most, place)
+
+    def _check_repeats(self, indices: Tensor, most: int, place: str) -> None:
         if most >= len(self._given):
             more = max(most + 1, 2 * len(self._given)) - len(self._given)
             self._given = torch.cat((self._given, torch.zeros(more, dtype=torch.bool)))
@@ -246,22 +217,12 @@ class Indices:
         if len(repeated):
             raise BatchError(
                 f"the index {int(repeated[0])} came before {place} in this epoch, or twice in it: "
-                "remembered scores need each example at most once an epoch, so sample "
+                "remembered losses need each example at most once per epoch, so sample "
                 "without replacement and give each example an index of its own"
             )
 
 
-def _tensor(indices: Any, place: str) -> Tensor:
-    try:
-        return torch.as_tensor(indices)
-    except (TypeError, ValueError, RuntimeError):
-        raise BatchError(
-            f"the indices of {place} are a {type(indices).__name__} that is no tensor: give one "
-            "whole number an example, int64[N]"
-        ) from None
-
-
-def _count(loader: object) -> int | None:
+def examples_of(loader: Iterable[Any]) -> int | None:
     """How many examples a loader is over: what it or its sampler says, or its data set's length."""
     for owner in (loader, getattr(loader, "sampler", None)):
         if hasattr(owner, "examples"):

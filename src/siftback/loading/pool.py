@@ -12,7 +12,7 @@ from siftback.loading import tree
 DropLast = bool | Literal["carry"]
 
 
-class BatchFormer:
+class Pool:
     """Pools examples and releases batches of exactly the asked size, in the order they came.
 
     The pool of Algorithm 1 in Jiang et al. 2019 (``batch_bp``), over nested batches
@@ -27,21 +27,21 @@ class BatchFormer:
         dropped: How many examples ``drop_last=True`` has dropped.
 
     Raises:
-        ConfigError: Where ``batch_size`` is no positive whole number, or ``drop_last`` none of
+        ConfigError: Where ``batch_size`` is not a positive integer, or ``drop_last`` none of
             the three.
 
     >>> import torch
-    >>> former = BatchFormer(batch_size=2)
-    >>> former.add(torch.tensor([0, 1, 2, 3, 4]), torch.tensor([0, 3, 4]))
-    >>> list(former.full_batches())
+    >>> pool = Pool(batch_size=2)
+    >>> pool.add(torch.tensor([0, 1, 2, 3, 4]), torch.tensor([0, 3, 4]))
+    >>> list(pool.full_batches())
     [tensor([0, 3])]
-    >>> list(former.end_epoch())
+    >>> list(pool.end_epoch())
     [tensor([4])]
     """
 
     def __init__(self, batch_size: int, drop_last: DropLast = False) -> None:
         if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-            raise ConfigError(f"batch_size={batch_size!r}: give a whole number, at least 1")
+            raise ConfigError(f"batch_size={batch_size!r}: give an integer, at least 1")
         if drop_last not in (False, True, "carry"):
             raise ConfigError(f'drop_last={drop_last!r}: give False, True or "carry"')
         self.batch_size = batch_size
@@ -61,7 +61,7 @@ class BatchFormer:
             rows: int64[k], the positions of those to add; all where None.
 
         Raises:
-            BatchError: Where the parts of the batch have unlike sizes.
+            BatchError: Where the parts of the batch have mismatched sizes.
         """
         if rows is not None:
             batch = tree.take(batch, rows)
@@ -100,7 +100,7 @@ class BatchFormer:
         return {"batch_size": self.batch_size, "pool": pool, "dropped": self.dropped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up another former's pool; its batch size may differ."""
+        """Takes up the examples of another pool; its batch size may differ."""
         self._pool.clear()
         self._pooled = 0
         if state["pool"] is not None:

@@ -16,8 +16,7 @@ class Stats:
         released: Examples given to training.
         dropped: Kept examples that ``drop_last=True`` dropped at the ends of epochs, and those
             that were left of epochs that were broken off.
-        nonfinite: Examples whose loss was not finite.
-        capped: Examples whose chance a `NoiseGuard` capped, counted each time.
+        nonfinite: Examples whose loss was not finite, in a scoring pass or in training.
         seconds_selection: Seconds in selection, its forward passes included. On an accelerator
             this counts waiting for work that was queued before.
     """
@@ -30,7 +29,6 @@ class Stats:
     released: int = 0
     dropped: int = 0
     nonfinite: int = 0
-    capped: int = 0
     seconds_selection: float = 0.0
 
     @property

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from siftback.errors import BatchError
 
@@ -29,14 +29,14 @@ def size(batch: Any) -> int:
     4
 
     Raises:
-        BatchError: Where parts have unlike sizes, a part has no size, or there is no part.
+        BatchError: Where parts have mismatched sizes, a part has no size, or there is no part.
     """
     sizes = {path: _length(part, path) for path, part in _parts(batch, "batch")}
     if not sizes:
         raise BatchError(f"a batch without examples: {_describe(batch)}; give at least one tensor")
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{path}: {length}" for path, length in sizes.items())
-        raise BatchError(f"parts of unlike sizes ({listed}); give each part a row per example")
+        raise BatchError(f"parts of mismatched sizes ({listed}); give each part a row per example")
     return next(iter(sizes.values()))
 
 
@@ -118,6 +118,14 @@ def concatenate(batches: Sequence[Any]) -> Any:
 def to_device(batch: Any, device: torch.device) -> Any:
     """Moves the tensors of a batch, without waiting for the copies where memory is pinned."""
     return map_tensors(lambda part: part.to(device, non_blocking=True), batch)
+
+
+def to_device_of(batch: Any, model: nn.Module) -> Any:
+    """Moves the tensors of a batch to the device of a model's first parameter, if it has one."""
+    weight = next(model.parameters(), None)
+    if weight is None or all(part.device == weight.device for part in tensors(batch)):
+        return batch
+    return to_device(batch, weight.device)
 
 
 def map_tensors(fn: Callable[[Tensor], Tensor], batch: Any) -> Any:
@@ -209,13 +217,15 @@ def _map(fn: Callable[..., Any], *batches: Any) -> Any:
         return fn(*batches)
     if any(type(other) is not type(first) for other in batches):
         kinds = ", ".join(_describe(batch) for batch in batches)
-        raise BatchError(f"batches of unlike structure ({kinds}); give every batch the same one")
+        raise BatchError(
+            f"batches of mismatched structure ({kinds}); give every batch the same one"
+        )
     if first is None:
         return None
     families = [_children(batch) or {} for batch in batches]
     if any(family.keys() != families[0].keys() for family in families):
         keys = " and ".join(str(list(family)) for family in families)
-        raise BatchError(f"batches of unlike parts ({keys}); give every batch the same ones")
+        raise BatchError(f"batches of mismatched parts ({keys}); give every batch the same ones")
     return _rebuild(first, [_map(fn, *(f[step] for f in families)) for step in families[0]])
 
 
@@ -224,7 +234,7 @@ def _join(*parts: Any) -> Any:
     family = next(kind for kind in (Tensor, np.ndarray, type(first)) if isinstance(first, kind))
     if not all(isinstance(part, family) for part in parts):
         kinds = ", ".join(_describe(part) for part in parts)
-        raise BatchError(f"parts of unlike types ({kinds}); give every batch the same ones")
+        raise BatchError(f"parts of mismatched types ({kinds}); give every batch the same ones")
     try:
         if isinstance(first, Tensor):
             return torch.cat(parts)

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.errors import ConfigError
+from siftback.arguments import checked_share
 from siftback.loss_functions import Losses
-from siftback.scorers.fresh import Fresh, Scorer
+from siftback.scorers.fresh import Fresh
 from siftback.scorers.nested import load_nested, nested_state
+from siftback.scorers.scorer import Scorer
 from siftback.scorers.snapshot import Snapshot, tensors_of, unwrapped
-from siftback.selectors.percentile import is_number
 
 
 class Ema(Scorer):
@@ -31,7 +31,7 @@ class Ema(Scorer):
         seconds_refresh: Spent copying and averaging, in seconds of the host.
 
     Raises:
-        ConfigError: Where ``decay`` is no such share. While scoring: where the model cannot be
+        ConfigError: Where ``decay`` is outside that range. While scoring: where the model cannot be
             copied.
 
     >>> from siftback.loss_functions import pair_losses
@@ -39,30 +39,29 @@ class Ema(Scorer):
     >>> scorer, model = Ema(0.5), nn.Linear(1, 1, bias=False)
     >>> batch = torch.ones(1, 1), torch.zeros(1, 1)
     >>> _ = nn.init.constant_(model.weight, 2.0)
-    >>> scorer.score(losses, model, batch)
+    >>> scorer.score(losses, model, batch, None)
     tensor([4.])
     >>> _ = nn.init.constant_(model.weight, 0.0)
     >>> scorer.after_step(losses, model, batch)
-    >>> scorer.score(losses, model, batch)
+    >>> scorer.score(losses, model, batch, None)
     tensor([1.])
     """
 
     def __init__(self, decay: float = 0.99, scorer: Scorer | None = None) -> None:
-        if not is_number(decay) or not 0 <= decay < 1:
-            raise ConfigError(f"decay={decay!r}: give a share in [0, 1)")
-        self.decay = decay
+        self.decay = checked_share("decay", decay)
         self.scorer = scorer or Fresh()
         self.seconds_refresh = 0.0
         self._snapshot: Snapshot | None = None
         self._loaded: dict[str, Tensor] | None = None
 
-    def score(self, losses: Losses, model: nn.Module, batch: Any) -> Tensor:
+    def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """One score per example, float32[N], by the inner scorer with the averaged model."""
-        return self.scorer.score(losses, self._average(unwrapped(model)).model, batch)
+        average = self._average(unwrapped(model)).model
+        return self.scorer.score(losses, average, batch, indices)
 
     @torch.no_grad()
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
-        """Takes the weights after the step into the average, and tells the inner scorer."""
+        """Takes the weights after the step into the average, then calls the inner scorer's."""
         model = unwrapped(model)
         snapshot = self._average(model)
         started = time.perf_counter()
@@ -85,7 +84,7 @@ class Ema(Scorer):
         return {"average": average, "scorer": nested_state(self.scorer)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another scorer's state; the average is filled when there is a model."""
+        """Continues from another scorer's state; the average is made with the first model."""
         load_nested(self.scorer, state["scorer"])
         self._loaded, self._snapshot = state["average"], None
 

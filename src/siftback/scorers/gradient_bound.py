@@ -10,10 +10,11 @@ from torch.utils._pytree import tree_map_only
 from siftback.errors import LossError
 from siftback.loading import tree
 from siftback.loss_functions import Losses, check
-from siftback.scorers.fresh import Fresh, device_of, untouched
+from siftback.scorers.scorer import Scorer
+from siftback.scorers.selection_pass import Mode, SelectionPass
 
 
-class GradientBound(Fresh):
+class GradientBound(Scorer):
     """Scores a batch by the norm of each loss's gradient with respect to the model's outputs.
 
     Katharopoulos & Fleuret 2018: up to a factor that all examples share, an upper bound of
@@ -23,23 +24,29 @@ class GradientBound(Fresh):
     has, in the row of an example, that of its own loss. Only the loss is run backward, not the
     model, so that a pass costs what a forward does.
 
-    It leaves as little trace as `Fresh`, whose arguments it takes.
+    It leaves as little trace as `Fresh`.
 
     Args:
         mode: The mode the model is in during the pass, "eval" or "train".
-        autocast: The type to compute in, such as ``torch.bfloat16``; None leaves it as it is.
+        autocast: The type to compute in, such as ``torch.bfloat16``; None follows the autocast
+            in force where the scores are made.
         compile: Whether to score through ``torch.compile(model)``.
 
     Raises:
-        ConfigError: Where ``mode`` is neither, or ``autocast`` no floating-point type.
+        ConfigError: Where ``mode`` is neither, or ``autocast`` is not a floating-point type.
 
     >>> from siftback.loss_functions import pair_losses
     >>> losses, logits = pair_losses(nn.functional.cross_entropy), torch.tensor([[0.0, 0.0]])
-    >>> GradientBound().score(losses, nn.Identity(), (logits, torch.tensor([1])))
+    >>> GradientBound().score(losses, nn.Identity(), (logits, torch.tensor([1])), None)
     tensor([0.7071])
     """
 
-    def score(self, losses: Losses, model: nn.Module, batch: Any) -> Tensor:
+    def __init__(
+        self, mode: Mode = "eval", autocast: torch.dtype | None = None, *, compile: bool = False
+    ) -> None:
+        self._pass = SelectionPass(mode, autocast, compile)
+
+    def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """One norm per example.
 
         Args:
@@ -47,18 +54,19 @@ class GradientBound(Fresh):
                 of the batch.
             model: The model; read only. Its outputs have a row for each example.
             batch: A nested batch of N examples on the model's device.
+            indices: Not used.
 
         Returns:
             float32[N].
 
         Raises:
-            BatchError: Where the batch lies on another device than the model.
-            LossError: Where the losses are no floating-point tensor of shape [N], do not come from
-                the model's outputs, or these have not a row for each example.
+            BatchError: Where the batch is on another device than the model.
+            LossError: Where the losses are not a floating-point tensor of shape [N], do not come
+                from the model's outputs, or these do not have a row for each example.
         """
-        device, count = device_of(model, batch), tree.size(batch)
-        with untouched(model, self.mode, device), self._casting(device), torch.enable_grad():
-            watched: Any = _Watched(model, self._callable(model))
+        count = tree.size(batch)
+        with self._pass.over(model, batch) as called, torch.enable_grad():
+            watched: Any = _Watched(model, called)
             values = losses(watched, batch)
             check(values, count)
             outputs = watched.outputs
@@ -68,8 +76,8 @@ class GradientBound(Fresh):
         gradients = [gradient for gradient in found if gradient is not None]
         if not gradients:
             raise LossError(
-                "the losses do not follow from what the model gave when it was called: compute "
-                "them as losses(model, batch) from model(...), or score by Fresh()"
+                "the losses do not follow from the outputs of the model when it was called: "
+                "compute them as losses(model, batch) from model(...), or score with Fresh()"
             )
         squares = torch.zeros(count, device=gradients[0].device)
         for gradient in gradients:

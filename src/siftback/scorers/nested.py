@@ -3,7 +3,7 @@
 from typing import Any
 
 from siftback.errors import StateError
-from siftback.scorers.fresh import Scorer
+from siftback.scorers.scorer import Scorer
 
 
 def nested_state(scorer: Scorer) -> dict[str, Any]:
@@ -12,7 +12,7 @@ def nested_state(scorer: Scorer) -> dict[str, Any]:
 
 
 def load_nested(scorer: Scorer, state: dict[str, Any]) -> None:
-    """Goes on from what `nested_state` gave.
+    """Continues from what `nested_state` gave.
 
     Raises:
         StateError: Where that was of another class.

@@ -1,11 +1,14 @@
-"""A copy of a model, in other types where asked, that is brought up to date in place."""
+"""A copy of a model, in other types where wanted, that is brought up to date in place."""
 
 import copy
+import time
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from siftback.arguments import checked_integer
 from siftback.errors import ConfigError, StateError
 
 
@@ -41,7 +44,7 @@ class Snapshot:
         try:
             # What the memo holds is not copied again: so a copy's memory is paid once.
             self.model = copy.deepcopy(model, {id(t): made[name] for name, t in sources.items()})
-        except (RuntimeError, TypeError, NotImplementedError) as error:
+        except Exception as error:
             raise ConfigError(
                 f"the {type(model).__name__} cannot be copied ({error}): give a model that "
                 "copy.deepcopy takes, or a scorer without a copy, such as "
@@ -65,16 +68,24 @@ class Snapshot:
         for name, target in self.copied.items():
             target.copy_(sources[name])
 
+    def update(self, model: nn.Module) -> bool:
+        """Takes the values of a model; False where the twin does not fit it any more."""
+        sources = tensors_of(model)
+        if not self.fits(sources):
+            return False
+        self.refresh(sources)
+        return True
+
     def follow_modes(self, model: nn.Module) -> None:
-        """Puts each module of the twin in the mode that its like in the model is in."""
+        """Puts each module of the twin in the mode of its counterpart in the model."""
         for here, there in zip(self.model.modules(), model.modules(), strict=True):
             here.__dict__["training"] = there.training
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Any]:
         """The copied tensors, copied once more."""
         return {name: target.detach().clone() for name, target in self.copied.items()}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes the values of a state.
 
         Raises:
@@ -82,14 +93,102 @@ class Snapshot:
         """
         shapes = {name: list(tensor.shape) for name, tensor in state.items()}
         here = {name: list(target.shape) for name, target in self.copied.items()}
-        unlike = sorted(k for k in shapes.keys() | here if shapes.get(k) != here.get(k))
-        if unlike:
-            name = unlike[0]
+        mismatched = sorted(k for k in shapes.keys() | here if shapes.get(k) != here.get(k))
+        if mismatched:
+            name = mismatched[0]
             raise StateError(
                 f"the state of a scorer's copy has a {name} of shape {shapes.get(name)}, and this "
                 f"model one of {here.get(name)}: build the same model, frozen where it was"
             )
         self.refresh(state)
+
+
+class Twin(Protocol):
+    """What `Refreshed` keeps of a model: a `Snapshot`, or one with layers of another kind."""
+
+    model: nn.Module
+
+    def update(self, model: nn.Module) -> bool:
+        """See `Snapshot.update`."""
+
+    def follow_modes(self, model: nn.Module) -> None:
+        """See `Snapshot.follow_modes`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Snapshot.state_dict`."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Snapshot.load_state_dict`."""
+
+
+class Refreshed:
+    """A model's twin, brought up to date when first used after every so many training steps.
+
+    Args:
+        make: ``make(model)`` makes the twin.
+        steps: Training steps between refreshes.
+
+    Attributes:
+        refreshes: How often it was made or brought up to date.
+        seconds: Spent on that, in seconds of the host.
+
+    Raises:
+        ConfigError: Where ``steps`` is not a positive integer.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> refreshed = Refreshed(lambda m: Snapshot(m, lambda t: t.detach().clone()), steps=2)
+    >>> for step in range(4):
+    ...     _ = nn.init.constant_(model.weight, step)
+    ...     print(refreshed.of(model).model.weight.item())
+    ...     refreshed.after_step()
+    0.0
+    0.0
+    2.0
+    2.0
+    """
+
+    def __init__(self, make: Callable[[nn.Module], Twin], steps: int) -> None:
+        self._make, self._steps = make, checked_integer("refresh", steps, 1)
+        self._twin: Twin | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._age = 0  # steps since the last refresh
+        self.refreshes = 0
+        self.seconds = 0.0
+
+    def of(self, model: nn.Module) -> Twin:
+        """The twin of a model, no older than it may be."""
+        if self._twin is not None and self._age < self._steps:
+            return self._twin
+        started = time.perf_counter()
+        if self._twin is None or not self._twin.update(model):
+            self._twin = self._make(model)
+        if self._loaded is None:
+            self._age = 0
+        else:
+            self._twin.load_state_dict(self._loaded)
+            self._loaded = None
+        self.refreshes += 1
+        self.seconds += time.perf_counter() - started
+        return self._twin
+
+    def after_step(self) -> None:
+        """Counts a training step."""
+        self._age += 1
+        if self._age >= self._steps:
+            self._loaded = None  # a copy that is too old by now
+
+    def state_dict(self) -> dict[str, Any]:
+        """The steps since the last refresh, and the copy where it will be used again."""
+        if self._loaded is not None:
+            return {"age": self._age, "copy": self._loaded}
+        if self._twin is None or self._age >= self._steps:  # it is made again
+            return {"age": self._age, "copy": None}
+        return {"age": self._age, "copy": self._twin.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from another one's state; the twin is made once there is a model to copy."""
+        self._age, self._loaded = state["age"], state["copy"]
+        self._twin = None
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:

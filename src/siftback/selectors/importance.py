@@ -5,19 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.errors import ConfigError
-from siftback.selectors.percentile import (
-    Selection,
-    checked_keep,
-    choose_exactly,
-    count_of,
-    inclusion_chances,
-    is_number,
-)
+from siftback.arguments import checked_number, checked_share
+from siftback.selectors.sampling import choose_exactly, count_of, inclusion_probabilities
+from siftback.selectors.selection import Selection
 
 
 def importance_distribution(scores: Tensor) -> Tensor:
-    """The chance of each example to be a single draw: ``g_i = G_i / sum of G_j``.
+    """The probability of each example in a single draw: ``g_i = G_i / sum of G_j``.
 
     Katharopoulos & Fleuret 2018.
 
@@ -75,12 +69,12 @@ def draws_with_replacement(distribution: Tensor, count: int, generator: torch.Ge
     """How often each example comes up in k independent draws.
 
     Args:
-        distribution: float32[N], the chances of a single draw, summing to 1.
+        distribution: float32[N], the probabilities of a single draw, summing to 1.
         count: k.
         generator: On the CPU; k numbers are drawn.
 
     Returns:
-        float32[N], whole numbers that sum to k, on the device of the distribution.
+        float32[N], integers that sum to k, on the device of the distribution.
 
     >>> draws_with_replacement(torch.tensor([0.0, 0.5, 0.5]), 4, torch.Generator().manual_seed(0))
     tensor([0., 3., 1.])
@@ -111,8 +105,8 @@ class Kath18:
     With replacement, an example that comes up n times is one row that counts n times. Rows
     weigh ``n / (N g) * d / k``, with d the number of distinct rows, so that their weighted mean is
     that of the k draws, whose expectation is the mean of the batch. Without replacement the
-    chances are those of `inclusion_chances`, p, in proportion to the scores as far as none is
-    above 1; rows weigh ``k / (N p)``, the 1/(B p) of the paper, with the same expectation.
+    probabilities are those of `inclusion_probabilities`, p, in proportion to the scores as far as
+    none is above 1; rows weigh ``k / (N p)``, the 1/(B p) of the paper, with the same expectation.
 
     Args:
         keep: Share of the examples to draw, in (0, 1].
@@ -125,7 +119,7 @@ class Kath18:
         momentum: a, how much of the average stays, in [0, 1).
 
     Raises:
-        ConfigError: Where one of them is out of its range.
+        ConfigError: Where one of them is outside its range.
 
     Where exactly k are asked for (``count=``), with replacement too k distinct rows are kept: those
     that did not come up fill the number, with weight 0, and the others weigh ``n / (N g)``.
@@ -137,7 +131,7 @@ class Kath18:
     >>> round(selector.tau, 3)
     1.488
     >>> selector.select(scores, generator)
-    Selection(indices=tensor([0]), weights=tensor([0.3438]))
+    Selection(positions=tensor([0]), weights=tensor([0.3438]))
     """
 
     needs_scores = True
@@ -151,14 +145,13 @@ class Kath18:
         threshold: float | None = None,
         momentum: float = 0.9,
     ) -> None:
-        if threshold is not None and (not is_number(threshold) or threshold < 0):
-            raise ConfigError(f"threshold={threshold!r}: give a number, at least 0, or None")
-        if not is_number(momentum) or not 0 <= momentum < 1:
-            raise ConfigError(f"momentum={momentum!r}: give a number in [0, 1)")
         self.set_keep(keep)
         self.replace, self.reweight = replace, reweight
         self.reweights = reweight or replace
-        self.threshold, self.momentum = threshold, momentum
+        self.threshold = (
+            None if threshold is None else checked_number("threshold", threshold, least=0)
+        )
+        self.momentum = checked_share("momentum", momentum)
         self._tau = torch.zeros(())
 
     @property
@@ -168,14 +161,14 @@ class Kath18:
 
     def set_keep(self, keep: float) -> None:
         """Changes the share to draw, in (0, 1]."""
-        self.keep = checked_keep(keep)
+        self.keep = checked_share("keep", keep, least=False, most=True)
 
-    def chances(self, scores: Tensor) -> Tensor:
-        """float32[N], each one's chance of coming up at all; moves the average of tau on."""
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """float32[N], of each one's being drawn at all; moves the average of tau on."""
         count = count_of(self.keep, len(scores))
         on, drawn = self._next(scores, count)
         if not self.replace:
-            return inclusion_chances(drawn, count)
+            return inclusion_probabilities(drawn, count)
         missed = torch.exp(count * torch.log1p(-drawn))
         return torch.where(on, 1 - missed, count / len(scores))
 
@@ -187,22 +180,22 @@ class Kath18:
         asked = count_of(self.keep, size) if count is None else count
         on, drawn = self._next(scores, asked)
         if not self.replace:
-            indices = choose_exactly(drawn, asked, generator)
-            weights = asked / (size * inclusion_chances(drawn, asked)[indices])
-            return Selection(indices, weights if self.reweight else torch.ones_like(weights))
+            positions = choose_exactly(drawn, asked, generator)
+            weights = asked / (size * inclusion_probabilities(drawn, asked)[positions])
+            return Selection(positions, weights if self.reweight else torch.ones_like(weights))
         uniform = torch.zeros_like(drawn)
         uniform[choose_exactly(torch.ones_like(drawn), asked, generator)] = 1
         times = torch.where(on, draws_with_replacement(drawn, asked, generator), uniform)
         if count is None:
-            indices = times.nonzero().squeeze(1)
-            scale = len(indices) / asked
-        else:  # without waiting for the device to tell how many came up
-            indices = times.topk(count).indices.sort().values
+            positions = times.nonzero().squeeze(1)
+            scale = len(positions) / asked
+        else:  # without waiting for the device to know how many came up
+            positions = times.topk(count).indices.sort().values
             scale = 1.0
-        weights = times[indices] * scale
-        if self.reweight:  # of fillers, 0 times may be of no chance
-            weights = weights / (size * drawn[indices]).clamp(min=torch.finfo(drawn.dtype).tiny)
-        return Selection(indices, weights)
+        weights = times[positions] * scale
+        if self.reweight:  # a filler, drawn 0 times, may be of probability 0
+            weights = weights / (size * drawn[positions]).clamp(min=torch.finfo(drawn.dtype).tiny)
+        return Selection(positions, weights)
 
     def state_dict(self) -> dict[str, Any]:
         """The average of tau."""
@@ -213,7 +206,7 @@ class Kath18:
         self._tau = state["tau"].clone()
 
     def _next(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Whether the start has come, and the chances of a draw; all on the scores' device."""
+        """Whether the start has come, and a draw's probabilities; all on the scores' device."""
         distribution = importance_distribution(scores)
         average = self._tau.to(scores.device)
         threshold = self.threshold

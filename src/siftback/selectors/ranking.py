@@ -5,23 +5,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from siftback.arguments import checked_number, checked_share
 from siftback.errors import ConfigError
-from siftback.selectors.history import LossHistory
-from siftback.selectors.percentile import (
-    Selection,
-    beta_of_keep,
-    checked_keep,
+from siftback.selectors.history import LossHistory, rank_shares
+from siftback.selectors.percentile import beta_of_keep, percentile_probabilities
+from siftback.selectors.sampling import (
     choose,
     choose_exactly,
     count_of,
-    inclusion_chances,
-    is_number,
-    percentile_probabilities,
+    inclusion_probabilities,
 )
+from siftback.selectors.selection import Selection
 
 
-def top_chances(scores: Tensor, count: int) -> Tensor:
-    """Chance of being among the k highest, ties being broken at random.
+def top_probabilities(scores: Tensor, count: int) -> Tensor:
+    """Probability of being among the k highest, ties being broken at random.
 
     1 above the k-th highest score and 0 below it; the t examples that share it have
     ``(k - a) / t`` each, where a are above it.
@@ -33,7 +31,7 @@ def top_chances(scores: Tensor, count: int) -> Tensor:
     Returns:
         float32[N] in [0, 1], summing to k.
 
-    >>> top_chances(torch.tensor([1.0, 3.0, 2.0, 2.0]), 2)
+    >>> top_probabilities(torch.tensor([1.0, 3.0, 2.0, 2.0]), 2)
     tensor([0.0000, 1.0000, 0.5000, 0.5000])
     """
     last = scores.topk(count).values[-1]
@@ -63,14 +61,14 @@ def choose_top(scores: Tensor, count: int, generator: torch.Generator) -> Tensor
 
 
 def threshold_probabilities(below: Tensor, up_to: Tensor, keep: float) -> Tensor:
-    """Chance of being in the highest share of a history, for losses of the percentiles (a, b].
+    """Probability of being in the highest share of a history, for percentiles (a, b].
 
     The share of (a, b] that lies above ``1 - keep``::
 
         P = (b - max(a, 1 - keep)) / (b - a), within [0, 1]
 
-    It is 1 above the quantile, 0 below it, and such for a loss that equals it that the chances
-    over a whole history of R sum to ``keep * R``, however many losses tie.
+    It is 1 above the quantile and 0 below it; for a loss that equals it, it is such that the
+    probabilities over a whole history of R sum to ``keep * R``, however many losses tie.
 
     Args:
         below: float32[N], a, share of the history less than each loss.
@@ -87,17 +85,17 @@ def threshold_probabilities(below: Tensor, up_to: Tensor, keep: float) -> Tensor
 
 
 def rank_probabilities(scores: Tensor, keep: float) -> Tensor:
-    """Chance by the rank within the batch: ``((r + 1/2) / N)^(1/keep - 1)`` for ranks from 0.
+    """Probability by the rank in the batch: ``((r + 1/2) / N)^(1/keep - 1)`` for ranks from 0.
 
     The in-batch form of eq. 1 of Jiang et al. 2019 in Composer's ``select_using_loss``; here
-    in the mean over the percentiles that a score shares with those equal to it, see
-    `percentile_probabilities`, so that the chances sum to exactly ``keep * N``.
+    on average over the percentiles that a score shares with those equal to it, see
+    `percentile_probabilities`, so that the probabilities sum to exactly ``keep * N``.
 
     >>> rank_probabilities(torch.tensor([5.0, 1.0]), keep=0.5)
     tensor([0.7500, 0.2500])
     """
-    below, up_to = LossHistory(1).rank(scores)  # no shorter than what is ranked
-    return percentile_probabilities(below, up_to, beta_of_keep(keep))
+    scores = scores.detach().float()
+    return percentile_probabilities(*rank_shares(scores, scores), beta_of_keep(keep))
 
 
 class _Stateless:
@@ -111,71 +109,70 @@ class _Stateless:
 
     def set_keep(self, keep: float) -> None:
         """Changes the share to keep, in (0, 1]."""
-        self.keep = checked_keep(keep)
+        self.keep = checked_share("keep", keep, least=False, most=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: each batch is a matter of its own."""
+        """Empty: no batch depends on another."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
 
 class TopK(_Stateless):
     """The ``k = max(1, round(keep * N))`` highest scores of each batch.
 
     Ordered SGD (Kawaguchi & Lu 2020), and what RHO-loss selects by (Mindermann et al. 2022; see
-    `Irreducible`). Nothing is left to chance but ties.
+    `Irreducible`). Only ties are random.
 
     Args:
         keep: Share of the examples to keep, in (0, 1].
 
     Raises:
-        ConfigError: Where it is out of its range.
+        ConfigError: Where it is outside its range.
 
-    >>> TopK(keep=1 / 2).select(torch.tensor([4.0, 1.0, 3.0, 2.0]), torch.Generator()).indices
+    >>> TopK(keep=1 / 2).select(torch.tensor([4.0, 1.0, 3.0, 2.0]), torch.Generator()).positions
     tensor([0, 2])
     """
 
-    def chances(self, scores: Tensor) -> Tensor:
-        """float32[N], 1 or 0, and between for ties; see `top_chances`."""
-        return top_chances(scores, count_of(self.keep, len(scores)))
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """float32[N], 1 or 0, and between for ties; see `top_probabilities`."""
+        return top_probabilities(scores, count_of(self.keep, len(scores)))
 
     def select(
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
         """See `Selector.select`."""
-        indices = choose_top(scores, count or count_of(self.keep, len(scores)), generator)
-        return Selection(indices, torch.ones(len(indices), device=scores.device))
+        positions = choose_top(scores, count or count_of(self.keep, len(scores)), generator)
+        return Selection(positions, torch.ones(len(positions), device=scores.device))
 
 
 class SoftTopK(_Stateless):
-    """The k highest of the scores plus noise: top-k that leaves something to chance.
+    """The k highest of the scores plus noise: a random top-k.
 
     ``s_i / T + n_i`` with n_i from the standard Gumbel distribution. Its k highest are k draws
-    without replacement, each with chances in proportion to ``exp(s_i / T)`` among those that are
-    left (Kool et al. 2019, *Stochastic Beams and Where to Find Them*, section 2.3; the "softmax"
-    form of Kirsch et al. 2023, *Stochastic Batch Acquisition*). T near 0 is `TopK`, a large one
-    `Uniform`. The chance of being among the k has no closed form, so there are no ``chances``.
+    without replacement, each in proportion to ``exp(s_i / T)`` among those that are left (Kool et
+    al. 2019, *Stochastic Beams and Where to Find Them*, section 2.3; the "softmax" form of Kirsch
+    et al. 2023, *Stochastic Batch Acquisition*). T near 0 is `TopK`, a large one
+    `Uniform`. The probability of being among the k has no closed form, so there is no method
+    ``probabilities``.
 
     Args:
         keep: Share of the examples to keep, in (0, 1]; ``k = max(1, round(keep * N))``.
         temperature: T, above 0, in the unit of the scores.
 
     Raises:
-        ConfigError: Where one is out of its range.
+        ConfigError: Where one is outside its range.
 
     >>> selector = SoftTopK(keep=1 / 2, temperature=2.0)
     >>> scores, generator = torch.tensor([4.0, 1.0, 3.0, 2.0]), torch.Generator().manual_seed(1)
-    >>> [selector.select(scores, generator).indices.tolist() for _ in range(3)]
+    >>> [selector.select(scores, generator).positions.tolist() for _ in range(3)]
     [[0, 2], [0, 2], [0, 3]]
     """
 
     def __init__(self, *, keep: float, temperature: float = 1.0) -> None:
-        if not is_number(temperature) or not temperature > 0:
-            raise ConfigError(f"temperature={temperature!r}: give a number above 0")
         super().__init__(keep=keep)
-        self.temperature = temperature
+        self.temperature = checked_number("temperature", temperature, above=0)
 
     def select(
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
@@ -183,74 +180,74 @@ class SoftTopK(_Stateless):
         """See `Selector.select`."""
         scores = scores.detach().float().nan_to_num()
         noise = torch.empty(len(scores)).exponential_(generator=generator).log_().neg_()
-        # Differences to the highest: infinitely low ones stay in the order that chance gives.
+        # Differences to the highest: infinitely low ones stay in random order.
         highest = ((scores - scores.max()) / self.temperature).nan_to_num()
         keys = highest + noise.to(scores.device, non_blocking=True)
-        indices = choose_top(keys, count or count_of(self.keep, len(scores)), generator)
-        return Selection(indices, torch.ones(len(indices), device=scores.device))
+        positions = choose_top(keys, count or count_of(self.keep, len(scores)), generator)
+        return Selection(positions, torch.ones(len(positions), device=scores.device))
 
 
 class InBatchRank(_Stateless):
-    """Exactly k of each batch, with chances by the rank within it; no history.
+    """Exactly k of each batch, by the rank within it; no history.
 
     The form of Selective-Backprop in Composer (``select_using_loss``): k of N without replacement,
     in proportion to `rank_probabilities`. Two things are done more exactly here. k is
-    ``max(1, round(keep * N))``, where Composer rounds down; and chances of being kept are
-    in proportion to the probabilities (`choose_exactly`), which those of NumPy's successive draws
-    without replacement are not.
+    ``max(1, round(keep * N))``, where Composer rounds down; and examples are kept in proportion to
+    the probabilities (`choose_exactly`), which NumPy's successive draws without replacement do not
+    achieve.
 
     Args:
         keep: Share of the examples to keep, in (0, 1].
 
     Raises:
-        ConfigError: Where it is out of its range.
+        ConfigError: Where it is outside its range.
 
     >>> selector, scores = InBatchRank(keep=1 / 2), torch.tensor([4.0, 1.0, 3.0, 2.0])
-    >>> selector.chances(scores)
+    >>> selector.probabilities(scores)
     tensor([0.8750, 0.1250, 0.6250, 0.3750])
-    >>> selector.select(scores, torch.Generator().manual_seed(0)).indices
+    >>> selector.select(scores, torch.Generator().manual_seed(0)).positions
     tensor([0, 3])
     """
 
-    def chances(self, scores: Tensor) -> Tensor:
+    def probabilities(self, scores: Tensor) -> Tensor:
         """float32[N], summing to k."""
         count = count_of(self.keep, len(scores))
-        return inclusion_chances(rank_probabilities(scores, self.keep), count)
+        return inclusion_probabilities(rank_probabilities(scores, self.keep), count)
 
     def select(
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
         """See `Selector.select`."""
         count = count or count_of(self.keep, len(scores))
-        indices = choose_exactly(rank_probabilities(scores, self.keep), count, generator)
-        return Selection(indices, torch.ones(len(indices), device=scores.device))
+        positions = choose_exactly(rank_probabilities(scores, self.keep), count, generator)
+        return Selection(positions, torch.ones(len(positions), device=scores.device))
 
 
 class Threshold:
     """The examples whose score is above a threshold, fixed or moving with the scores.
 
-    Fixed (``above``): all with ``score > above``, be they many or none. Moving (``keep``): those in
+    Fixed (``above``): all with ``score > above``, many or none. Moving (``keep``): those in
     the highest share of the last R scores, the batch's own among them; a score that equals the
-    quantile is kept with the chance that makes the share exact (`threshold_probabilities`).
+    quantile is kept with the probability that makes the share exact (`threshold_probabilities`).
 
     Where exactly k are asked for (``count=``), the k highest are kept.
 
     Args:
         above: The fixed threshold, a finite number.
-        keep: In its place: the share to keep in the mean, in (0, 1].
+        keep: In its place: the share to keep on average, in (0, 1].
         history: R, for the moving threshold.
 
     Attributes:
-        keep: The share; 1 with a fixed threshold, of which nobody can tell what share it keeps.
+        keep: The share; 1 with a fixed threshold, whose share nobody knows beforehand.
 
     Raises:
-        ConfigError: Where both or neither of ``above`` and ``keep`` are given, or one is out of
+        ConfigError: Where both or neither of ``above`` and ``keep`` are given, or one is outside
             its range.
 
     >>> scores = torch.tensor([4.0, 1.0, 3.0, 2.0])
-    >>> Threshold(above=1.5).select(scores, torch.Generator()).indices
+    >>> Threshold(above=1.5).select(scores, torch.Generator()).positions
     tensor([0, 2, 3])
-    >>> Threshold(keep=1 / 2).select(scores, torch.Generator()).indices
+    >>> Threshold(keep=1 / 2).select(scores, torch.Generator()).positions
     tensor([0, 2])
     """
 
@@ -265,26 +262,26 @@ class Threshold:
                 f"above={above!r} and keep={keep!r}: give one of them, a fixed threshold or the "
                 "share that a moving one is to keep"
             )
-        if above is not None and not is_number(above):
-            raise ConfigError(f"above={above!r}: give a finite number")
-        self.above = above
-        self.keep = 1.0 if keep is None else checked_keep(keep)
+        self.above = None if above is None else checked_number("above", above)
+        self.keep = 1.0
+        if keep is not None:
+            self.set_keep(keep)
         self.history = LossHistory(history)
 
     def set_keep(self, keep: float) -> None:
         """Changes the share of a moving threshold, in (0, 1].
 
         Raises:
-            ConfigError: Where the threshold is fixed, or the share out of its range.
+            ConfigError: Where the threshold is fixed, or the share outside its range.
         """
         if self.above is not None:
             raise ConfigError(
-                f"the threshold is fixed at {self.above} and keeps no share that could be "
-                "changed: give Threshold(keep=...)"
+                f"the threshold is fixed at {self.above} and has no share to "
+                "change: give Threshold(keep=...)"
             )
-        self.keep = checked_keep(keep)
+        self.keep = checked_share("keep", keep, least=False, most=True)
 
-    def chances(self, scores: Tensor) -> Tensor:
+    def probabilities(self, scores: Tensor) -> Tensor:
         """float32[N]; with a moving threshold, the scores join the history."""
         if self.above is not None:
             return (scores > self.above).float()
@@ -294,11 +291,11 @@ class Threshold:
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
         """See `Selector.select`; with a moving threshold, the scores join the history."""
-        chances = self.chances(scores)
+        probabilities = self.probabilities(scores)
         if count is None:
-            return choose(chances, generator)
-        indices = choose_top(scores, count, generator)
-        return Selection(indices, torch.ones(len(indices), device=scores.device))
+            return choose(probabilities, generator)
+        positions = choose_top(scores, count, generator)
+        return Selection(positions, torch.ones(len(positions), device=scores.device))
 
     def state_dict(self) -> dict[str, Any]:
         """The history."""

@@ -1,47 +1,50 @@
-"""Any selector's chances with the weights that make training unbiased."""
+"""Any selector's probabilities, with the weights that make training unbiased."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from siftback.arguments import checked_share, is_number
 from siftback.errors import ConfigError
-from siftback.selectors.percentile import Selection, Selector, choose, inclusion_chances, is_number
+from siftback.selectors.sampling import choose, inclusion_probabilities
+from siftback.selectors.selection import Selection, Selector
 
 
 class Unbiased:
-    """Another selector's chances, with weights 1/p: the mean that is trained on stays the data's.
+    """Another selector's probabilities, with weights 1/p: training's mean loss stays the data's.
 
-    With p the inner selector's chance, an example is kept with chance ``q = f + (1 - f) p``, f the
-    floor, independently of the others, and weighs ``s / q``, with ``s = f + (1 - f) keep`` the
-    share that is kept in the mean (Horvitz & Thompson 1952)::
+    With p the inner selector's probability, an example is kept with probability
+    ``q = f + (1 - f) p``, f the floor, independently of the others, and weighs ``s / q``, with
+    ``s = f + (1 - f) keep`` the share that is kept on average (Horvitz & Thompson 1952)::
 
         E[sum over the kept of w_i L_i] = s * sum over all of L_i
 
-    so that, over the s N that are kept in the mean, the expectation is the mean of all N, and
+    so that, over the s N that are kept on average, the expectation is the mean of all N, and
     steps keep their size. The variance of that sum is ``s^2 * sum of L_i^2 (1 - q_i) / q_i``: the
     floor bounds it, as no weight is above ``s / f``.
 
     Self-normalised (Hájek 1971), the weights of a selection are scaled to a mean of 1. That
     takes away the variance that comes from how many were kept, and gives a bias of order 1/k.
 
-    Where exactly k are asked for (``count=``), chances are scaled to sum to k, and the weights are
-    ``k / (N q)``.
+    Where exactly k are asked for (``count=``), probabilities are scaled to sum to k, and the
+    weights are ``k / (N q)``.
 
     Args:
-        selector: Whose chances; it must have a method ``chances``. Weights of its own are not used.
-        floor: f, the least chance of an example, in [0, 1). With 0, examples that the selector
+        selector: Whose probabilities; it must have a method ``probabilities``. Weights of its own
+            are not used.
+        floor: f, the least probability of an example, in [0, 1). With 0, examples that the selector
             never keeps are missing, and training is biased by that.
         self_normalised: Whether the weights of a selection are scaled to a mean of 1.
 
     Raises:
-        ConfigError: Where the selector has no chances, or the floor is out of its range.
+        ConfigError: Where the selector has no ``probabilities``, or the floor is outside its range.
 
     >>> from siftback import Percentile, TopK
     >>> scores, generator = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.Generator().manual_seed(2)
     >>> Unbiased(Percentile(keep=0.5), floor=0.2).select(scores, generator)
-    Selection(indices=tensor([1, 2, 3]), weights=tensor([1.2000, 0.8571, 0.6667]))
-    >>> Unbiased(TopK(keep=0.5), floor=0.25).chances(scores)
+    Selection(positions=tensor([1, 2, 3]), weights=tensor([1.2000, 0.8571, 0.6667]))
+    >>> Unbiased(TopK(keep=0.5), floor=0.25).probabilities(scores)
     tensor([0.2500, 0.2500, 1.0000, 1.0000])
     """
 
@@ -50,16 +53,14 @@ class Unbiased:
     def __init__(
         self, selector: Selector, *, floor: float = 0.1, self_normalised: bool = False
     ) -> None:
-        if not hasattr(selector, "chances"):
+        if not hasattr(selector, "probabilities"):
             raise ConfigError(
-                f"{type(selector).__name__} cannot tell its chances, so there are no weights that "
-                "make it unbiased: give a selector with a method chances(scores), such as "
-                "Percentile or InBatchRank"
+                f"{type(selector).__name__} does not know its probabilities, so there are no "
+                "weights that make it unbiased: give a selector with a method "
+                "probabilities(scores), such as Percentile or InBatchRank"
             )
-        if not is_number(floor) or not 0 <= floor < 1:
-            raise ConfigError(f"floor={floor!r}: give a chance in [0, 1)")
         self.selector: Any = selector
-        self.floor = float(floor)
+        self.floor = checked_share("floor", floor)
         self.self_normalised = self_normalised
 
     @property
@@ -69,38 +70,39 @@ class Unbiased:
 
     @property
     def keep(self) -> float:
-        """Share kept in the mean: ``floor + (1 - floor)`` times the inner selector's."""
+        """Share kept on average: ``floor + (1 - floor)`` times the inner selector's."""
         return self.floor + (1 - self.floor) * float(self.selector.keep)
 
     def set_keep(self, keep: float) -> None:
         """Changes the share to keep, in (floor, 1], and so the inner selector's.
 
         Raises:
-            ConfigError: Where it is out of its range, or the inner selector's cannot be changed.
+            ConfigError: Where it is outside its range, or the inner selector's cannot be changed.
         """
         if not is_number(keep) or not self.floor < keep <= 1:
             raise ConfigError(f"keep={keep!r}: give a share in ({self.floor}, 1], above the floor")
         if not hasattr(self.selector, "set_keep"):
-            raise ConfigError(f"{type(self.selector).__name__} keeps no share that can be changed")
+            raise ConfigError(f"{type(self.selector).__name__} has no share to change")
         self.selector.set_keep((keep - self.floor) / (1 - self.floor))
 
-    def chances(self, scores: Tensor) -> Tensor:
+    def probabilities(self, scores: Tensor) -> Tensor:
         """float32[N], ``floor + (1 - floor) p``; moves on what the inner selector does."""
-        chances: Tensor = self.selector.chances(scores)
-        return self.floor + (1 - self.floor) * chances
+        probabilities: Tensor = self.selector.probabilities(scores)
+        return self.floor + (1 - self.floor) * probabilities
 
     def select(
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
         """See `Selector.select`."""
-        chances, share = self.chances(scores), self.keep
+        probabilities, share = self.probabilities(scores), self.keep
         if count is not None:
-            chances, share = inclusion_chances(chances, count), count / len(scores)
-        indices, _ = choose(chances, generator, count)
-        weights = share / chances[indices]
+            probabilities = inclusion_probabilities(probabilities, count)
+            share = count / len(scores)
+        positions, _ = choose(probabilities, generator, count)
+        weights = share / probabilities[positions]
         if self.self_normalised:
             weights = weights * (len(weights) / weights.sum())
-        return Selection(indices, weights)
+        return Selection(positions, weights)
 
     def state_dict(self) -> dict[str, Any]:
         """The inner selector's."""

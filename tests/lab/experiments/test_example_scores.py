@@ -8,7 +8,7 @@ import torch
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
-from siftback import ConfigError, prune
+from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream, test_batches
 from siftback.lab.data.datasets import ImageData, load, subset
@@ -22,6 +22,7 @@ from siftback.lab.training.run import stages
 from siftback.lab.training.settings import Run, Settings
 from siftback.lab.training.strategies import STRATEGIES, find
 from siftback.lab.training.training_batches import TrainingBatches
+from siftback.pruning import prune
 
 COUNT, BATCH, EPOCHS = 200, 50, 2
 QUICK = Settings(

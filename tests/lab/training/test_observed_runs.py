@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses import Missing, analyse, as_csv, read
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream, test_batches
 from siftback.lab.data.datasets import limit, load
 from siftback.lab.records.observations import files, folder_of, kinds_of, looks

@@ -10,7 +10,7 @@ from cleanlab.filter import find_label_issues
 from pyarrow import parquet
 
 from command_line import Call
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.datasets import load
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison

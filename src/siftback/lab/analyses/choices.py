@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses.budget import OURS
 from siftback.lab.analyses.diet import uses
 from siftback.lab.analyses.figure import Gallery, Missing, Picture

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
 from siftback.lab.analyses.figure import (
     Cell,

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.experiments.example_scores import SCORES
 from siftback.lab.records.comparison_record import (
     RECORDS,

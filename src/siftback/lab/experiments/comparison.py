@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData, load, subset
 from siftback.lab.experiments import example_scores as scores

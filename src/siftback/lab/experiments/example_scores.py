@@ -16,7 +16,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from siftback import AUM, ConfigError, Forgetting, Fresh, el2n, entropy, grand, margin, prune
+from siftback import Fresh
+from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import Batch, test_batches
 from siftback.lab.data.datasets import ImageData, load, subset
 from siftback.lab.records.columns import column_of, read_columns, write_columns
@@ -26,6 +27,7 @@ from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.length import BACKWARD, FORWARD
 from siftback.lab.training.run import Scored, stages
 from siftback.lab.training.settings import Run, Settings, device_of
+from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prune
 
 SCORES = "scores"  # the folder of a comparison's own tables
 

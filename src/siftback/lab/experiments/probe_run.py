@@ -11,7 +11,7 @@ from rich.table import Table
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import Probe, Scorer, probe
+from siftback import Scorer, probe
 from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData, load
@@ -20,6 +20,7 @@ from siftback.lab.records.tables import terminal
 from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.settings import Settings, device_of
 from siftback.lab.training.strategies import STRATEGIES
+from siftback.probing.probe import Probe
 
 SEED = 0
 

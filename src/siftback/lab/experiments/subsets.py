@@ -6,11 +6,12 @@ from typing import Any
 
 from rich.table import Table
 
-from siftback import ConfigError, prune
+from siftback.errors import ConfigError
 from siftback.lab.experiments.example_scores import NAMES, Scores, make, overlaps, write_kept
 from siftback.lab.records.formatting import readable
 from siftback.lab.records.tables import terminal
 from siftback.lab.training.settings import Settings
+from siftback.pruning import prune
 
 __all__ = ["NAMES", "agreement_of", "prune_to", "score_to"]
 
@@ -54,11 +55,11 @@ def prune_to(
     Args:
         out: Where to.
         file: The table.
-        drop: As for `siftback.prune`.
+        drop: As for `siftback.pruning.prune`.
         easiest: Whether to keep those in place of the hardest.
-        window: As for `siftback.prune`.
+        window: As for `siftback.pruning.prune`.
         per_class: Whether to rank within each class.
-        seed: As for `siftback.prune`.
+        seed: As for `siftback.pruning.prune`.
 
     Returns:
         How many are kept, in a line.

@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.records.atomic_write import atomic_write
 
 KINDS = ("losses", "gradients", "confidence")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.address import title
 from siftback.lab.records.comparison_record import RECORDS

@@ -1,0 +1,84 @@
+"""Checks of arguments that are numbers, and what is said where one is not fit.
+
+NumPy's numbers are as good as Python's; truth values are none.
+"""
+
+import math
+from numbers import Integral, Real
+
+from siftback.errors import ConfigError
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a finite number, and not a truth value.
+
+    >>> is_number(2), is_number(True), is_number(float("nan")), is_number("2")
+    (True, False, False, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def checked_number(
+    name: str, value: float, *, least: float | None = None, above: float | None = None
+) -> float:
+    """A finite number within its bound.
+
+    Args:
+        name: Of the argument, for the error.
+        value: What was given.
+        least: The smallest number allowed.
+        above: In its place: a number that it must exceed.
+
+    Raises:
+        ConfigError: Where it is not such a number.
+
+    >>> checked_number("temperature", 2, above=0)
+    2.0
+    """
+    low = least is not None and is_number(value) and value < least
+    if not is_number(value) or low or (above is not None and value <= above):
+        bound = f", at least {least}" if least is not None else ""
+        bound = f" above {above}" if above is not None else bound
+        raise ConfigError(f"{name}={value!r}: give a finite number{bound}")
+    return float(value)
+
+
+def checked_share(name: str, share: float, *, least: bool = True, most: bool = False) -> float:
+    """A share between 0 and 1.
+
+    Args:
+        name: Of the argument, for the error.
+        share: What was given.
+        least: Whether 0 is allowed.
+        most: Whether 1 is.
+
+    Raises:
+        ConfigError: Where it is outside that range.
+
+    >>> checked_share("ratio", 0)
+    0.0
+    """
+    fits = is_number(share) and 0 <= share <= 1
+    if not fits or (share == 0 and not least) or (share == 1 and not most):
+        interval = f"{'[' if least else '('}0, 1{']' if most else ')'}"
+        raise ConfigError(f"{name}={share!r}: give a share in {interval}")
+    return float(share)
+
+
+def checked_integer(name: str, value: int, least: int) -> int:
+    """An integer of at least some size.
+
+    Args:
+        name: Of the argument, for the error.
+        value: What was given.
+        least: The smallest one allowed.
+
+    Raises:
+        ConfigError: Where it is not an integer, or too small.
+
+    >>> checked_integer("every", 3, 1)
+    3
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name}={value!r}: give an integer, at least {least}")
+    return int(value)

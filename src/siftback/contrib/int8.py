@@ -1,0 +1,324 @@
+"""Losses in 8-bit integers, by the CPU kernels of PyTorch's oneDNN.
+
+The kernels are those that PyTorch's own compiler emits for a quantised model. They are called
+here as they are, so that new weights cost one rounding, and no new export or compilation.
+"""
+
+import math
+from typing import Any, Literal, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from siftback.errors import ConfigError
+from siftback.loading import tree
+from siftback.loss_functions import Losses
+from siftback.scorers.fresh import Fresh
+from siftback.scorers.reduced import by_pixels
+from siftback.scorers.scorer import Scorer
+from siftback.scorers.selection_pass import Mode, device_of
+from siftback.scorers.snapshot import Refreshed, Snapshot, unwrapped
+
+Activations = Literal["dynamic", "static"]
+
+
+class Int8(Scorer):
+    """Scores a batch by the losses of a copy of the model in 8-bit integers, on the CPU.
+
+    `nn.Linear` and `nn.Conv2d` round weights, per output channel, and inputs, per tensor, to 8
+    bits; all between them stays as it is. The range of a layer's inputs spans the batch, so that
+    an example's score depends slightly on the others'. A subclass of these layers, other
+    convolutions, and attention that PyTorch computes without calling them, stay in float32.
+
+    As with `Reduced`, the copy is made at the first batch and refreshed every ``refresh`` steps.
+
+    Args:
+        refresh: Training steps between refreshes, m.
+        mode: As for `Fresh`.
+        channels_last: Whether to lay out images and kernels by pixels, in which convolutions are
+            faster. Not for models that call ``view`` on feature maps.
+        activations: "dynamic" takes the range of a layer's inputs from each batch, "static" from
+            the first batch after a refresh, which saves a pass over them but hides inputs that
+            are not finite.
+
+    Raises:
+        ConfigError: Where an argument is out of its range. While scoring: where the model cannot
+            be copied, or there are no kernels or no layers for it.
+
+    >>> from siftback.loss_functions import pair_losses
+    >>> losses = pair_losses(nn.functional.mse_loss)
+    >>> scorer, model = Int8(), nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.constant_(model.weight, 2.0)
+    >>> batch = torch.tensor([[1.0], [3.0]]), torch.zeros(2, 1)
+    >>> scorer.score(losses, model, batch, None).round(decimals=3)
+    tensor([ 4., 36.])
+    """
+
+    def __init__(
+        self,
+        refresh: int = 1,
+        *,
+        mode: Mode = "eval",
+        channels_last: bool = False,
+        activations: Activations = "dynamic",
+    ) -> None:
+        if activations not in ("dynamic", "static"):
+            raise ConfigError(f'activations={activations!r}: give "dynamic" or "static"')
+        self._copy = Refreshed(self._copy_of, refresh)
+        self._shares = refresh == 1
+        self._follows_modes = mode == "train"
+        self._channels_last = channels_last
+        self._static = activations == "static"
+        self._fresh = Fresh(mode)
+
+    @property
+    def refreshes(self) -> int:
+        """How often the copy was made or refreshed."""
+        return self._copy.refreshes
+
+    @property
+    def seconds_refresh(self) -> float:
+        """Spent making and refreshing the copy, in seconds of the host."""
+        return self._copy.seconds
+
+    def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
+        """One loss per example, float32[N]; errors are those of `Fresh.score`, and the class's."""
+        check_kernels(device_of(model, batch))
+        model = unwrapped(model)
+        copy = self._copy.of(model)
+        if self._follows_modes:
+            copy.follow_modes(model)
+        if self._channels_last:
+            batch = tree.map_tensors(by_pixels, batch)
+        return self._fresh.score(losses, copy.model, batch, indices)
+
+    def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
+        """Counts the step."""
+        self._copy.after_step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The steps since the last refresh, and the copy where it will be scored with again."""
+        return self._copy.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from another scorer's state."""
+        self._copy.load_state_dict(state)
+
+    def _copy_of(self, model: nn.Module) -> "Quantised":
+        # Those of layers in 8 bits, of which the copy keeps no others.
+        rounded = {id(module.weight) for module in model.modules() if has_kernel(module)}
+
+        def make(tensor: Tensor) -> Tensor:
+            if id(tensor) in rounded:
+                return tensor
+            made = tensor.detach()
+            if isinstance(tensor, nn.Parameter) and self._channels_last:
+                made = by_pixels(made)
+            if made.data_ptr() != tensor.data_ptr():
+                return made
+            return tensor if self._shares else made.clone()
+
+        return Quantised(Snapshot(model, make), self._static)
+
+
+class Quantised:
+    """A snapshot of a model, with 8-bit layers in the place of those that have a kernel.
+
+    Args:
+        snapshot: Its model is changed.
+        static: As for `Int8Layer`.
+
+    Attributes:
+        model: The model in 8 bits.
+        layers: Its 8-bit layers, by their path in it.
+
+    Raises:
+        ConfigError: Where the model has no such layer.
+    """
+
+    def __init__(self, snapshot: Snapshot, static: bool) -> None:
+        self._snapshot = snapshot
+        self.model, self.layers = quantise(snapshot.model, static)
+        snapshot.model = self.model
+
+    def update(self, model: nn.Module) -> bool:
+        """See `Snapshot.update`."""
+        if not self._snapshot.update(model):
+            return False
+        for path, layer in self.layers.items():
+            layer.copy_(model.get_submodule(path).weight)  # type: ignore[arg-type]
+        return True
+
+    def follow_modes(self, model: nn.Module) -> None:
+        """See `Snapshot.follow_modes`."""
+        self._snapshot.follow_modes(model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The tensors of the snapshot, and the layers' states by path."""
+        layers = {path: layer.state() for path, layer in self.layers.items()}
+        return {"tensors": self._snapshot.state_dict(), "layers": layers}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes the values of a state.
+
+        Raises:
+            StateError: Where it is of a model of other tensors.
+        """
+        self._snapshot.load_state_dict(state["tensors"])
+        for path, layer in self.layers.items():
+            layer.load(state["layers"][path])
+
+
+class Int8Layer(nn.Module):
+    """A linear layer or convolution that rounds its inputs and weights to 8 bits.
+
+    Weights: int8, a symmetric scale per output channel, ``s = max|w| / 127``. Inputs: uint8, one
+    scale and zero point for the whole tensor, so that 0 is exact:
+    ``s = (hi - lo) / 255, z = round(-lo / s), q = clamp(round(x / s + z), 0, 255)`` with
+    ``lo = min(x, 0), hi = max(x, 0)`` (Jacob et al. 2018, eq. 1). Products are summed in int32;
+    the output is float32.
+
+    Args:
+        layer: An `nn.Linear` or `nn.Conv2d`; its bias is shared.
+        static: Whether the inputs' range is that of the first batch after a refresh, instead of
+            each batch's own. What is beyond it is cut off, what is not finite too.
+    """
+
+    def __init__(self, layer: nn.Linear | nn.Conv2d, static: bool) -> None:
+        super().__init__()
+        self.bias = layer.bias
+        self.static = static
+        self.window: tuple[list[int], list[int], list[int], int] | None = None
+        if isinstance(layer, nn.Conv2d):
+            padding = [int(side) for side in layer.padding]
+            self.window = list(layer.stride), padding, list(layer.dilation), layer.groups
+        self.copy_(layer.weight)
+
+    @torch.no_grad()
+    def copy_(self, weight: Tensor, /) -> None:
+        """Rounds new weights; a static range is measured again."""
+        per_channel = (-1, *[1] * (weight.ndim - 1))
+        scale = (weight.detach().float().flatten(1).abs().amax(1) / 127).clamp_min(1e-12)
+        rounded = (weight.detach() / scale.view(per_channel)).round_().to(torch.int8)
+        self.load({"weight": rounded, "scale": scale, "range": None})
+
+    def state(self) -> dict[str, Any]:
+        """The rounded weights, their scales, and the inputs' range where one was measured."""
+        return {"weight": self.rounded.clone(), "scale": self.scale.clone(), "range": self.range}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Takes rounded weights, and packs them as the kernels want them."""
+        self.rounded, self.scale = state["weight"].clone(), state["scale"].clone()
+        self.range: tuple[float, int] | None = state["range"]
+        self.zeros = torch.zeros(len(self.scale), dtype=torch.int32)
+        onednn: Any = torch.ops.onednn
+        if self.window is None:
+            self.packed = onednn.qlinear_prepack(self.rounded, None)
+        else:
+            self.packed = onednn.qconv_prepack(self.rounded, self.scale, 1.0, 0, *self.window, None)
+
+    @property
+    def weight(self) -> Tensor:
+        """float32, the weights as rounded: for whatever reads them instead of calling the layer."""
+        dequantised: Tensor = self.rounded * self.scale.view(-1, *[1] * (self.rounded.ndim - 1))
+        return dequantised
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As the layer, in 8 bits.
+
+        An input that is not finite has no range: unless one was measured before, the batch is
+        computed in float32, so that the input spoils only its own example.
+        """
+        span = self.range or _range(x)
+        if span is None:
+            return self._in_float(x.float())
+        if self.static:
+            self.range = span
+        step, zero = span
+        rounded = torch.mul(x.float(), 1 / step).add_(zero).round_().clamp_(0, 255)
+        weights = (self.packed, self.scale, self.zeros, self.bias)
+        onednn: Any = torch.ops.onednn
+        quantised = rounded.to(torch.uint8)
+        output: Any = (1.0, 0, torch.float32, "none", [], "")
+        if self.window is None:
+            linear: Tensor = onednn.qlinear_pointwise(quantised, step, zero, *weights, *output)
+            return linear
+        convolved: Tensor = onednn.qconv2d_pointwise(
+            quantised, step, zero, *weights, *self.window, *output
+        )
+        return convolved
+
+    def _in_float(self, x: Tensor) -> Tensor:
+        if self.window is None:
+            return F.linear(x, self.weight, self.bias)
+        return F.conv2d(x, self.weight, self.bias, *self.window)
+
+
+def _range(x: Tensor) -> tuple[float, int] | None:
+    """The step and the zero point of a tensor's values; None where they are none or not finite."""
+    if x.numel() == 0:
+        return None
+    # In the order of memory, in which the pass over them is several times faster.
+    by_stride = sorted(range(x.ndim), key=x.stride, reverse=True)
+    low, high = (float(bound) for bound in torch.aminmax(x.permute(by_stride)))
+    low, high = min(low, 0.0), max(high, 0.0)
+    if not math.isfinite(high - low):
+        return None
+    step = max((high - low) / 255, 1e-12)
+    return step, round(-low / step)
+
+
+def quantise(model: nn.Module, static: bool) -> tuple[nn.Module, dict[str, Int8Layer]]:
+    """Puts an `Int8Layer` in the place of each layer that has one.
+
+    Args:
+        model: Changed in place, unless it is such a layer itself.
+        static: As for `Int8Layer`.
+
+    Returns:
+        The model, and the new layers by their path in it.
+
+    Raises:
+        ConfigError: Where the model has no such layer.
+    """
+    layers = {
+        path: (module, Int8Layer(module, static))
+        for path, module in model.named_modules()
+        if has_kernel(module)
+    }
+    if not layers:
+        raise ConfigError(
+            f"Int8 finds no nn.Linear and no nn.Conv2d in the {type(model).__name__}: "
+            'give Reduced("bf16")'
+        )
+    place_of: dict[nn.Module | None, nn.Module] = dict(layers.values())
+    for module in list(model.modules()):
+        for name, child in module._modules.items():
+            if child in place_of:
+                module._modules[name] = place_of[child]
+    return place_of.get(model, model), {path: new for path, (_, new) in layers.items()}
+
+
+def has_kernel(module: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
+    """Whether an `Int8Layer` can take a module's place: exactly a linear layer or convolution."""
+    if type(module) is nn.Conv2d:
+        return module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return type(module) is nn.Linear
+
+
+def check_kernels(device: torch.device) -> None:
+    """Makes sure that the kernels are there.
+
+    Raises:
+        ConfigError: On any other device than the CPU, or where this PyTorch was built without.
+    """
+    if device.type != "cpu":
+        raise ConfigError(
+            f'Int8 on {device}: its kernels are the CPU\'s; give Reduced("bf16") there'
+        )
+    if not hasattr(torch.ops.onednn, "qconv2d_pointwise"):
+        raise ConfigError(
+            "Int8 needs the oneDNN kernels, which this build of PyTorch lacks: "
+            'install one from pytorch.org, or give Reduced("bf16")'
+        )

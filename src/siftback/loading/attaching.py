@@ -1,0 +1,43 @@
+"""Batches that carry the index and the weight of their examples."""
+
+import copy
+from collections import UserDict
+from typing import Any
+
+from torch import Tensor
+
+from siftback.errors import BatchError
+
+INDEX, WEIGHT = "sift_index", "sift_weight"
+
+
+def attached(batch: Any, indices: Tensor | None, weights: Tensor) -> Any:
+    """The batch with what belongs to it: two keys more of a dict, or elements of a tuple or list.
+
+    Args:
+        batch: Of b examples; it is not changed.
+        indices: int64[b], the dataset indices; -1 throughout where None.
+        weights: float32[b], the loss weights.
+
+    Raises:
+        BatchError: Where it is neither, or has such a key already.
+
+    >>> import torch
+    >>> attached({"x": torch.zeros(1)}, torch.tensor([7]), torch.ones(1))
+    {'x': tensor([0.]), 'sift_index': tensor([7]), 'sift_weight': tensor([1.])}
+    """
+    if indices is None:
+        indices = weights.new_full(weights.shape, -1).long()
+    if isinstance(batch, dict | UserDict):
+        taken = [key for key in (INDEX, WEIGHT) if key in batch]
+        if taken:
+            raise BatchError(f"the batch has a key {taken[0]!r} already: rename it")
+        same: Any = copy.copy(batch)
+        same[INDEX], same[WEIGHT] = indices, weights
+        return same
+    if type(batch) in (tuple, list):
+        return type(batch)([*batch, indices, weights])
+    raise BatchError(
+        f"attach=True adds index and weight to a dict, a tuple or a list, and the batch is a "
+        f"{type(batch).__name__}: have the collate function make one of them"
+    )

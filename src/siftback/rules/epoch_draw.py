@@ -1,0 +1,244 @@
+"""Between a loader and a rule: which examples an epoch has, and what training found of them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siftback.errors import ConfigError, LossError, StateError
+from siftback.loading.distributed import all_gather, broadcast, rank_and_world
+from siftback.loading.seeding import Stream, generator_of
+from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.schedule import Schedule
+from siftback.selectors.selection import Selection
+
+
+class EpochDraw:
+    """Draws an epoch's examples by a rule before they are read, and takes losses back to it.
+
+    Where a sampler shares the examples among several processes, each has everything that is
+    remembered: as an epoch begins, each takes up what the others recorded during the last one, and
+    the draw of rank 0 is that of all.
+
+    Args:
+        rule: What remembers and draws.
+        epochs: Of the whole training; None where it is not known.
+        schedule: When the rule draws, in place of its own.
+        seed: Of the draws: each is a function of it and the epoch.
+        rank: Which process this is.
+        world: Among how many.
+
+    Attributes:
+        weights: float32[examples], the loss weight of each in this epoch, 0 for those left out.
+        draws: Whether this epoch leaves out what its draw did, before it is read.
+        reweights: Whether any weight was other than 0 and 1, in this epoch or before.
+
+    Raises:
+        ConfigError: Where the schedule needs the number of epochs, or there are not as many
+            processes.
+    """
+
+    def __init__(
+        self,
+        rule: EpochRule,
+        *,
+        epochs: float | None = None,
+        schedule: Schedule | None = None,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self.rule, self.epochs = rule, epochs
+        self.schedule = schedule or rule.schedule
+        self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
+        if self.schedule.interrupt:
+            raise ConfigError(
+                f"interrupt={self.schedule.interrupt} passes whole batches, and "
+                f"{type(rule).__name__} leaves examples out before there are any: leave it out"
+            )
+        self.schedule.check_selector(rule)
+        self._own_keep = getattr(rule, "keep", 1.0)
+        self._seed = seed
+        self.rank, self.world = rank, world
+        if world > 1 and rank_and_world() != (rank, world):
+            raise ConfigError(
+                f"a sampler of rank={rank}, world={world} shares what {type(rule).__name__} "
+                "remembers with other processes: call torch.distributed.init_process_group before "
+                "it is made, or give it rank=0, world=1"
+            )
+        self.draws = self.reweights = False
+        self.weights = torch.ones(rule.examples)
+        self._count = rule.examples  # drawn, by all processes
+        self._read = self._passed = 0  # of the drawn examples and of all, in this epoch
+        self._recorded: list[tuple[Any, ...]] = []  # in this epoch, where others are to know it
+
+    @property
+    def learns(self) -> bool:
+        """Whether the rule takes training's losses: it is then to be given them."""
+        return type(self.rule).update is not EpochRule.update
+
+    def is_pass(self, epoch: int) -> bool:
+        """Whether a scoring pass is due in an epoch, from which the rule is refreshed."""
+        on = self.schedule.is_on(epoch, self.epochs)
+        return on and isinstance(self.rule, RefreshedRule) and self.rule.is_pass(epoch)
+
+    def count(self, epoch: int) -> int | None:
+        """How many examples all processes read in an epoch; None where nobody knows before it."""
+        if not self.schedule.is_on(epoch, self.epochs) or self.is_pass(epoch):
+            return self.rule.examples
+        self._anneal(epoch)
+        return self.rule.count(epoch)
+
+    def begin(self, epoch: int) -> None:
+        """Draws for an epoch, unless it is one in which everything is read."""
+        self._take_up_others()
+        self._anneal(epoch)
+        self._read = self._passed = 0
+        self.draws = self.schedule.is_on(epoch, self.epochs) and not self.is_pass(epoch)
+        if not self.draws:
+            self.weights = torch.ones(self.rule.examples)
+        else:
+            weights = self.rule.draw(epoch, generator_of(self._seed, epoch, Stream.DRAW))
+            self.weights = broadcast(weights) if self.world > 1 else weights
+        self._count_drawn()
+
+    @property
+    def drawn(self) -> int:
+        """How many examples all processes read in this epoch."""
+        return self._count
+
+    def keep(self, indices: Tensor) -> Selection:
+        """Which rows of a batch were drawn, by the indices of its examples.
+
+        What was not there as the draw was made is kept, with weight 1.
+        """
+        if int(indices.max()) < len(self.weights):
+            weights = self.weights[indices]
+        else:
+            known = indices < len(self.weights)
+            weights = torch.ones(len(indices))
+            weights[known] = self.weights[indices[known]]
+        rows = weights.nonzero().squeeze(1)
+        return Selection(rows, weights[rows])
+
+    def passed(self, count: int) -> int:
+        """How many examples of the data set a batch of drawn ones stands for.
+
+        Over an epoch these are all of its examples, each step having its share.
+        """
+        self._read += count
+        before = self._passed
+        mine = len(self.weights) // self.world
+        self._passed = round(mine * self._read / max(self._count // self.world, 1))
+        return self._passed - before
+
+    def end_epoch(self) -> int:
+        """What is missing of the data set's examples, where a last short batch was dropped."""
+        return len(self.weights) // self.world - self._passed
+
+    @property
+    def left_out(self) -> Tensor:
+        """int64[n], the examples that this epoch's draw left out; of several processes, a share."""
+        return (self.weights == 0).nonzero().squeeze(1)[self.rank :: self.world]
+
+    @property
+    def lr_scale(self) -> float:
+        """What the rule multiplies the learning rate with in this epoch."""
+        return self.rule.lr_scale(self.weights) if self.draws else 1.0
+
+    def update(
+        self,
+        indices: Tensor,
+        losses: Tensor,
+        epoch: int,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+    ) -> None:
+        """Gives the rule what training found: int64[n] and float32[n], finite.
+
+        Raises:
+            ConfigError: Where a rule that needs them was not given correct and confidence.
+            LossError: Where there is not one of each for each example.
+        """
+        for name, found in (("correct", correct), ("confidence", confidence)):
+            if found is not None and found.shape != indices.shape:
+                raise LossError(
+                    f"{name} has shape {list(found.shape)}, and there are {len(indices)} losses: "
+                    f"give one for each example, [{len(indices)}]"
+                )
+        if self.learns:
+            self._give("update", indices, losses, epoch, correct, confidence)
+
+    def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
+        """Gives the rule the scores of a pass: int64[n] and float32[n]."""
+        self._give("rescore", indices, scores, epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rule's state, what was drawn for this epoch, and what others are to know."""
+        drawn = self.weights.nonzero().squeeze(1)
+        return {
+            "rule": {type(self.rule).__name__: self.rule.state_dict()},
+            "examples": len(self.weights),
+            "drawn": (drawn, self.weights[drawn]) if self.draws else None,
+            "reweights": self.reweights,
+            "read": self._read,
+            "passed": self._passed,
+            "recorded": list(self._recorded),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on within another's epoch.
+
+        Raises:
+            StateError: Where it is that of another rule, or of one with other settings.
+        """
+        (kind,), here = state["rule"], type(self.rule).__name__
+        if kind != here:
+            raise StateError(
+                f"the state was saved with memory={kind}(...), and this one has {here}(...): "
+                "give the same rule"
+            )
+        self.rule.load_state_dict(state["rule"][kind])
+        self.draws = state["drawn"] is not None
+        self.weights = torch.ones(state["examples"])
+        if self.draws:
+            drawn, weights = state["drawn"]
+            self.weights = torch.zeros(state["examples"])
+            self.weights[drawn] = weights
+        self._count_drawn()
+        self.reweights = state["reweights"]
+        self._read, self._passed = state["read"], state["passed"]
+        self._recorded = list(state["recorded"])
+
+    def _anneal(self, epoch: int) -> None:
+        """Has the rule keep the share that the schedule gives an epoch."""
+        if self.schedule.anneal is not None:
+            rule: Any = self.rule
+            rule.set_keep(self.schedule.keep(epoch, self.epochs, own=self._own_keep))
+
+    def _count_drawn(self) -> None:
+        self._count = int(self.weights.count_nonzero())
+        weighed = (self.weights != 0) & (self.weights != 1)
+        self.reweights = self.reweights or bool(weighed.any())
+
+    def _give(self, what: str, *found: Any) -> None:
+        self._take(what, found)
+        if self.world > 1:
+            self._recorded.append((what, *found))
+
+    def _take(self, what: str, found: tuple[Any, ...]) -> None:
+        if what == "rescore":
+            assert isinstance(self.rule, RefreshedRule)
+            self.rule.rescore(*found)
+        else:
+            *given, correct, confidence = found
+            self.rule.update(*given, correct=correct, confidence=confidence)
+
+    def _take_up_others(self) -> None:
+        if self.world == 1:
+            return
+        for rank, recorded in enumerate(all_gather(self._recorded)):
+            for what, *found in recorded if rank != self.rank else ():
+                self._take(what, tuple(found))
+        self._recorded = []

@@ -1,0 +1,161 @@
+"""Memory: selection that costs nothing, by the loss an example had when last trained on."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siftback.arguments import checked_share
+from siftback.errors import ConfigError
+from siftback.rules.noise_guard import NoiseGuard
+from siftback.rules.percentile_draw import drawn_by_percentile
+from siftback.rules.rule import EpochRule, checked_table, record_average
+from siftback.rules.score_table import ScoreTable
+from siftback.schedule import Moment, Share
+from siftback.selectors.percentile import beta_of_keep, keep_of_beta
+from siftback.selectors.sampling import count_of
+
+
+class Memory(EpochRule):
+    """Selection that costs nothing: by the loss an example had when it was last trained on.
+
+    No scoring pass is ever made. While warming up, every example is trained on and its training
+    loss remembered. From then on, the examples of each epoch are drawn before they are read, with
+    probability::
+
+        floor + (1 - floor) * percentile^beta
+
+    of the remembered loss among all of them, and their new losses remembered. Exactly
+    ``round(keep * N)`` of N examples are drawn, at least one, with
+    ``keep = floor + (1 - floor) / (beta + 1)`` (see `drawn_by_percentile`). The rule is this
+    project's own, after Jiang et al. 2019, section 3.3. Ideal cost per example of an epoch, in
+    forwards (1) and backwards (2): ``3 * keep``.
+
+    Args:
+        keep: Share of the examples in an epoch, in (floor, 1].
+        beta: In place of ``keep``, the exponent, at least 0; 1 where neither is given.
+        floor: The least probability, in [0, 1), so that no example is forgotten.
+        warmup: How long everything is trained on at first.
+        tail: How long everything is trained on at the end.
+        decay: How much of an old loss stays in what is remembered, in [0, 1):
+            ``decay * old + (1 - decay) * new``; 0 remembers the last loss alone.
+        guard: Holds back examples whose label is suspected to be wrong. Of S suspects exactly
+            ``round(min(cap, keep) * S)`` are drawn, all with the same probability; the rest of
+            the epoch is drawn from the other examples, ranked among themselves. Where there are
+            too few of those, suspects make up for it, so that the count stays.
+        table: Where losses are remembered, such as a `ScoreTable` in a file; by default in
+            memory, 4 bytes per example.
+
+    Raises:
+        ConfigError: Where one of them is out of its range, or both ``keep`` and ``beta`` are given.
+
+    >>> memory = Memory(keep=0.5, floor=0.0)
+    >>> memory.grow(6)
+    >>> memory.update(torch.arange(6), torch.tensor([9.0, 0.1, 0.2, 8.0, 0.3, 7.0]), epoch=0)
+    >>> memory.draw(1, torch.Generator().manual_seed(1))
+    tensor([1., 0., 0., 1., 0., 1.])
+
+    In a training loop:
+
+    >>> from torch.nn import functional as F
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from siftback import SelectiveLoader
+    >>> data = TensorDataset(torch.randn(256, 8), torch.randint(4, (256,)))
+    >>> model = torch.nn.Linear(8, 4)
+    >>> loader = DataLoader(data, batch_size=32, shuffle=True)
+    >>> loader = SelectiveLoader(loader, memory=Memory(), epochs=4)
+    >>> for _ in range(4):
+    ...     for x, y in loader:
+    ...         loss = loader.loss(F.cross_entropy(model(x), y, reduction="none"))
+    ...         loss.backward()
+    >>> loader.stats.seen, loader.stats.scored, loader.stats.forwards  # 256 + 3 * 141
+    (1024, 0, 679)
+    """
+
+    def __init__(
+        self,
+        keep: float | None = None,
+        beta: float | None = None,
+        *,
+        floor: float = 0.1,
+        warmup: Moment = Share(0.15),
+        tail: Moment = Share(0.0),
+        decay: float = 0.0,
+        guard: NoiseGuard | None = None,
+        table: ScoreTable | None = None,
+    ) -> None:
+        super().__init__(checked_table("Memory", table, 1), warmup=warmup, tail=tail)
+        self.floor = checked_share("floor", floor)
+        if keep is not None and beta is not None:
+            raise ConfigError(
+                f"keep={keep!r} and beta={beta!r}: give one of them, "
+                "keep = floor + (1 - floor) / (beta + 1)"
+            )
+        if keep is not None:
+            self.set_keep(keep)
+        else:
+            self.beta = 1.0 if beta is None else beta
+            self.keep = keep_of_beta(self.beta, self.floor)
+        self._keep = self.keep  # which a schedule may change
+        self.decay = checked_share("decay", decay)
+        self.guard = guard
+
+    def set_keep(self, keep: float) -> None:
+        """Changes the share to keep, in (floor, 1]; a `Schedule` that anneals needs it."""
+        self.beta, self.keep = beta_of_keep(keep, self.floor), float(keep)
+
+    def count(self, epoch: int) -> int:
+        """How many examples a draw keeps: ``round(keep * N)``, at least 1."""
+        return min(count_of(self.keep, self.examples), self.examples)
+
+    def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
+        """Exactly `count` examples, by the remembered losses."""
+        scores, count = self.values[:, 0], self.count(epoch)
+        if self.guard is None:
+            return drawn_by_percentile(scores, self.beta, self.floor, count, generator)
+        suspects = self.guard.suspects
+        suspects = suspects[suspects < self.examples]
+        trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, suspects, False)
+        least = count - int(trusted.sum())
+        admitted = self.guard.admit(len(suspects), self.keep, generator, least=least, most=count)
+        weights = torch.zeros(self.examples)
+        weights[suspects] = admitted.float()
+        count -= int(admitted.sum())
+        weights[trusted] = drawn_by_percentile(
+            scores[trusted], self.beta, self.floor, count, generator
+        )
+        return weights
+
+    def update(
+        self,
+        indices: Tensor,
+        losses: Tensor,
+        epoch: int,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+    ) -> None:
+        """Remembers the losses, averaged with the old ones where ``decay`` is above 0."""
+        record_average(self.table, indices, losses, self.decay)
+        if self.guard is not None:
+            self.guard.observe(indices, losses)
+
+    def settings(self) -> dict[str, Any]:
+        """See `EpochRule.settings`."""
+        guard = None if self.guard is None else self.guard.settings()
+        return {"keep": self._keep, "floor": self.floor, "decay": self.decay, "guard": guard}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The losses, and what the guard remembers."""
+        guard = {} if self.guard is None else {"guard": self.guard.state_dict()}
+        return {**super().state_dict(), **guard}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from another's state.
+
+        Raises:
+            StateError: As for `EpochRule.check_state`, before anything is changed.
+        """
+        super().load_state_dict(state)
+        if self.guard is not None:
+            self.guard.load_state_dict(state["guard"])

@@ -1,0 +1,79 @@
+"""Draws exactly k examples by the percentiles of what is remembered of them."""
+
+import torch
+from torch import Tensor
+
+from siftback.selectors.percentile import percentile_probabilities
+from siftback.selectors.sampling import choose_exactly
+
+
+def draw_probabilities(scores: Tensor, beta: float, floor: float = 0.0) -> Tensor:
+    """The probability of each example by its percentile among all scores.
+
+    Jiang et al. 2019, eq. 1, with a floor::
+
+        p = floor + (1 - floor) * percentile^beta
+
+    averaged over the percentiles that equal scores share (see `percentile_probabilities`). Their
+    sum is ``N * (floor + (1 - floor) / (beta + 1))``. Ranks are integers and the rest is float64,
+    so that this holds for any number of examples.
+
+    Args:
+        scores: float32[N], none NaN; infinite ones are the highest or lowest.
+        beta: Exponent, at least 0.
+        floor: The least probability, in [0, 1).
+
+    Returns:
+        float64[N].
+
+    >>> draw_probabilities(torch.tensor([3.0, 1.0, 3.0, 2.0]), beta=1.0, floor=0.2)
+    tensor([0.8000, 0.3000, 0.8000, 0.5000], dtype=torch.float64)
+    """
+    if not len(scores):
+        return scores.double()
+    ordered, order = scores.sort()
+    last = (ordered[1:] != ordered[:-1]).nonzero().squeeze(1) + 1
+    ends = torch.cat((last, last.new_tensor([len(scores)])))
+    sizes = ends.diff(prepend=ends.new_zeros(1))
+    below, up_to = (ends - sizes).double() / len(scores), ends.double() / len(scores)
+    each = floor + (1 - floor) * percentile_probabilities(below, up_to, beta)
+    probabilities = torch.empty(len(scores), dtype=torch.float64)
+    probabilities[order] = each.repeat_interleave(sizes)
+    return probabilities
+
+
+def drawn_by_percentile(
+    scores: Tensor, beta: float, floor: float, count: int, generator: torch.Generator
+) -> Tensor:
+    """Draws exactly k examples, with probabilities in proportion to `draw_probabilities`.
+
+    Examples without a score are kept; where there are more than k of them, k of those are drawn,
+    each with the same probability. The others are drawn by systematic sampling
+    (`choose_exactly`): where all scores are known and k is ``N * (floor + (1 - floor) / (beta +
+    1))``, the probability of each is that of `draw_probabilities` itself.
+
+    Args:
+        scores: float32[N], NaN where nothing is known.
+        beta: Exponent, at least 0.
+        floor: The least probability, in [0, 1).
+        count: k, from 0 to N.
+        generator: On the CPU.
+
+    Returns:
+        float32[N], 1 for the k drawn and 0 for the others.
+
+    >>> scores = torch.tensor([0.1, 5.0, torch.nan, 0.2])
+    >>> drawn_by_percentile(scores, 8.0, 0.0, 2, torch.Generator().manual_seed(0))
+    tensor([0., 1., 1., 0.])
+    """
+    weights = torch.zeros(len(scores))
+    unknown = scores.isnan()
+    known, new = (~unknown).nonzero().squeeze(1), unknown.nonzero().squeeze(1)
+    if len(new) > count:
+        new = new[torch.randperm(len(new), generator=generator)[:count]]
+    weights[new] = 1.0
+    count -= len(new)
+    if count:
+        probabilities = draw_probabilities(scores[known], beta, floor)
+        weights[known[choose_exactly(probabilities, count, generator)]] = 1.0
+    return weights

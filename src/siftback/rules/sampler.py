@@ -1,0 +1,345 @@
+"""The order of an epoch, without what a rule leaves out of it."""
+
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, Sampler, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from siftback.errors import ConfigError, StateError
+from siftback.loading.distributed import rank_and_world
+from siftback.loading.order import is_plain
+from siftback.loading.seeding import Stream, generator_of
+from siftback.rules.epoch_draw import EpochDraw
+from siftback.rules.rule import EpochRule, RefreshedRule
+
+
+class SelectiveSampler(Sampler[int]):
+    """The order of each epoch, a function of seed and epoch, without what a rule left out of it.
+
+    What is left out is never read; what is left keeps the order of the whole epoch. A
+    `SelectiveLoader` with ``memory=`` puts one in place of a ``DataLoader``'s own. Alone, in any
+    ``DataLoader``, it needs the losses by index::
+
+        sampler = SelectiveSampler(dataset, Memory(), epochs=20)
+        for indices, (x, y) in DataLoader(Indexed(dataset), 128, sampler=sampler):
+            ...
+            sampler.update(indices, losses)
+
+    Each ``iter()`` gives the next epoch, unless `set_epoch` sets another one.
+
+    In a training of several processes each has a share of one common order, so they need the
+    same ``seed``: of n examples, the process of rank r has those at r, r + world, r + 2 world and
+    so on. The shares are disjoint and of ``n // world`` each, so that all processes make equally
+    many steps; the last ``n % world`` of the order are left out of that epoch.
+
+    Args:
+        dataset: Anything with a length.
+        rule: What draws each epoch's examples; None leaves none out.
+        shuffle: Whether each epoch has an order of its own.
+        seed: Of the orders and the draws.
+        epochs: Of the whole training, where the rule counts in shares of it.
+        rank: Which process this is; by default that of ``torch.distributed`` where it is
+            initialised, else 0.
+        world: How many there are, likewise. ``rank=0, world=1`` has everything, such as in a
+            process whose data set is a shard already.
+
+    Attributes:
+        examples: How many there are, for all processes.
+        draw: What this epoch's draw is, an `EpochDraw`; None without a rule.
+
+    Raises:
+        ConfigError: Where ``rank`` is none of ``world`` processes, or the rule needs scoring
+            passes.
+
+    >>> from siftback import Epochs, Memory
+    >>> sampler = SelectiveSampler(range(4), Memory(keep=0.5, floor=0, warmup=Epochs(1)), seed=1)
+    >>> list(sampler)
+    [1, 3, 0, 2]
+    >>> sampler.update(torch.arange(4), torch.tensor([0.1, 0.2, 2.0, 3.0]))
+    >>> len(sampler), list(sampler)
+    (2, [2, 3])
+    >>> list(SelectiveSampler(range(5), shuffle=False, rank=1, world=2))
+    [1, 3]
+    """
+
+    replays = True
+
+    def __init__(
+        self,
+        dataset: Sized,
+        rule: EpochRule | None = None,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        epochs: float | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+    ) -> None:
+        here, among = rank_and_world()
+        self.rank, self.world = here if rank is None else rank, among if world is None else world
+        if not 0 <= self.rank < self.world:
+            raise ConfigError(
+                f"rank={self.rank} is none of world={self.world} processes: give both, the rank "
+                "from 0 on, or neither"
+            )
+        if not isinstance(seed, int) or seed < 0:
+            raise ConfigError(f"seed={seed!r}: give an integer, at least 0")
+        self.examples = len(dataset)
+        self.shuffle, self.seed = shuffle, seed
+        self.draw: EpochDraw | None = None
+        self._draws_itself = rule is not None
+        if isinstance(rule, RefreshedRule):
+            raise ConfigError(
+                f"{type(rule).__name__} is refreshed by scoring passes, which a sampler does not "
+                "make: give it to SelectiveLoader(loader, model, loss_fn, memory=...)"
+            )
+        if rule is not None:
+            rule.grow(self.examples)
+            self.draw = EpochDraw(rule, epochs=epochs, seed=seed, rank=self.rank, world=self.world)
+        self._epoch = 0  # the next one
+        self._current: int | None = None  # that of the order that was begun last
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets which epoch the next ``iter()`` gives."""
+        self._epoch = epoch
+
+    def follow(self, draw: EpochDraw) -> None:
+        """Leaves out what another's draw leaves out, which that one makes as an epoch begins."""
+        self.draw, self._draws_itself = draw, False
+
+    def update(self, indices: Tensor, losses: Tensor, **found: Tensor) -> None:
+        """Gives the rule what training found of some examples in the current epoch.
+
+        Args:
+            indices: int64[n], their dataset indices.
+            losses: float[n]. What is not finite is left out.
+            found: ``correct`` and ``confidence`` for a rule that needs them, `EpochRule.update`.
+
+        Raises:
+            ConfigError: Where there is no rule.
+        """
+        if self.draw is None:
+            raise ConfigError("there is no rule to update: give SelectiveSampler(dataset, rule)")
+        losses = losses.detach().float().cpu()
+        finite = losses.isfinite()
+        parts = {name: part.detach().cpu()[finite] for name, part in found.items()}
+        self.draw.update(indices.cpu()[finite], losses[finite], self._current or 0, **parts)
+
+    def order(self, epoch: int) -> Tensor:
+        """int64[n], this process's examples of an epoch in their order, as drawn last."""
+        if self.shuffle:
+            generator = generator_of(self.seed, epoch, Stream.ORDER)
+            order = torch.randperm(self.examples, generator=generator)
+        else:
+            order = torch.arange(self.examples)
+        if self.draw is not None and self.draw.draws:
+            order = order[self.draw.weights[order] != 0]
+        return order[: len(order) // self.world * self.world][self.rank :: self.world]
+
+    def __iter__(self) -> Iterator[int]:
+        return _Order(self)
+
+    def __len__(self) -> int:
+        """How many examples the current epoch has, or the next one where none is begun.
+
+        Raises:
+            TypeError: Where the rule cannot know before it has drawn.
+        """
+        if self.draw is None:
+            return self.examples // self.world
+        if self._current is not None or not self._draws_itself:
+            return self.draw.drawn // self.world
+        count = self.draw.count(self._epoch)
+        if count is None:
+            raise TypeError(
+                f"how many examples {type(self.draw.rule).__name__} draws is not known before the "
+                "epoch begins: take a rule of a fixed count, such as Memory, where a length is "
+                "needed"
+            )
+        return count // self.world
+
+    def begin(self) -> int:
+        """Begins the next epoch, and says which one it is."""
+        self._current, self._epoch = self._epoch, self._epoch + 1
+        if self.draw is not None and self._draws_itself:
+            self.draw.begin(self._current)
+        return self._current
+
+    def end(self) -> None:
+        """Ends the epoch that was begun."""
+        if self._draws_itself:
+            self._current = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What decides the orders, the epoch, and the draw."""
+        return {
+            **self._settings(),
+            "epoch": self._epoch,
+            "current": self._current,
+            "draw": self.draw.state_dict() if self.draw and self._draws_itself else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from another sampler's state.
+
+        Raises:
+            StateError: Where that one was made with other arguments.
+        """
+        for name, here in self._settings().items():
+            if state[name] != here:
+                raise StateError(
+                    f"the state is of a SelectiveSampler with {name}={state[name]}, and this one "
+                    f"has {name}={here}: make it with the same arguments"
+                )
+        if self.draw is not None and self._draws_itself:
+            if state["draw"] is None:
+                raise StateError("the state is of a SelectiveSampler without a rule: give it none")
+            self.draw.load_state_dict(state["draw"])
+        self._epoch, self._current = state["epoch"], state["current"]
+
+    def _settings(self) -> dict[str, Any]:
+        names = ("examples", "seed", "shuffle", "rank", "world")
+        return {name: getattr(self, name) for name in names}
+
+
+class _Order(Iterator[int]):
+    """One epoch's order, begun with its first index; with a state, to go on within it."""
+
+    def __init__(self, sampler: SelectiveSampler) -> None:
+        self._sampler = sampler
+        self._epoch: int | None = None
+        self._indices: list[int] = []
+        self._given = 0
+
+    def __next__(self) -> int:
+        if self._epoch is None:
+            self._epoch = self._sampler.begin()
+            self._indices = self._sampler.order(self._epoch).tolist()
+        if self._given == len(self._indices):
+            self._sampler.end()
+            raise StopIteration
+        self._given += 1
+        return self._indices[self._given - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self._epoch, "given": self._given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._epoch, self._given = state["epoch"], state["given"]
+        if self._epoch is not None:
+            self._indices = self._sampler.order(self._epoch).tolist()
+
+
+class FilteredSampler(Sampler[int]):
+    """The order of a sampler of the user's own, without what a draw leaves out.
+
+    Where that sampler gives an example with some probability, the two probabilities multiply.
+
+    Args:
+        sampler: Gives dataset indices.
+        draw: Its weights say what is left out.
+    """
+
+    def __init__(self, sampler: Iterable[int], draw: EpochDraw) -> None:
+        self.sampler, self._draw = sampler, draw
+        self.generator = getattr(sampler, "generator", None)
+        if hasattr(sampler, "set_epoch"):
+            self.set_epoch = cast(Any, sampler).set_epoch
+
+    def __iter__(self) -> Iterator[int]:
+        weights = self._draw.weights
+        for index in self.sampler:
+            if not self._draw.draws or weights[index] != 0:
+                yield index
+
+    def __len__(self) -> int:
+        if not self._draw.draws:
+            return len(cast(Sized, self.sampler))
+        raise TypeError(
+            f"how many examples are left of those that a {type(self.sampler).__name__} gives is "
+            "not known before they are"
+        )
+
+
+def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> Iterable[list[int]]:
+    """The batch sampler of a loader, over an order that leaves out what a draw does.
+
+    A random or sequential sampler gives way to a `SelectiveSampler`, a ``DistributedSampler`` to
+    one of its rank; a `SelectiveSampler` follows the draw; any other sampler is filtered.
+
+    Args:
+        loader: A ``DataLoader`` over a map-style data set.
+        draw: The draw.
+        seed: Of the order.
+
+    Raises:
+        ConfigError: Where a batch sampler of the user's own cannot leave examples out.
+    """
+    batches = cast(Any, loader.batch_sampler)
+    inner = getattr(batches, "sampler", None)
+    if isinstance(inner, SelectiveSampler):
+        inner.follow(draw)
+        return cast(Iterable[list[int]], batches)
+    rule = type(draw.rule).__name__
+    if not is_plain(batches):
+        raise ConfigError(
+            f"{rule} leaves examples out before they are read, which a {type(batches).__name__} "
+            f"cannot: give it sampler=SelectiveSampler(dataset) as the sampler it makes batches "
+            "from, or leave batch_sampler= out"
+        )
+    sampler: Sampler[int] | FilteredSampler
+    if _is_random(inner) or isinstance(inner, SequentialSampler):
+        sampler = SelectiveSampler(
+            cast(Sized, loader.dataset),
+            shuffle=_is_random(inner),
+            seed=seed,
+            rank=draw.rank,
+            world=draw.world,
+        )
+        sampler.follow(draw)
+    elif isinstance(inner, DistributedSampler):
+        sampler = SelectiveSampler(
+            cast(Sized, loader.dataset),
+            shuffle=inner.shuffle,
+            seed=inner.seed,
+            rank=draw.rank,
+            world=draw.world,
+        )
+        sampler.follow(draw)
+    elif draw.world > 1:
+        raise ConfigError(
+            f"a {type(inner).__name__} gives each of {draw.world} processes examples that others "
+            f"have too, and {rule} shares one draw among them: give the DataLoader "
+            "sampler=SelectiveSampler(dataset), or shuffle=True"
+        )
+    else:
+        sampler = FilteredSampler(cast(Iterable[int], inner), draw)
+    return BatchSampler(sampler, batches.batch_size, batches.drop_last)
+
+
+def ranks_of(loader: Any) -> tuple[int, int]:
+    """The rank and the number of processes that a loader's examples are shared among."""
+    for owner in (loader, getattr(loader, "sampler", None)):
+        if isinstance(owner, DistributedSampler):
+            return owner.rank, owner.num_replicas
+        if hasattr(owner, "rank") and hasattr(owner, "world"):
+            return cast(Any, owner).rank, cast(Any, owner).world
+    return rank_and_world()
+
+
+def repeats(sampler: object) -> bool:
+    """Whether a sampler may give an index more than once in an epoch."""
+    return bool(getattr(sampler, "replacement", False))
+
+
+def _is_random(sampler: Any) -> bool:
+    """Whether it is torch's or torchdata's random order of everything, each example once."""
+    return (
+        type(sampler).__name__ == "RandomSampler"
+        and type(sampler).__module__.startswith(("torch.", "torchdata."))
+        and not sampler.replacement
+        and sampler.num_samples == len(sampler.data_source)
+    )

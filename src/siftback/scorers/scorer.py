@@ -1,0 +1,53 @@
+"""What gives one score per example."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from siftback.loss_functions import Losses
+
+
+class Scorer:
+    """Gives one score per example; the base of all scorers, and what a user's own one derives from.
+
+    A loader calls `score` with each selection batch, and `after_step` once training is done with
+    a batch it was given. State, where there is any, is part of the loader's.
+
+    >>> import torch
+    >>> class Length(Scorer):
+    ...     def score(self, losses, model, batch, indices):
+    ...         return (batch["tokens"] != 0).sum(1).float()
+    >>> Length().score(None, None, {"tokens": torch.tensor([[3, 5, 0], [4, 0, 0]])}, None)
+    tensor([2., 1.])
+    """
+
+    def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
+        """One score per example, higher for those more worth training on.
+
+        Args:
+            losses: ``losses(model, batch) -> Tensor[N]``, those of training.
+            model: The model that is trained; read only.
+            batch: A nested batch of N examples on the model's device.
+            indices: int64[N], the examples' dataset indices, on the CPU; None where the loader
+                does not know them.
+
+        Returns:
+            float32[N], detached.
+        """
+        raise NotImplementedError
+
+    def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
+        """Called once training is done with a batch: the place to refresh a copy of the model.
+
+        Args:
+            losses: As for `score`.
+            model: The model, its weights those after the step.
+            batch: The batch that was trained on.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that later scores depend on, besides the model; fit for ``torch.save``."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from another scorer's state."""

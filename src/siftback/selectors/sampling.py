@@ -1,0 +1,111 @@
+"""Random choice by probabilities: each example on its own, or exactly k of them."""
+
+import torch
+from torch import Tensor
+
+from siftback.selectors.selection import Selection
+
+# Stands for a probability of 0, so that k examples can be kept whatever the probabilities.
+_LEAST = 1e-12
+
+
+def count_of(keep: float, size: int) -> int:
+    """How many of N examples a share stands for: ``max(1, round(keep * N))``.
+
+    >>> count_of(1 / 3, 128), count_of(0.1, 3)
+    (43, 1)
+    """
+    return max(1, round(keep * size))
+
+
+def choose(
+    probabilities: Tensor, generator: torch.Generator, count: int | None = None
+) -> Selection:
+    """Keeps each example at random, independently of the others: Algorithm 1's ``choose``.
+
+    Args:
+        probabilities: float32[N] in [0, 1].
+        generator: On the CPU. N numbers are drawn, whatever is kept.
+        count: k, to keep exactly so many, by `choose_exactly`; None for independent draws.
+
+    Returns:
+        The kept examples, each with weight 1.
+
+    >>> choose(torch.tensor([0.0, 1.0, 1.0]), torch.Generator()).positions
+    tensor([1, 2])
+    """
+    if count is not None:
+        positions = choose_exactly(probabilities, count, generator)
+    else:
+        draws = torch.rand(len(probabilities), generator=generator)
+        kept = draws.to(probabilities.device, non_blocking=True) < probabilities
+        positions = kept.nonzero().squeeze(1)
+    return Selection(positions, torch.ones(len(positions), device=positions.device))
+
+
+def choose_exactly(probabilities: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Keeps exactly k examples, each in proportion to its probability.
+
+    Systematic sampling (Madow 1949) in a random order: the probabilities of
+    `inclusion_probabilities`, which sum to k, are laid end to end in the order of a random
+    permutation, and the examples are kept into whose stretch one of the points
+    ``u, u + 1, ..., u + k - 1`` falls, u uniform in [0, 1). A stretch is no longer than 1, so
+    nothing is kept twice, and the probability of an example is exactly its stretch.
+
+    How it relates to independent draws: those keep ``sum(p)`` examples on average, with a
+    standard deviation of ``sqrt(sum(p (1 - p)))``. Here the number is fixed, so a batch that is
+    harder than the history on the whole has its probabilities scaled down, and an easier one up;
+    within a batch they stay in proportion, up to those that reach 1. Where ``sum(p) = k``, as on
+    average over batches for ``keep = k / N``, the probabilities are those of the independent draws.
+
+    Args:
+        probabilities: float[N], at least 0. Sums are computed in their dtype: give float64 for
+            hundreds of thousands of examples or more, whose float32 sums are off by more than a
+            stretch.
+        count: k, in [1, N].
+        generator: On the CPU. Nothing is drawn where k = N.
+
+    Returns:
+        int64[k], ascending, on the device of the probabilities, which is not waited for.
+
+    >>> choose_exactly(torch.tensor([0.0, 1.0, 0.0, 0.5, 0.5]), 2, torch.Generator().manual_seed(1))
+    tensor([1, 4])
+    """
+    device = probabilities.device
+    size = len(probabilities)
+    if count == size:
+        return torch.arange(size, device=device)
+    order = torch.randperm(size, generator=generator).to(device, non_blocking=True)
+    dtype = torch.promote_types(probabilities.dtype, torch.float32)  # of u, near 1 without it
+    start = torch.rand((), generator=generator, dtype=dtype).to(device, non_blocking=True)
+    ends = inclusion_probabilities(probabilities, count)[order].cumsum(0)
+    points = torch.ceil((ends * (count / ends[-1]) - start).clamp(min=0))  # left of each end
+    hits = points.diff(prepend=points.new_zeros(1))
+    # Rounded, a stretch of about 1 may hold no point or two: `topk` still keeps exactly k.
+    return order[hits.topk(count).indices].sort().values
+
+
+def inclusion_probabilities(probabilities: Tensor, count: int) -> Tensor:
+    """Scales probabilities so that they sum to k: ``min(1, c p)``, with c as that demands.
+
+    Args:
+        probabilities: float[N], at least 0.
+        count: k, in [1, N]. Where fewer than k are above 0, the others share what is left.
+
+    Returns:
+        float[N] in [0, 1], of the same dtype.
+
+    >>> inclusion_probabilities(torch.tensor([0.1, 0.2, 0.9]), 2)
+    tensor([0.3333, 0.6667, 1.0000])
+    """
+    ordered, order = probabilities.clamp(min=_LEAST).sort(descending=True)
+    certain = torch.arange(len(ordered), device=ordered.device)
+    # With the j largest at 1, the others are scaled by (k - j) / (their sum). The right j is the
+    # first for which the largest of them stays within 1.
+    left = ordered.flip(0).cumsum(0).flip(0)
+    scales = (count - certain) / left
+    fits = (scales * ordered <= 1) | (certain >= count - 1)
+    first = fits.int().argmax()
+    scale = scales.take(first)  # an index in brackets would be waited for
+    scaled = torch.where(certain < first, 1.0, (scale * ordered).clamp(max=1.0))
+    return torch.empty_like(scaled).scatter_(0, order, scaled)

@@ -1,0 +1,86 @@
+"""Selectors that look at no score: at random, and all."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siftback.arguments import checked_share
+from siftback.selectors.sampling import choose
+from siftback.selectors.selection import Selection
+
+
+class Uniform:
+    """Random-Backprop: every example with the same probability, whatever its loss.
+
+    The baseline of Lu et al. (Diet Selective-Backprop): it makes no selection pass.
+
+    Args:
+        keep: Probability of each example, in (0, 1].
+
+    Raises:
+        ConfigError: Where ``keep`` is outside its range.
+
+    >>> kept = Uniform(keep=0.5).select(torch.zeros(1000), torch.Generator().manual_seed(0))
+    >>> len(kept.positions)
+    492
+    """
+
+    needs_scores = False
+    reweights = False
+
+    def __init__(self, *, keep: float) -> None:
+        self.set_keep(keep)
+
+    def set_keep(self, keep: float) -> None:
+        """Changes the probability of each example, in (0, 1]."""
+        self.keep = checked_share("keep", keep, least=False, most=True)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """float32[N], all equal."""
+        return torch.full_like(scores, self.keep, dtype=torch.float32)
+
+    def select(
+        self, scores: Tensor, generator: torch.Generator, count: int | None = None
+    ) -> Selection:
+        """See `Selector.select`; of the scores only the number counts."""
+        return choose(self.probabilities(scores), generator, count)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty: the probabilities never change."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Does nothing."""
+
+
+class All:
+    """Keeps every example: ordinary training.
+
+    >>> All().select(torch.zeros(3), torch.Generator()).positions
+    tensor([0, 1, 2])
+    """
+
+    needs_scores = False
+    reweights = False
+    keep = 1.0
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """float32[N], all 1."""
+        return torch.ones_like(scores, dtype=torch.float32)
+
+    def select(
+        self, scores: Tensor, generator: torch.Generator, count: int | None = None
+    ) -> Selection:
+        """See `Selector.select`; no scores are used, and randomness only where there is a count."""
+        if count is not None:
+            return choose(self.probabilities(scores), generator, count)
+        positions = torch.arange(len(scores), device=scores.device)
+        return Selection(positions, self.probabilities(scores))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Empty: there is no state."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Does nothing."""

@@ -242,7 +242,7 @@ def _look(
 
 def _losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
     exact = Fresh()
-    return torch.cat([exact.score(example_losses, model, batch).cpu() for batch in batches])
+    return torch.cat([exact.score(example_losses, model, batch, None).cpu() for batch in batches])
 
 
 def _part(update: Update, number: int, of: int) -> Update:

@@ -71,11 +71,13 @@ ARGUMENTS = {
 }
 
 
-def run(source, arguments, checkpoint=None):
+def run(source, arguments, checkpoint=None, wrap=lambda loader, model: loader):
     """Trains, from a checkpoint on; gives batches, checkpoints of every step and the end state."""
     model = network()
     optimizer = optimizer_of(model)
-    loader = SelectiveLoader(source(), model, F.cross_entropy, **copy.deepcopy(arguments))
+    loader = SelectiveLoader(
+        wrap(source(), model), model, F.cross_entropy, **copy.deepcopy(arguments)
+    )
     torch.manual_seed(6)
     if checkpoint:
         state = torch.load(io.BytesIO(checkpoint), weights_only=True)

@@ -255,13 +255,13 @@ def test_a_model_that_cannot_be_copied_is_reported():
 
 BAD = {
     "precision": (lambda: Reduced("int4"), "precision='int4': give"),
-    "refresh": (lambda: Reduced(refresh=0), "refresh=0: give a number of steps"),
+    "refresh": (lambda: Reduced(refresh=0), "refresh=0: give an integer, at least 1"),
     "refresh of parts": (lambda: Reduced(refresh=1.5), "refresh=1.5"),
     "mode": (lambda: Reduced(mode="test"), "mode='test'"),
-    "refresh of int8": (lambda: Int8(0), "refresh=0: give a number of steps"),
+    "refresh of int8": (lambda: Int8(0), "refresh=0: give an integer, at least 1"),
     "mode of int8": (lambda: Int8(mode="test"), "mode='test'"),
     "activations": (lambda: Int8(activations="both"), "activations='both'"),
-    "factor": (lambda: Downsampled(1), "factor=1: give a number above 1"),
+    "factor": (lambda: Downsampled(1), "factor=1: give a finite number above 1"),
     "decay": (lambda: Ema(1), r"decay=1: give a share in \[0, 1\)"),
     "optimizer": (
         lambda: Proxy(proxy_network(), torch.optim.SGD(network().parameters())),

@@ -14,7 +14,7 @@ from siftback.lab.data.datasets import NAMES
 from siftback.lab.experiments.comparison import Existing
 from siftback.lab.training import rates
 from siftback.lab.training.checkpoints import Often
-from siftback.lab.training.parsing import UNITS, duration, numbers, parse
+from siftback.lab.training.parsing import SHARES_OF_TRAINING, UNITS, duration, numbers, parse
 from siftback.lab.training.settings import LENGTHS, Settings
 
 Command = Callable[..., None]
@@ -58,8 +58,8 @@ HELP = {
     "flip": "Share of the training labels to make wrong.",
     "stale_every": "Epochs between stale-sb's selection passes.",
     "floor": "Least chance of an example in sb-memory.",
-    "warmup": "Share of training before sb-memory selects.",
-    "tail": "Share at the end in which it selects no more.",
+    "warmup": "Share of training before sb-memory selects, such as 15%.",
+    "tail": "Share of training at the end in which it selects no more, such as 10%.",
     "decay": "How much of an old loss stays in its memory.",
     "subset": "File of siftback prune: its examples are the training set.",
     "score_models": "Models that el2n, diet-sb and rho score by.",
@@ -68,9 +68,13 @@ HELP = {
 }
 
 # Where an option's default is not the setting's, or what is given is yet to be parsed.
-DEFAULTS = {"data": "digits"}
-TYPES: dict[str, Any] = {"precision": str} | dict.fromkeys(
-    ("time_budget", "evaluate_at", "stop_at"), str | None
+DEFAULTS = {"data": "digits"} | {
+    name: f"{Settings.__dataclass_fields__[name].default:.0%}" for name in SHARES_OF_TRAINING
+}
+TYPES: dict[str, Any] = (
+    {"precision": str}
+    | dict.fromkeys(("time_budget", "evaluate_at", "stop_at"), str | None)
+    | dict.fromkeys(SHARES_OF_TRAINING, str)
 )
 
 Beta = Annotated[

@@ -65,7 +65,7 @@ def agreement(exact: Tensor, scores: Tensor, keeps: Sequence[float], seed: int =
         chosen = (
             Percentile(keep=keep, history=len(exact))
             .select(each, torch.Generator().manual_seed(seed))
-            .indices
+            .positions
             for each in (exact, scores)
         )
         overlaps.append(Overlap(keep, top, _in_common(*chosen)))

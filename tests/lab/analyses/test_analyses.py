@@ -469,7 +469,7 @@ def test_agreement_over_training(made):
     figure = ANALYSES["agreement"]([made])
     (line,) = series_of(figure).values()
     assert (line.label, line.x, line.y) == ("sb-memory 0.5", [2, 3], [0.5, 0.7])
-    assert "agrees by 0.60 in the mean" in figure.sentence
+    assert "agrees by 0.60 on average" in figure.sentence
 
 
 def test_budget_matched_difference_with_its_interval(made):

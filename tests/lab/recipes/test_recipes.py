@@ -255,6 +255,9 @@ def test_changes_take_the_place_of_what_a_recipe_says(own):
     limited = recipe.plans("full", changes_of({"time_budget": "1h30m", "evaluate_at": "0.1"}))[""]
     assert (limited.settings.time_budget, limited.settings.epochs) == (5400, 20)
     assert limited.settings.evaluate_at == (0.1,)
+    assert recipe.plans("full", changes_of({"warmup": "5%"}))[""].settings.warmup == 0.05
+    with pytest.raises(ConfigError, match=r"warmup '0.05': give a percentage of the training"):
+        recipe.plans("full", changes_of({"warmup": "0.05"}))
 
 
 def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):
@@ -324,14 +327,14 @@ def test_a_plan_s_cost_is_added_up_from_its_runs():
     ],
 )
 def test_the_ideal_cost_is_that_of_the_formula(name, ideal):
-    cost = strategies.find(name).ideal_cost(0.4, stale_every=3, price=0.5)
+    cost = strategies.find(name).cost.amount(0.4, stale_every=3, price=0.5)
     assert cost == pytest.approx(ideal)
 
 
 def test_every_strategy_has_an_ideal_cost():
     for name, strategy in strategies.STRATEGIES.items():
         if name != "matched":
-            assert 0 < strategy.ideal_cost(0.5) < 10
+            assert 0 < strategy.cost.amount(0.5) < 10
 
 
 def test_the_documentation_lists_them_as_they_are():

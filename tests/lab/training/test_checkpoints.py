@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from siftback import StateError
-from siftback.lab.records.atomic_write import written_whole
+from siftback.lab.records.atomic_write import atomic_write
 from siftback.lab.training.checkpoints import Checkpoints, Often
 
 STATE = {"weights": torch.arange(4.0), "seconds": 1.5, "parts": [("a", None), {"b": True}]}
@@ -99,12 +99,12 @@ def test_shares_go_on_from_what_was_saved(tmp_path: Path) -> None:
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "a" / "file"
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text("first")
-    with pytest.raises(UnicodeEncodeError), written_whole(path) as temporary:
+    with pytest.raises(UnicodeEncodeError), atomic_write(path) as temporary:
         temporary.write_text("sec\ud800", encoding="utf-8")
     assert path.read_text() == "first"
-    with written_whole(path) as temporary:  # whatever was left there
+    with atomic_write(path) as temporary:  # whatever was left there
         temporary.write_text("third")
     assert path.read_text() == "third"
     assert names(path.parent) == ["file"]

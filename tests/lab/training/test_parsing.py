@@ -37,6 +37,8 @@ def test_no_times(text: str) -> None:
         ("time_budget", "none", None),
         ("stop_at", "error=5%", 5.0),
         ("stop_at", "error=2.5", 2.5),
+        ("warmup", "15%", 0.15),
+        ("tail", "12.5%", 0.125),
         ("evaluate_at", "0.01,2%,1/4", (0.01, 0.02, 0.25)),
     ],
 )
@@ -58,6 +60,8 @@ def test_each_setting_has_its_type(name: str, text: str, value: object) -> None:
         ("stop_at", "5%", "such as error=5%"),
         ("stop_at", "loss=5", "such as error=5%"),
         ("evaluate_at", "0.1;0.2", "separated by commas"),
+        ("warmup", "0.15", "warmup '0.15': give a percentage of the training, such as 15%"),
+        ("tail", "1", "such as 15%"),
     ],
 )
 def test_what_cannot_be_is_told(name: str, text: str, message: str) -> None:

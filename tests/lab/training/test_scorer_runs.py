@@ -75,7 +75,7 @@ def test_no_replica_is_left_behind(compared: Comparison) -> None:
 
 
 def test_the_interval_may_be_part_of_the_name() -> None:
-    assert strategies.find("stale-sb-10").cost == "1/10 + 3s"
+    assert str(strategies.find("stale-sb-10").cost) == "1/10 + 3s"
     for name in ("stale-sb-0", "stale-sb-x", "stale-sb-"):
         with pytest.raises(ConfigError, match=f"no strategy '{name}'"):
             strategies.find(name)

@@ -14,8 +14,8 @@ from siftback.lab.records.comparison_record import (
     RunSummary,
     read_evaluations,
 )
+from siftback.lab.records.formatting import listed
 from siftback.lab.records.measures import MATCHED, TRADITIONAL, Axis, ordered_labels
-from siftback.lab.records.summary_table import listed
 
 # What can be on the x axis of a curve: the view's name, the field, and what the axis is called.
 AXES: dict[str, tuple[Axis, str]] = {
@@ -112,14 +112,10 @@ def curve(configuration: Configuration, axis: Axis, group: str | None = None) ->
     The k-th point is the mean over the seeds' k-th evaluations, of error and of what was spent.
     """
     together = list(zip(*configuration.curves, strict=False))
-    errors = [[one.test_error for one in each] for each in together]
-    several = len(configuration.runs) > 1
-    return Series(
+    return Series.over_seeds(
         configuration.label,
         [statistics.mean(float(getattr(one, axis)) for one in each) for each in together],
-        [statistics.mean(each) for each in errors],
-        [min(each) for each in errors] if several else None,
-        [max(each) for each in errors] if several else None,
+        [[one.test_error for one in each] for each in together],
         configuration.family if group is None else group,
         faint=configuration.strategy == MATCHED,
     )

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from siftback.lab.records.comparison_record import Comparison, Evaluation
+from siftback.lab.records.formatting import listed, with_spread
 from siftback.lab.records.measures import (
     MATCHED,
     TRADITIONAL,
@@ -27,7 +28,6 @@ from siftback.lab.records.measures import (
     ordered_labels,
     partner_label,
 )
-from siftback.lab.records.summary_table import listed, with_spread
 
 PLOT = "error"
 FORMATS = ("png", "svg")

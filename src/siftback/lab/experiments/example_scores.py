@@ -15,16 +15,17 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from siftback import AUM, ConfigError, Forgetting, Fresh, el2n, entropy, grand, margin, prune
+from siftback import ConfigError, Fresh
 from siftback.lab.data.batch_stream import Batch, test_batches
 from siftback.lab.data.datasets import ImageData, load, subset
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.environment import environment
 from siftback.lab.training import strategies
+from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.length import BACKWARD, FORWARD
-from siftback.lab.training.live_agreement import losses
 from siftback.lab.training.run import Scored, stages
 from siftback.lab.training.settings import Run, Settings, device_of
+from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prune
 
 SCORES = "scores"  # the folder of a comparison's own tables
 
@@ -239,7 +240,7 @@ def _look(
 
 def _losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
     exact = Fresh()
-    return torch.cat([exact.score(losses, model, batch).cpu() for batch in batches])
+    return torch.cat([exact.score(example_losses, model, batch).cpu() for batch in batches])
 
 
 def _part(update: Update, number: int, of: int) -> Update:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rich import box
 from rich.table import Table
 
 from siftback import ConfigError, SiftbackError
 from siftback.lab.experiments.comparison import Existing, Plan, compare, prepare
 from siftback.lab.records.comparison_record import RECORDS, SUMMARY, Comparison
 from siftback.lab.records.summary_table import rows
+from siftback.lab.records.tables import terminal
 from siftback.lab.training.checkpoints import Often
 from siftback.lab.training.parsing import parse
 from siftback.lab.training.progress import Reporter
@@ -164,19 +164,16 @@ def sweep(
 
 def sweep_table(grid: Sequence[Cell]) -> Table:
     """What of a sweep is done, running, stopped and missing, with the results so far."""
-    table = Table(box=box.HORIZONTALS, show_edge=False, padding=(0, 1, 0, 0))
-    names = list(grid[0].values)
-    for column in (*names, "cell", "runs", "strategy", *RESULTS):
-        table.add_column(column, justify="right" if column in (*names, *RESULTS) else "left")
+    table: list[dict[str, str]] = []
     for cell in grid:
         comparison = cell.comparison
-        found = rows(comparison) if comparison is not None else []
-        head = [*cell.values.values(), cell.state, f"{cell.finished} of {len(cell.plan.runs())}"]
-        for row in found or [{}]:
-            shown = [row.get(column, "") for column in ("strategy", *RESULTS)]
-            table.add_row(*head, *shown)
-            head = [""] * len(head)
-    return table
+        runs = f"{cell.finished} of {len(cell.plan.runs())}"
+        head = cell.values | {"cell": cell.state, "runs": runs}
+        for row in (rows(comparison) if comparison is not None else []) or [{}]:
+            shown = {column: row.get(column, "") for column in ("strategy", *RESULTS)}
+            table.append(head | shown)
+            head = dict.fromkeys(head, "")
+    return terminal(table)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pyarrow import parquet
 from torch import Tensor
 
 from siftback import ConfigError
-from siftback.lab.records.atomic_write import written_whole
+from siftback.lab.records.atomic_write import atomic_write
 
 
 def write_columns(path: Path, columns: dict[str, Tensor], made: dict[str, Any]) -> None:
@@ -22,7 +22,7 @@ def write_columns(path: Path, columns: dict[str, Tensor], made: dict[str, Any]) 
         made: How they were made, fit for JSON.
     """
     table = pa.table({name: column.cpu().numpy() for name, column in columns.items()})
-    with written_whole(path) as whole:
+    with atomic_write(path) as whole:
         parquet.write_table(table.replace_schema_metadata({"siftback": json.dumps(made)}), whole)
 
 

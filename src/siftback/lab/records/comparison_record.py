@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from siftback import StateError
-from siftback.lab.records.atomic_write import written_whole
+from siftback.lab.records.atomic_write import atomic_write
 
 SUMMARY = "summary.json"
 RECORDS = "records"
@@ -268,7 +268,7 @@ class Comparison:
     def write(self) -> None:
         """Replaces ``summary.json`` whole, so that a reader never sees half of it."""
         summary = {"environment": self.environment, "runs": [asdict(run) for run in self.runs]}
-        with written_whole(self.folder / SUMMARY) as path:
+        with atomic_write(self.folder / SUMMARY) as path:
             path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
     def by_label(self) -> dict[str, list[RunSummary]]:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from siftback import StateError
-from siftback.lab.records.atomic_write import written_whole
+from siftback.lab.records.atomic_write import atomic_write
 
 CHECKPOINTS = "checkpoints"  # the folder of a comparison's unfinished runs
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Checkpoints:
             state: All that the run goes on from.
             steps: How many it had made.
         """
-        with written_whole(self._folder / f"{steps:09d}.pt") as path:
+        with atomic_write(self._folder / f"{steps:09d}.pt") as path:
             torch.save({"version": _VERSION, "done": self._done, "state": state}, path)
         for old in self._written()[: -self._often.keep]:
             old.unlink()

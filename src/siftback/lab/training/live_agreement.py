@@ -3,35 +3,27 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from scipy.stats import spearmanr
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from siftback import Fresh, Scorer
 from siftback.lab.data.batch_stream import Batch
-
-Losses = Callable[[nn.Module, Batch], Tensor]
+from siftback.lab.training.example_losses import ExampleLosses, example_losses
 
 SAMPLE = 2000
 ROUNDS = 5
 
 
-def losses(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
-    """float[B], the losses that the laboratory trains and scores by."""
-    images, labels = batch
-    return F.cross_entropy(model(images), labels, reduction="none", label_smoothing=smoothing)
-
-
-def agreement(
+def live_agreement(
     scorer: Scorer,
     exact: Fresh,
     model: nn.Module,
     batches: Iterator[Batch],
     epoch: int,
-    losses: Losses = losses,
+    losses: ExampleLosses = example_losses,
 ) -> float | None:
     """Rank correlation (Spearman) of a scorer's scores with the losses of a fresh forward pass.
 
@@ -41,7 +33,7 @@ def agreement(
         model: The model as it now is.
         batches: Training examples from index 0 on, not augmented.
         epoch: The current epoch, from 0.
-        losses: What training is told to score by.
+        losses: Gives the losses that training scores by.
 
     Returns:
         A number in [-1, 1]; None where less than two of the examples have a score, or all have
@@ -68,7 +60,11 @@ def agreement(
 
 
 def score_cost(
-    scorer: Scorer, exact: Fresh, model: nn.Module, batch: Batch, losses: Losses = losses
+    scorer: Scorer,
+    exact: Fresh,
+    model: nn.Module,
+    batch: Batch,
+    losses: ExampleLosses = example_losses,
 ) -> float:
     """What a scorer's pass costs in forwards: medians of both, taken in turns.
 
@@ -79,7 +75,7 @@ def score_cost(
         exact: The forward pass it is measured against.
         model: The model.
         batch: A batch as training has them.
-        losses: What training is told to score by.
+        losses: Gives the losses that training scores by.
     """
     if hasattr(scorer, "predicted"):
         return 1.0

@@ -34,7 +34,7 @@ from torch.nn import functional as F
 from siftback import ConfigError
 from siftback.lab.data.batch_stream import Batch, BatchStream, test_batches
 from siftback.lab.data.datasets import ImageData
-from siftback.lab.records.atomic_write import written_whole
+from siftback.lab.records.atomic_write import atomic_write
 
 KINDS = ("losses", "gradients", "confidence")
 OBSERVED = "observed"
@@ -237,7 +237,7 @@ class Observer:
         }
         count = len(next(iter(arrays.values())))
         table = pa.table({"epoch": np.full(count, epoch), **arrays})
-        with written_whole(self._folder / f"{kind}-{step:09d}.parquet") as path:
+        with atomic_write(self._folder / f"{kind}-{step:09d}.parquet") as path:
             parquet.write_table(table, path, compression="zstd")
 
 

@@ -11,6 +11,9 @@ from siftback.lab.training.settings import Settings
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 NONE = "none"
 
+# Settings that are shares of the training, and written in percent.
+SHARES_OF_TRAINING = ("warmup", "tail")
+
 
 def parse(name: str, text: str) -> Any:
     """A setting's value.
@@ -79,6 +82,17 @@ def _error(name: str, text: str) -> float:
     raise ConfigError(f"{name} {text!r}: give a test error in percent, such as error=5%")
 
 
+def share_of_training(name: str, text: object) -> float:
+    """A share of the training, written as a percentage, so that it is never taken for epochs.
+
+    >>> share_of_training("warmup", "15%")
+    0.15
+    """
+    if isinstance(text, str) and re.fullmatch(r"\d+(\.\d+)?%", text.strip()):
+        return _number(text.strip())
+    raise ConfigError(f"{name} {text!r}: give a percentage of the training, such as 15%")
+
+
 def _one(name: str, text: str) -> float:
     try:
         return _number(text)
@@ -108,5 +122,6 @@ _OF_TYPE: dict[type, Callable[[str, str], Any]] = {
 _OF_SETTING: dict[str, Callable[[str, str], Any]] = {
     "time_budget": duration,
     "stop_at": _error,
+    **dict.fromkeys(SHARES_OF_TRAINING, share_of_training),
     "evaluate_at": lambda name, text: tuple(numbers(name, text)),
 }

@@ -13,7 +13,7 @@ from siftback import ConfigError
 from siftback.lab import models
 from siftback.lab.data.address import title
 from siftback.lab.records.comparison_record import RECORDS
-from siftback.lab.training import rates, strategies
+from siftback.lab.training import rates
 from siftback.lab.training.observer import kinds_of
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -67,8 +67,8 @@ class Settings:
         flip: Share of the training labels that are made wrong.
         stale_every: Epochs from one selection pass to the next, for strategies that remember.
         floor: Least chance of an example, for ``sb-memory``.
-        warmup: Share of training before it selects.
-        tail: Share of training at the end in which it selects no more.
+        warmup: Share of training before it selects, in [0, 1).
+        tail: Share of training at the end in which it selects no more, in [0, 1).
         decay: How much of an old loss stays in what it remembers.
         subset: File of the training examples to use (``siftback prune`` writes it), which then
             are the training set; None uses all.
@@ -150,7 +150,13 @@ class Settings:
         kinds_of(self.observe)
         if not self.lr > 0:
             raise ConfigError(f"lr={self.lr}: give a learning rate above 0")
-        for name, most in (("stop_at", 100), ("label_smoothing", 1), ("mixup", math.inf)):
+        for name, most in (
+            ("stop_at", 100),
+            ("label_smoothing", 1),
+            ("mixup", math.inf),
+            ("warmup", 1),
+            ("tail", 1),
+        ):
             value = getattr(self, name)
             if value is not None and not 0 <= value < most:
                 raise ConfigError(f"{name}={value}: give a number in [0, {most})")
@@ -239,7 +245,6 @@ class Run:
             raise ConfigError(
                 f"keep={self.keep} is not a share of the examples: give a number in (0, 1]"
             )
-        strategies.find(self.strategy)
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -1,12 +1,8 @@
 """The strategies that the laboratory compares, one table."""
 
-from __future__ import annotations
-
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -40,10 +36,9 @@ from siftback import (
     Uniform,
 )
 from siftback.lab import models
-
-if TYPE_CHECKING:
-    from siftback.lab.data.datasets import ImageData
-    from siftback.lab.training.settings import Settings
+from siftback.lab.data.datasets import ImageData
+from siftback.lab.training.ideal_cost import IdealCost
+from siftback.lab.training.settings import Settings, device_of
 
 
 @dataclass(frozen=True)
@@ -53,8 +48,7 @@ class Strategy:
     Attributes:
         name: What the command line calls it.
         summary: What it does, in one line.
-        cost: Its ideal cost of one source example in forwards (1) and backwards (2), where s is
-            the share kept.
+        cost: Its ideal cost of one source example.
         selector: Makes its selector from the share to keep and the settings; None for training
             on everything.
         scorer: Makes its scorer from the settings and the data; None for a fresh forward pass.
@@ -74,7 +68,7 @@ class Strategy:
 
     name: str
     summary: str
-    cost: str
+    cost: IdealCost
     selector: Callable[[float, Settings], Selector] | None = None
     scorer: Callable[[Settings, ImageData], Scorer] | None = None
     single_pass: bool = False
@@ -89,27 +83,6 @@ class Strategy:
     def selects(self) -> bool:
         """Whether it leaves examples out."""
         return any((self.selector, self.rule, self.drop))
-
-    def ideal_cost(self, keep: float, stale_every: int = 3, price: float = 1.0) -> float:
-        """Its `cost` as a number: forwards for one source example.
-
-        Args:
-            keep: s, the share kept.
-            stale_every: n, the interval of selection passes.
-            price: r, what a score costs in forwards.
-
-        >>> STRATEGIES["sb"].ideal_cost(0.5), find("stale-sb-2").ideal_cost(0.5)
-        (2.5, 2.0)
-        """
-        values = {"s": keep, "n": stale_every, "r": price}
-
-        def product(text: str) -> float:
-            factors = re.findall(r"[\d.]+|[snr]", text)
-            return math.prod(values[one] if one in values else float(one) for one in factors)
-
-        terms = self.cost.partition(",")[0].split("+")  # after the comma it is said in words
-        parts = [term.partition("/") for term in terms]
-        return sum(product(above) / product(below) for above, _, below in parts)
 
     @property
     def guardable(self) -> bool:
@@ -166,8 +139,6 @@ def _fresh(settings: Settings) -> Scorer:
 
 def _proxy(settings: Settings, data: ImageData) -> Scorer:
     """A `cnn`, half as wide as the model if that is one too, and at its rate after the peak."""
-    from siftback.lab.training.settings import device_of  # which reads this table itself
-
     width = models.MODELS["cnn"].width
     if settings.model == "cnn":
         width = max(1, (settings.width or width) // 2)
@@ -202,57 +173,68 @@ def _table(*strategies: Strategy) -> dict[str, Strategy]:
     return {strategy.name: strategy for strategy in strategies}
 
 
+# What they cost. Traditional keeps everything; "the run it is matched to" is what `matched` costs.
+_TRADITIONAL = IdealCost(offered=3)
+_MATCHED = IdealCost(note="that of the run it is matched to")
+_SCORED = IdealCost(3, offered=1)
+_KEPT = IdealCost(3)
+_FORWARDED = IdealCost(2, offered=1)
+_STALE = IdealCost(3, offered=1, interval=None)
+_CHEAP = IdealCost(3, offered=1, cheap_scores=True)
+_APART = "scoring apart"
+
+
 STRATEGIES = _table(
-    Strategy("traditional", "every example, every epoch", "3"),
+    Strategy("traditional", "every example, every epoch", _TRADITIONAL),
     Strategy(
         "sb",
         "Selective-Backprop: a forward pass scores each example, high losses are kept",
-        "1 + 3s",
+        _SCORED,
         _percentile,
     ),
     Strategy(
         "sb-guarded",
         "as sb, but examples whose labels stay doubtful are held back",
-        "1 + 3s",
+        _SCORED,
         _percentile,
         guarded=True,
     ),
     Strategy(
         "random",
         "Random-Backprop: a random share of the examples, no scores",
-        "3s",
+        _KEPT,
         _uniform,
     ),
     Strategy(
         "sb-single-pass",
         "Selective-Backprop with one forward: its kept rows alone are run backward",
-        "1 + 2s",
+        _FORWARDED,
         _percentile,
         single_pass=True,
     ),
     Strategy(
         "random-single-pass",
         "a forward of everything, a backward of a random share: what the scores must beat",
-        "1 + 2s",
+        _FORWARDED,
         _uniform,
         single_pass=True,
     ),
     Strategy(
         "stale-sb",
         "Stale-SB: a selection pass every n-th epoch, its losses used again in between",
-        "1/n + 3s",
+        _STALE,
         _percentile,
         lambda settings, data: Stale(settings.stale_every, scorer=_fresh(settings)),
     ),
     Strategy(
         "sb-memory",
         "no selection pass: examples are drawn by the loss they had when last trained on",
-        "3s",
+        _KEPT,
         lambda keep, settings: Percentile(keep=keep, history=1, floor=settings.floor),
         lambda settings, data: Memory(
             floor=settings.floor,
-            warmup=settings.warmup,
-            tail=settings.tail,
+            warmup=float(settings.warmup),
+            tail=float(settings.tail),
             decay=settings.decay,
         ),
         learns=True,
@@ -260,7 +242,7 @@ STRATEGIES = _table(
     Strategy(
         "sb-ewma",
         "as stale-sb, but by an average of past losses, those of training among them",
-        "1/n + 3s",
+        _STALE,
         _percentile,
         lambda settings, data: Ewma(every=settings.stale_every, scorer=_fresh(settings)),
         learns=True,
@@ -268,7 +250,7 @@ STRATEGIES = _table(
     Strategy(
         "sb-gp",
         "as sb-ewma, but by the prediction of a Gaussian process over epochs",
-        "1/n + 3s",
+        _STALE,
         _percentile,
         lambda settings, data: GaussianProcess(every=settings.stale_every, scorer=_fresh(settings)),
         learns=True,
@@ -276,35 +258,35 @@ STRATEGIES = _table(
     Strategy(
         "sb-bf16",
         "as sb, its passes in bfloat16",
-        "r + 3s",
+        _CHEAP,
         _percentile,
         lambda settings, data: Reduced("bf16", channels_last=True),
     ),
     Strategy(
         "sb-int8",
         "as sb, its passes in eight-bit integers",
-        "r + 3s",
+        _CHEAP,
         _percentile,
         lambda settings, data: Reduced("int8", channels_last=True),
     ),
     Strategy(
         "sb-small",
         "as sb, its passes on images of half the side",
-        "r + 3s",
+        _CHEAP,
         _percentile,
         lambda settings, data: Downsampled(2, _fresh(settings)),
     ),
     Strategy(
         "sb-proxy",
         "as sb, its passes with a smaller model that is trained alongside",
-        "r + 3rs + 3s",
+        IdealCost(3, offered=1, cheap_scores=True, proxy=3),
         _percentile,
         lambda settings, data: _proxy(settings, data),
     ),
     Strategy(
         "sb-pipelined",
         "as sb, its passes made a step before by a replica in another process",
-        "1 + 3s, the 1 elsewhere",
+        IdealCost(3, offered=1, note="the 1 elsewhere"),
         _percentile,
         lambda settings, data: Pipelined(
             "process", threads=torch.get_num_threads(), scorer=_fresh(settings)
@@ -313,20 +295,20 @@ STRATEGIES = _table(
     Strategy(
         "infobatch",
         "InfoBatch: of the examples below the mean loss a share is pruned, the rest weighted up",
-        "3s",
+        _KEPT,
         rule=_infobatch,
         learns=True,
     ),
     Strategy(
         "rs2",
         "RS2: every epoch the next random subset, until all were used",
-        "3s",
+        _KEPT,
         rule=lambda keep, settings: RS2(keep),
     ),
     Strategy(
         "kakurenbo",
         "KAKURENBO: hides low losses that are confidently right, and scales the learning rate",
-        "1 + 2s",
+        _FORWARDED,
         rule=_kakurenbo,
         learns=True,
         forwards_left_out=True,
@@ -334,21 +316,21 @@ STRATEGIES = _table(
     Strategy(
         "ucb",
         "prunes the lowest upper confidence bounds of the losses an example had",
-        "3s",
+        _KEPT,
         rule=lambda keep, settings: UCB(keep),
         learns=True,
     ),
     Strategy(
         "seta",
         "SeTa: a random subset, of it a window of losses that slides from easy to hard",
-        "3s",
+        _KEPT,
         rule=_seta,
         learns=True,
     ),
     Strategy(
         "ies",
         "IES: leaves out an example once its loss has settled",
-        "1 + 2s",
+        _FORWARDED,
         rule=_ies,
         learns=True,
         forwards_left_out=True,
@@ -356,65 +338,65 @@ STRATEGIES = _table(
     Strategy(
         "el2n",
         "pruned once: the examples of the highest EL2N scores, every epoch",
-        "3s, scoring apart",
+        IdealCost(3, note=_APART),
         drop=lambda keep: 1 - keep,
     ),
     Strategy(
         "diet-sb",
         f"Diet-SB: the {DIET:.0%} of lowest EL2N scores pruned once, then sb on the others",
-        f"{1 - DIET:g} + 3s, scoring apart",
+        IdealCost(3, offered=1 - DIET, note=_APART),
         _percentile,
         drop=_diet,
     ),
     Strategy(
         "diet-random",
         "as diet-sb, with random in place of sb",
-        "3s, scoring apart",
+        IdealCost(3, note=_APART),
         _uniform,
         drop=_diet,
     ),
     Strategy(
         "kath18",
         "importance sampling by the loss once its variance reduction pays, not reweighted",
-        "1 + 3s",
+        _SCORED,
         lambda keep, settings: Kath18(keep=keep, reweight=False),
     ),
     Strategy(
         "kath18-bound",
         "as kath18, by the bound of the gradient's norm, and reweighted to be unbiased",
-        "1 + 3s",
+        _SCORED,
         lambda keep, settings: Kath18(keep=keep),
         lambda settings, data: GradientBound(autocast=settings.autocast, compile=settings.compile),
     ),
     Strategy(
         "topk",
         "the highest losses of each batch",
-        "1 + 3s",
+        _SCORED,
         lambda keep, settings: TopK(keep=keep),
     ),
     Strategy(
         "rho",
         "RHO-LOSS: the highest losses less those of a model that was trained on other examples",
-        "1 + 3s, scoring apart",
+        IdealCost(3, offered=1, note=_APART),
         lambda keep, settings: TopK(keep=keep),
         irreducible=lambda settings, losses: Irreducible(losses, _fresh(settings)),
     ),
     Strategy(
         "soft-topk",
         "the highest of the losses of each batch plus noise",
-        "1 + 3s",
+        _SCORED,
         lambda keep, settings: SoftTopK(keep=keep),
     ),
     Strategy(
         "in-batch",
         "exactly k of each batch, by the rank of the loss within it",
-        "1 + 3s",
+        _SCORED,
         lambda keep, settings: InBatchRank(keep=keep),
     ),
     Strategy(
         "matched",
         "Traditional given the budget of a selective run, its learning rates fully decayed",
-        "that of the run it is matched to",
+        _MATCHED,
     ),
 )
 
@@ -425,7 +407,7 @@ def find(name: str) -> Strategy:
     Raises:
         ConfigError: Where there is none.
 
-    >>> find("sb").cost, find("stale-sb-5").cost
+    >>> str(find("sb").cost), str(find("stale-sb-5").cost)
     ('1 + 3s', '1/5 + 3s')
     """
     if every := re.fullmatch(r"stale-sb-([1-9]\d*)", name):
@@ -433,7 +415,7 @@ def find(name: str) -> Strategy:
         return replace(
             STRATEGIES["stale-sb"],
             name=name,
-            cost=f"1/{n} + 3s",
+            cost=replace(_STALE, interval=n),
             scorer=lambda settings, data: Stale(n, scorer=_fresh(settings)),
         )
     if name not in STRATEGIES:

@@ -27,9 +27,10 @@ from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData
 from siftback.lab.data.mixup import mix
 from siftback.lab.training import strategies
+from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent
-from siftback.lab.training.live_agreement import SAMPLE, agreement, losses, score_cost
-from siftback.lab.training.phase_clock import Clock
+from siftback.lab.training.live_agreement import SAMPLE, live_agreement, score_cost
+from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.settings import Run, Settings
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 TAILS = {"infobatch": 0.125, "seta": 0.125}
 
 
-class Feed:
+class TrainingBatches:
     """The batches of a run, of which its strategy chose the examples.
 
     Args:
@@ -72,7 +73,7 @@ class Feed:
         model: nn.Module,
         device: torch.device,
         length: Length,
-        clock: Clock,
+        clock: PhaseClock,
         scores: Tensor | None = None,
         counts_uses: bool = False,
     ) -> None:
@@ -83,7 +84,7 @@ class Feed:
         self._call = model
         if settings.compile:
             self._call = cast(nn.Module, torch.compile(model, dynamic=False))
-        self._losses = partial(losses, smoothing=settings.label_smoothing)
+        self._losses = partial(example_losses, smoothing=settings.label_smoothing)
         self._epoch_examples = len(data.train_labels) // settings.batch_size * settings.batch_size
         strategy = self.strategy = strategies.find(run.strategy)
         self._keep = min(1.0, run.keep / (1 - strategy.dropped(run.keep)))  # of what is left
@@ -119,7 +120,7 @@ class Feed:
         if settings.mixup:
             self.loss = self._mixed_loss
 
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Training batches, epoch after epoch, until the training is over."""
         while True:
             self._source.set_epoch(self._epoch)
@@ -187,10 +188,14 @@ class Feed:
         if self._scorer is None:
             return None
         assert isinstance(self._source, SelectiveLoader)
-        batches = self.stream.plain(SAMPLE)
         exact = Fresh(autocast=self._settings.autocast)
-        return agreement(
-            self._scorer, exact, self._model, batches, self._source.epoch, self._losses
+        return live_agreement(
+            self._scorer,
+            exact,
+            self._model,
+            self.stream.plain(SAMPLE),
+            self._source.epoch,
+            self._losses,
         )
 
     def close(self) -> None:

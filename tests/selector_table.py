@@ -9,17 +9,8 @@ from typing import Any
 import torch
 
 import selections as slow
-from siftback import (
-    All,
-    InBatchRank,
-    Kath18,
-    Percentile,
-    SoftTopK,
-    Threshold,
-    TopK,
-    Unbiased,
-    Uniform,
-)
+from siftback import InBatchRank, Kath18, Percentile, SoftTopK, Threshold, TopK, Unbiased, Uniform
+from siftback.selectors.uniform import All
 
 FLOOR, TEMPERATURE = 0.2, 0.8
 

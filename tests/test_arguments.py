@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from siftback import ConfigError, LossHistory, Percentile
+from siftback import Percentile
 from siftback.arguments import checked_integer, checked_number, checked_share, is_number
+from siftback.errors import ConfigError
+from siftback.selectors.history import LossHistory
 
 
 @pytest.mark.parametrize("value", [0, 2, 0.5, np.float64(0.5), np.float32(0.5), np.int64(3)])

@@ -9,7 +9,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from siftback import (
-    All,
     Annealing,
     Epochs,
     Memory,
@@ -21,6 +20,7 @@ from siftback import (
     TopK,
 )
 from siftback.errors import ConfigError
+from siftback.selectors.uniform import All
 from toys import dataset, given_losses, numbered
 
 # Moments of four epochs at which a schedule is on.

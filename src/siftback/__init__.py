@@ -12,10 +12,9 @@ from siftback.errors import SiftbackError
 from siftback.loader import SelectiveLoader
 from siftback.loading.indices import Indexed
 from siftback.loading.pool import Pool
-from siftback.loading.source import ScoredBatch
-from siftback.loading.stats import Stats
+from siftback.loading.stats import SinglePassStats, Stats
 from siftback.loss_functions import per_example
-from siftback.probing.probe import probe
+from siftback.probing.probe import Probe, probe
 from siftback.rules.ewma import Ewma
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
@@ -23,7 +22,7 @@ from siftback.rules.kakurenbo import Kakurenbo
 from siftback.rules.memory import Memory
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.rs2 import RS2
-from siftback.rules.rule import EpochRule
+from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.rules.sampler import SelectiveSampler
 from siftback.rules.score_table import ScoreTable
 from siftback.rules.seta import SeTa
@@ -71,10 +70,11 @@ __all__ = [
     "NoiseGuard",
     "Percentile",
     "Pool",
+    "Probe",
     "Reduced",
+    "RefreshedRule",
     "Schedule",
     "ScoreTable",
-    "ScoredBatch",
     "Scorer",
     "SeTa",
     "Selection",
@@ -84,6 +84,7 @@ __all__ = [
     "Share",
     "SiftbackError",
     "SinglePass",
+    "SinglePassStats",
     "SoftTopK",
     "Stale",
     "Stats",

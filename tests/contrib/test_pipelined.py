@@ -12,20 +12,10 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from resuming import ARGUMENTS, EPOCHS, SOURCES, Stateful, run
-from siftback import (
-    ConfigError,
-    Fresh,
-    Indexed,
-    LossError,
-    Pool,
-    Reduced,
-    Schedule,
-    SelectiveLoader,
-    per_example,
-)
+from siftback import Epochs, Fresh, Indexed, Pool, Reduced, Schedule, SelectiveLoader, per_example
 from siftback.contrib import Pipelined, ReplicaError
+from siftback.errors import ConfigError, LossError
 from siftback.loss_functions import pair_losses
-from siftback.schedule import Epochs
 from toys import assert_same, dataset, network, numbered, shuffled, train
 
 

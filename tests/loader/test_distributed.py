@@ -10,7 +10,8 @@ import torch
 from distributed_ranks import COUNT, EPOCHS, FROM_MEMORY, RATE, RULES, data, loader_of, network
 from torch.nn import functional as F
 
-from siftback import ConfigError, InfoBatch, SelectiveSampler
+from siftback.errors import ConfigError
+from siftback import InfoBatch, SelectiveSampler
 
 pytestmark = pytest.mark.distributed
 

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siftback import BatchFormer, ConfigError
+from siftback import Pool
+from siftback.errors import ConfigError
 from siftback.errors import BatchError
 
 ENDINGS = (False, True, "carry")

@@ -11,17 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-from siftback import (
-    BatchError,
-    ConfigError,
-    Fresh,
-    LossError,
-    Probe,
-    Scorer,
-    SelectiveLoader,
-    TraceError,
-    probe,
-)
+from siftback.errors import BatchError, ConfigError, LossError, TraceError
+from siftback import Fresh, Scorer, SelectiveLoader, probe
+from siftback.probing.probe import Probe
 from siftback.probing.costs import rows
 from siftback.probing.sample import Sample
 from toys import assert_same, dataset, network, numbered, optimizer_of, shuffled

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.pruning import el2n, prune
 from toys import dataset, network, train
 

@@ -5,7 +5,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from siftback import BatchError, ConfigError, StateError, pruning
+from siftback import pruning
+from siftback.errors import BatchError, ConfigError, StateError
 from siftback.pruning import AUM, Forgetting
 
 

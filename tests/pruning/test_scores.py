@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
-from siftback import BatchError, ConfigError, Indexed, LossError, pruning
+from siftback import Indexed, pruning
+from siftback.errors import BatchError, ConfigError, LossError
 from siftback.pruning import el2n, entropy, grand, margin
 from toys import CLASSES, dataset, network, train
 
@@ -125,6 +126,7 @@ def test_any_batches_give_the_order_of_the_data_set(name):
     generator = torch.Generator().manual_seed(3)
     loaders = [
         DataLoader(data, 4),
+        DataLoader(data, 4, shuffle=True, generator=generator),
         DataLoader(Indexed(data), 4, shuffle=True, generator=generator),
         Indexed(data),
         list(DataLoader(data, 7)),
@@ -209,9 +211,17 @@ class Unsized(Dataset):
         (lambda: el2n([], Unsized()), ConfigError, "no model given"),
         (lambda: el2n(nn.Identity(), []), ConfigError, "gave no batch"),
         (
-            lambda: el2n(nn.Identity(), DataLoader(Unsized(), 3, shuffle=True)),
+            lambda: el2n(nn.Identity(), DataLoader(Unsized(), None, shuffle=True)),
             ConfigError,
-            "order of its own.*shuffle=False",
+            "order of its own.*a loader with a batch size",
+        ),
+        (
+            lambda: el2n(
+                nn.Identity(),
+                DataLoader(Unsized(), 3, collate_fn=lambda rows: default_collate(rows[1:])),
+            ),
+            ConfigError,
+            "batch 0 has other examples than its sampler asked for",
         ),
         (
             lambda: el2n(nn.Identity(), DataLoader(Unsized(), 3, drop_last=True)),

@@ -9,17 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from pictures import CROSS_ENTROPY, batch, change, network, proxy_network, step, trained
-from siftback import (
-    BatchError,
-    ConfigError,
-    Ema,
-    Fresh,
-    Pool,
-    Reduced,
-    SelectiveLoader,
-    StateError,
-)
+from siftback import Ema, Fresh, Pool, Reduced, SelectiveLoader
 from siftback.contrib import Downsampled, Int8, Proxy
+from siftback.errors import BatchError, ConfigError, StateError
 from siftback.scorers.snapshot import tensors_of
 from toys import assert_same
 from traces import assert_untouched, failing, traces

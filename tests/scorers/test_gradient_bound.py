@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import GradientBound, LossError, SelectiveLoader, TopK
+from siftback import GradientBound, SelectiveLoader, TopK
+from siftback.errors import LossError
 from siftback.loss_functions import pair_losses
 from toys import assert_same, dataset, network, shuffled
 

@@ -9,7 +9,8 @@ from torch import nn
 from torch.ao.quantization import MovingAverageMinMaxObserver, PerChannelMinMaxObserver
 from torch.nn import functional as F
 
-from siftback import BatchError, ConfigError, Fresh, LossError
+from siftback import Fresh
+from siftback.errors import BatchError, ConfigError, LossError
 from siftback.loss_functions import pair_losses
 from traces import assert_untouched, failing, traces
 

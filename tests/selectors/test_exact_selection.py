@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siftback import All, Percentile, Uniform
+from siftback.selectors.uniform import All
+from siftback import Percentile, Uniform
 from siftback.selectors.sampling import choose_exactly, inclusion_probabilities
 
 probabilities = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=40)

@@ -5,23 +5,9 @@ import io
 import pytest
 import torch
 
-from siftback import (
-    All,
-    Annealing,
-    BatchError,
-    ConfigError,
-    InBatch,
-    Kath18,
-    LossError,
-    Percentile,
-    Schedule,
-    SoftTopK,
-    StateError,
-    Threshold,
-    TopK,
-    Unbiased,
-    Uniform,
-)
+from siftback.selectors.uniform import All
+from siftback import Annealing, InBatch, Kath18, Percentile, Schedule, Share, SoftTopK, Threshold, TopK, Unbiased, Uniform
+from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.selectors.sampling import inclusion_probabilities
 
 SELECTORS = {
@@ -251,7 +237,7 @@ def test_what_does_not_fit_is_refused(losses, mask, error, message):
             "steps_per_epoch=0: give an integer",
         ),
         (
-            {"keep": 0.5, "schedule": Schedule(interrupt=2, end=0.5), "steps_per_epoch": 5},
+            {"keep": 0.5, "schedule": Schedule(interrupt=2, end=Share(0.5)), "steps_per_epoch": 5},
             "epochs=",
         ),
         (

@@ -10,14 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback import (
-    All,
-    Percentile,
-    Selection,
-    SinglePass,
-    StateError,
-    Uniform,
-)
+from siftback.selectors.uniform import All
+from siftback import Percentile, Selection, SinglePass, Uniform
+from siftback.errors import StateError
 from siftback.selectors.sampling import choose
 from single_pass_models import CASES, CLASSES, SIDE, Case, Mlp, N, images, make
 

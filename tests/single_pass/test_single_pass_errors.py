@@ -8,17 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback import (
-    All,
-    BatchError,
-    ConfigError,
-    GradientError,
-    LossError,
-    Selection,
-    SinglePass,
-    Threshold,
-    TraceError,
-)
+from siftback.selectors.uniform import All
+from siftback import Selection, SinglePass, Threshold
+from siftback.errors import BatchError, ConfigError, GradientError, LossError, TraceError
 from siftback.loading import tree
 from single_pass_models import CASES, CLASSES, SIDE, Mlp, N, images
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_type_hints
 import torch
 import typer
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.datasets import NAMES
 from siftback.lab.experiments.comparison import Existing

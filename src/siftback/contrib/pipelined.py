@@ -86,7 +86,7 @@ class Pipelined:
     >>> for inputs, targets in SelectiveLoader(scored, model, cross_entropy, keep=0.9):
     ...     cross_entropy(model(inputs), targets).backward()
     >>> list(scored.lags)
-    [0, 1, 1, 2, 1, 2, 1, 2]
+    [0, 1, 2, 1, 2, 1, 2, 1]
     """
 
     def __init__(

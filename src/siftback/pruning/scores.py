@@ -16,10 +16,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSam
 from siftback.arguments import checked_integer
 from siftback.errors import ConfigError, LossError
 from siftback.loading import tree
-from siftback.loading.indices import Indices
+from siftback.loading.indices import IndexCheck, examples_of
+from siftback.loading.source import Source
 from siftback.loss_functions import Losses, LossFn, pair, resolve
 from siftback.pruning.recorders import check_predictions
-from siftback.scorers.fresh import untouched
+from siftback.scorers.selection_pass import untouched
 
 Models = nn.Module | Sequence[nn.Module]
 """One model, or several to average over."""
@@ -41,8 +42,9 @@ def el2n(
     Args:
         models: One model or several. The score by several is the mean of the scores by each, so
             ``torch.stack([el2n(model, data) for model in models], 1)`` has a column for each.
-        data: A ``torch.utils.data.Dataset`` of ``(input, label)``, or batches of one: a loader
-            that does not shuffle, or one over `Indexed` examples in any order.
+        data: A ``torch.utils.data.Dataset`` of ``(input, label)``, or batches of one: a
+            ``DataLoader`` of a map-style or `Indexed` data set, in any order, or other batches in
+            the order of the data set.
         outputs: For other batches: ``outputs(model, batch) -> (logits, labels)``, float[N, C]
             and int64[N].
         batch_size: For a data set.
@@ -51,7 +53,7 @@ def el2n(
         float32[N] on the CPU, in the order of the data set, from 0 to the square root of 2.
 
     Raises:
-        ConfigError: Where there is no model, or the data are shuffled or not complete.
+        ConfigError: Where there is no model, or the data are incomplete, or in an unknown order.
         BatchError: Where a batch is not a pair, or its logits and labels do not fit.
         LossError: Where the outputs of a model are not finite.
 
@@ -270,14 +272,16 @@ def _mean_scores(
     loader = data
     if isinstance(data, Dataset):  # whose loader must draw no seed from the global generator
         loader = DataLoader(data, batch_size, generator=torch.Generator())
-    _refuse_shuffled(loader)
-    indices = Indices(loader, None)
+    source = Source(loader)
+    if not source.knows_indices:
+        _refuse_own_order(loader)
+    check = IndexCheck(examples_of(loader))
     found: list[Tensor] = []
     places: list[Tensor] = []
-    for number, batch in enumerate(loader):
-        if indices.known:
-            batch, place = indices.take_off(batch, f"batch {number}")
-            places.append(place)
+    for number, (batch, indices, _) in enumerate(source.batches()):
+        if source.knows_indices:
+            places.append(_known(indices, number))
+            check.check(places[-1], f"batch {number}")
         each = [_of_model(score, model, batch) for model in listed]
         found.append(torch.stack(each).mean(0))
         if not found[-1].isfinite().all():
@@ -289,7 +293,7 @@ def _mean_scores(
         raise ConfigError(
             "the data gave no batch: give a data set, or a non-empty iterable of batches"
         )
-    return _in_order(torch.cat(found), places, indices.examples)
+    return _in_order(torch.cat(found), places, check.examples)
 
 
 def _of_model(score: Callable[[nn.Module, Any], Tensor], model: nn.Module, batch: Any) -> Tensor:
@@ -299,17 +303,24 @@ def _of_model(score: Callable[[nn.Module, Any], Tensor], model: nn.Module, batch
         return score(model, tree.to_device(batch, device)).detach().float().cpu()
 
 
-def _refuse_shuffled(loader: Iterable[Any]) -> None:
-    if not isinstance(loader, DataLoader) or Indices(loader, None).known:
+def _known(indices: Tensor | None, number: int) -> Tensor:
+    if indices is None:
+        raise ConfigError(
+            f"batch {number} has other examples than its sampler asked for, and scores must match "
+            "their examples: give the data set itself, or a loader whose collate function leaves "
+            "none out"
+        )
+    return indices
+
+
+def _refuse_own_order(loader: Iterable[Any]) -> None:
+    """Refuses a DataLoader whose batches may come in another order than the data set's."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return
-    if isinstance(loader.dataset, IterableDataset):
-        return
-    batches = loader.batch_sampler
-    sampler = loader.sampler if batches is None else getattr(batches, "sampler", None)
-    if not isinstance(sampler, SequentialSampler):
+    if not isinstance(loader.sampler, SequentialSampler) or not getattr(loader, "in_order", True):
         raise ConfigError(
             "the loader has an order of its own, and scores must match their examples: give the "
-            "data set itself, a loader with shuffle=False, or one over Indexed(dataset)"
+            "data set itself, or a loader with a batch size and in_order=True"
         )
 
 

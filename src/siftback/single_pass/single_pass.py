@@ -12,7 +12,7 @@ from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
 from siftback.loading.stats import SinglePassStats
 from siftback.loss_functions import Losses, LossFn, check, pair, resolve
-from siftback.scorers.fresh import device_of, untouched
+from siftback.scorers.selection_pass import device_of, untouched
 from siftback.selectors.in_batch import exact_selector
 from siftback.selectors.sampling import choose, count_of
 from siftback.selectors.selection import Selection, Selector

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses import (
     ANALYSES,
     Figure,

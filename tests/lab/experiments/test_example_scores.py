@@ -8,7 +8,7 @@ import torch
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream, test_batches
 from siftback.lab.data.datasets import ImageData, load, subset

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from siftback import ConfigError, cli
+from siftback import cli
+from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, finished
 from siftback.lab.recipes import SCALES, changes_of, experiments, find, names, parse
 from siftback.lab.recipes.listing import cost, listing, markdown_listing, plan_table

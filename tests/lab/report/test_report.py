@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siftback import ConfigError, cli
+from siftback import cli
+from siftback.errors import ConfigError
 from siftback.lab.analyses import Figure, Gallery, Grid, Missing, Panel, Picture, Series, analyse
 from siftback.lab.analyses.findings import FastestEpoch
 from siftback.lab.analyses.reading import read

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from siftback import StateError
+from siftback.errors import StateError
 from siftback.lab.records.atomic_write import atomic_write
 from siftback.lab.training.checkpoints import Checkpoints, Often
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses import Missing, analyse, as_csv, read
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.observations import KINDS, OBSERVED, looks
 from siftback.lab.training.checkpoints import Often
-from siftback.lab.training.observer import KINDS, OBSERVED, looks
 from siftback.lab.training.progress import Silent, Terminal
 from siftback.lab.training.settings import Settings
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.training.parsing import duration, numbers, parse
 
 

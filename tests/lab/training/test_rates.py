@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.training.rates import RATES, constant, cosine, find, onecycle, step
 
 

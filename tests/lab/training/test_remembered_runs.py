@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import hold_out, load
 from siftback.lab.experiments.comparison import Plan, compare

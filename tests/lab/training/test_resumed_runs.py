@@ -11,7 +11,7 @@ import pytest
 
 import runs_to_kill
 from runs_to_kill import compare_and_keep, settings, told
-from siftback import StateError
+from siftback.errors import StateError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import RECORDS, Comparison
 from siftback.lab.training.checkpoints import CHECKPOINTS

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.datasets import load
 from siftback.lab.data.mixup import mix
 from siftback.lab.experiments.comparison import Plan, compare

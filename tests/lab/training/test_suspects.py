@@ -11,7 +11,8 @@ import torch
 from cleanlab.filter import find_label_issues
 from pyarrow import parquet
 
-from siftback import ConfigError, cli
+from siftback import cli
+from siftback.errors import ConfigError
 from siftback.lab.data.datasets import load
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison

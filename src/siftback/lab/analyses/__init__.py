@@ -7,7 +7,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses import (
     budget,
     choices,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses.budget import OURS
 from siftback.lab.analyses.diet import uses
 from siftback.lab.analyses.figure import Gallery, Missing, Picture
@@ -13,7 +13,7 @@ from siftback.lab.analyses.findings import Finding, KeptAndDropped
 from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.training.observer import Look
+from siftback.lab.records.observations import Look
 
 SHOWN = 12
 

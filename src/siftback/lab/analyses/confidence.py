@@ -11,7 +11,7 @@ from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
 from siftback.lab.analyses.findings import HardestAndEasiest
 from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.training.observer import Look
+from siftback.lab.records.observations import Look
 
 # The paper's snapshot; of a shorter run it is the end.
 EPOCH = 10.0

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
 from siftback.lab.analyses.figure import (
     Cell,
@@ -32,8 +32,8 @@ from siftback.lab.analyses.pictures import pictures, training_set
 from siftback.lab.experiments.example_scores import SCORES, Scores, overlaps
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL
+from siftback.lab.records.observations import Look
 from siftback.lab.training import strategies
-from siftback.lab.training.observer import Look
 
 PAPER = "Lu, Zamoshchin and Chen, Diet Selective-Backprop"
 BACKPROP = ("sb", "random", "sb-single-pass", "random-single-pass")

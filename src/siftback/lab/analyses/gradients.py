@@ -10,7 +10,7 @@ from siftback.lab.analyses.findings import GradientSimilarities
 from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL
-from siftback.lab.training.observer import SHARES, SUBSETS
+from siftback.lab.records.observations import SHARES, SUBSETS
 
 NAMES = {"high": "highest losses", "low": "lowest losses", "random": "random"}
 MEASURES = {

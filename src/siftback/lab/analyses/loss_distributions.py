@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from siftback import ConfigError, LossHistory, percentile_probabilities
+from siftback import Percentile
+from siftback.errors import ConfigError
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Gallery, Missing, Panel, Picture, Series
 from siftback.lab.analyses.findings import (
@@ -21,7 +22,7 @@ from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL
-from siftback.lab.training.observer import Look
+from siftback.lab.records.observations import Look
 
 SHOWN = 10
 BETAS = (0.5, 1.0, 2.0, 4.0)
@@ -160,8 +161,8 @@ def selection_probabilities(losses: NDArray[np.floating], beta: float) -> NDArra
     >>> selection_probabilities(np.array([0.1, 0.4, 0.2, 0.3]), beta=1.0).round(3)
     array([0.125, 0.875, 0.375, 0.625], dtype=float32)
     """
-    ranks = LossHistory(len(losses)).rank(torch.tensor(losses, dtype=torch.float32))
-    found: NDArray[np.float32] = percentile_probabilities(*ranks, beta).numpy()
+    selector = Percentile(beta=beta, history=len(losses))
+    found: NDArray[np.float32] = selector.probabilities(torch.tensor(losses)).numpy()
     return found
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import argument
 from siftback.lab.analyses.figure import Picture
 from siftback.lab.data.datasets import ImageData, load

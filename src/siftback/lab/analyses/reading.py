@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.experiments.example_scores import SCORES
 from siftback.lab.records.comparison_record import (
     RECORDS,
@@ -17,7 +17,7 @@ from siftback.lab.records.comparison_record import (
     RunSummary,
     read_evaluations,
 )
-from siftback.lab.training.observer import damage, files
+from siftback.lab.records.observations import damage, files
 
 # A damaged file can fail in as many ways as there are steps in reading it.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.augment import Augment
 
 # What may follow the place, for every kind and for some.

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.address import Address
 
 CHANNELS = (1, 3)

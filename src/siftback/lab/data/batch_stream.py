@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.augment import Augment
 from siftback.lab.data.datasets import ImageData
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data import address, arrays, folder, hub, parquet
 from siftback.lab.data.address import Address
 from siftback.lab.data.augment import Augment

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data import images
 from siftback.lab.data.address import Address
 from siftback.lab.data.cache import cached

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data import images, parquet
 from siftback.lab.data.address import Address
 from siftback.lab.data.cache import cached

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.address import Size
 
 GREY = {"1", "L"}

@@ -17,7 +17,7 @@ from PIL import Image
 from pyarrow import parquet
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data import images
 
 SPLITS = ("train", "test")

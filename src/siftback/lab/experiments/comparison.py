@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData, load, subset
 from siftback.lab.experiments import example_scores as scores
@@ -21,9 +21,10 @@ from siftback.lab.records.comparison_record import (
     RunSummary,
 )
 from siftback.lab.records.environment import environment
+from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
 from siftback.lab.training import strategies, suspects
 from siftback.lab.training.checkpoints import CHECKPOINTS, Checkpoints, Often
-from siftback.lab.training.observer import OBSERVED, Observer, folder_of, kinds_of
+from siftback.lab.training.observer import Observer
 from siftback.lab.training.progress import Reporter
 from siftback.lab.training.run import Scored, train
 from siftback.lab.training.settings import Run, Settings, device_of
@@ -231,10 +232,8 @@ def _observer(
         kinds,
         folder_of(folder, run.record),
         data if scored is None else scored.data,
-        settings.batch_size,
+        settings,
         device_of(settings),
-        settings.autocast,
-        settings.channels_last,
         None if scored is None else scored.kept,
     )
 

@@ -15,7 +15,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from siftback import ConfigError, Fresh
+from siftback import Fresh
+from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import Batch, test_batches
 from siftback.lab.data.datasets import ImageData, load, subset
 from siftback.lab.records.columns import column_of, read_columns, write_columns

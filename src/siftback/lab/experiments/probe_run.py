@@ -11,7 +11,7 @@ from rich.table import Table
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import Probe, Scorer, probe
+from siftback import Scorer, probe
 from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData, load
@@ -20,6 +20,7 @@ from siftback.lab.records.tables import terminal
 from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.settings import Settings, device_of
 from siftback.lab.training.strategies import STRATEGIES
+from siftback.probing.probe import Probe
 
 SEED = 0
 
@@ -61,7 +62,7 @@ def measure(settings: Settings, keeps: list[float], seconds: float) -> Probe:
     )
     scorers = cheap_scorers(settings, data)
     brief = time.monotonic() + SHARE * seconds
-    _train_briefly(model, optimizer, stream, settings.autocast, scorers["proxy"], brief)
+    _train_briefly(model, optimizer, stream, settings, scorers["proxy"], brief)
     return probe(
         model,
         stream,
@@ -79,12 +80,12 @@ def _train_briefly(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     stream: BatchStream,
-    autocast: torch.dtype | None,
+    settings: Settings,
     proxy: Scorer,
     deadline: float,
 ) -> None:
     for images, labels in itertools.islice(stream, STEPS):
-        with torch.autocast(images.device.type, autocast, enabled=autocast is not None):
+        with settings.casting(images.device):
             loss = F.cross_entropy(model(images), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.experiments.example_scores import NAMES, Scores, make, overlaps, write_kept
 from siftback.lab.records.formatting import readable
 from siftback.lab.records.tables import terminal

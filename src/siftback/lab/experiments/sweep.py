@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from siftback import ConfigError, SiftbackError
+from siftback import SiftbackError
+from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Existing, Plan, compare, prepare
 from siftback.lab.records.comparison_record import RECORDS, SUMMARY, Comparison
 from siftback.lab.records.summary_table import rows

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.models.cnn import Cnn
 from siftback.lab.models.densenet import DenseNet
 from siftback.lab.models.googlenet import GoogLeNet

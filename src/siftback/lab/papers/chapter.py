@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses import Analysis, Grid, Missing, analyse, as_markdown, read
 from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes import Recipe, experiments, find, names

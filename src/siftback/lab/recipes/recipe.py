@@ -9,7 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses import ANALYSES
 from siftback.lab.experiments.comparison import Plan
 from siftback.lab.training import parsing

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.analyses import Analysis, analyse, write
 from siftback.lab.data import address

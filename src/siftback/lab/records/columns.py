@@ -9,7 +9,7 @@ import torch
 from pyarrow import parquet
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.records.atomic_write import atomic_write
 
 

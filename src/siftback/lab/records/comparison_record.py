@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from siftback import StateError
+from siftback.errors import StateError
 from siftback.lab.records.atomic_write import atomic_write
 
 SUMMARY = "summary.json"

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses.error_plots import PLOT
 from siftback.lab.papers import RUNS
 from siftback.lab.papers.chapter import chapter, notes

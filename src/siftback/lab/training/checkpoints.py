@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from siftback import StateError
+from siftback.errors import StateError
 from siftback.lab.records.atomic_write import atomic_write
 
 CHECKPOINTS = "checkpoints"  # the folder of a comparison's unfinished runs

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, get_args, get_type_hints
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.training.settings import Settings
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 
 Rate = Callable[[float], float]
 

@@ -12,10 +12,11 @@ from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream, test_batches
 from siftback.lab.data.datasets import ImageData
 from siftback.lab.records.comparison_record import Evaluation, RecordWriter, RunSummary
+from siftback.lab.records.observations import kinds_of
 from siftback.lab.training import rates, suspects
 from siftback.lab.training.checkpoints import Checkpoints
 from siftback.lab.training.length import Length, Spent
-from siftback.lab.training.observer import Observer, kinds_of
+from siftback.lab.training.observer import Observer
 from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.progress import Reporter
 from siftback.lab.training.settings import LENGTHS, Run, Settings, device_of

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import torch
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.address import title
 from siftback.lab.records.comparison_record import RECORDS
+from siftback.lab.records.observations import kinds_of
 from siftback.lab.training import rates
-from siftback.lab.training.observer import kinds_of
 
 Precision = Literal["fp32", "bf16", "fp16"]
 TYPES: dict[Precision, torch.dtype | None] = {
@@ -76,7 +76,7 @@ class Settings:
             scored before it trains.
         score_epochs: Epochs that each of them is trained for.
         observe: What to look at besides whenever a model is tested: names of
-            `siftback.lab.training.observer.KINDS`, with commas between.
+            `siftback.lab.records.observations.KINDS`, with commas between.
         channels_last: Whether images and weights lie in torch's ``channels_last`` format.
         compile: Whether training and selection call the model through ``torch.compile``; tests
             and what looks into the model do not.

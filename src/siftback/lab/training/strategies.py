@@ -11,11 +11,9 @@ from siftback import (
     IES,
     RS2,
     UCB,
-    ConfigError,
-    Downsampled,
+    EpochRule,
     Ewma,
     Fresh,
-    GaussianProcess,
     GradientBound,
     InBatchRank,
     InfoBatch,
@@ -23,18 +21,20 @@ from siftback import (
     Kakurenbo,
     Kath18,
     Memory,
+    NoiseGuard,
     Percentile,
-    Pipelined,
-    Proxy,
     Reduced,
     Scorer,
     Selector,
     SeTa,
+    Share,
     SoftTopK,
     Stale,
     TopK,
     Uniform,
 )
+from siftback.contrib import Downsampled, GaussianProcess, Int8, Proxy
+from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.datasets import ImageData
 from siftback.lab.training.ideal_cost import IdealCost
@@ -49,11 +49,12 @@ class Strategy:
         name: What the command line calls it.
         summary: What it does, in one line.
         cost: Its ideal cost of one source example.
-        selector: Makes its selector from the share to keep and the settings; None for training
-            on everything.
+        selector: Makes, from the share to keep and the settings, what selects among the examples
+            of a scored batch; None for training on everything, or where a rule chooses.
         scorer: Makes its scorer from the settings and the data; None for a fresh forward pass.
-        rule: Makes, from the share to keep and the settings, what draws every epoch's examples by
-            a rule of its own; in place of a selector and a scorer.
+        rule: Makes, from the share to keep and the settings, what chooses each epoch's examples
+            before they are read.
+        pipelined: Whether a replica in another process scores batches before their turn.
         forwards_left_out: Whether what it left out of an epoch is forwarded after it, as its
             paper does, so that what is remembered of it stays fresh.
         single_pass: Whether it chooses among the rows of a larger training batch, of which only
@@ -61,7 +62,7 @@ class Strategy:
         drop: Share of the examples that it prunes by EL2N before training, from the share to
             keep; None prunes nothing. The selector keeps its share of what is left.
         learns: Whether it chooses by training's own losses.
-        guarded: Whether a noise guard holds back examples that seem mislabelled.
+        guarded: Whether a noise guard always holds back examples that seem mislabelled.
         irreducible: Makes its scorer from the settings and the irreducible losses of the
             examples, which holdout models give before training.
     """
@@ -72,7 +73,8 @@ class Strategy:
     selector: Callable[[float, Settings], Selector] | None = None
     scorer: Callable[[Settings, ImageData], Scorer] | None = None
     single_pass: bool = False
-    rule: Callable[[float, Settings], Scorer] | None = None
+    rule: Callable[[float, Settings], EpochRule] | None = None
+    pipelined: bool = False
     forwards_left_out: bool = False
     drop: Callable[[float], float] | None = None
     learns: bool = False
@@ -86,9 +88,8 @@ class Strategy:
 
     @property
     def guardable(self) -> bool:
-        """Whether a noise guard can be had: by losses, and by indices of the whole training set."""
-        no_losses = self.selector in (None, _uniform) or self.name in ("kath18-bound", "rho")
-        return not (no_losses or self.single_pass or self.drop)
+        """Whether a noise guard can be had: it is a part of `Memory`."""
+        return self.rule in (_memory, _guarded_memory)
 
     def dropped(self, keep: float) -> float:
         """Share of the examples pruned before training, where a share is to be kept in all."""
@@ -109,31 +110,51 @@ def _uniform(keep: float, settings: Settings) -> Selector:
     return Uniform(keep=keep)
 
 
-# What the share to keep is to methods that draw each epoch by a rule of their own. When selection
-# is on, the laboratory's schedule says, so that their own warm-ups and tails are off here.
+def _memory(keep: float, settings: Settings) -> Memory:
+    guard = NoiseGuard() if settings.noise_guard else None
+    return Memory(
+        keep,
+        floor=settings.floor,
+        warmup=Share(settings.warmup),
+        tail=Share(settings.tail),
+        decay=settings.decay,
+        guard=guard,
+    )
 
 
-def _infobatch(keep: float, settings: Settings) -> Scorer:
+def _guarded_memory(keep: float, settings: Settings) -> Memory:
+    return _memory(keep, replace(settings, noise_guard=True))
+
+
+def _stale(keep: float, settings: Settings) -> Stale:
+    return Stale(keep, every=settings.stale_every, scorer=_fresh(settings))
+
+
+# What the share to keep is to the other rules. When selection is on, the laboratory's schedule
+# says, so that their own warm-ups and tails are off here.
+
+
+def _infobatch(keep: float, settings: Settings) -> EpochRule:
     """Its r is the share pruned of those below the mean alone: more than ``keep`` stay."""
     return InfoBatch(ratio=1 - keep, delta=1.0)
 
 
-def _kakurenbo(keep: float, settings: Settings) -> Scorer:
+def _kakurenbo(keep: float, settings: Settings) -> EpochRule:
     """Its F is the most that it hides: ``keep`` is the least that stays."""
     return Kakurenbo(ratio=1 - keep)
 
 
-def _seta(keep: float, settings: Settings) -> Scorer:
+def _seta(keep: float, settings: Settings) -> EpochRule:
     """The window is that share of the groups, whose sizes differ: any share may stay."""
     return SeTa(window=keep, delta=1.0)
 
 
-def _ies(keep: float, settings: Settings) -> Scorer:
+def _ies(keep: float, settings: Settings) -> EpochRule:
     """A threshold decides: ``keep`` is the least that stays."""
     return IES(keep=min(keep, 0.999))
 
 
-def _fresh(settings: Settings) -> Scorer:
+def _fresh(settings: Settings) -> Fresh:
     return Fresh(autocast=settings.autocast, compile=settings.compile)
 
 
@@ -193,13 +214,6 @@ STRATEGIES = _table(
         _percentile,
     ),
     Strategy(
-        "sb-guarded",
-        "as sb, but examples whose labels stay doubtful are held back",
-        _SCORED,
-        _percentile,
-        guarded=True,
-    ),
-    Strategy(
         "random",
         "Random-Backprop: a random share of the examples, no scores",
         _KEPT,
@@ -223,36 +237,37 @@ STRATEGIES = _table(
         "stale-sb",
         "Stale-SB: a selection pass every n-th epoch, its losses used again in between",
         _STALE,
-        _percentile,
-        lambda settings, data: Stale(settings.stale_every, scorer=_fresh(settings)),
+        rule=_stale,
     ),
     Strategy(
         "sb-memory",
         "no selection pass: examples are drawn by the loss they had when last trained on",
         _KEPT,
-        lambda keep, settings: Percentile(keep=keep, history=1, floor=settings.floor),
-        lambda settings, data: Memory(
-            floor=settings.floor,
-            warmup=float(settings.warmup),
-            tail=float(settings.tail),
-            decay=settings.decay,
-        ),
+        rule=_memory,
         learns=True,
+    ),
+    Strategy(
+        "sb-memory-guarded",
+        "as sb-memory, but examples whose labels stay doubtful are held back",
+        _KEPT,
+        rule=_guarded_memory,
+        learns=True,
+        guarded=True,
     ),
     Strategy(
         "sb-ewma",
         "as stale-sb, but by an average of past losses, those of training among them",
         _STALE,
-        _percentile,
-        lambda settings, data: Ewma(every=settings.stale_every, scorer=_fresh(settings)),
+        rule=lambda keep, settings: Ewma(keep, every=settings.stale_every, scorer=_fresh(settings)),
         learns=True,
     ),
     Strategy(
         "sb-gp",
         "as sb-ewma, but by the prediction of a Gaussian process over epochs",
         _STALE,
-        _percentile,
-        lambda settings, data: GaussianProcess(every=settings.stale_every, scorer=_fresh(settings)),
+        rule=lambda keep, settings: GaussianProcess(
+            keep, every=settings.stale_every, scorer=_fresh(settings)
+        ),
         learns=True,
     ),
     Strategy(
@@ -267,7 +282,7 @@ STRATEGIES = _table(
         "as sb, its passes in eight-bit integers",
         _CHEAP,
         _percentile,
-        lambda settings, data: Reduced("int8", channels_last=True),
+        lambda settings, data: Int8(channels_last=True),
     ),
     Strategy(
         "sb-small",
@@ -288,9 +303,7 @@ STRATEGIES = _table(
         "as sb, its passes made a step before by a replica in another process",
         IdealCost(3, offered=1, note="the 1 elsewhere"),
         _percentile,
-        lambda settings, data: Pipelined(
-            "process", threads=torch.get_num_threads(), scorer=_fresh(settings)
-        ),
+        pipelined=True,
     ),
     Strategy(
         "infobatch",
@@ -416,7 +429,7 @@ def find(name: str) -> Strategy:
             STRATEGIES["stale-sb"],
             name=name,
             cost=replace(_STALE, interval=n),
-            scorer=lambda settings, data: Stale(n, scorer=_fresh(settings)),
+            rule=lambda keep, settings: _stale(keep, replace(settings, stale_every=n)),
         )
     if name not in STRATEGIES:
         raise ConfigError(f"no strategy {name!r}: give one of {', '.join(STRATEGIES)}")

@@ -18,7 +18,8 @@ import torch
 from rich.console import Group
 from torch import Tensor, nn
 
-from siftback import ConfigError, NoiseGuard
+from siftback import NoiseGuard
+from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData
 from siftback.lab.records.columns import column_of, read_columns, write_columns
@@ -28,7 +29,7 @@ from siftback.lab.records.tables import terminal
 from siftback.lab.training.settings import Settings, device_of
 
 SUFFIX = ".suspects.parquet"
-WRITER = "siftback compare --strategies sb-guarded"
+WRITER = "siftback compare --strategies sb-memory-guarded"
 
 
 def write(

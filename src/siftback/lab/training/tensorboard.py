@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.records.comparison_record import Evaluation, RunSummary
 from siftback.lab.training.progress import Reporter
 from siftback.lab.training.settings import Run

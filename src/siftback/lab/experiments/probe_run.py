@@ -11,7 +11,7 @@ from rich.table import Table
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import Scorer, probe
+from siftback import ProbeResult, Scorer, probe
 from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData, load
@@ -20,7 +20,6 @@ from siftback.lab.records.tables import terminal
 from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.settings import Settings, device_of
 from siftback.lab.training.strategies import STRATEGIES
-from siftback.probing.probe import ProbeResult
 
 SEED = 0
 
@@ -140,7 +139,9 @@ def _seconds(found: ProbeResult) -> Table:
         "training: backward": seconds.backward,
         "training: optimizer": seconds.optimizer,
         "choosing (ranks, draws, pooling)": seconds.choosing,
-        "choosing uniformly": seconds.drawing,
+        "choosing uniformly": seconds.choosing_uniformly,
+        "memory: drawing": seconds.drawing,
+        "memory: recording": seconds.recording,
     }
     parts |= {f"scores of {name}": each for name, each in seconds.scores.items()}
     parts |= {f"{name} after a step": s for name, s in seconds.refreshes.items() if s > 1e-4}

@@ -414,7 +414,7 @@ def test_what_is_no_comparison_is_told(filled, tmp_path):
         "empty holds no summary.json, and is left out",
         "scores.parquet holds no summary.json, and is left out",
     ]
-    with pytest.raises(ConfigError, match="nowhere is no folder"):
+    with pytest.raises(ConfigError, match="nowhere is not a folder"):
         read([tmp_path / "nowhere"])
     with pytest.raises(ConfigError, match=r"holds no summary\.json"):
         read([filled.folder.parent / "empty"])

@@ -33,8 +33,19 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from torch import nn
 
 from goals import Goal, begin, median_seconds, options, report
+from siftback import (
+    Fresh,
+    Memory,
+    Percentile,
+    Reduced,
+    Scorer,
+    ScoreTable,
+    SelectiveLoader,
+    Selector,
+    Stale,
+    Uniform,
+)
 from siftback.contrib import Downsampled, GaussianProcess
-from siftback import Fresh, Memory, Percentile, Reduced, Scorer, ScoreTable, SelectiveLoader, Selector, Stale, Uniform
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData
 from siftback.lab.models import build

@@ -14,7 +14,8 @@ from siftback.loading.indices import Indexed
 from siftback.loading.pool import Pool
 from siftback.loading.stats import SinglePassStats, Stats
 from siftback.loss_functions import per_example
-from siftback.probing.probe import Probe, probe
+from siftback.probing.probe import probe
+from siftback.probing.result import ProbeResult
 from siftback.rules.ewma import Ewma
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
@@ -70,7 +71,7 @@ __all__ = [
     "NoiseGuard",
     "Percentile",
     "Pool",
-    "Probe",
+    "ProbeResult",
     "Reduced",
     "RefreshedRule",
     "Schedule",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from siftback.arguments import checked_number, is_number
+from siftback.arguments import is_number
 from siftback.errors import ConfigError
 from siftback.loader import SelectiveLoader
 from siftback.loss_functions import Losses, LossFn, resolve
@@ -135,7 +135,8 @@ def _checked(
             raise ConfigError(
                 f"scorers[{name!r}] is a {type(scorer).__name__}: give a siftback.Scorer"
             )
-    checked_number("seconds", seconds, above=0)
+    if not is_number(seconds) or seconds <= 0:
+        raise ConfigError(f"seconds={seconds!r}: give how long to measure, more than 0")
     return tuple(dict.fromkeys(float(share) for share in keeps))
 
 

@@ -285,7 +285,7 @@ class _Remembered:
         self._drawn = drawn
 
     def __iter__(self) -> Iterator[tuple[Tensor, Any]]:
-        for indices in self._drawn.split(self._size):
+        for indices in torch.split(self._drawn, self._size):
             if len(indices) == self._size:
                 yield indices, self._batch
 

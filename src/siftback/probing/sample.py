@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -123,7 +123,7 @@ class Sample:
 @contextmanager
 def unmoved(loader: Iterable[Any]) -> Iterator[None]:
     """Puts back the loader's place, its sampler's, and every generator that reading may move."""
-    source, sampler = Source(loader), getattr(loader, "sampler", None)
+    source, sampler = Source(loader), cast(Any, getattr(loader, "sampler", None))
     place = copy.deepcopy(source.state_dict())
     stateful = hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
     order = copy.deepcopy(sampler.state_dict()) if stateful else None

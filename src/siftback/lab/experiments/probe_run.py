@@ -11,7 +11,7 @@ from rich.table import Table
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import Scorer, probe
+from siftback import ProbeResult, Scorer, probe
 from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData, load
@@ -20,7 +20,6 @@ from siftback.lab.records.tables import terminal
 from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.settings import Settings, device_of
 from siftback.lab.training.strategies import STRATEGIES
-from siftback.probing.probe import Probe
 
 SEED = 0
 
@@ -29,7 +28,7 @@ SEED = 0
 STEPS, SHARE = 100, 1 / 8
 
 
-def measure(settings: Settings, keeps: list[float], seconds: float) -> Probe:
+def measure(settings: Settings, keeps: list[float], seconds: float) -> ProbeResult:
     """Probes a model, briefly trained, on its training batches, augmented as in training.
 
     Args:
@@ -107,7 +106,7 @@ def cheap_scorers(settings: Settings, data: ImageData) -> dict[str, Scorer]:
     return found
 
 
-def report(found: Probe, title: str) -> Group:
+def report(found: ProbeResult, title: str) -> Group:
     """What ``siftback probe`` prints: speed-ups, seconds, agreement, and what to do."""
     parts: list[Any] = [_speed_ups(found, title), "", _seconds(found)]
     if found.agreement:
@@ -117,7 +116,7 @@ def report(found: Probe, title: str) -> Group:
     return Group(*parts, "", Padding(found.recommendation, (0, 0)))
 
 
-def _speed_ups(found: Probe, title: str) -> Table:
+def _speed_ups(found: ProbeResult, title: str) -> Table:
     rows = []
     for strategy in dict.fromkeys(row.strategy for row in found.rows[1:]):
         of_it = [row for row in found.rows if row.strategy == strategy]
@@ -132,7 +131,7 @@ def _speed_ups(found: Probe, title: str) -> Table:
     return terminal(rows, title=title, caption=caption)
 
 
-def _seconds(found: Probe) -> Table:
+def _seconds(found: ProbeResult) -> Table:
     seconds = found.seconds
     parts = {
         "loading": seconds.loading,
@@ -140,7 +139,9 @@ def _seconds(found: Probe) -> Table:
         "training: backward": seconds.backward,
         "training: optimizer": seconds.optimizer,
         "choosing (ranks, draws, pooling)": seconds.choosing,
-        "choosing uniformly": seconds.drawing,
+        "choosing uniformly": seconds.choosing_uniformly,
+        "memory: drawing": seconds.drawing,
+        "memory: recording": seconds.recording,
     }
     parts |= {f"scores of {name}": each for name, each in seconds.scores.items()}
     parts |= {f"{name} after a step": s for name, s in seconds.refreshes.items() if s > 1e-4}
@@ -155,7 +156,7 @@ def _seconds(found: Probe) -> Table:
     )
 
 
-def _agreement(found: Probe) -> Table:
+def _agreement(found: ProbeResult) -> Table:
     rows = []
     for name, each in found.agreement.items():
         correlation = each.rank_correlation

@@ -118,8 +118,9 @@ def selective(loader, **arguments):
 
 def ruled(rule, count=60, **arguments):
     """A loader by a rule, over numbered examples where no other are given."""
-    wrapped = arguments.pop("wrapped", None) or plain(Numbered(spread(count)))
-    return selective(wrapped, memory=rule, **({"epochs": 8} | arguments))
+    if "wrapped" not in arguments:
+        arguments["wrapped"] = plain(Numbered(spread(count)))
+    return selective(arguments.pop("wrapped"), memory=rule, **({"epochs": 8} | arguments))
 
 
 def epoch_of(loader, training_loss=given_losses):
@@ -154,3 +155,16 @@ def weights_of(loader, epoch):
         assert not found.keys() & set(numbers)
         found |= dict(zip(numbers, weights, strict=True))
     return found
+
+
+def observed(rule, examples, epochs, seed=3):
+    """Random losses for a rule to see; gives them as (example, epoch, loss), in their order."""
+    rule.grow(examples)
+    generator, seen = seeded(seed), []
+    for epoch in range(epochs):
+        for see in (rule.rescore, rule.update):
+            indices = torch.randperm(examples, generator=generator)[: examples // 2]
+            losses = torch.rand(len(indices), generator=generator) * 3
+            see(indices, losses, epoch)
+            seen += zip(indices.tolist(), [epoch] * len(indices), losses.tolist(), strict=True)
+    return seen

@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
-from siftback.selectors.uniform import All
 from siftback import Fresh, Percentile, Pool, Schedule, SelectiveLoader, Share, Uniform
+from siftback.selectors.uniform import All
 from toys import dataset, network, optimizer_of, shuffled, step
 
 EPOCHS = 2

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from siftback.errors import BatchError, ConfigError, LossError
 from siftback import Schedule, SelectiveLoader, Uniform
+from siftback.errors import BatchError, ConfigError, LossError
 from toys import assert_same, dataset, given_losses, network, numbered, shuffled
 
 PAIR = {"loss_fn": F.cross_entropy}

@@ -190,7 +190,7 @@ def stated(model, batch):
     return batch["loss"]
 
 
-# Going on
+# Continuing
 
 
 def scored_batches(source, checkpoint=None, epochs=EPOCHS):

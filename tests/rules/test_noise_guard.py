@@ -9,9 +9,22 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from siftback import RS2, Indexed, Kath18, Memory, NoiseGuard, Percentile, Schedule, SelectiveLoader, SelectiveSampler, Stale, TopK, Unbiased, Uniform
-from siftback.errors import StateError
-from siftback.errors import ConfigError, LossError
+from siftback import (
+    RS2,
+    Indexed,
+    Kath18,
+    Memory,
+    NoiseGuard,
+    Percentile,
+    Schedule,
+    SelectiveLoader,
+    SelectiveSampler,
+    Stale,
+    TopK,
+    Unbiased,
+    Uniform,
+)
+from siftback.errors import ConfigError, LossError, StateError
 from toys import assert_same, dataset, network, optimizer_of, step
 
 N, LIES = 40, (3, 17, 18, 30, 39)

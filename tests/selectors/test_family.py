@@ -10,9 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import selections as slow
 import siftback
 from selector_table import FAMILY
-from siftback.selectors.uniform import All
 from siftback import InBatchRank, Kath18, SoftTopK, Threshold, TopK, Unbiased
 from siftback.errors import ConfigError
+from siftback.selectors.uniform import All
 
 LARGE = 3.4e38
 NAMES = list(FAMILY)

@@ -5,10 +5,22 @@ import io
 import pytest
 import torch
 
-from siftback.selectors.uniform import All
-from siftback import Annealing, InBatch, Kath18, Percentile, Schedule, Share, SoftTopK, Threshold, TopK, Unbiased, Uniform
+from siftback import (
+    Annealing,
+    InBatch,
+    Kath18,
+    Percentile,
+    Schedule,
+    Share,
+    SoftTopK,
+    Threshold,
+    TopK,
+    Unbiased,
+    Uniform,
+)
 from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.selectors.sampling import inclusion_probabilities
+from siftback.selectors.uniform import All
 
 SELECTORS = {
     "percentile": lambda: Percentile(keep=1 / 3, history=50),

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.selectors.uniform import All
 from siftback import Percentile, Selection, SinglePass, Uniform
 from siftback.errors import StateError
 from siftback.selectors.sampling import choose
+from siftback.selectors.uniform import All
 from single_pass_models import CASES, CLASSES, SIDE, Case, Mlp, N, images, make
 
 KEEP = 1 / 3

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.selectors.uniform import All
 from siftback import Selection, SinglePass, Threshold
 from siftback.errors import BatchError, ConfigError, GradientError, LossError, TraceError
 from siftback.loading import tree
+from siftback.selectors.uniform import All
 from single_pass_models import CASES, CLASSES, SIDE, Mlp, N, images
 
 KEEP = 1 / 3

@@ -37,7 +37,7 @@ def models_command(
         int | None, typer.Option(help="Width of all of them; each one's own by default.")
     ] = None,
     channels: Annotated[int, typer.Option(help="Channels of the images, of 32x32.")] = 3,
-    classes: Annotated[int, typer.Option(help="Classes to tell apart.")] = 10,
+    classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
 ) -> None:
     """List the models, each with its width and its number of parameters."""
     rows = []

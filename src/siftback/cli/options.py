@@ -50,14 +50,14 @@ HELP = {
     "compile": "Train and select through torch.compile: faster steps after a minute or more, "
     "which count as training time. Resumed runs may then differ in the last digits.",
     "device": "auto, cpu, cuda or mps.",
-    "evaluations": "How often to test, evenly; once an epoch by default.",
+    "evaluations": "How often to test, evenly; once per epoch by default.",
     "evaluate_at": "Shares of training to test after besides, separated by commas: 0.01,0.02,0.05.",
     "stop_at": "End at the first test with so low an error: error=5%.",
     "observe": "What to record at each test besides, its time apart: losses,gradients,confidence.",
     "validation": "Test on so many held-out training examples, to choose settings by.",
     "flip": "Share of the training labels to make wrong.",
     "stale_every": "Epochs between stale-sb's selection passes.",
-    "floor": "Least chance of an example in sb-memory.",
+    "floor": "Least probability of an example in sb-memory.",
     "warmup": "Share of training before sb-memory selects, such as 15%.",
     "tail": "Share of training at the end in which it selects no more, such as 10%.",
     "decay": "How much of an old loss stays in its memory.",
@@ -171,12 +171,12 @@ def shares(keep: str | None, beta: str | None) -> list[float]:
 
 
 def seeds(text: str) -> list[int]:
-    """The whole numbers of ``--seed``."""
+    """The integers of ``--seed``."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(
-            f"--seed {text!r}: give whole numbers separated by commas, such as 0,1,2"
+            f"--seed {text!r}: give integers separated by commas, such as 0,1,2"
         ) from None
 
 

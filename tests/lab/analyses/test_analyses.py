@@ -540,7 +540,7 @@ def test_damaged_records_are_told_and_the_rest_is_read(made):
 
 
 def test_what_is_no_folder_of_comparisons(tmp_path):
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         read([tmp_path / "nowhere"])
     with pytest.raises(ConfigError, match=r"holds no summary\.json"):
         read([tmp_path])

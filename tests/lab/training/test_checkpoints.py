@@ -45,7 +45,7 @@ def test_one_that_cannot_be_read_gives_way_to_the_one_before(tmp_path: Path) -> 
     newest.write_bytes(newest.read_bytes()[:-200])
     assert checkpoints.latest()["step"] == 1  # type: ignore[index]
     (tmp_path / "000000001.pt").write_bytes(b"")
-    with pytest.raises(StateError, match=r"no checkpoint in .* can be read.*begin the run anew"):
+    with pytest.raises(StateError, match=r"no checkpoint in .* can be read.*begin the run again"):
         checkpoints.latest()
 
 

@@ -147,7 +147,7 @@ def test_a_run_that_goes_on_has_seen_the_same(tmp_path, strategy):
                 assert np.array_equal(column, other.columns[name]), (kind, name)
 
 
-def test_a_run_begun_anew_forgets_what_was_seen_before(tmp_path):
+def test_a_run_begun_again_forgets_what_was_seen_before(tmp_path):
     for epochs, existing in ((2.0, "refuse"), (1.0, "overwrite")):
         asked = settings(epochs=epochs, observe="losses")
         compare(Plan(asked, ["traditional"], [0.5], [0]), tmp_path, Silent(), existing)

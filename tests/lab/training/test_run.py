@@ -163,7 +163,7 @@ def test_bad_settings_say_so_at_once(change: dict[str, object], message: str) ->
     ("change", "message"),
     [
         ({"strategies": ["sgd"]}, "no strategy 'sgd': give one of traditional, sb"),
-        ({"strategies": ["matched"]}, "matched is no strategy of its own"),
+        ({"strategies": ["matched"]}, "matched is not a strategy of its own"),
         ({"strategies": ["sb", "sb"]}, "none twice"),
         ({"keeps": [1.5]}, "keep=1.5 is not a share"),
         ({"seeds": []}, "give at least one"),

@@ -54,7 +54,7 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     ``mean ± t(0.975, n - 1) * s / sqrt(n)``, s being the sample standard deviation.
 
     Args:
-        differences: One a seed; of a single one the ends are NaN.
+        differences: One per seed; of a single one the ends are NaN.
 
     >>> [round(end, 3) for end in interval([1.0, 2.0, 3.0])]
     [2.0, -0.484, 4.484]

@@ -187,7 +187,7 @@ def _figure(
     more: Sequence[Panel] = (),
     findings: Sequence[Finding] = (),
 ) -> Figure:
-    """A panel a comparison, in views over time, steps and cost.
+    """One panel per comparison, in views over time, steps and cost.
 
     Args:
         name: Of the analysis.

@@ -249,7 +249,7 @@ def runtime(comparisons: Sequence[Comparison]) -> Grid | Missing:
     """
     name, title = "diet-table", "Time of an epoch by method"
     columns = ["method", "data and model", "left out, %", "of it before training, %"]
-    columns += ["seconds an epoch", "over Traditional's"]
+    columns += ["seconds per epoch", "over Traditional's"]
     rows: list[list[Cell]] = []
     findings = []
     for heading, comparison in titled(comparisons):

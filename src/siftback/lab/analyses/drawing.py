@@ -74,8 +74,8 @@ def _panels(title: str, panels: Sequence[Panel]) -> Canvas:
     legend = math.ceil(len(styles) / (2 * columns))
     height = sum(_height(panels[row * columns : (row + 1) * columns]) for row in range(rows))
     width = columns * PANEL[0] + 0.6
-    told = textwrap.wrap(title, round(LETTERS * width))
-    height += 0.26 * legend + 0.4 + 0.2 * len(told)
+    title_lines = textwrap.wrap(title, round(LETTERS * width))
+    height += 0.26 * legend + 0.4 + 0.2 * len(title_lines)
     canvas = Canvas(figsize=(width, height), layout="constrained")
     canvas.subplots(rows, columns)
     for axes, panel in zip(canvas.axes, panels, strict=False):
@@ -87,7 +87,7 @@ def _panels(title: str, panels: Sequence[Panel]) -> Canvas:
         for axes in canvas.axes
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    canvas.suptitle("\n".join(told), fontweight="bold")
+    canvas.suptitle("\n".join(title_lines), fontweight="bold")
     if len(handles) > 1:
         canvas.legend(
             handles.values(),
@@ -116,7 +116,7 @@ def _names(panel: Panel) -> list[str]:
 
 
 def looks(panels: Iterable[Panel]) -> dict[str, dict[str, Any]]:
-    """How each label is drawn: colour by group; marker and dashes tell its lines apart.
+    """How each label is drawn: colour by group; marker and dashes distinguish its lines.
 
     Groups that share a colour, as there are more groups than colours, begin with other markers.
     """

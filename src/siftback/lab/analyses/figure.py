@@ -174,7 +174,7 @@ class Picture:
     Attributes:
         image: uint8 [H, W, C], C being 1 for grey and 3 for colour.
         label: Its class.
-        caption: What is told of it, such as its loss.
+        caption: What is said of it, such as its loss.
         row: The heading it stands under.
     """
 

@@ -20,7 +20,7 @@ _PLAIN = {TRADITIONAL: "#000000", MATCHED: "#7F7F7F"}
 
 
 def colours(groups: Iterable[str]) -> dict[str, str]:
-    """A colour for each group, told apart with any colour vision, as long as there are some.
+    """A colour for each group, distinct with any colour vision, as long as there are some.
 
     >>> colours(["traditional", "sb", "seta"])
     {'traditional': '#000000', 'sb': '#E69F00', 'seta': '#0072B2'}

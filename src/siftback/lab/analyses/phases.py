@@ -153,5 +153,5 @@ def passes(comparisons: Sequence[Comparison]) -> Figure | Missing:
         if forth
     ]
     finding = BackwardOverForward(len(found), min(ratios), max(ratios))
-    panel = Panel("Training of Traditional", "model", "milliseconds a batch", "stacked", series)
+    panel = Panel("Training of Traditional", "model", "milliseconds per batch", "stacked", series)
     return Figure(name, title, [finding], f"{PAPER}, figure 18", {"time": [panel]})

@@ -25,7 +25,7 @@ def table_1(comparisons: Sequence[Comparison]) -> Grid | Missing:
     """Table 1: how much sooner each strategy came near Traditional's final error.
 
     For each seed, with target e = factor x Traditional's final error of that seed, what
-    Traditional needed for e over what the strategy needed, both by `crossing`. A cell tells the
+    Traditional needed for e over what the strategy needed, both by `crossing`. A cell gives the
     median over the seeds, the least and the most; it is empty where a seed did not reach e, and
     for time where the two were measured on different machines.
     """

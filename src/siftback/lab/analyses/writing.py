@@ -54,7 +54,7 @@ def as_markdown(grid: Grid) -> str:
 
 
 def as_csv(analysis: Figure | Grid | Gallery) -> str:
-    """The numbers of an analysis, a line a point, a row or a picture.
+    """The numbers of an analysis, one line per point, row or picture.
 
     >>> grid = Grid("t", "T", "", "", ["a", "b"], [["x", Range(2.0, 1.0, 3.0)], ["y", None]])
     >>> print(as_csv(grid))

@@ -94,7 +94,7 @@ def _opened(encoded: Encoded, number: int, title: str) -> Image.Image:
 
 def _unreadable(encoded: Encoded, number: int, title: str, error: Exception) -> ConfigError:
     which = encoded if isinstance(encoded, Path) else f"image {number} of {title}"
-    return ConfigError(f"{which} cannot be read as an image ({error}): mend it or leave it out")
+    return ConfigError(f"{which} cannot be read as an image ({error}): fix it or leave it out")
 
 
 def _progress(items: Iterable[Encoded], count: int, title: str) -> Iterable[Encoded]:

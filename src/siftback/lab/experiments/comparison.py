@@ -64,11 +64,11 @@ class Plan:
                 raise ConfigError(f"{name} {entries}: give at least one, and none twice")
         if "matched" in self.strategies:
             raise ConfigError(
-                "matched is no strategy of its own: it is added for each selective one, "
+                "matched is not a strategy of its own: it is added for each selective one, "
                 "unless --no-matched or --budget says otherwise; leave it out of the list"
             )
         if any(seed < 0 for seed in self.seeds):
-            raise ConfigError(f"seeds {list(self.seeds)}: give whole numbers, at least 0")
+            raise ConfigError(f"seeds {list(self.seeds)}: give integers of at least 0")
         runs = self.runs()  # made, names and shares are checked
         names = [run.name for run in runs]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -150,7 +150,7 @@ def compare(
     Args:
         plan: What to run.
         folder: Where records and summary go.
-        reporter: Is told what happens.
+        reporter: Reports what happens.
         existing: What to do with a folder that holds a comparison: refuse it, overwrite it, or
             resume it, which skips the runs that have ended, and goes on with one that has not
             from its last checkpoint.
@@ -197,7 +197,7 @@ def prepare(plan: Plan) -> ImageData:
     data = load(settings.data, settings.train_limit, settings.validation, settings.flip)
     if settings.subset is not None:
         data = subset(data, scores.read_kept(Path(settings.subset), settings, data))
-    BatchStream(data, settings.batch_size, seed=0)  # a size that does not fit is told here
+    BatchStream(data, settings.batch_size, seed=0)  # a size that does not fit is refused here
     return data
 
 
@@ -261,7 +261,7 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
     else:
         comparison = Comparison.read(folder)
         _refuse_other_settings(comparison, arguments)
-        # The plan may have grown; where it ran first is kept, what was asked last is told.
+        # The plan may have grown; where it ran first is kept, what was asked last is recorded.
         comparison.environment["arguments"] = arguments
     comparison.write()
     return comparison

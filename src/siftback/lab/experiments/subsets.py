@@ -26,7 +26,7 @@ def score_to(
         name: One of `NAMES`.
         settings: How to train the models that score.
         seed: Decides theirs.
-        update: Is told what share of it is done.
+        update: Called with the share of it that is done.
 
     Returns:
         What it holds and what it cost, in a line.

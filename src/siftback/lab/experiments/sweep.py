@@ -138,10 +138,10 @@ def sweep(
 
     Args:
         grid: The cells.
-        reporter: Is told what happens.
+        reporter: Reports what happens.
         existing: What to do with cells that hold a comparison already, as in `compare`.
         often: How often to save checkpoints.
-        on_error: Is told of a cell that failed.
+        on_error: Called with each cell that failed.
 
     Raises:
         ConfigError: Where a cell cannot be run, or holds what ``existing`` does not allow.

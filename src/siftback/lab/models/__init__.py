@@ -97,9 +97,9 @@ class _Family(NamedTuple):
 
 def _wide_resnet(depth: str, factor: str, dropout: str | None) -> Architecture:
     """The architecture of ``wrn-<depth>-<factor>[-drop<dropout>]``."""
-    chance = float(dropout or 0)
-    make = partial(WideResNet, blocks=_blocks(depth), factor=int(factor), dropout=chance)
-    dropping = f", dropout {chance:g}" if dropout else ""
+    probability = float(dropout or 0)
+    make = partial(WideResNet, blocks=_blocks(depth), factor=int(factor), dropout=probability)
+    dropping = f", dropout {probability:g}" if dropout else ""
     return Architecture(make, 16, f"wide ResNet, {factor} times{dropping}; width: the stem's")
 
 
@@ -184,7 +184,7 @@ def build(
     width = default_width if width is None else width
     for given, value in (("width", width), ("classes", classes), ("channels", channels)):
         if not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{given}={value} is not a size: give a whole number of 1 or more")
+            raise ConfigError(f"{given}={value} is not a size: give an integer of 1 or more")
     if norm not in NORMS:
         raise ConfigError(f"norm={norm!r} is not known: give one of {', '.join(NORMS)}")
     return make(ModelSpec(width, classes, channels, norm, size))

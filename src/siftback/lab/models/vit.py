@@ -12,7 +12,7 @@ PATCH, DEPTH, HEAD = 4, 6, 64
 class Vit(nn.Module):
     """Patches of 4x4 pixels, six blocks of attention, and the mean over the patches.
 
-    The simplified form of Beyer et al. 2022: fixed sines and cosines tell the patches' places,
+    The simplified form of Beyer et al. 2022: fixed sines and cosines encode the patches' places,
     so that images may have any size, and the mean stands for a token of its own.
 
     Args:

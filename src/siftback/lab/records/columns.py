@@ -1,4 +1,4 @@
-"""Tensors as columns of a Parquet file, which tells in its metadata how they were made."""
+"""Tensors as columns of a Parquet file, which says in its metadata how they were made."""
 
 import json
 from pathlib import Path
@@ -41,10 +41,10 @@ def read_columns(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist: make it with {writer} --out {path}") from None
     except (OSError, pa.ArrowInvalid) as error:
-        raise ConfigError(f"{path} is no Parquet file ({error}): give one of {writer}") from None
+        raise ConfigError(f"{path} is not a Parquet file ({error}): give one of {writer}") from None
     made = (table.schema.metadata or {}).get(b"siftback")
     if made is None:
-        raise ConfigError(f"{path} does not tell how it was made: give a file of {writer}")
+        raise ConfigError(f"{path} does not say how it was made: give a file of {writer}")
     return table, json.loads(made)
 
 

@@ -1,7 +1,7 @@
 """What analyses need beyond the records, observed whenever a run is tested.
 
-Of each look there is a Parquet file a kind under ``observed/``, in a folder of the run's name: a
-run that is broken off leaves all that it had looked at, each file whole.
+Of each look there is one Parquet file per kind under ``observed/``, in a folder of the run's name:
+a run that is broken off leaves all that it had looked at, each file whole.
 
 ============== ==========================================================================
 kind           columns
@@ -99,7 +99,7 @@ def files(folder: Path, record: str, kind: str = "*") -> list[Path]:
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with one of the files, if anything is, as far as its footer tells."""
+    """What is wrong with one of the files, if anything is, as far as its footer says."""
     try:
         parquet.read_metadata(path)
     except _DAMAGED as error:

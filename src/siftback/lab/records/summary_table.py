@@ -40,7 +40,7 @@ _SHORT = {
 
 
 def rows(comparison: Comparison) -> list[dict[str, str]]:
-    """One row a configuration, by column name, every number written as it is shown.
+    """One row per configuration, by column name, every number written as it is shown.
 
     Errors are in percent, mean ± sample standard deviation over the seeds; the other numbers are
     means. The columns of speed-ups (:func:`siftback.lab.records.measures.speedups`, in seconds)
@@ -77,9 +77,9 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
-    """A row a configuration: seconds by phase, and what is known of the scores it selects by.
+    """One row per configuration: seconds by phase, and what is known of the scores it selects by.
 
-    Means over the seeds. Agreement is told at the first, the middle and the last evaluation.
+    Means over the seeds. Agreement is given at the first, the middle and the last evaluation.
     Configurations whose records hold no phases are left out.
     """
     table = []
@@ -108,7 +108,7 @@ def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
 
 
 def suspected(runs: Sequence[RunSummary]) -> dict[str, str]:
-    """What a noise guard held back in the end, in the mean over the runs of one configuration.
+    """What a noise guard held back in the end, on average over the runs of one configuration.
 
     Empty where there was no guard; without precision and recall where no labels are known to be
     wrong.
@@ -171,7 +171,7 @@ def markdown_table(comparison: Comparison) -> str:
 
 
 def measured(ratios: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
-    """Lays out a benchmark's ratios: a row a setting, a column a ratio with its goal.
+    """Lays out a benchmark's ratios: one row per setting, one column per ratio with its goal.
 
     Where the ratios are more than fit side by side, `WIDEST`, they are the rows.
 

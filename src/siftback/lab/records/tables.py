@@ -67,7 +67,7 @@ def terminal(
 
 
 def markdown(rows: Rows) -> str:
-    r"""Writes rows as a Markdown table: a column a key, words aligned left and numbers right.
+    r"""Writes rows as a Markdown table: one column per key, words aligned left and numbers right.
 
     >>> print(markdown([{"strategy": "sb 0.33", "steps": "12"}, {"strategy": "a|b"}]))
     | strategy | steps |

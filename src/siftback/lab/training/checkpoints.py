@@ -97,7 +97,7 @@ class Checkpoints:
                 raise StateError(
                     f"{path} is a checkpoint of version {found['version']}, and this release "
                     f"reads version {_VERSION}: resume with the release that wrote it, or remove "
-                    "the folder to begin the run anew"
+                    "the folder to begin the run again"
                 )
             self._done = found["done"]
             state: dict[str, Any] = found["state"]
@@ -105,7 +105,7 @@ class Checkpoints:
         if written:
             raise StateError(
                 f"no checkpoint in {self._folder} can be read ({failure}): "
-                "remove the folder to begin the run anew"
+                "remove the folder to begin the run again"
             )
         return None
 

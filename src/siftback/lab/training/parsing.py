@@ -104,7 +104,7 @@ def _whole(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ConfigError(f"{name} {text!r}: give a whole number") from None
+        raise ConfigError(f"{name} {text!r}: give an integer") from None
 
 
 def _switch(name: str, text: str) -> bool:

@@ -80,7 +80,7 @@ def train(
         settings: What it shares with the others of its comparison.
         data: The data set of ``settings``.
         record: Gets each evaluation as it is made, and the summary at the end.
-        reporter: Is told how far the run has come.
+        reporter: Reports how far the run has come.
         scored: For a strategy that has all examples scored first, what came of it.
         checkpoints: Get the run's state every so often; None keeps none.
         state: One of those, of the same run, to go on from; ``record`` is then that run's.
@@ -139,7 +139,7 @@ def stages(
         settings: How to train, but for the length.
         data: What to train on.
         epochs: How long; 0 gives the initial weights.
-        update: Is told what share of it is done.
+        update: Called with the share of it that is done.
         strategy: What chooses the examples; by default it is trained on everything.
         keep: The share that it keeps.
     """
@@ -210,7 +210,7 @@ class _Training:
             self.scoring.scores,
             counts_uses or "losses" in kinds_of(settings.observe),
         )
-        self._selection = 0.0  # seconds of it that the clock was told of, and of refreshing copies
+        self._selection = 0.0  # seconds of it that the clock has counted, and of refreshing copies
         self._syncing = self.batches.refreshing
         self.made = self.evaluated = 0
         self._done = 0.0

@@ -44,7 +44,7 @@ class Settings:
         epochs: Length of training in epochs of source examples; None where a budget is given.
         budget: Length of training as a cost, in epochs of Traditional: every strategy trains
             until its forwards and backwards cost as much.
-        cost_budget: The same in forwards of one example. Beside ``epochs`` it is no length: a
+        cost_budget: The same in forwards of one example. Beside ``epochs`` it is not a length: a
             training that has cost as much ends before its time.
         time_budget: Length of training in seconds of its clock; beside another length, as
             ``cost_budget``.
@@ -58,15 +58,15 @@ class Settings:
         train_limit: Use only so many training examples.
         precision: Type that forward passes compute in; fp16 scales the loss, and needs CUDA.
         device: Where to train: auto, cpu, cuda or mps.
-        evaluations: How often to test, evenly over training; None is once an epoch, and
-            `EVALUATIONS` times where the length is no number of epochs.
+        evaluations: How often to test, evenly over training; None is once per epoch, and
+            `EVALUATIONS` times where the length is not given in epochs.
         evaluate_at: Shares of training after which to test besides, each in (0, 1).
         stop_at: Test error in percent at which training ends, once it is measured.
         validation: Hold out so many training examples, and test on them in place of the test
             set: for choosing settings.
         flip: Share of the training labels that are made wrong.
         stale_every: Epochs from one selection pass to the next, for strategies that remember.
-        floor: Least chance of an example, for ``sb-memory``.
+        floor: Least probability of an example, for ``sb-memory``.
         warmup: Share of training before it selects, in [0, 1).
         tail: Share of training at the end in which it selects no more, in [0, 1).
         decay: How much of an old loss stays in what it remembers.
@@ -185,7 +185,7 @@ class Settings:
                 raise ConfigError(f"a training of {value} {LENGTHS[name]}: give more than 0")
 
     def recorded(self) -> dict[str, Any]:
-        """The fields as records tell them: of data and a subset what they are, not where."""
+        """The fields as records have them: of data and a subset what they are, not where."""
         found = asdict(self) | {"data": title(self.data)}
         if self.subset is not None:
             path = Path(self.subset)
@@ -248,7 +248,7 @@ class Run:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells this run from the others of its comparison."""
+        """What distinguishes this run from the others of its comparison."""
         return (self.strategy, self.matched_to, round(self.keep, 6), self.seed)
 
     @property

@@ -1,7 +1,7 @@
 """The training examples that seem mislabelled, by a run's noise guard and by cleanlab.
 
-A run with a guard leaves ``records/NAME.suspects.parquet``: a row an example, with its ``index`` in
-the training set, its ``label``, the model's ``guess``, as ``score`` the loss that the guard saw
+A run with a guard leaves ``records/NAME.suspects.parquet``: one row per example, with its ``index``
+in the training set, its ``label``, the model's ``guess``, as ``score`` the loss that the guard saw
 last, whether it is a ``suspect``, the model's probabilities ``p_0`` and on, and ``true_label``
 where labels were flipped. The probabilities are those of the trained model on images that are not
 augmented. They are in-sample: cleanlab asks for those of a model that was not trained on the
@@ -232,7 +232,7 @@ def _by_cleanlab(labels: Tensor, table: pa.Table) -> Tensor:
         from cleanlab.filter import find_label_issues
     except ImportError:
         raise ConfigError(
-            "cleanlab is not installed, beside which suspects are told: pip install "
+            "cleanlab is not installed, beside which suspects are judged: pip install "
             '"siftback[noise]"'
         ) from None
     names = [name for name in table.column_names if name.startswith("p_")]

@@ -15,11 +15,11 @@ SCALARS = (
 
 
 class TensorBoard:
-    """Writes each evaluation's numbers, by steps; and passes on what it is told.
+    """Writes each evaluation's numbers, by steps; and passes on what it gets.
 
     Args:
         folder: Gets a folder of events for each run.
-        reporter: Is told everything too.
+        reporter: Gets everything too.
 
     Raises:
         ConfigError: Where the package ``tensorboard`` is missing.

@@ -65,7 +65,7 @@ class TrainingBatches:
         uses: float32[N], how often each example was trained on, where that is counted.
         score_cost: What scoring an example costs in forwards, as measured.
         loss: ``loss(images, labels)``, the mean that is to be run backward; the strategy's scorer
-            is told what it learns from.
+            gets what it learns from.
     """
 
     def __init__(
@@ -389,7 +389,7 @@ class TrainingBatches:
         return self._plain() if self._sift is None else self._streamed()
 
     def _streamed(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The stream, without the indices that it may tell."""
+        """The stream, without the indices that may come with it."""
         for batch in self.stream:
             if self.stream.indexed:
                 self._positions, batch = batch

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable
 
 import torch
 from rich.progress import track
+from siftback.epoch_draw import Recall, selector_for
+from siftback.rules.remembered import Remembering
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -24,10 +26,8 @@ from torch.utils.data import DataLoader
 import siftback
 from goals import Goal, begin, options, report
 from siftback import Indexed, Kath18, Percentile, SelectiveSampler, Selector, Threshold
-from siftback.epoch_draw import Recall, selector_for
 from siftback.lab.models import build
 from siftback.loading.indices import Indices
-from siftback.rules.remembered import Remembering
 
 KEEP, EXAMPLES, BATCHES, MOST = 1 / 2, 50_000, (128, 4096), 0.005
 TITLE = "What choosing costs: over a step of resnet18 of width 16, 3x32x32, keep 1/2"

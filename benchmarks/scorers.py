@@ -34,9 +34,7 @@ from torch import nn
 
 from goals import Goal, begin, median_seconds, options, report
 from siftback import (
-    Downsampled,
     Fresh,
-    GaussianProcess,
     Memory,
     Percentile,
     Reduced,
@@ -47,6 +45,7 @@ from siftback import (
     Stale,
     Uniform,
 )
+from siftback.contrib import Downsampled, GaussianProcess
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData
 from siftback.lab.models import build

@@ -1,11 +1,47 @@
-"""Data sets and loops for scorers that remember."""
+"""Data sets, rules and loops for tests of what is remembered of examples."""
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from siftback import Indexed, SelectiveLoader, SelectiveSampler
+from siftback.contrib.gaussian_process import GaussianProcess
+from siftback.rules.ewma import Ewma
+from siftback.rules.ies import IES
+from siftback.rules.infobatch import InfoBatch
+from siftback.rules.kakurenbo import Kakurenbo
+from siftback.rules.memory import Memory
+from siftback.rules.rs2 import RS2
+from siftback.rules.seta import SeTa
+from siftback.rules.stale import Stale
+from siftback.rules.ucb import UCB
+from siftback.schedule import Epochs, Share
 from toys import given_losses
+
+RULES = {
+    "infobatch": lambda: InfoBatch(0.6, 0.7),
+    "rs2": lambda: RS2(0.3),
+    "rs2, replaced": lambda: RS2(0.5, replacement=True, tail=Share(0.25)),
+    "kakurenbo": lambda: Kakurenbo(0.6),
+    "ucb": lambda: UCB(0.4, every=2),
+    "seta": lambda: SeTa(0.2, groups=5, delta=1.0),
+    "ies": lambda: IES(threshold=0.3, window=1),
+    "memory": lambda: Memory(0.5, warmup=Epochs(1), tail=Share(0.25)),
+    "memory, averaged": lambda: Memory(beta=2, warmup=Share(0.25), decay=0.5),
+}
+"""Rules that draw every epoch but those of warm-up and tail, without scoring passes."""
+
+REFRESHED = {
+    "stale": lambda: Stale(0.5),
+    "ewma": lambda: Ewma(0.5, every=2),
+    "ewma without memory": lambda: Ewma(0.5, decay=0, every=2),
+    "ewma of probabilities": lambda: Ewma(0.5, predict="probability", optimism=0.5),
+    "process": lambda: GaussianProcess(0.5, history=3),
+    "process of probabilities": lambda: GaussianProcess(
+        0.5, every=2, predict="probability", optimism=0.5
+    ),
+}
+"""Rules that scoring passes refresh."""
 
 
 class Read(Dataset):
@@ -29,7 +65,7 @@ class Read(Dataset):
 
 
 class Numbered(Dataset):
-    """Examples that say which they are and what losses they are to have."""
+    """Examples that hold their own number and the loss they are to have."""
 
     def __init__(self, losses):
         self.losses = torch.as_tensor(losses)
@@ -54,28 +90,81 @@ class Streamed(IterableDataset):
             yield {"number": number, "loss": self.losses[number]}
 
 
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def spread(count, seed=0):
+    """Losses in no order, no two the same."""
+    return torch.randperm(count, generator=seeded(seed)) / count + 0.5
+
+
+def plain(data, batch_size=8, *, shuffle=True, **options):
+    """A plain ``DataLoader``, as the documentation gives to `SelectiveLoader`."""
+    return DataLoader(data, batch_size, shuffle=shuffle, **options)
+
+
 def indexed(data, batch_size=8, *, shuffle=True, **options):
-    """What the documentation tells to give to `SelectiveLoader`."""
+    """What it replaces the plain one with, written out."""
     sampler = SelectiveSampler(data, shuffle=shuffle, seed=4)
     return DataLoader(Indexed(data), batch_size, sampler=sampler, **options)
 
 
 def selective(loader, **arguments):
-    """Over examples that say their losses themselves."""
-    arguments = {"losses": given_losses, "model": nn.Identity()} | arguments
+    """Over examples that hold their losses themselves."""
+    arguments = {"model": nn.Identity(), "losses": given_losses} | arguments
     return SelectiveLoader(loader, **arguments)
+
+
+def ruled(rule, count=60, **arguments):
+    """A loader by a rule, over numbered examples where no other are given."""
+    if "wrapped" not in arguments:
+        arguments["wrapped"] = plain(Numbered(spread(count)))
+    return selective(arguments.pop("wrapped"), memory=rule, **({"epochs": 8} | arguments))
 
 
 def epoch_of(loader, training_loss=given_losses):
     """One epoch in which training finds the losses given; the numbers trained on, as they came."""
     numbers = []
     for batch in loader:
-        loader.remember(training_loss(None, batch).float())
+        loader.record(training_loss(None, batch).float())
         assert loader.indices.tolist() == batch["number"].tolist()
         numbers += batch["number"].tolist()
     return numbers
 
 
-def spread(count, seed=0):
-    """Losses in no order, no two the same."""
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed)) / count + 0.5
+def loss_in(epoch, number):
+    """Falls for each example, at a pace of its own, and not smoothly."""
+    return 3 / (1 + epoch * ((number * 7) % 5 + 1) / 4) + 0.2 * torch.sin(number + epoch * 2.0)
+
+
+def steps_of(loader, epoch):
+    """An epoch by `loss_in`: the numbers and weights of each batch, as training found them."""
+    for batch in loader:
+        number = batch["number"]
+        confidence = (number * 7 % 10).float() / 10
+        losses = batch["loss"] * loss_in(epoch, number.double()).float().clamp(min=0.01)
+        loader.record(losses, correct=number % 4 != 0, confidence=confidence)
+        yield number.tolist(), loader.weights.tolist()
+
+
+def weights_of(loader, epoch):
+    """The weight of each example that such an epoch trained on."""
+    found = {}
+    for numbers, weights in steps_of(loader, epoch):
+        assert not found.keys() & set(numbers)
+        found |= dict(zip(numbers, weights, strict=True))
+    return found
+
+
+def observed(rule, examples, epochs, seed=3):
+    """Random losses for a rule to see; gives them as (example, epoch, loss), in their order."""
+    rule.grow(examples)
+    generator, seen = seeded(seed), []
+    for epoch in range(epochs):
+        for see in (rule.rescore, rule.update):
+            indices = torch.randperm(examples, generator=generator)[: examples // 2]
+            losses = torch.rand(len(indices), generator=generator) * 3
+            see(indices, losses, epoch)
+            seen += zip(indices.tolist(), [epoch] * len(indices), losses.tolist(), strict=True)
+    return seen

@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
-from siftback import All, Schedule, SelectiveLoader, Uniform
+from siftback import Fresh, Percentile, Pool, Schedule, SelectiveLoader, Share, Uniform
+from siftback.selectors.uniform import All
 from toys import dataset, network, optimizer_of, shuffled, step
 
 EPOCHS = 2
@@ -60,22 +61,28 @@ SOURCES = {
 }
 ARGUMENTS = {
     "released": {"keep": 0.5},
-    "dropped": {"keep": 0.5, "drop_last": True},
-    "carried": {"keep": 0.5, "drop_last": "carry"},
-    "smaller batches": {"keep": 0.8, "batch_size": 3, "history": 20},
-    "larger batches": {"keep": 0.5, "batch_size": 20, "drop_last": "carry"},
+    "dropped": {"keep": 0.5, "pool": Pool(8, drop_last=True)},
+    "carried": {"keep": 0.5, "pool": Pool(8, drop_last="carry")},
+    "smaller batches": {"selector": Percentile(keep=0.8, history=20), "pool": Pool(3)},
+    "larger batches": {"keep": 0.5, "pool": Pool(20, drop_last="carry")},
     "all": {"selector": All()},
     "uniform": {"selector": Uniform(keep=0.5)},
-    "warm-up": {"keep": 0.5, "schedule": Schedule(warmup=0.25, end=0.75), "epochs": EPOCHS},
-    "train mode": {"keep": 0.5, "mode": "train"},
+    "warm-up": {
+        "keep": 0.5,
+        "schedule": Schedule(warmup=Share(0.25), end=Share(0.75)),
+        "epochs": EPOCHS,
+    },
+    "train mode": {"keep": 0.5, "scorer": Fresh("train")},
 }
 
 
-def run(source, arguments, checkpoint=None):
+def run(source, arguments, checkpoint=None, wrap=lambda loader, model: loader):
     """Trains, from a checkpoint on; gives batches, checkpoints of every step and the end state."""
     model = network()
     optimizer = optimizer_of(model)
-    loader = SelectiveLoader(source(), model, F.cross_entropy, **copy.deepcopy(arguments))
+    loader = SelectiveLoader(
+        wrap(source(), model), model, F.cross_entropy, **copy.deepcopy(arguments)
+    )
     torch.manual_seed(6)
     if checkpoint:
         state = torch.load(io.BytesIO(checkpoint), weights_only=True)

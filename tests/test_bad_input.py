@@ -5,19 +5,20 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import BatchError, ConfigError, LossError, Schedule, SelectiveLoader, Uniform
+from siftback import Schedule, SelectiveLoader, Uniform
+from siftback.errors import BatchError, ConfigError, LossError
 from toys import assert_same, dataset, given_losses, network, numbered, shuffled
 
 PAIR = {"loss_fn": F.cross_entropy}
 
 ARGUMENTS = {
-    "keep above 1": ({"keep": 1.5}, r"keep=1.5 is not a share of the batch: give a number in"),
+    "keep above 1": ({"keep": 1.5}, r"keep=1.5: give a share in"),
     "keep of 0": ({"keep": 0}, r"keep=0 is not"),
-    "beta below 0": ({"beta": -0.5}, r"beta=-0.5 is no exponent: give a finite number, at least 0"),
+    "beta below 0": ({"beta": -0.5}, r"beta=-0.5: give a finite number, at least 0"),
     "both": ({"keep": 0.5, "beta": 1}, r"keep=0.5 and beta=1: give one of them"),
     "neither": ({}, r"keep=None and beta=None: give one of them"),
     "selector too": ({"keep": 0.5, "selector": Uniform(keep=0.5)}, r"both a selector and keep"),
-    "history": ({"keep": 0.5, "history": 0}, r"history size 0: give a whole number"),
+    "history": ({"keep": 0.5, "history": 0}, r"history size=0: give an integer, at least 1"),
     "no loss": ({"keep": 0.5, "loss_fn": None}, r"neither of loss_fn and losses given: give"),
     "two losses": ({"keep": 0.5, "losses": given_losses}, r"both of loss_fn and losses given"),
     "batch size": ({"keep": 0.5, "batch_size": 0}, r"batch_size=0: give a whole number"),

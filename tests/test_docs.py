@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import siftback
+import siftback.contrib
 from siftback.lab.training.strategies import STRATEGIES
 
 ROOT = Path(__file__).parent.parent
@@ -36,6 +37,36 @@ def test_every_fence_that_is_python_is_found():
         )
 
 
+def first_example():
+    return FENCED.search((ROOT / "README.md").read_text(encoding="utf-8"))[1]
+
+
+def test_the_first_example_s_loop_is_twelve_lines():
+    loop = first_example()[first_example().index("loader = DataLoader(") :].splitlines()
+    assert len(loop) <= 12
+
+
+def test_the_first_example_runs_as_a_file_and_ends_at_the_exact_step(tmp_path):
+    script = tmp_path / "train.py"
+    ends = "assert schedule.last_epoch == loader.total_steps, (schedule.last_epoch, loader)\n"
+    script.write_text(first_example() + ends, encoding="utf-8")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_its_links_lead_to_files_and_headings(page):
+    for target, anchor in re.findall(
+        r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text("utf-8")
+    ):
+        linked = (page.parent / target) if target else page
+        assert linked.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", linked.read_text("utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in headings}
+            assert anchor in slugs, f"{target}#{anchor}"
+
+
 def methods():
     """Of each strategy in the table of methods, the cells of its row."""
     lines = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").splitlines()
@@ -49,14 +80,17 @@ def methods():
 
 def test_every_strategy_is_in_the_table_of_methods_with_its_cost():
     costs = {name: cells[7] for name, cells in methods()}
-    assert costs == {name: strategy.cost for name, strategy in STRATEGIES.items()}
+    assert costs == {name: str(strategy.cost) for name, strategy in STRATEGIES.items()}
     assert list(costs) == list(STRATEGIES)
 
 
 def test_every_class_in_the_table_of_methods_is_public():
     for _, cells in methods():
-        for name in re.findall("`([A-Z][A-Za-z0-9]+)`", " ".join(cells)):
+        row = " ".join(cells)
+        for name in re.findall("`([A-Z][A-Za-z0-9]+)`", row):
             assert name in siftback.__all__
+        for name in re.findall(r"`contrib\.(\w+)`", row):
+            assert name in siftback.contrib.__all__
 
 
 def test_a_benchmark_of_a_standard_module_s_name_stands_in_nobody_s_way():

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import ConfigError, LossError, per_example
+from siftback import per_example
+from siftback.errors import ConfigError, LossError
 from siftback.loss_functions import check, resolve
 
 torch.manual_seed(0)

@@ -1,6 +1,8 @@
 """What importing costs, which way imports go, and what is public."""
 
 import ast
+import graphlib
+import importlib
 import inspect
 import re
 import subprocess
@@ -21,10 +23,17 @@ LAYERS = {
     for layer, room in re.findall(r"^\| (\d+) \| `(\w+)(?:\.py|/)`", TABLE, re.MULTILINE)
 }
 FILES = sorted(SOURCE.rglob("*.py"))
+PUBLIC_ROOMS = ("contrib", "errors", "pruning")  # whose names are public too
 
 
 def name_of(path):
     return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+
+
+def names_of(room):
+    """The public names of a module: those it lists, or else its classes."""
+    classes = [name for name, value in vars(room).items() if inspect.isclass(value)]
+    return getattr(room, "__all__", classes)
 
 
 def room_of(module):
@@ -60,12 +69,57 @@ def test_imports_go_strictly_downwards(path):
         assert sideways or LAYERS[below] < LAYERS[room], f"{room} imports {module}"
 
 
+# The rooms of the lab, from the lowest; those on one line may not import each other either.
+LAB = ({"records"}, {"data", "models"}, {"training"}, {"experiments"}, {"analyses"},
+       {"recipes"}, {"papers"}, {"report"})  # fmt: skip
+LAB_LAYERS = {room: layer for layer, rooms in enumerate(LAB) for room in rooms}
+
+
+def module_of(path):
+    """The module of a file; that of a room for its ``__init__``."""
+    return name_of(path).removesuffix("__init__").removesuffix(".")
+
+
+MODULES = {module_of(path) for path in FILES}
+
+
+def modules_imported_by(path):
+    """The modules of this package that a file imports anything from."""
+    for module, names in imports_of(path):
+        module = module.removesuffix("__init__")
+        for name in names or [""]:
+            inner = f"{module}.{name}".strip(".")
+            yield inner if inner in MODULES else module
+
+
+def lab_room_of(module):
+    return module.split(".")[1]
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "lab").glob("*/**/*.py")), ids=name_of)
+def test_imports_go_strictly_downwards_in_the_lab(path):
+    room = lab_room_of(module_of(path))
+    for module in modules_imported_by(path):
+        if room_of(module) == "lab":
+            below = lab_room_of(module)
+            assert below == room or LAB_LAYERS[below] < LAB_LAYERS[room], f"imports {module}"
+
+
+def test_no_files_import_each_other_in_a_circle():
+    graph = {module_of(path): set(modules_imported_by(path)) for path in FILES}
+    order = graphlib.TopologicalSorter(graph)
+    order.prepare()  # raises CycleError, which names the circle
+
+
 @pytest.mark.parametrize(
     "path", [f for f in FILES if room_of(name_of(f)) in ("lab", "cli")], ids=name_of
 )
 def test_the_lab_uses_the_public_names_alone(path):
     for module, names in imports_of(path):
         if room_of(module) not in ("cli", "lab"):
+            if module in PUBLIC_ROOMS:
+                assert set(names) <= set(names_of(importlib.import_module(f"siftback.{module}")))
+                continue
             assert module == "__init__", f"import it from siftback, not from siftback.{module}"
             assert set(names) <= {*siftback.__all__, "__version__"}
 
@@ -100,9 +154,16 @@ def test_the_public_list_is_whole():
     assert set(siftback.__all__) == public
 
 
-@pytest.mark.parametrize("name", siftback.__all__)
+PUBLIC = {
+    name: getattr(room, name)
+    for room in (siftback, *(importlib.import_module(f"siftback.{r}") for r in PUBLIC_ROOMS))
+    for name in names_of(room)
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
 def test_what_is_public_is_documented(name):
-    value = getattr(siftback, name)
+    value = PUBLIC[name]
     docstring = inspect.getdoc(value) or ""
     assert docstring.partition("\n")[0].endswith(".")
     assert docstring != (inspect.getdoc(type(value)) if not inspect.isclass(value) else None)
@@ -113,9 +174,9 @@ def test_what_is_public_is_documented(name):
 
 
 SHAPES_ALONE = {"Selection", "Selector", "SinglePassStats", "Stats"}
-EXAMPLES = [n for n in siftback.__all__ if not n.endswith("Error") and n not in SHAPES_ALONE]
+EXAMPLES = [n for n in PUBLIC if not n.endswith("Error") and n not in SHAPES_ALONE]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_what_is_used_directly_has_an_example(name):
-    assert ">>> " in inspect.getdoc(getattr(siftback, name))
+    assert ">>> " in inspect.getdoc(PUBLIC[name])

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from siftback.lab.records.comparison_record import Comparison, Evaluation, RecordWriter, RunSummary
-from siftback.lab.training.observer import folder_of
+from siftback.lab.records.observations import folder_of
 
 
 def comparison(folder: Path, **arguments) -> Comparison:

@@ -2,8 +2,8 @@
 
 >>> from siftback import Memory, SelectiveLoader
 
-Beside these names there are `siftback.errors`, `siftback.pruning`, for a choice once before
-training, and `siftback.contrib`, methods by which nothing was gained.
+Beside these names there are `siftback.errors`; `siftback.pruning`, for a choice once before
+training; and `siftback.contrib`, methods of the papers by which nothing was gained.
 """
 
 import typing
@@ -12,14 +12,23 @@ from siftback.errors import SiftbackError
 from siftback.loader import SelectiveLoader
 from siftback.loading.indices import Indexed
 from siftback.loading.pool import Pool
-from siftback.loading.source import ScoredBatch
-from siftback.loading.stats import Stats
+from siftback.loading.stats import SinglePassStats, Stats
 from siftback.loss_functions import per_example
+from siftback.probing.probe import probe
+from siftback.probing.result import ProbeResult
+from siftback.rules.ewma import Ewma
+from siftback.rules.ies import IES
+from siftback.rules.infobatch import InfoBatch
+from siftback.rules.kakurenbo import Kakurenbo
 from siftback.rules.memory import Memory
 from siftback.rules.noise_guard import NoiseGuard
-from siftback.rules.rule import EpochRule
+from siftback.rules.rs2 import RS2
+from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.rules.sampler import SelectiveSampler
 from siftback.rules.score_table import ScoreTable
+from siftback.rules.seta import SeTa
+from siftback.rules.stale import Stale
+from siftback.rules.ucb import UCB
 from siftback.schedule import Annealing, Epochs, Schedule, Share
 from siftback.scorers.ema import Ema
 from siftback.scorers.fresh import Fresh
@@ -28,16 +37,66 @@ from siftback.scorers.irreducible import Irreducible, irreducible_losses
 from siftback.scorers.reduced import Reduced
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.importance import Kath18
+from siftback.selectors.in_batch import InBatch
 from siftback.selectors.percentile import Percentile
 from siftback.selectors.ranking import InBatchRank, SoftTopK, Threshold, TopK
 from siftback.selectors.selection import Selection, Selector
 from siftback.selectors.unbiased import Unbiased
-from siftback.selectors.uniform import All, Uniform
+from siftback.selectors.uniform import Uniform
 
 if typing.TYPE_CHECKING:
     from siftback.single_pass.single_pass import SinglePass
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "IES",
+    "RS2",
+    "UCB",
+    "Annealing",
+    "Ema",
+    "EpochRule",
+    "Epochs",
+    "Ewma",
+    "Fresh",
+    "GradientBound",
+    "InBatch",
+    "InBatchRank",
+    "Indexed",
+    "InfoBatch",
+    "Irreducible",
+    "Kakurenbo",
+    "Kath18",
+    "Memory",
+    "NoiseGuard",
+    "Percentile",
+    "Pool",
+    "ProbeResult",
+    "Reduced",
+    "RefreshedRule",
+    "Schedule",
+    "ScoreTable",
+    "Scorer",
+    "SeTa",
+    "Selection",
+    "SelectiveLoader",
+    "SelectiveSampler",
+    "Selector",
+    "Share",
+    "SiftbackError",
+    "SinglePass",
+    "SinglePassStats",
+    "SoftTopK",
+    "Stale",
+    "Stats",
+    "Threshold",
+    "TopK",
+    "Unbiased",
+    "Uniform",
+    "irreducible_losses",
+    "per_example",
+    "probe",
+]
 
 
 def __getattr__(name: str) -> typing.Any:

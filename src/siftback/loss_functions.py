@@ -20,16 +20,17 @@ Losses = Callable[[nn.Module, Any], Tensor]
 def per_example(loss_fn: LossFn) -> LossFn:
     """The same loss function, giving one loss per example.
 
-    A loss that can be told how to reduce, as those of ``torch.nn`` and ``torch.nn.functional``
-    can, is told ``reduction="none"``, and what it then gives is averaged over all dimensions but
-    the first. Any other function is returned as it is, and must give a loss per example itself.
+    A loss function that takes a ``reduction``, as those of ``torch.nn`` and
+    ``torch.nn.functional`` do, is called with ``reduction="none"``, and what it then returns is
+    averaged over all dimensions but the first. Any other function is returned as it is, and must
+    give one loss per example itself.
 
     Args:
         loss_fn: ``loss_fn(outputs, targets)``.
 
     Returns:
-        A function of the same arguments whose value is of shape [N]. The given loss function
-        is left as it was.
+        A function of the same arguments that returns a tensor of shape [N]. The given loss
+        function is left as it was.
 
     >>> import torch
     >>> from torch.nn import functional as F
@@ -49,7 +50,7 @@ def per_example(loss_fn: LossFn) -> LossFn:
     else:
         return loss_fn
 
-    # No closure, so that it can be pickled and sent to another process.
+    # Not a closure, so that it can be pickled and sent to another process.
     return functools.partial(_averaged, unreduced)
 
 
@@ -63,10 +64,10 @@ def pair_losses(loss_fn: LossFn, with_outputs: bool = False) -> Losses:
 
     Args:
         loss_fn: ``loss_fn(outputs, targets)``.
-        with_outputs: Whether the function gives ``(losses, outputs)`` in place of the losses.
+        with_outputs: Whether the function returns ``(losses, outputs)`` in place of the losses.
 
     Raises:
-        BatchError: When called with a batch that is no pair.
+        BatchError: When called with a batch that is not a pair.
     """
     return functools.partial(_of_pair, per_example(loss_fn), with_outputs)
 
@@ -79,28 +80,28 @@ def _of_pair(unreduced: LossFn, with_outputs: bool, model: nn.Module, batch: Any
 
 
 def pair(batch: Any) -> tuple[Any, Any]:
-    """The inputs and the targets of a batch that is such a pair.
+    """The inputs and the targets of a batch that is a pair of them.
 
     Raises:
-        BatchError: Where it is none.
+        BatchError: Where it is not a pair.
     """
     if isinstance(batch, tuple | list) and len(batch) == 2:
         inputs, targets = batch
         return inputs, targets
     parts = f" of {len(batch)} parts" if hasattr(batch, "__len__") else ""
     raise BatchError(
-        f"a {type(batch).__name__}{parts} is no (inputs, targets) pair; "
+        f"a {type(batch).__name__}{parts} is not an (inputs, targets) pair; "
         "for other batches give losses=fn(model, batch) in place of loss_fn"
     )
 
 
 def resolve(loss_fn: LossFn | None, losses: Losses | None, with_outputs: bool = False) -> Losses:
-    """The general form, from whichever form was given.
+    """The general form ``losses(model, batch)``, from whichever form was given.
 
     Args:
         loss_fn: ``loss_fn(outputs, targets)``, for pairs.
         losses: ``losses(model, batch)``, for any batch.
-        with_outputs: Whether that of pairs gives ``(losses, outputs)``.
+        with_outputs: Whether the function made for pairs returns ``(losses, outputs)``.
 
     Raises:
         ConfigError: Where both or neither are given.
@@ -116,10 +117,10 @@ def resolve(loss_fn: LossFn | None, losses: Losses | None, with_outputs: bool = 
 
 
 def check(losses: Any, count: int) -> Tensor:
-    """Makes sure that there is a loss per example.
+    """Makes sure that there is one loss per example.
 
     Args:
-        losses: What the user's function gave.
+        losses: What the user's function returned.
         count: N, how many examples the batch has.
 
     Returns:

@@ -270,8 +270,8 @@ class Schedule:
             raise ConfigError(f"{self!r} counts in shares of training: pass its length as epochs=")
 
     def __repr__(self) -> str:
-        more = {"tail": self.tail.value and self.tail, "interrupt": self.interrupt}
-        more["anneal"] = self.anneal
+        tail = self.tail if self.tail.value else None
+        more = {"tail": tail, "interrupt": self.interrupt, "anneal": self.anneal}
         text = "".join(f", {name}={value!r}" for name, value in more.items() if value)
         return f"Schedule(warmup={self.warmup!r}, start={self.start!r}, end={self.end!r}{text})"
 

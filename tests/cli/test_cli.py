@@ -6,20 +6,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 
-from siftback import cli
+from command_line import Call
 from siftback.cli.options import HELP
 from siftback.lab import models
 from siftback.lab.records.comparison_record import Comparison, read_evaluations
 from siftback.lab.training.settings import Settings
-
-Call = Callable[..., tuple[int, str, str]]
 
 QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu")
 
@@ -28,20 +25,6 @@ SUMMARY_FIELDS = {
     "examples_forwarded", "examples_backpropped", "seconds_train", "seconds_selection",
     "cost_forward_units", "test_error_final", "test_error_best",
 }  # fmt: skip
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Calls ``siftback``; gives its exit status, output and errors."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["siftback", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return run
 
 
 def test_compare_leaves_table_summary_records_and_pictures(call: Call, tmp_path: Path) -> None:
@@ -168,7 +151,7 @@ def test_strategies_and_help_read_well(call: Call) -> None:
         (("compare", "--keep", "a"), "give numbers separated by commas"),
         (("compare", "--keep", "0.5", "--beta", "1"), "give one, keep = 1/(beta+1)"),
         (("compare", "--beta=-1"), "give exponents of at least 0"),
-        (("compare", "--seed", "x"), "give whole numbers"),
+        (("compare", "--seed", "x"), "give integers"),
         (("compare", "--data", "imagenet"), "'imagenet' is not known: give one of digits"),
         (("compare", "--strategies", "traditional,foo"), "no strategy 'foo'"),
         (("compare", "--epochs", "1", "--budget", "1"), "give one of them"),

@@ -8,9 +8,10 @@ from scipy.stats import spearmanr
 from torch import nn
 
 from pictures import CLASSES, CROSS_ENTROPY, batch, change, network, trained
-from siftback import ConfigError, Fresh
+from siftback import Fresh
 from siftback.contrib import Int8
 from siftback.contrib.int8 import Int8Layer, has_kernel
+from siftback.errors import ConfigError
 
 
 def rounded_by_hand(x, weight):

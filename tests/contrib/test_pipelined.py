@@ -1,5 +1,6 @@
-"""Scores from a replica that works ahead: the same examples, and no process left behind."""
+"""Batches scored by a replica that works ahead: the same examples, whatever the place."""
 
+import io
 import multiprocessing
 import pickle
 
@@ -8,75 +9,59 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
-from resuming import ARGUMENTS, EPOCHS, SOURCES, run
-from siftback import (
-    ConfigError,
-    Fresh,
-    LossError,
-    Percentile,
-    Pipelined,
-    ReplicaError,
-    Schedule,
-    SelectiveLoader,
-    Selector,
-    per_example,
-)
+from resuming import ARGUMENTS, EPOCHS, SOURCES, Stateful, run
+from siftback import Epochs, Fresh, Indexed, Pool, Reduced, Schedule, SelectiveLoader, per_example
+from siftback.contrib import Pipelined, ReplicaError
+from siftback.errors import ConfigError, LossError
 from siftback.loss_functions import pair_losses
 from toys import assert_same, dataset, network, numbered, shuffled, train
 
 
-def trained(scorer, **arguments):
-    """Batches, weights and the loader of a training with a scorer."""
+def trained(wrap=lambda loader, model: loader, **arguments):
+    """Batches, weights, the loader and what it wraps, of a training."""
     model = network()
     torch.manual_seed(1)
-    loader = SelectiveLoader(
-        shuffled(), model, F.cross_entropy, keep=0.5, scorer=scorer, **arguments
-    )
-    return train(loader, model), model.state_dict(), loader
+    source = wrap(shuffled(), model)
+    loader = SelectiveLoader(source, model, F.cross_entropy, keep=0.5, **arguments)
+    return train(loader, model), model.state_dict(), loader, source
+
+
+def pipelined(place="cpu", **options):
+    """Wraps a loader of pairs, for a model."""
+    options = {"depth": 2, "sync_every": 3} | options
+    return lambda loader, model: Pipelined(loader, model, F.cross_entropy, place=place, **options)
 
 
 # What is the same
 
 
 @pytest.mark.parametrize(
-    ("engine", "mode"), [("process", "eval"), ("cpu", "eval"), ("cpu", "train")]
+    ("place", "mode"), [("process", "eval"), ("cpu", "eval"), ("cpu", "train")]
 )
-def test_without_working_ahead_it_is_plain_selective_backprop_bit_for_bit(engine, mode):
-    batches, weights, _ = trained(Fresh(mode))
-    scorer = Pipelined(engine, depth=0, scorer=Fresh(mode))
-    same_batches, same_weights, _ = trained(scorer)
+def test_without_working_ahead_it_is_plain_selective_backprop_bit_for_bit(place, mode):
+    batches, weights, _, _ = trained(scorer=Fresh(mode))
+    how = {"depth": 0, "sync_every": 1, "scorer": Fresh(mode)}
+    same_batches, same_weights, _, scored = trained(pipelined(place, **how))
     assert_same(same_batches, batches)
     assert_same(same_weights, weights)
-    assert scorer.max_lag == 0
-    assert scorer.seconds_sync > 0
-    scorer.close()
+    assert scored.max_lag == 0
+    assert scored.seconds_sync > 0
+    scored.close()
 
 
 def test_a_process_gives_what_taking_turns_gives():
     how = {"depth": 3, "sync_every": 2}
-    process, here = Pipelined("process", **how), Pipelined("cpu", **how)
-    given, weights, loader = trained(process)
-    expected, expected_weights, same = trained(here)
+    given, weights, loader, process = trained(pipelined("process", **how))
+    expected, expected_weights, same, here = trained(pipelined("cpu", **how))
+    process.close()
     assert_same(given, expected)
     assert_same(weights, expected_weights)
     assert process.lags == here.lags
     assert process.syncs == here.syncs
     assert loader.stats.scored == same.stats.scored
     assert process.max_lag > 0
-
-
-class Recording(Selector):
-    """Keeps all, and the scores that it was given."""
-
-    needs_scores, reweights, keep = True, False, 1.0
-
-    def __init__(self):
-        self.seen = []
-
-    def select(self, scores, generator):
-        self.seen.append(scores.clone())
-        return Percentile(keep=1).select(scores, generator)
 
 
 class Steps(nn.Module):
@@ -97,58 +82,155 @@ def steps_made(model, batch):
     return 100 * batch["loss"] + 0.5 * model.weight + 0.5 * model.buffer
 
 
-@pytest.mark.parametrize("engine", ["process", "cpu"])
-def test_scores_are_those_of_the_weights_that_the_lag_says(engine):
+@pytest.mark.parametrize("place", ["process", "cpu"])
+def test_scores_are_those_of_the_weights_that_the_lag_says(place):
     batches, depth, sync_every = 12, 2, 3
-    model, selector = Steps(), Recording()
-    scorer = Pipelined(engine, depth=depth, sync_every=sync_every)
-    source = numbered(torch.arange(4.0 * batches), 4)
-    loader = SelectiveLoader(source, model, losses=steps_made, selector=selector, scorer=scorer)
-    turns = []
-    for turn, _ in enumerate(loader):
-        turns.append(turn)
+    model, source = Steps(), numbered(torch.arange(48.0), 4)
+    scored = Pipelined(
+        source, model, losses=steps_made, place=place, depth=depth, sync_every=sync_every
+    )
+    given = []
+    for batch, scores in scored:
+        given.append((batch, scores.clone()))
         model.add_one()
-    scorer.close()
+    scored.close()
+    assert_same([batch for batch, _ in given], source)
 
-    # By hand: batch t is submitted when the turn of batch t - depth comes, after so many steps.
+    # By hand: batch t is scored when the turn of batch t - depth comes, after so many steps.
     weights, expected = 0, []
     for number in range(batches):
-        submitted = max(0, number - depth)
-        if submitted - weights >= sync_every:
-            weights = submitted
+        asked = max(0, number - depth)
+        if asked - weights >= sync_every:
+            weights = asked
         expected.append(weights)
     assert_same(
-        torch.stack(selector.seen),
-        torch.arange(4.0 * batches).view(batches, 4) * 100 + torch.tensor(expected)[:, None],
+        torch.stack([scores for _, scores in given]),
+        torch.arange(48.0).view(batches, 4) * 100 + torch.tensor(expected)[:, None],
     )
-    lags = [turn - step for turn, step in zip(turns, expected, strict=True)]
-    assert list(scorer.lags) == lags
-    assert scorer.max_lag == max(lags) == depth + sync_every - 1
-    assert scorer.mean_lag == sum(lags) / len(lags)
-    assert scorer.syncs == len(set(expected))
+    lags = [turn - step for turn, step in enumerate(expected)]
+    assert list(scored.lags) == lags
+    assert scored.max_lag == max(lags) == depth + sync_every - 1
+    assert scored.mean_lag == sum(lags) / len(lags)
+    assert scored.syncs == len(set(expected))
 
 
-@pytest.mark.parametrize("engine", ["process", "cpu"])
-def test_a_broken_off_epoch_leaves_nothing_to_the_next(engine):
-    loaders = []
-    for scorer in (Pipelined(engine, depth=2), Fresh()):
-        model = network()
-        loader = SelectiveLoader(
-            numbered(torch.arange(40.0), 4), model, losses=stated, keep=0.5, scorer=scorer
-        )
+@pytest.mark.parametrize("depth", [0, 1, 3, 50])
+def test_reading_ahead_keeps_the_order_and_reads_no_further_than_asked(depth):
+    read = []
+
+    class Source:
+        def __iter__(self):
+            for batch in numbered(torch.arange(18.0), 2):
+                read.append(batch)
+                yield batch
+
+    scored = Pipelined(Source(), nn.Identity(), losses=stated, place="cpu", depth=depth)
+    for turn, (batch, scores) in enumerate(scored):
+        assert batch["number"].tolist() == scores.tolist() == [2 * turn, 2 * turn + 1]
+        assert len(read) == min(9, turn + 1 + depth)
+    assert turn == 8
+
+
+def test_indices_are_passed_on_and_given_to_the_replica_s_scorer():
+    class ByIndex(Fresh):
+        def score(self, losses, model, batch, indices):
+            return indices.float()
+
+    indexed = DataLoader(Indexed(dataset()), batch_size=8, shuffle=True)
+    scored = Pipelined(indexed, network(), F.cross_entropy, place="cpu", scorer=ByIndex())
+    assert scored.indexed
+    for (indices, (inputs, _)), scores in scored:
+        assert inputs.equal(dataset().tensors[0][indices])
+        assert scores.tolist() == indices.tolist()
+    assert not Pipelined(shuffled(), network(), F.cross_entropy, place="cpu").indexed
+
+
+def test_what_a_loader_says_of_itself_is_passed_on():
+    scored = Pipelined(shuffled(drop_last=True), network(), F.cross_entropy, place="cpu")
+    assert (len(scored), scored.batch_size, scored.drop_last) == (5, 8, True)
+    plain = Pipelined(iter([]), network(), F.cross_entropy, place="cpu")
+    assert (plain.batch_size, plain.drop_last) == (None, False)
+    with pytest.raises(TypeError):
+        len(plain)
+    by_epoch = SOURCES["shuffled by the epoch"]()
+    scored = Pipelined(by_epoch, network(), F.cross_entropy, place="cpu")
+    scored.set_epoch(3)
+    assert (scored.epoch, by_epoch.sampler.epoch) == (3, 3)
+
+
+@pytest.mark.parametrize("place", ["process", "cpu"])
+def test_a_broken_off_epoch_leaves_nothing_to_the_next(place):
+    loaders, model = [], network()
+    scored = Pipelined(numbered(torch.arange(40.0), 4), model, losses=stated, place=place, depth=2)
+    for source in (scored, numbered(torch.arange(40.0), 4)):
+        loader = SelectiveLoader(source, model, losses=stated, keep=0.5)
         next(iter(loader))
         loaders.append(loader)
     # Of the same history and generator, as the first batch has been selected from in both.
     assert_same(list(loaders[0]), list(loaders[1]))
     assert loaders[0].stats.seen == loaders[1].stats.seen
-    loaders[0].scorer.close()
+    scored.close()
+
+
+@pytest.mark.parametrize("turns", [1, 8, 10])
+def test_the_epoch_after_one_broken_off_is_that_one_from_its_start(turns):
+    source = numbered(torch.arange(40.0), 4)
+    scored = Pipelined(source, nn.Identity(), losses=stated, place="cpu", depth=2)
+    batches = iter(scored)
+    for _ in range(turns):
+        next(batches)
+    assert scored.epoch == 0
+    assert_same([batch for batch, _ in scored], source)
+    assert scored.epoch == 1
+    with pytest.raises(ReplicaError, match="this epoch was broken off"):
+        next(batches)
 
 
 def stated(model, batch):
     return batch["loss"]
 
 
-# Going on
+# Continuing
+
+
+def scored_batches(source, checkpoint=None, epochs=EPOCHS):
+    """Batches and scores of a model that takes a step each turn, with a state of every turn."""
+    model = network()
+    scored = pipelined()(source(), model)
+    torch.manual_seed(6)
+    if checkpoint:
+        state = torch.load(io.BytesIO(checkpoint), weights_only=True)
+        model.load_state_dict(state["model"])
+        scored.load_state_dict(state["scored"])
+        torch.set_rng_state(state["rng"])
+
+    def save():
+        file = io.BytesIO()
+        parts = {"model": model.state_dict(), "scored": scored.state_dict()}
+        torch.save(parts | {"rng": torch.get_rng_state()}, file)
+        states.append((len(given), file.getvalue()))
+
+    given, states = [], []
+    save()
+    while scored.epoch < epochs:
+        scored.set_epoch(scored.epoch)
+        for batch, scores in scored:
+            given.append((batch, scores))
+            with torch.no_grad():
+                model[-1].weight.mul_(1.1)
+            save()
+        save()
+    return given, states, (list(scored.lags), scored.syncs)
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_batches_and_scores_continue_from_anywhere(source):
+    given, states, end = scored_batches(source)
+    assert len({round(float(scores.sum()), 3) for _, scores in given}) > 8
+    for done, state in states:
+        rest, _, same_end = scored_batches(source, state)
+        assert_same(rest, given[done:])
+        assert same_end == end
 
 
 PIPELINED = {
@@ -156,49 +238,42 @@ PIPELINED = {
     **{f"source: {name}": (name, {"keep": 0.6}) for name in SOURCES},
     "smaller batches": ("stateful", ARGUMENTS["smaller batches"]),
     "larger batches": ("stateful", ARGUMENTS["larger batches"]),
-    "warm-up": ("stateful", {"keep": 0.5, "schedule": Schedule(warmup=1)}),
+    "warm-up": ("stateful", {"keep": 0.5, "schedule": Schedule(warmup=Epochs(1))}),
     "warm-up in shares": ("shuffled", ARGUMENTS["warm-up"]),
-    "share of the candidates": ("stateful", {"keep": 0.7, "score_share": 0.75}),
 }
-
-
-def pipelined(arguments, engine="cpu", **options):
-    return arguments | {"scorer": Pipelined(engine, **{"depth": 2, "sync_every": 3} | options)}
 
 
 @pytest.mark.parametrize(("source", "arguments"), PIPELINED.values(), ids=PIPELINED)
 def test_stopping_anywhere_equals_never_stopping(source, arguments):
-    source, arguments = SOURCES[source], pipelined(arguments)
-    batches, checkpoints, end = run(source, arguments)
+    source = SOURCES[source]
+    batches, checkpoints, end = run(source, arguments, wrap=pipelined())
     for done, checkpoint in checkpoints:
-        rest, _, same_end = run(source, arguments, checkpoint)
+        rest, _, same_end = run(source, arguments, checkpoint, wrap=pipelined())
         assert_same(rest, batches[done:])
         assert_same(same_end, end)
 
 
-def test_a_process_can_be_stopped_and_gone_on_from_anywhere():
-    # Its states hold all there is: taking turns goes on from them in the same way.
-    arguments = {"keep": 0.5}
-    how = {"depth": 1, "scorer": Fresh("train")}
-    batches, checkpoints, end = run(shuffled, pipelined(arguments, "process", **how))
+def test_a_process_can_be_stopped_and_continued_from_anywhere():
+    # Its states hold all there is: taking turns continues from them in the same way.
+    arguments, how = {"keep": 0.5}, {"depth": 1, "scorer": Fresh("train")}
+    batches, checkpoints, end = run(shuffled, arguments, wrap=pipelined("process", **how))
     for number, (done, checkpoint) in enumerate(checkpoints):
-        engine = "process" if number == len(checkpoints) // 3 else "cpu"
-        rest, _, same_end = run(shuffled, pipelined(arguments, engine, **how), checkpoint)
+        place = "process" if number == len(checkpoints) // 3 else "cpu"
+        rest, _, same_end = run(shuffled, arguments, checkpoint, wrap=pipelined(place, **how))
         assert_same(rest, batches[done:])
         assert_same(same_end, end)
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's own
-def test_torchdatas_loader_goes_on_with_the_batches_read_ahead():
+def test_torchdatas_loader_continues_with_the_batches_read_ahead():
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
 
     def examples(checkpoint=None):
         torch.manual_seed(5)
         model = network()
-        loader = SelectiveLoader(
-            stateful(dataset(), batch_size=8, shuffle=True), model, F.cross_entropy,
-            keep=0.5, batch_size=5, scorer=Pipelined("cpu", depth=2),
-        )  # fmt: skip
+        source = stateful(dataset(), batch_size=8, shuffle=True)
+        scored = Pipelined(source, model, F.cross_entropy, place="cpu", depth=2)
+        loader = SelectiveLoader(scored, model, F.cross_entropy, keep=0.5, pool=Pool(5))
         if checkpoint:
             loader.load_state_dict(checkpoint)
         batches, checkpoints = [], []
@@ -213,15 +288,17 @@ def test_torchdatas_loader_goes_on_with_the_batches_read_ahead():
         assert_same(examples(checkpoint)[0], batches[done:])
 
 
-def test_a_used_scorer_takes_up_a_state_from_before_anything_was():
-    scorer = Pipelined("cpu", depth=2, sync_every=2)
-    expected, weights, _ = trained(Pipelined("cpu", depth=2, sync_every=2))
-    trained(scorer)
-    scorer.close()
-    scorer.load_state_dict(Pipelined("cpu").state_dict())
-    given, same_weights, _ = trained(scorer)
-    assert_same(given, expected)
-    assert_same(same_weights, weights)
+def test_a_used_loader_takes_up_a_state_from_before_anything_was_read():
+    def given(scored):
+        return [(batch, scores.clone()) for batch, scores in scored]
+
+    model = network()
+    scored = pipelined()(Stateful(), model)
+    state = scored.state_dict()
+    expected = [given(scored), given(scored)]
+    scored.close()
+    scored.load_state_dict(state)
+    assert_same([given(scored), given(scored)], expected)
 
 
 # What cannot be
@@ -247,11 +324,9 @@ UNFIT = {
 
 @pytest.mark.parametrize(("model", "losses", "message"), UNFIT.values(), ids=UNFIT)
 def test_what_cannot_be_pickled_is_named(model, losses, message):
-    loader = SelectiveLoader(
-        numbered(torch.arange(8.0), 4), model(), losses=losses, keep=1, scorer=Pipelined("process")
-    )
+    scored = Pipelined(numbered(torch.arange(8.0), 4), model(), losses=losses)
     with pytest.raises(ConfigError, match=f"{message} be pickled.*top of a module"):
-        list(loader)
+        list(scored)
     assert not multiprocessing.active_children()
 
 
@@ -266,30 +341,40 @@ def test_the_usual_losses_can_be_pickled(loss):
 
 def test_a_model_whose_weights_change_their_shapes_is_refused():
     model = nn.Linear(2, 1)
-    scorer = Pipelined("cpu")
-    batch = {"loss": torch.ones(2)}
-    scorer.score(stated, model, batch)
+    scored = Pipelined(numbered(torch.arange(8.0), 2), model, losses=stated, place="cpu")
+    batches = iter(scored)
+    next(batches)
     model.weight = nn.Parameter(torch.zeros(1, 3))
-    scorer.after_step(stated, model, batch)
     with pytest.raises(ReplicaError, match=r"weight 0 .* shape \(1, 3\) .* replica \(1, 2\)"):
-        scorer.score(stated, model, batch)
+        next(batches)
 
 
-def test_one_scorer_serves_one_model():
-    scorer = Pipelined("cpu")
-    batch = {"loss": torch.ones(2)}
-    scorer.score(stated, nn.Linear(1, 1), batch)
-    with pytest.raises(ConfigError, match="a replica of one model"):
-        scorer.score(stated, nn.Linear(1, 1), batch)
+def test_a_model_that_cannot_be_copied_is_refused():
+    model = nn.Linear(1, 1)
+    model.features = torch.ones(2, requires_grad=True) * 2  # of a graph, as no copy can be
+    scored = Pipelined(numbered(torch.arange(8.0), 2), model, losses=stated, place="cpu")
+    with pytest.raises(ConfigError, match="the Linear cannot be copied"):
+        list(scored)
+
+
+def test_closing_in_the_middle_of_an_epoch_ends_it_with_an_error():
+    scored = Pipelined(numbered(torch.arange(24.0), 4), nn.Linear(1, 1), losses=stated, depth=2)
+    batches = iter(scored)
+    next(batches)
+    scored.close()
+    assert not multiprocessing.active_children()
+    with pytest.raises(ReplicaError, match=r"broken off, by close\(\)"):
+        next(batches)
+    assert len(list(scored)) == 6
+    scored.close()
 
 
 def test_a_loss_that_is_not_finite_is_placed_where_it_is_selected_from():
     losses = torch.arange(24.0)
     losses[9] = torch.nan
-    loader = SelectiveLoader(
-        numbered(losses, 4), nn.Linear(1, 1), losses=stated, keep=1,
-        scorer=Pipelined("cpu", depth=3),
-    )  # fmt: skip
+    model = nn.Linear(1, 1)
+    scored = Pipelined(numbered(losses, 4), model, losses=stated, place="cpu", depth=3)
+    loader = SelectiveLoader(scored, model, losses=stated, keep=1)
     with pytest.raises(LossError, match="example 1 in batch 2 of epoch 0 is nan"):
         list(loader)
 
@@ -297,20 +382,21 @@ def test_a_loss_that_is_not_finite_is_placed_where_it_is_selected_from():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"sync_every": 0}, "sync_every=0: give a whole number, at least 1"),
-        ({"depth": -1}, "depth=-1: give a whole number, at least 0"),
+        ({"sync_every": 0}, "sync_every=0: give an integer, at least 1"),
+        ({"depth": -1}, "depth=-1: give an integer, at least 0"),
         ({"depth": 1.5}, r"depth=1\.5"),
         ({"threads": 0}, "threads=0"),
-        ({"engine": "cpu", "threads": 2}, "threads=2 are those of a process"),
-        ({"timeout": 0}, "timeout=0: give seconds, more than 0"),
-        ({"engine": "thread"}, "engine='thread' cannot be used"),
-        ({"engine": "cuda:99"}, "engine='cuda:99' cannot be used"),
-        ({"scorer": Pipelined("cpu")}, "none without a state of its own"),
+        ({"place": "cpu", "threads": 2}, "threads=2 is for a process"),
+        ({"timeout": 0}, "timeout=0: give a finite number above 0"),
+        ({"place": "thread"}, "place='thread' cannot be used"),
+        ({"place": "cuda:99"}, "place='cuda:99' cannot be used"),
+        ({"scorer": Reduced()}, "give a scorer without a state"),
+        ({"losses": stated}, "both of loss_fn and losses given"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        Pipelined(**arguments)
+        Pipelined([], nn.Linear(1, 1), F.cross_entropy, **arguments)
 
 
 # Batches on their way
@@ -324,7 +410,6 @@ def squares(model, batch):
 
 
 def test_batches_of_all_kinds_and_lengths_are_scored_in_the_process():
-    scorer = Pipelined("process", depth=2)
     model = nn.Linear(1, 1)
     lengths = [3, 50, 4000, 1, 90_000, 7]
     batches = [
@@ -337,31 +422,32 @@ def test_batches_of_all_kinds_and_lengths_are_scored_in_the_process():
         }
         for length in lengths
     ]
-    for ahead in (batches[:3], batches[3:]):
-        for batch in ahead:
-            scorer.submit(squares, model, batch)
-        for batch in ahead:
-            assert scorer.collect().equal(squares(model, batch))
-    scorer.close()
+    scored = Pipelined(batches, model, losses=squares, depth=2)
+    for (batch, scores), original in zip(scored, batches, strict=True):
+        assert batch["x"].equal(original["x"])
+        assert scores.equal(squares(model, original))
+    scored.close()
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize(("depth", "sync_every"), [(0, 1), (2, 3)])
-@pytest.mark.parametrize("engine", ["cuda", "process"])
-def test_an_accelerator_selects_with_the_weights_it_should(engine, depth, sync_every):
+@pytest.mark.parametrize("place", ["cuda", "process"])
+@pytest.mark.parametrize("on", ["cpu", "cuda"])
+def test_an_accelerator_scores_with_the_weights_it_should(place, depth, sync_every, on):
     results = []
-    for replica in (engine, "cpu"):
-        model, selector = Steps().cuda(), Recording()
-        scorer = Pipelined(replica, depth=depth, sync_every=sync_every)
+    for where in (place, "cpu"):
+        model = Steps().cuda() if where == place else Steps()
         source = numbered(torch.arange(4000.0), 40)
-        loader = SelectiveLoader(
-            source, model, losses=steps_made, selector=selector, scorer=scorer, device="cuda"
-        )
-        for batch in loader:
-            assert batch["loss"].is_cuda
+        if where == place:
+            source = [{name: part.to(on) for name, part in batch.items()} for batch in source]
+        how = {"depth": depth, "sync_every": sync_every}
+        scored = Pipelined(source, model, losses=steps_made, place=where, **how)
+        found = []
+        for _, scores in scored:
+            found.append(scores.cpu())
             model.add_one()
-        results.append((torch.stack(selector.seen).cpu(), list(scorer.lags)))
-        assert scorer.seconds_sync > 0
-        scorer.close()
+        results.append((torch.stack(found), list(scored.lags)))
+        assert scored.seconds_sync > 0
+        scored.close()
     assert_same(*results)

@@ -1,4 +1,4 @@
-"""What goes wrong in a replica's process is told, and none is left behind, however it ends."""
+"""What goes wrong in a replica's process is reported, and none is left behind, however it ends."""
 
 import ctypes
 import multiprocessing
@@ -15,7 +15,7 @@ import torch
 from test_pipelined import Steps, steps_made
 from torch import nn
 
-from siftback import Pipelined, ReplicaError, SelectiveLoader
+from siftback.contrib import Pipelined, ReplicaError
 from toys import numbered
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -82,15 +82,15 @@ FAILURES = {
 
 @linux
 @pytest.mark.parametrize(("losses", "message"), FAILURES.values(), ids=FAILURES)
-def test_what_goes_wrong_in_the_replica_is_told_with_its_own_traceback(losses, message):
-    scorer = Pipelined("process", depth=1, timeout=2 if losses is sleeping else 60)
-    loader = SelectiveLoader(
-        numbered(torch.arange(24.0), 4), nn.Linear(1, 1), losses=losses, keep=1, scorer=scorer
-    )
-    batches = iter(loader)
-    assert next(batches)["number"].tolist() == [0, 1, 2, 3]
+def test_what_goes_wrong_in_the_replica_is_reported_with_its_own_traceback(losses, message):
+    scored = Pipelined(
+        numbered(torch.arange(24.0), 4), nn.Linear(1, 1), losses=losses,
+        timeout=2 if losses is sleeping else 60,
+    )  # fmt: skip
+    batches = iter(scored)
+    assert next(batches).batch["number"].tolist() == [0, 1, 2, 3]
     replica = replica_of_this_process()
-    assert next(batches)["number"].tolist() == [4, 5, 6, 7]
+    assert next(batches).batch["number"].tolist() == [4, 5, 6, 7]
     with pytest.raises(ReplicaError, match=message):
         list(batches)
     assert state_of(replica) is None
@@ -99,21 +99,17 @@ def test_what_goes_wrong_in_the_replica_is_told_with_its_own_traceback(losses, m
 
 @linux
 def test_a_killed_replica_is_an_error_and_the_next_epoch_has_a_new_one():
-    scorer = Pipelined("process", depth=1)
-    model = Steps()
-    loader = SelectiveLoader(
-        numbered(torch.arange(24.0), 4), model, losses=steps_made, keep=1, scorer=scorer
-    )
-    batches = iter(loader)
+    scored = Pipelined(numbered(torch.arange(24.0), 4), Steps(), losses=steps_made)
+    batches = iter(scored)
     next(batches)
     replica = replica_of_this_process()
     os.kill(replica, signal.SIGKILL)
     with pytest.raises(ReplicaError, match="ended by SIGKILL"):
         list(batches)
     assert state_of(replica) is None
-    assert len(list(loader)) == 6
+    assert len(list(scored)) == 6
     assert replica_of_this_process() != replica
-    scorer.close()
+    scored.close()
     assert not multiprocessing.active_children()
 
 
@@ -126,14 +122,16 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
-from siftback import Pipelined, SelectiveLoader
+from siftback import SelectiveLoader
+from siftback.contrib import Pipelined
 
 def main(end):
     torch.set_num_threads(1)
     data = TensorDataset(torch.randn(64, 4), torch.randint(3, (64,)))
     source = DataLoader(data, batch_size=8, num_workers=1, persistent_workers=True)
     model = nn.Linear(4, 3)
-    loader = SelectiveLoader(source, model, F.cross_entropy, keep=0.9, scorer=Pipelined(depth=2))
+    scored = Pipelined(source, model, F.cross_entropy, depth=2)
+    loader = SelectiveLoader(scored, model, F.cross_entropy, keep=0.9)
     said = False
     while True:
         for inputs, targets in loader:
@@ -206,22 +204,22 @@ FORKED = """
 import multiprocessing, os, signal, time
 import torch
 from torch import nn
-from siftback import Pipelined
+from siftback.contrib import Pipelined
 
 def losses(model, batch):
     return batch[:, 0]
 
 if __name__ == "__main__":
-    scorer, model, batch = Pipelined(), nn.Linear(1, 1), torch.ones(4, 1)
-    scorer.score(losses, model, batch)
+    scored = Pipelined([torch.ones(4, 1)], nn.Linear(1, 1), losses=losses)
+    list(scored)
     (replica,) = multiprocessing.active_children()
     fork = os.fork()
-    if fork == 0:  # holds the connection open, and lets go of the scorer
-        del scorer
+    if fork == 0:  # holds the connection open, and lets go of the loader
+        del scored
         time.sleep(600)
         os._exit(0)
     time.sleep(1)
-    assert scorer.score(losses, model, batch).sum() == 4
+    assert [scores.sum() for _, scores in scored] == [4]
     print(replica.pid, fork, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -249,7 +247,7 @@ UNGUARDED = SCRIPT.replace('if __name__ == "__main__":\n    main(sys.argv[1])', 
 
 @linux
 @pytest.mark.slow
-def test_a_script_without_its_guard_is_told_so(tmp_path):
+def test_a_script_without_its_guard_is_reported(tmp_path):
     script = tmp_path / "training.py"
     script.write_text(UNGUARDED)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
@@ -261,17 +259,18 @@ FULL = """
 import resource
 import torch
 from torch import nn
-from siftback import Pipelined, ReplicaError
+from siftback.contrib import Pipelined, ReplicaError
 
 def losses(model, batch):
     return batch[:, 0]
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # counts for shared memory too
-    scorer = Pipelined()
-    print(scorer.score(losses, nn.Linear(1, 1), torch.ones(10, 1)).sum())
+    source = [torch.ones(10, 1), torch.ones(100_000, 1)]
+    batches = iter(Pipelined(source, nn.Linear(1, 1), losses=losses, depth=0))
+    print(next(batches).scores.sum())
     try:
-        scorer.score(losses, scorer._serves[1], torch.ones(100_000, 1))
+        next(batches)
     except ReplicaError as error:
         print(error)
 """
@@ -295,17 +294,15 @@ def test_memory_and_descriptors_are_used_again():
         shared = Path("/proc/self/maps").read_text().count("/torch_")
         return shared, len(list(Path("/proc/self/fd").iterdir()))
 
-    scorer = Pipelined("process", depth=2)
-    source = numbered(torch.arange(64.0), 4)
-    loader = SelectiveLoader(source, Steps(), losses=steps_made, keep=1, scorer=scorer)
+    scored = Pipelined(numbered(torch.arange(64.0), 4), Steps(), losses=steps_made, depth=2)
     before = held()
-    assert len(list(loader)) == 16
+    assert len(list(scored)) == 16
     first = held()
-    assert len(list(loader)) == 16
+    assert len(list(scored)) == 16
     assert held() == first
     assert first[0] == before[0] + 1 + 3  # the weights and a place for each batch
     assert not list(Path("/dev/shm").glob(f"torch_{os.getpid()}_*"))
     assert len(multiprocessing.active_children()) == 1
-    del scorer, loader  # with which the process ends
+    del scored  # with which the process ends
     assert not multiprocessing.active_children()
     assert held()[0] == before[0]

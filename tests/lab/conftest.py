@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from siftback.lab.records.comparison_record import Comparison, Evaluation, RecordWriter, RunSummary
+import written_records
+from siftback.lab.records.comparison_record import Comparison, RunSummary
 
 # A point of a run: seconds of training, steps, cost in forwards, test error in percent.
 Point = tuple[float, int, float, float]
@@ -31,35 +32,22 @@ def add_run(comparison: Comparison) -> AddRun:
         keep: float = 1.0,
         matched_to: str | None = None,
     ) -> RunSummary:
-        seconds, steps, cost, error = points[-1]
-        summary = RunSummary(
-            strategy=strategy,
-            matched_to=matched_to,
-            seed=seed,
-            data="digits",
+        each = [
+            {"examples": 500 * epoch, "train_loss": 1 / epoch, "test_loss": 1.2 / epoch}
+            for epoch in range(1, len(points) + 1)
+        ]
+        return written_records.add(
+            comparison,
+            strategy,
+            points,
+            seed,
+            keep,
+            matched_to,
+            each,
             model="cnn",
-            keep_asked=keep,
-            keep_measured=keep,
-            epochs=len(points),
-            steps=steps,
             examples_forwarded=1500,
             examples_backpropped=500,
-            seconds_train=seconds,
-            seconds_selection=seconds / 4,
-            cost_forward_units=cost,
-            test_error_final=error,
-            test_error_best=min(point[-1] for point in points),
-            record=f"records/{strategy}-{matched_to}-{keep:.2f}-{seed}.jsonl",
+            seconds_selection=points[-1][0] / 4,
         )
-        writer = RecordWriter(comparison.folder / summary.record, {"strategy": strategy})
-        for epoch, (seconds, steps, cost, error) in enumerate(points, start=1):
-            writer.evaluation(
-                Evaluation(epoch, 500 * epoch, steps, seconds, cost, 1 / epoch, 1.2 / epoch, error)
-            )
-        writer.end(summary)
-        writer.close()
-        comparison.runs.append(summary)
-        comparison.write()
-        return summary
 
     return add

@@ -10,7 +10,8 @@ import torch
 from distributed_ranks import COUNT, EPOCHS, FROM_MEMORY, RATE, RULES, data, loader_of, network
 from torch.nn import functional as F
 
-from siftback import ConfigError, InfoBatch, SelectiveSampler
+from siftback import InfoBatch, SelectiveSampler
+from siftback.errors import ConfigError
 
 pytestmark = pytest.mark.distributed
 

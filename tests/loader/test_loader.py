@@ -13,7 +13,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler
 
 from reference import algorithm_1, batch_first, one_at_a_time, shared_chance
-from siftback import All, ConfigError, Percentile, Schedule, SelectiveLoader, Uniform
+from siftback import Percentile, Schedule, SelectiveLoader, Uniform
+from siftback.errors import ConfigError
+from siftback.selectors.uniform import All
 from toys import assert_same, dataset, given_losses, network, numbered, shuffled, train
 
 KEEP_ALL = {

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from resuming import ARGUMENTS, EPOCHS, SOURCES, run
-from siftback import Percentile, SelectiveLoader, StateError, Uniform
+from siftback import Percentile, SelectiveLoader, Uniform
+from siftback.errors import StateError
 from toys import assert_same, dataset, given_losses, numbered
 
 VARIANTS = [(source, "released") for source in SOURCES]

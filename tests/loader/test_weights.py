@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from siftback import ConfigError, Schedule, Selection, SelectiveLoader
+from siftback import Schedule, Selection, SelectiveLoader
+from siftback.errors import ConfigError
 from toys import given_losses, numbered
 
 

@@ -8,16 +8,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from remembering import Numbered, Streamed, indexed, selective, spread
-from siftback import (
-    BatchError,
-    ConfigError,
-    Indexed,
-    Memory,
-    SelectiveLoader,
-    SelectiveSampler,
-    Stale,
-    Uniform,
-)
+from siftback import Indexed, Memory, SelectiveLoader, SelectiveSampler, Stale, Uniform
+from siftback.errors import BatchError, ConfigError
 from toys import dataset
 
 # Also where the tests are kept to a single core.

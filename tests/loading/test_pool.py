@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siftback import BatchFormer, ConfigError
-from siftback.errors import BatchError
+from siftback.errors import BatchError, ConfigError
 
 ENDINGS = (False, True, "carry")
 endings = st.sampled_from(ENDINGS)

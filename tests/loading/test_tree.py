@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from siftback import BatchError
+from siftback.errors import BatchError
 from siftback.loading import tree
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from siftback.probing.advice import CAVEAT, advise
+from siftback.probing.advice import CAVEAT, Advice, Bound, advice_text, advise
 from siftback.probing.agreement import Agreement
 from siftback.probing.costs import Seconds, rows
 
@@ -15,64 +15,98 @@ PARTS = Seconds(
     backward=2.0,
     optimizer=0.1,
     choosing=0.02,
+    choosing_uniformly=0.01,
     drawing=0.01,
+    recording=0.02,
     scores={"sb": 0.9},
     refreshes={},
     single_pass={},
 )
 
 
-def advice(parts, agreement=None):
-    return advise(parts, rows(parts, KEEPS), agreement or {}, KEEPS)
+class Found:
+    """The advice from some seconds, and what it says."""
+
+    def __init__(self, parts, agreement=None):
+        table = rows(parts, KEEPS)
+        self.advice = advise(parts, table, agreement or {}, KEEPS)
+        self.text = advice_text(self.advice, parts, table)
+        self.memory = next(r for r in table if (r.strategy, r.keep) == ("sb-memory", 1 / 3))
 
 
 @pytest.mark.parametrize(
     ("bound_by", "changes", "reason"),
     [
-        ("loading", {"loading": 4.0}, "loading takes 4e+03 ms a batch"),
         ("optimizer", {"optimizer": 4.0}, "the optimizer takes 57% of a training step"),
         ("overhead", {"choosing": 1.0}, "choosing alone takes 1e+03 ms"),
+        (
+            "loading",
+            {"loading": 4.0, "reads_chosen_only": False},
+            "loading takes 4e+03 ms per batch",
+        ),
+        (
+            "forward",
+            {"scores": {"sb": 2.4}, "reads_chosen_only": False},
+            "the forward is too expensive",
+        ),
     ],
 )
 def test_selection_is_refused_where_something_else_bounds_training(bound_by, changes, reason):
-    found = advice(replace(PARTS, **changes))
-    assert (found.strategy, found.bound_by) == (None, bound_by)
+    found = Found(replace(PARTS, **changes))
+    assert found.advice == Advice(None, 1 / 3, Bound(bound_by), None)
     assert found.text.startswith("Do not use selection here: ")
     assert reason in found.text
 
 
-def test_a_loading_bound_model_is_told_what_would_save_loading():
-    parts = replace(PARTS, loading=4.0)
-    memory = next(r for r in rows(parts, KEEPS) if (r.strategy, r.keep) == ("sb-memory", 1 / 3))
-    assert f"an epoch {memory.measured:.2f} (sb-memory)" in advice(parts).text
+def test_where_loading_bounds_training_choosing_before_reading_comes_first():
+    found = Found(replace(PARTS, loading=4.0))
+    assert found.advice == Advice("sb-memory", 1 / 3, Bound.LOADING, None)
+    assert found.text.startswith("Try sb-memory first, which chooses before reading")
+    assert f"an epoch is {found.memory.measured:.2f} times as fast" in found.text
+    assert "Do not use a scoring pass here: loading takes 4e+03 ms per batch" in found.text
 
 
-def test_a_forward_too_dear_rules_out_selection_passes():
-    found = advice(replace(PARTS, scores={"sb": 2.4}))
-    assert (found.strategy, found.bound_by) == ("sb-memory", "forward")
-    assert found.text.startswith("Do not use a selection pass here: the forward is too dear.")
+def test_a_forward_too_expensive_rules_out_scoring_passes():
+    found = Found(replace(PARTS, scores={"sb": 2.4}))
+    assert found.advice == Advice("sb-memory", 1 / 3, Bound.FORWARD, None)
+    assert found.text.startswith("Try sb-memory first")
+    assert "Do not use a scoring pass here: the forward is too expensive." in found.text
     assert "it pays below keep 0.22" in found.text  # (3.1 - 2.4 - 0.02) / 3.1
 
 
-def test_a_forward_dearer_than_a_step_pays_at_no_keep():
-    assert "it pays at no keep" in advice(replace(PARTS, scores={"sb": 3.2})).text
+def test_a_forward_more_expensive_than_a_step_pays_at_no_keep():
+    assert "it pays at no keep" in Found(replace(PARTS, scores={"sb": 3.2})).text
 
 
-def test_scores_that_are_free_come_first_and_the_fastest_others_after():
-    found = advice(PARTS)
-    assert (found.strategy, found.keep, found.bound_by) == ("sb-memory", 1 / 3, None)
-    assert "Where examples have no index, sb is the fastest" in found.text
-    single = advice(replace(PARTS, single_pass={1 / 2: 2.0, 1 / 3: 1.7, 1 / 4: 1.5}))
-    assert "no index, sb-single-pass is the fastest" in single.text
+def test_choosing_before_reading_comes_first_and_the_fastest_scores_after():
+    found = Found(PARTS)
+    assert found.advice == Advice("sb-memory", 1 / 3, None, "sb")
+    assert found.text.startswith("Try sb-memory first, which chooses before reading")
+    assert "Where each batch is to be scored, take sb, the fastest" in found.text
+    single = Found(replace(PARTS, single_pass={1 / 2: 2.0, 1 / 3: 1.7, 1 / 4: 1.5}))
+    assert single.advice.alternative == "sb-single-pass"
+    assert "is to be scored, take sb-single-pass, the fastest" in single.text
+
+
+def test_where_everything_is_read_scores_come_first_and_the_text_says_what_would_save_reading():
+    found = Found(replace(PARTS, reads_chosen_only=False))
+    assert found.advice == Advice("sb", 1 / 3, None, "sb")
+    assert found.text.startswith("Try sb, the fastest")
+    assert "Over a map-style data set, sb-memory would choose before reading" in found.text
 
 
 @pytest.mark.parametrize(("correlation", "best"), [(0.95, "sb-cheap"), (0.5, "sb"), (None, "sb")])
 def test_cheap_scores_count_only_where_they_agree_with_the_exact_ones(correlation, best):
     parts = replace(PARTS, scores={"sb": 0.9, "sb-cheap": 0.1})
-    found = advice(parts, {"sb-cheap": Agreement(100, correlation, ())})
-    assert f"no index, {best} is the fastest" in found.text
+    found = Found(parts, {"sb-cheap": Agreement(100, correlation, ())})
+    assert found.advice.alternative == best
 
 
 def test_each_says_that_speed_per_epoch_is_not_accuracy_per_second():
-    for parts in (PARTS, replace(PARTS, loading=9.0), replace(PARTS, scores={"sb": 3.0})):
-        assert advice(parts).text.endswith(CAVEAT)
+    for parts in (
+        PARTS,
+        replace(PARTS, loading=9.0),
+        replace(PARTS, loading=9.0, reads_chosen_only=False),
+        replace(PARTS, scores={"sb": 3.0}),
+    ):
+        assert Found(parts).text.endswith(CAVEAT)

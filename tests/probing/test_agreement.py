@@ -24,7 +24,7 @@ def test_the_rank_correlation_is_scipys(noise, ties):
     assert rank_correlation(one, other) == pytest.approx(expected)
 
 
-def test_there_is_none_of_equal_scores():
+def test_equal_scores_have_no_rank_correlation():
     assert rank_correlation(torch.ones(5), draws(0, 5)) is None
 
 
@@ -54,7 +54,7 @@ def test_only_the_order_counts_for_what_is_selected():
     assert found.overlaps[0].selected == 1.0
 
 
-def test_a_score_that_is_no_number_counts_as_the_highest():
+def test_a_score_that_is_nan_counts_as_the_highest():
     exact = torch.arange(8.0)
     cheap = exact.clone()
     cheap[0] = torch.nan

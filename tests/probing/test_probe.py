@@ -9,20 +9,19 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler
 
 from siftback import (
-    BatchError,
-    ConfigError,
     Fresh,
-    LossError,
-    Probe,
+    Memory,
     Scorer,
     SelectiveLoader,
-    TraceError,
+    SelectiveSampler,
     probe,
 )
+from siftback.errors import BatchError, ConfigError, LossError, TraceError
 from siftback.probing.costs import rows
+from siftback.probing.result import ProbeResult
 from siftback.probing.sample import Sample
 from toys import assert_same, dataset, network, numbered, optimizer_of, shuffled
 
@@ -38,12 +37,12 @@ def quick(model=None, loader=None, loss_fn=F.cross_entropy, **options):
 class Negated(Scorer):
     """Scores in the reverse of the exact order."""
 
-    def score(self, losses, model, batch):
-        return -Fresh().score(losses, model, batch)
+    def score(self, losses, model, batch, indices):
+        return -Fresh().score(losses, model, batch, indices)
 
 
 class Broken(Scorer):
-    def score(self, losses, model, batch):
+    def score(self, losses, model, batch, indices):
         raise RuntimeError("no kernel for this type")
 
 
@@ -53,7 +52,7 @@ class Learning(Scorer):
     def __init__(self):
         self.refreshed = 0
 
-    def score(self, losses, model, batch):
+    def score(self, losses, model, batch, indices):
         return torch.zeros(len(batch[0]))
 
     def after_step(self, losses, model, batch):
@@ -76,9 +75,9 @@ def test_everything_measured_took_time():
     found = quick(single_pass=True, scorers={"negated": Negated()})
     seconds = found.seconds
     parts = [seconds.loading, seconds.forward, seconds.backward, seconds.optimizer]
-    parts += [seconds.choosing, seconds.drawing, *seconds.scores.values()]
-    parts += seconds.single_pass.values()
-    assert len(parts) == 10
+    parts += [seconds.choosing, seconds.choosing_uniformly, seconds.drawing, seconds.recording]
+    parts += [*seconds.scores.values(), *seconds.single_pass.values()]
+    assert len(parts) == 12
     assert min(parts) > 0
     assert found.forward_share == seconds.forward / (seconds.forward + seconds.backward)
     assert found.noise >= 0
@@ -146,7 +145,12 @@ def loaders():
         sampler = RandomSampler(Noisy(), generator=torch.Generator().manual_seed(1))
         return DataLoader(Noisy(), 8, sampler=sampler)
 
-    return [by_global, by_own, by_sampler]
+    def by_seed_and_epoch():
+        sampler = SelectiveSampler(Noisy())
+        sampler.set_epoch(3)
+        return DataLoader(Noisy(), 8, sampler=sampler)
+
+    return [by_global, by_own, by_sampler, by_seed_and_epoch]
 
 
 @pytest.mark.parametrize("make", loaders(), ids=lambda make: make.__name__)
@@ -178,6 +182,39 @@ def test_a_loader_with_a_state_of_its_own_comes_back_to_it():
     assert_same(epoch(probed=True), epoch(probed=False))
 
 
+def test_persistent_workers_of_the_loader_are_left_alone():
+    def epochs(probed):
+        torch.manual_seed(3)
+        model = nn.Linear(5, 3)
+        loader = DataLoader(dataset(), 8, shuffle=True, num_workers=1, persistent_workers=True)
+        if probed:
+            quick(model, loader)
+        return [list(loader) for _ in range(2)]
+
+    assert_same(epochs(probed=True), epochs(probed=False))
+
+
+class Asking(Scorer):
+    """Notes the indices that it was given."""
+
+    given: list = []  # noqa: RUF012 - a probe copies the scorer, and this is of the class
+
+    def score(self, losses, model, batch, indices):
+        self.given.append((batch[0], indices))
+        return torch.zeros(len(batch[0]))
+
+
+def test_scorers_are_given_indices_where_they_are_known():
+    Asking.given.clear()
+    quick(scorers={"asking": Asking()})
+    assert len(Asking.given) == 4
+    for inputs, indices in Asking.given:
+        assert_same(inputs, dataset().tensors[0][indices])
+    Asking.given.clear()
+    quick(loader=list(shuffled()), scorers={"asking": Asking()})
+    assert {indices for _, indices in Asking.given} == {None}
+
+
 def test_what_was_given_is_copied_not_used():
     scorer, model = Learning(), network()
     quick(model, scorers={"learning": scorer})
@@ -188,17 +225,17 @@ def test_an_optimizer_given_is_the_one_measured():
     model = network()
     used = []
 
-    class Told(torch.optim.SGD):
+    class Watched(torch.optim.SGD):
         def step(self, closure=None):
             used.append({id(p) for group in self.param_groups for p in group["params"]})
             return super().step(closure)
 
-    assert quick(model, optimizer=Told(model.parameters(), lr=1.0)).optimizer == "Told"
+    assert quick(model, optimizer=Watched(model.parameters(), lr=1.0)).optimizer == "Watched"
     assert len(used) == 4
     assert not used[0] & {id(p) for p in model.parameters()}
 
 
-def test_what_fails_is_told_and_the_rest_measured():
+def test_what_fails_is_reported_and_the_rest_measured():
     found = quick(scorers={"broken": Broken(), "same": Fresh()})
     assert found.failures == {"sb-broken": "RuntimeError: no kernel for this type"}
     assert list(dict.fromkeys(r.strategy for r in found.rows)) == [
@@ -215,7 +252,7 @@ class Branching(nn.Linear):
         return out * 2 if float(out.detach().sum()) > 0 else out
 
 
-def test_a_model_that_cannot_be_traced_is_told_not_raised():
+def test_a_model_that_cannot_be_traced_is_reported_not_raised():
     found = quick(Branching(5, 3), single_pass=True)
     assert list(found.failures) == ["sb-single-pass"]
     assert found.failures["sb-single-pass"].startswith(TraceError.__name__)
@@ -225,7 +262,7 @@ def test_a_model_that_cannot_be_traced_is_told_not_raised():
     assert "sb-single-pass" not in found.agreement
 
 
-def test_batches_that_are_no_pairs_come_with_losses():
+def test_batches_that_are_not_pairs_come_with_losses():
     model = nn.Linear(1, 1)
 
     def losses(model, batch):
@@ -246,6 +283,10 @@ def test_the_precision_of_training_is_that_of_the_exact_scores():
 
     quick(loss_fn=loss_fn, autocast=torch.bfloat16)
     assert types == {torch.bfloat16}
+    types.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        quick(loss_fn=loss_fn)
+    assert types == {torch.bfloat16}
 
 
 def test_it_is_plain_data_and_json():
@@ -257,14 +298,14 @@ def test_it_is_plain_data_and_json():
     assert [each["keep"] for each in data["seconds"]["single_pass"]] == [0.5, 0.25]
     assert data["agreement"]["sb-same"]["rank_correlation"] == 1
     assert data["forward_share"] == found.forward_share
-    assert isinstance(found, Probe)
+    assert isinstance(found, ProbeResult)
 
 
 def test_short_batches_and_the_end_of_an_epoch_are_passed_over():
-    sample = Sample([torch.zeros(4), torch.ones(4), torch.ones(1)], None)
-    assert len(sample.first()) == sample.size == 4
-    assert [int(sample.next(turn)[1][0]) for turn in range(6)] == [0, 1, 0, 1, 0, 1]
-    assert len(sample.batches) == 2
+    sample = Sample([torch.zeros(4), torch.ones(4), torch.ones(1)], nn.Identity())
+    assert len(sample.first().batch) == sample.size == 4
+    assert [int(sample.next(turn)[1].batch[0]) for turn in range(6)] == [0, 1, 0, 1, 0, 1]
+    assert len(sample.items) == 2
     assert len(sample.took) == 5  # one of seven reads was the short batch's, one found the end
 
 
@@ -277,6 +318,36 @@ def test_an_iterable_that_ends_for_good_is_read_once():
 class Counted(IterableDataset):
     def __iter__(self):
         return iter(dataset(40))
+
+
+class Choosing(list):
+    """Batches of which only some can be asked for."""
+
+    def only(self, indices):
+        raise AssertionError("a probe reads everything")
+
+
+@pytest.mark.parametrize(
+    ("loader", "reads_chosen_only"),
+    [
+        (shuffled(), True),
+        (DataLoader(dataset(), batch_sampler=BatchSampler(range(44), 8, drop_last=False)), True),
+        (DataLoader(dataset(), batch_sampler=[list(range(8)), list(range(8, 16))]), False),
+        (DataLoader(Counted(), 8), False),
+        (list(shuffled()), False),
+        (Choosing(shuffled()), True),
+    ],
+    ids=["map-style", "plain batches", "own batches", "iterable", "list", "only"],
+)
+def test_what_is_left_out_before_reading_saves_reading_where_it_can(loader, reads_chosen_only):
+    found = quick(nn.Linear(5, 3), loader)
+    assert found.seconds.reads_chosen_only is reads_chosen_only
+    memory = next(row for row in found.rows if row.strategy == "sb-memory")
+    read = memory.keep if reads_chosen_only else 1
+    each = found.seconds.training + found.seconds.recording
+    expected = read * found.seconds.loading + found.seconds.drawing + memory.keep * each
+    assert memory.seconds == pytest.approx(expected)
+    assert (found.advice.strategy in ("sb-memory", None)) or not reads_chosen_only
 
 
 @pytest.mark.parametrize("source", [dataset(40), Counted()], ids=["map", "iterable"])
@@ -307,6 +378,12 @@ def test_a_selective_loader_is_not_what_to_probe():
     model = network()
     with pytest.raises(ConfigError, match="give the loader that it wraps"):
         quick(model, SelectiveLoader(shuffled(), model, F.cross_entropy, keep=0.5))
+
+
+def test_a_loader_that_leaves_examples_out_is_not_what_to_probe():
+    sampler = SelectiveSampler(dataset(), Memory(keep=0.5), epochs=2)
+    with pytest.raises(ConfigError, match="leaves out what Memory says"):
+        quick(loader=DataLoader(dataset(), 8, sampler=sampler))
 
 
 def test_a_loader_without_batches_is_an_error():

@@ -20,12 +20,11 @@ from siftback import (
     SelectiveLoader,
     SelectiveSampler,
     Stale,
-    StateError,
     TopK,
     Unbiased,
     Uniform,
 )
-from siftback.errors import ConfigError, LossError
+from siftback.errors import ConfigError, LossError, StateError
 from toys import assert_same, dataset, network, optimizer_of, step
 
 N, LIES = 40, (3, 17, 18, 30, 39)

@@ -1,4 +1,4 @@
-"""Each rule that draws every epoch against its paper's formula, slowly."""
+"""Each rule against its paper's formula, slowly."""
 
 import math
 
@@ -6,13 +6,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from remembering import spread
-from rule_methods import epoch_of, loader_of, seeded, steps_of
-from siftback import IES, RS2, UCB, ConfigError, InfoBatch, Kakurenbo, LossError, Schedule, SeTa
-from siftback.rules.infobatch import infobatch_weights
-from siftback.rules.kakurenbo import hidden_examples
-from siftback.rules.rs2 import next_of_permutations
-from siftback.rules.seta import loss_groups
+from remembering import Numbered, plain, ruled, seeded, spread, steps_of, weights_of
+from siftback.errors import ConfigError, LossError
+from siftback.rules.ies import IES
+from siftback.rules.infobatch import InfoBatch, infobatch_weights
+from siftback.rules.kakurenbo import Kakurenbo, hidden_examples
+from siftback.rules.rs2 import RS2, next_of_permutations
+from siftback.rules.score_table import ScoreTable
+from siftback.rules.seta import SeTa, loss_groups
+from siftback.rules.ucb import UCB
+from siftback.schedule import Share
 from toys import assert_same
 
 # InfoBatch
@@ -33,7 +36,9 @@ def test_infobatch_prunes_below_the_mean_alone(ratio):
 
 
 def test_infobatch_leaves_equal_losses_and_a_single_one_alone():
-    for losses in (torch.full((9,), 0.5), torch.tensor([2.0]), torch.full((3,), torch.inf)):
+    # The mean of 9 float32 numbers near 0.1, summed as such, is above them.
+    equal = torch.full((9,), 0.5), torch.full((9,), 0.1), torch.full((99_999,), 0.7)
+    for losses in (*equal, torch.tensor([2.0]), torch.full((3,), torch.inf)):
         assert_same(infobatch_weights(losses, 0.9, seeded(0)), torch.ones_like(losses))
 
 
@@ -50,7 +55,7 @@ def test_infobatchs_expected_gradient_is_that_of_all_examples():
         [infobatch_weights(losses.detach(), ratio, generator) for _ in range(draws)]
     )
     below = losses < losses.mean()
-    # A weight is 1/(1 - r) with chance 1 - r, so its variance is r/(1 - r).
+    # A weight is 1/(1 - r) with probability 1 - r, so its variance is r/(1 - r).
     deviation = (ratio / (1 - ratio) * (gradients[below] ** 2).sum(0) / draws).sqrt()
     assert ((weights @ gradients).mean(0) - gradients.sum(0)).abs().le(4.5 * deviation).all()
     expected = (ratio / (1 - ratio) * (losses[below] ** 2).sum() / draws).sqrt()
@@ -66,9 +71,10 @@ ANNEALING = [(8, 0.875, 7), (10, 0.875, 9), (10, 0.7, 7), (5, 0.5, 3), (3, 1.0, 
 @pytest.mark.parametrize(("epochs", "delta", "first"), ANNEALING)
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_infobatchs_weights_end_exactly_where_annealing_starts(epochs, delta, first, drop_last):
-    loader = loader_of(InfoBatch(0.5, delta), epochs=epochs, drop_last=drop_last)
+    wrapped = plain(Numbered(spread(60)), drop_last=drop_last)
+    loader = ruled(InfoBatch(0.5, delta), wrapped=wrapped, epochs=epochs)
     for epoch in range(min(epochs, first + 3)):
-        found = epoch_of(loader, epoch)
+        found = weights_of(loader, epoch)
         if 0 < epoch < first:
             assert set(found.values()) == {1.0, 2.0}
             assert len(found) < 60
@@ -77,22 +83,28 @@ def test_infobatchs_weights_end_exactly_where_annealing_starts(epochs, delta, fi
             assert len(found) == (56 if drop_last else 60)  # of batches of 8
 
 
-def test_shares_of_training_are_whole_epochs_where_they_mean_to_be():
-    for hundredths in range(1, 100):
-        schedule = Schedule(end=hundredths / 100)
-        on = [schedule.is_on(epoch, 100) for epoch in range(100)]
-        assert on == [epoch < hundredths for epoch in range(100)]
-
-
-def test_infobatchs_weights_must_be_read():
-    loader = loader_of(InfoBatch())
+def test_infobatchs_weights_must_be_used():
+    loader = ruled(InfoBatch())
 
     def run():
-        for batch in loader:
-            loader.remember(batch["loss"])
+        for _ in range(3):
+            for batch in loader:
+                loader.record(batch["loss"])
 
-    with pytest.raises(ConfigError, match="InfoBatch reweights losses and the weights were never"):
+    with pytest.raises(ConfigError, match=r"the weights of \d+ batches were never used: run"):
         run()
+
+
+def test_infobatchs_loss_is_the_weighted_mean():
+    loader = ruled(InfoBatch(0.5))
+    weighed = False
+    for _ in range(3):
+        for batch in loader:
+            weights = loader.weights
+            expected = (batch["loss"] * weights).mean()
+            torch.testing.assert_close(loader.loss(batch["loss"]), expected)
+            weighed |= bool((weights == 2).any())
+    assert weighed
 
 
 # RS2
@@ -101,12 +113,12 @@ def test_infobatchs_weights_must_be_read():
 @pytest.mark.parametrize("keep", [1.0, 0.5, 0.4, 1 / 3, 0.3, 0.29, 0.01])
 @pytest.mark.parametrize("count", [1, 7, 100])
 def test_rs2_covers_all_before_any_comes_again(keep, count):
-    scorer, generator = RS2(keep), seeded(5)
-    scorer.grow(count)
+    rule, generator = RS2(keep), seeded(5)
+    rule.grow(count)
     times, size = torch.zeros(count), math.ceil(round(keep * count, 6))
     for epoch in range(3 * math.ceil(1 / keep)):
-        drawn = scorer.draw(epoch, generator)
-        assert int(drawn.sum()) == size == int((drawn == 1).sum())
+        drawn = rule.draw(epoch, generator)
+        assert int(drawn.sum()) == size == int((drawn == 1).sum()) == rule.count(epoch)
         times += drawn
         assert times.max() - times.min() <= 1
         if epoch + 1 == math.ceil(1 / keep):
@@ -134,19 +146,20 @@ def test_rs2_walks_through_one_permutation_after_the_other():
 
 
 def test_rs2_with_replacement_draws_each_epoch_from_all():
-    scorer, generator, epochs = RS2(0.4, replacement=True), seeded(3), 2000
-    scorer.grow(25)
-    draws = torch.stack([scorer.draw(epoch, generator) for epoch in range(epochs)])
+    rule, generator, epochs = RS2(0.4, replacement=True), seeded(3), 2000
+    rule.grow(25)
+    draws = torch.stack([rule.draw(epoch, generator) for epoch in range(epochs)])
     assert (draws.sum(1) == 10).all()
     assert ((draws.mean(0) - 0.4).abs() < 4.5 * (0.24 / epochs) ** 0.5).all()
     again = (draws[1:] * draws[:-1]).mean()  # independent epochs: 0.4 squared
     assert abs(float(again) - 0.16) < 0.01
 
 
-def test_rs2_is_told_no_losses():
-    loader = loader_of(RS2(0.5))
+def test_rs2_needs_no_losses():
+    loader = ruled(RS2(0.5))
     for _ in range(2):
         assert len(list(loader)) == 4  # 30 of 60 in batches of 8
+    assert loader.total_steps == 8 * 4
 
 
 # KAKURENBO
@@ -168,32 +181,32 @@ def test_kakurenbo_hides_what_is_low_and_confidently_right(ratio, threshold):
 
 
 def test_kakurenbo_scales_the_rate_and_moves_back():
-    loader = loader_of(Kakurenbo(0.5, 0.6))
-    assert len(epoch_of(loader, 0)) == 60
+    loader = ruled(Kakurenbo(0.5, 0.6))
+    assert len(weights_of(loader, 0)) == 60
     assert loader.lr_scale == 1
     assert loader.left_out.tolist() == []
-    remembered = {n: float(x) for n, x in enumerate(loader.scorer.predicted(1))}
-    lowest = sorted(remembered, key=remembered.get)[:30]
+    losses = loader.memory.values[:, 0].tolist()
+    lowest = sorted(range(60), key=losses.__getitem__)[:30]
     hidden = {number for number in lowest if number % 4 != 0 and number * 7 % 10 >= 6}
     steps = steps_of(loader, 1)
     next(steps)
     assert loader.lr_scale == 60 / (60 - len(hidden)) > 1
     list(steps)
     assert set(loader.left_out.tolist()) == hidden
-    # A forward pass finds them unsure: all move back.
+    # A forward pass finds them uncertain: all move back.
     left_out = loader.left_out
-    loader.remember(
+    loader.record(
         torch.full((len(left_out),), 0.001),
         correct=torch.ones(len(left_out), dtype=torch.bool),
         confidence=torch.full((len(left_out),), 0.5),
         indices=left_out,
     )
-    assert hidden <= epoch_of(loader, 2).keys()
+    assert hidden <= weights_of(loader, 2).keys()
 
 
-UNJUDGED = {
-    "correct": ({"confidence": torch.zeros(8)}, ConfigError, "Kakurenbo was told no correct="),
-    "confidence": ({"correct": torch.zeros(8).bool()}, ConfigError, "was told no confidence="),
+MISSING = {
+    "correct": ({"confidence": torch.zeros(8)}, ConfigError, "was passed no correct=: call loader"),
+    "confidence": ({"correct": torch.zeros(8).bool()}, ConfigError, "was passed no confidence="),
     "kind": (
         {"correct": torch.zeros(8), "confidence": torch.zeros(8)},
         LossError,
@@ -207,12 +220,17 @@ UNJUDGED = {
 }
 
 
-@pytest.mark.parametrize(("told", "error", "message"), UNJUDGED.values(), ids=UNJUDGED)
-def test_kakurenbo_must_be_told_what_was_predicted(told, error, message):
-    loader = loader_of(Kakurenbo())
-    next(iter(loader))
+@pytest.mark.parametrize(("given", "error", "message"), MISSING.values(), ids=MISSING)
+def test_kakurenbo_must_be_passed_what_was_predicted(given, error, message):
+    rule = Kakurenbo()
+    rule.grow(8)
     with pytest.raises(error, match=message):
-        loader.remember(torch.zeros(8), **told)
+        rule.update(torch.arange(8), torch.zeros(8), 0, **given)
+    assert rule.values.isnan().all()
+    loader = ruled(Kakurenbo())
+    next(iter(loader))
+    with pytest.raises(error):
+        loader.loss(torch.zeros(8), **given)
 
 
 # UCB, SeTa, IES
@@ -221,16 +239,16 @@ def test_kakurenbo_must_be_told_what_was_predicted(told, error, message):
 @pytest.mark.parametrize("every", [1, 3])
 def test_ucb_prunes_the_lowest_bounds_of_each_period(every):
     losses = torch.rand(9, 12, generator=seeded(4)) + torch.linspace(0, 1, 12)
-    scorer = UCB(0.4, c=0.7, decay=0.75, every=every)
-    scorer.grow(13)  # one of which is never trained on
+    rule = UCB(0.4, c=0.7, decay=0.75, every=every)
+    rule.grow(13)  # one of which is never trained on
     means, variances, before = [None] * 12, [0.0] * 12, []
     for epoch, row in enumerate(losses):
-        weights = scorer.draw(epoch, seeded(0))
+        weights = rule.draw(epoch, seeded(0))
         if epoch == 0:
             assert weights.tolist() == [1.0] * 13
         elif epoch % every == 0 or every == 1:
             bounds = [m + 0.7 * v**0.5 for m, v in zip(means, variances, strict=True)]
-            torch.testing.assert_close(scorer.predicted(epoch)[:12], torch.tensor(bounds))
+            torch.testing.assert_close(rule.bounds()[:12], torch.tensor(bounds))
             lowest = sorted(range(12), key=bounds.__getitem__)[:7]  # 0.6 * 12, rounded down
             expected = [0.0 if number in lowest else 1.0 for number in range(12)] + [1.0]
             assert weights.tolist() == expected
@@ -238,7 +256,7 @@ def test_ucb_prunes_the_lowest_bounds_of_each_period(every):
             assert weights.tolist() == before
         before = weights.tolist()
         trained = weights[:12].nonzero().squeeze(1)
-        scorer.trained(trained, row[trained], epoch)
+        rule.update(trained, row[trained], epoch)
         for number in trained.tolist():
             loss = row[number].item()
             if means[number] is None:
@@ -249,12 +267,12 @@ def test_ucb_prunes_the_lowest_bounds_of_each_period(every):
 
 
 def test_a_loss_that_is_not_finite_is_kept_and_forgotten():
-    scorer = UCB(0.5)
-    scorer.grow(4)
-    scorer.trained(torch.arange(4), torch.tensor([1.0, 2.0, torch.nan, 0.5]), 0)
-    assert scorer.draw(1, seeded(0)).tolist() == [0, 1, 1, 0]
-    scorer.trained(torch.tensor([2]), torch.tensor([0.25]), 1)
-    assert scorer.predicted(2)[2] == 0.25
+    rule = UCB(0.5)
+    rule.grow(4)
+    rule.update(torch.arange(4), torch.tensor([1.0, 2.0, torch.nan, 0.5]), 0)
+    assert rule.draw(1, seeded(0)).tolist() == [0, 1, 1, 0]
+    rule.update(torch.tensor([2]), torch.tensor([0.25]), 1)
+    assert rule.bounds()[2] == 0.25
 
 
 @pytest.mark.parametrize("groups", [1, 2, 5, 10])
@@ -279,13 +297,13 @@ def test_equal_losses_are_one_group():
 
 def test_seta_slides_a_window_over_a_random_subset():
     losses = torch.cat([torch.linspace(0, 0.1, 10) + group for group in range(5)])
-    scorer = SeTa(0.2, groups=5, window=0.4, delta=1.0)
-    scorer.grow(50)
-    scorer.trained(torch.arange(50), losses, 0)
+    rule = SeTa(0.2, groups=5, window=0.4, delta=1.0)
+    rule.grow(50)
+    rule.update(torch.arange(50), losses, 0)
     subsets = seeded(6)
     generator = seeded(6)
     for turn in range(9):
-        weights = scorer.draw(turn + 1, generator)
+        weights = rule.draw(turn + 1, generator)
         subset = torch.randperm(50, generator=subsets)[:40].tolist()
         start = turn % (5 - 2 + 1)
         window = range(5) if turn == 0 else range(start, start + 2)
@@ -296,11 +314,11 @@ def test_seta_slides_a_window_over_a_random_subset():
 @pytest.mark.parametrize("keep", [0.0, 0.7])
 def test_ies_leaves_out_what_is_settled(keep):
     history = torch.rand(30, 7, generator=seeded(8)).cumsum(1) * torch.rand(30, 1)
-    scorer = IES(threshold=0.15, window=3, keep=keep)
-    scorer.grow(31)
+    rule = IES(threshold=0.15, window=3, keep=keep)
+    rule.grow(31)
     for epoch in range(7):
-        scorer.trained(torch.arange(30), history[:, epoch], epoch)
-        weights = scorer.draw(epoch + 1, seeded(0)).tolist()
+        rule.update(torch.arange(30), history[:, epoch], epoch)
+        weights = rule.draw(epoch + 1, seeded(0)).tolist()
         if epoch < 4:
             assert weights == [1.0] * 31
             continue
@@ -312,3 +330,27 @@ def test_ies_leaves_out_what_is_settled(keep):
         assert len(settled) > 9
         settled = settled[: round((1 - keep) * 30)]
         assert weights == [0.0 if n in settled else 1.0 for n in range(31)]
+
+
+REFUSED = {
+    "ratio": (lambda: InfoBatch(ratio=1), r"ratio=1: give a share in \[0, 1\)"),
+    "delta": (lambda: InfoBatch(delta=0), r"delta=0: give a share in \(0, 1\]"),
+    "keep": (lambda: RS2(0), r"keep=0: give a share in \(0, 1\]"),
+    "tail": (lambda: RS2(tail=Share(1)), r"tail=Share\(1.0\) is the whole of training: give a"),
+    "threshold": (lambda: Kakurenbo(threshold=2), r"threshold=2: give a share in \[0, 1\]"),
+    "c": (lambda: UCB(c=-1), "c=-1: give a finite number, at least 0"),
+    "every": (lambda: UCB(every=0), "every=0: give an integer, at least 1"),
+    "groups": (lambda: SeTa(groups=0), "groups=0: give an integer, at least 1"),
+    "window": (lambda: IES(window=0), "window=0: give an integer, at least 1"),
+    "settled": (lambda: IES(threshold=0), "threshold=0: give a finite number above 0"),
+    "table": (
+        lambda: Kakurenbo(table=ScoreTable()),
+        r"remembers 3 numbers of each example, and the table has 1 columns: give it ScoreTable\(",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
+def test_bad_arguments_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()

@@ -1,18 +1,32 @@
-"""Every rule that draws an epoch through one table, against the chances its paper gives."""
+"""Every rule through one table, against the probabilities that its paper gives."""
 
 import copy
+import importlib
 import inspect
 import math
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 import torch
 
-import siftback
-from rule_methods import METHODS, seeded
-from siftback import IES, RS2, UCB, InfoBatch, Kakurenbo, SeTa
-from siftback.rules.every_epoch import EveryEpoch
+import siftback.contrib
+import siftback.rules
+from reference import shared_probability
+from remembering import REFRESHED, RULES, seeded
+from siftback.contrib.gaussian_process import GaussianProcess
+from siftback.errors import StateError
+from siftback.rules.ewma import Ewma
+from siftback.rules.ies import IES
+from siftback.rules.infobatch import InfoBatch
+from siftback.rules.kakurenbo import Kakurenbo
+from siftback.rules.memory import Memory
+from siftback.rules.rs2 import RS2
+from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.rules.seta import SeTa
+from siftback.rules.stale import Stale
+from siftback.rules.ucb import UCB
 
 Losses = list[list[float]]
 """Of each epoch, those of each example."""
@@ -24,15 +38,27 @@ class Row:
 
     Attributes:
         make: Makes it.
-        chances: ``chances(losses)``, that of each example to be drawn.
+        probabilities: ``probabilities(losses)``, that of each example to be drawn.
         weight: ``weight(losses)``, that of each example where it is drawn.
         all: Makes one that is to leave nothing out.
     """
 
-    make: Callable[[], EveryEpoch]
-    chances: Callable[[Losses], list[float]]
-    all: Callable[[], EveryEpoch]
+    make: Callable[[], EpochRule]
+    probabilities: Callable[[Losses], list[float]]
+    all: Callable[[], EpochRule]
     weight: Callable[[Losses], list[float]] = lambda losses: [1.0] * len(losses[0])
+
+
+def by_percentile(scores, beta, floor=0.0):
+    return [floor + (1 - floor) * shared_probability(scores, score, beta) for score in scores]
+
+
+def averages(losses):
+    """An average that each loss moves by half."""
+    found = list(losses[0])
+    for each in losses[1:]:
+        found = [(before + loss) / 2 for before, loss in zip(found, each, strict=True)]
+    return found
 
 
 def lowest(values, share):
@@ -45,7 +71,7 @@ def below_mean(losses):
 
 
 def judged(losses):
-    """What training is said to have predicted: some wrong, at any confidence."""
+    """What training predicted, some of it wrong, at any confidence."""
     return [loss < 1.2 for loss in losses], [1 / (1 + abs(loss)) for loss in losses]
 
 
@@ -66,7 +92,7 @@ def bounds(losses):
 
 
 def bends(losses):
-    """Of three losses the second difference: how much each still bends."""
+    """Of three losses the second difference."""
     return [abs(third - 2 * second + first) for first, second, third in zip(*losses, strict=True)]
 
 
@@ -105,8 +131,30 @@ ROWS = {
         lambda losses: [float(bend >= 0.5) for bend in bends(losses)],
         lambda: IES(threshold=1e-9, keep=0.999),
     ),
+    "memory": Row(
+        lambda: Memory(0.625, floor=0.25),
+        lambda losses: by_percentile(losses[-1], 1.0, 0.25),
+        lambda: Memory(1.0),
+    ),
+    "stale": Row(
+        lambda: Stale(0.5, every=9),
+        lambda losses: by_percentile(losses[-1], 1.0),
+        lambda: Stale(1.0, every=9),
+    ),
+    "ewma": Row(
+        lambda: Ewma(0.25, every=9),
+        lambda losses: by_percentile(averages(losses), 3.0),
+        lambda: Ewma(1.0, every=9),
+    ),
+    "process": Row(  # by the last loss alone
+        lambda: GaussianProcess(0.5, every=9, history=1),
+        lambda losses: by_percentile(losses[-1], 1.0),
+        lambda: GaussianProcess(1.0, every=9),
+    ),
 }
 every = pytest.mark.parametrize("name", ROWS)
+COUNTED = {"rs2", "rs2, replaced", "memory", "stale", "ewma", "process"}
+"""Those whose draw is of a number known beforehand."""
 
 # Eight examples, two of them alike.
 LOSSES = [
@@ -119,62 +167,119 @@ ALIKE = [[0.5] * 8] * 3
 TRIALS = 1500
 
 
-def tell(scorer, losses, dtype=torch.float32, start=0):
+def teach(rule, losses, dtype=torch.float32, start=0):
     """Three whole epochs, or as many as there are."""
-    scorer.grow(len(losses[0]))
+    rule.grow(len(losses[0]))
     indices = torch.arange(len(losses[0]))
     for epoch, each in enumerate(losses, start=start):
-        correct, confidence = judged(each)
-        scorer.judged(indices, torch.tensor(correct), torch.tensor(confidence))
-        scorer.trained(indices, torch.tensor(each, dtype=dtype), epoch)
-    return scorer
+        found = torch.tensor(each, dtype=dtype)
+        if isinstance(rule, RefreshedRule):
+            rule.rescore(indices, found, epoch)
+        else:
+            correct, confidence = (torch.tensor(part) for part in judged(each))
+            rule.update(indices, found, epoch, correct=correct, confidence=confidence)
+    return rule
 
 
-def told(name, losses, dtype=torch.float32):
-    return tell(ROWS[name].make(), losses, dtype)
+def taught(name, losses, dtype=torch.float32):
+    return teach(ROWS[name].make(), losses, dtype)
 
 
 def test_every_rule_has_a_row_in_both_tables():
-    public = {getattr(siftback, name) for name in siftback.__all__}
-    rules = {c for c in public if inspect.isclass(c) and issubclass(c, EveryEpoch)}
+    found = []
+    for room in (siftback.rules, siftback.contrib):
+        for module in pkgutil.iter_modules(room.__path__, room.__name__ + "."):
+            found += vars(importlib.import_module(module.name)).values()
+    rules = {c for c in found if inspect.isclass(c) and issubclass(c, EpochRule)}
+    rules = {rule for rule in rules if not inspect.isabstract(rule)}
     assert rules == {type(row.make()) for row in ROWS.values()}
-    assert METHODS.keys() == ROWS.keys()
+    assert rules == {type(make()) for make in (RULES | REFRESHED).values()}
 
 
 @every
 @pytest.mark.parametrize("losses", [LOSSES, PERMUTED], ids=["one", "permuted"])
 def test_it_draws_and_weighs_as_its_paper_says(name, losses):
-    row, scorer, generator = ROWS[name], told(name, losses), seeded(1)
-    chances, weight = torch.tensor(row.chances(losses)), torch.tensor(row.weight(losses))
-    assert ((chances >= 0) & (chances <= 1)).all()
-    drawn = torch.stack([copy.deepcopy(scorer).draw(3, generator) for _ in range(TRIALS)])
+    row, rule, generator = ROWS[name], taught(name, losses), seeded(1)
+    probabilities, weight = (
+        torch.tensor(row.probabilities(losses)),
+        torch.tensor(row.weight(losses)),
+    )
+    assert ((probabilities >= 0) & (probabilities <= 1)).all()
+    drawn = torch.stack([copy.deepcopy(rule).draw(3, generator) for _ in range(TRIALS)])
     assert ((drawn == 0) | (drawn == weight)).all()
-    spread = chances * (1 - chances)
+    spread = probabilities * (1 - probabilities)
     error = 5 * (spread / TRIALS).sqrt() + 1e-6
     kept = (drawn > 0).float()
-    assert ((kept.mean(0) - chances).abs() <= error).all()
-    # The mean and the variance of a weight that is w with chance p, else 0.
-    assert ((drawn.mean(0) - chances * weight).abs() <= error * weight + 1e-5).all()
+    assert ((kept.mean(0) - probabilities).abs() <= error).all()
+    # The mean and the variance of a weight that is w with probability p, else 0.
+    assert ((drawn.mean(0) - probabilities * weight).abs() <= error * weight + 1e-5).all()
     variances = drawn.var(0, correction=0)
     assert (variances - spread * weight**2).abs().max() <= 0.12 * max(1, weight.max() ** 2) * 0.5
     assert float(kept.sum(1).mean()) == pytest.approx(
-        float(chances.sum()), abs=5 * math.sqrt(8 / 4 / TRIALS) + 1e-5
+        float(probabilities.sum()), abs=5 * math.sqrt(8 / 4 / TRIALS) + 1e-5
     )
 
 
 @every
-def test_equal_losses_share_their_chance(name):
+def test_equal_losses_share_their_probability(name):
     """But where a rule takes the first of equal ones, it takes no more than its share."""
-    scorer, generator = told(name, ALIKE), seeded(2)
-    drawn = torch.stack([copy.deepcopy(scorer).draw(3, generator) for _ in range(400)]) > 0
-    expected = torch.tensor(ROWS[name].chances(ALIKE))
+    rule, generator = taught(name, ALIKE), seeded(2)
+    drawn = torch.stack([copy.deepcopy(rule).draw(3, generator) for _ in range(400)]) > 0
+    expected = torch.tensor(ROWS[name].probabilities(ALIKE))
     assert ((drawn.float().mean(0) - expected).abs() <= 5 * 0.5 / math.sqrt(400)).all()
+
+
+@every
+@pytest.mark.parametrize("size", [1, 3, 8, 50])
+def test_a_draw_keeps_exactly_its_count_where_that_is_known(name, size):
+    losses = torch.rand(3, size, generator=seeded(size)).tolist()
+    rule, generator = taught(name, losses), seeded(3)
+    assert (rule.count(3) is not None) == (name in COUNTED)
+    for epoch in range(3, 7):
+        weights = copy.deepcopy(rule).draw(epoch, generator)
+        assert rule.count(epoch) in (None, len(weights.nonzero()))
+
+
+@every
+def test_what_joins_later_is_kept_as_far_as_the_count_allows(name):
+    rule = taught(name, torch.rand(3, 20, generator=seeded(1)).tolist())
+    rule.draw(3, seeded(0))
+    rule.grow(22)
+    weights = rule.draw(4, seeded(4))
+    assert len(weights) == rule.examples == 22
+    assert rule.count(4) in (None, len(weights.nonzero()))
+    if not name.startswith("rs2"):  # to which all are alike
+        assert weights[20:].tolist() == [1.0] * 2
+
+
+@every
+def test_a_table_with_more_rows_than_examples_draws_examples_alone(name):
+    rule = ROWS[name].make()
+    rule.table.grow(30)
+    teach(rule, LOSSES)
+    assert rule.examples == len(rule.draw(3, seeded(0))) == 8
+
+
+@every
+def test_a_state_of_another_rule_other_settings_or_fewer_examples_is_refused(name):
+    rule, few = taught(name, LOSSES), ROWS[name].make()
+    few.grow(7)
+    states = {
+        "RS2|Memory": (Memory(0.3) if name.startswith("rs2") else RS2(0.3)).state_dict(),
+        rf"the state is of {type(rule).__name__}\(": ROWS[name].all().state_dict(),
+        "7 examples does not fit 8": few.state_dict(),
+    }
+    before = copy.deepcopy(rule.state_dict())
+    for message, state in states.items():
+        with pytest.raises(StateError, match=message):
+            rule.load_state_dict(state)
+        assert repr(rule.state_dict()) == repr(before)
 
 
 @every
 def test_of_one_example_it_draws_that_or_none(name):
     for value in (0.0, 0.3, 7.0):
-        weights = told(name, [[value]] * 3).draw(3, seeded(0))
+        weights = taught(name, [[value]] * 3).draw(3, seeded(0))
         assert weights.shape == (1,)
         assert weights.isfinite().all()
         assert (weights >= 0).all()
@@ -182,9 +287,9 @@ def test_of_one_example_it_draws_that_or_none(name):
 
 @every
 def test_to_leave_nothing_out_leaves_nothing_out(name):
-    scorer = tell(ROWS[name].all(), LOSSES)
+    rule = teach(ROWS[name].all(), LOSSES)
     for epoch in range(3, 7):
-        assert scorer.draw(epoch, seeded(epoch)).tolist() == [1.0] * 8
+        assert rule.draw(epoch, seeded(epoch)).tolist() == [1.0] * 8
 
 
 EXTREME = {
@@ -201,9 +306,9 @@ EXTREME = {
 @every
 @pytest.mark.parametrize("losses", EXTREME.values(), ids=EXTREME)
 def test_extreme_losses_leave_a_draw(name, losses):
-    scorer, generator = told(name, [losses] * 3), seeded(3)
+    rule, generator = taught(name, [losses] * 3), seeded(3)
     for epoch in range(3, 7):
-        weights = scorer.draw(epoch, generator)
+        weights = rule.draw(epoch, generator)
         assert weights.shape == (9,)
         assert (weights.isfinite() & (weights >= 0)).all()
 
@@ -212,8 +317,8 @@ def test_extreme_losses_leave_a_draw(name, losses):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_losses_of_half_precision_are_as_good(name, dtype):
     losses = torch.rand(3, 50, generator=seeded(4)).to(dtype)
-    one = told(name, losses.tolist(), dtype).draw(3, seeded(5))
-    other = told(name, losses.float().tolist()).draw(3, seeded(5))
+    one = taught(name, losses.tolist(), dtype).draw(3, seeded(5))
+    other = taught(name, losses.float().tolist()).draw(3, seeded(5))
     assert one.dtype == torch.float32
     assert one.equal(other)
 
@@ -222,7 +327,7 @@ def test_losses_of_half_precision_are_as_good(name, dtype):
 def test_its_generator_decides_and_no_global_one(name):
     losses = torch.rand(3, 80, generator=seeded(6)).tolist()
     before = torch.get_rng_state()
-    one, two = ([told(name, losses).draw(3, seeded(7))] for _ in range(2))
+    one, two = ([taught(name, losses).draw(3, seeded(7))] for _ in range(2))
     assert one[0].equal(two[0])
     assert torch.get_rng_state().equal(before)
 
@@ -234,10 +339,10 @@ def test_it_goes_on_from_a_state_taken_at_any_point(name, stop):
     first, second = ROWS[name].make(), ROWS[name].make()
     one, other = seeded(9), torch.Generator()
 
-    def epoch_of(scorer, epoch, generator):
-        scorer.grow(40)
-        weights = scorer.draw(epoch, generator)
-        tell(scorer, losses[epoch : epoch + 1], start=epoch)
+    def epoch_of(rule, epoch, generator):
+        rule.grow(40)
+        weights = rule.draw(epoch, generator)
+        teach(rule, losses[epoch : epoch + 1], start=epoch)
         return weights
 
     first.grow(40)
@@ -251,18 +356,3 @@ def test_it_goes_on_from_a_state_taken_at_any_point(name, stop):
     for epoch in range(stop, 7):
         assert epoch_of(first, epoch, one).equal(epoch_of(second, epoch, other))
     assert repr(state) == repr(before)  # which what came after did not change
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no accelerator")
-@every
-def test_losses_may_come_from_another_device(name):
-    here, there = ROWS[name].make(), ROWS[name].make()
-    indices = torch.arange(8)
-    for scorer, device in ((here, "cpu"), (there, "cuda")):
-        scorer.grow(8)
-        for epoch, each in enumerate(LOSSES):
-            correct, confidence = (torch.tensor(part, device=device) for part in judged(each))
-            scorer.judged(indices, correct, confidence)
-            scorer.trained(indices, torch.tensor(each, device=device), epoch)
-    assert here.draw(3, seeded(1)).equal(there.draw(3, seeded(1)).cpu())

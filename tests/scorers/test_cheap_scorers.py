@@ -9,17 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from pictures import CROSS_ENTROPY, batch, change, network, proxy_network, step, trained
-from siftback import (
-    BatchError,
-    ConfigError,
-    Ema,
-    Fresh,
-    Pool,
-    Reduced,
-    SelectiveLoader,
-    StateError,
-)
+from siftback import Ema, Fresh, Pool, Reduced, SelectiveLoader
 from siftback.contrib import Downsampled, Int8, Proxy
+from siftback.errors import BatchError, ConfigError, StateError
 from siftback.scorers.snapshot import tensors_of
 from toys import assert_same
 from traces import assert_untouched, failing, traces
@@ -255,13 +247,13 @@ def test_a_model_that_cannot_be_copied_is_reported():
 
 BAD = {
     "precision": (lambda: Reduced("int4"), "precision='int4': give"),
-    "refresh": (lambda: Reduced(refresh=0), "refresh=0: give a number of steps"),
+    "refresh": (lambda: Reduced(refresh=0), "refresh=0: give an integer, at least 1"),
     "refresh of parts": (lambda: Reduced(refresh=1.5), "refresh=1.5"),
     "mode": (lambda: Reduced(mode="test"), "mode='test'"),
-    "refresh of int8": (lambda: Int8(0), "refresh=0: give a number of steps"),
+    "refresh of int8": (lambda: Int8(0), "refresh=0: give an integer, at least 1"),
     "mode of int8": (lambda: Int8(mode="test"), "mode='test'"),
     "activations": (lambda: Int8(activations="both"), "activations='both'"),
-    "factor": (lambda: Downsampled(1), "factor=1: give a number above 1"),
+    "factor": (lambda: Downsampled(1), "factor=1: give a finite number above 1"),
     "decay": (lambda: Ema(1), r"decay=1: give a share in \[0, 1\)"),
     "optimizer": (
         lambda: Proxy(proxy_network(), torch.optim.SGD(network().parameters())),

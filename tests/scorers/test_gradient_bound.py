@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import GradientBound, LossError, SelectiveLoader, TopK
+from siftback import GradientBound, SelectiveLoader, TopK
+from siftback.errors import LossError
 from siftback.loss_functions import pair_losses
 from toys import assert_same, dataset, network, shuffled
 
@@ -53,7 +54,7 @@ def test_of_squared_error_it_is_its_own():
         F.multi_margin_loss,
         lambda outputs, targets: outputs.gather(1, targets[:, None])[:, 0].exp(),
     ],
-    ids=["smoothed", "weighted", "margin", "one's own"],
+    ids=["smoothed", "weighted", "margin", "a user's own"],
 )
 def test_of_any_loss_it_is_that_of_autograd_one_at_a_time(loss_fn):
     model, batch = network(), batch_of()

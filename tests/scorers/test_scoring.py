@@ -9,7 +9,8 @@ from torch import nn
 from torch.ao.quantization import MovingAverageMinMaxObserver, PerChannelMinMaxObserver
 from torch.nn import functional as F
 
-from siftback import BatchError, ConfigError, Fresh, LossError
+from siftback import Fresh
+from siftback.errors import BatchError, ConfigError, LossError
 from siftback.loss_functions import pair_losses
 from traces import assert_untouched, failing, traces
 
@@ -118,7 +119,7 @@ def weight_normed():
 
 
 WRITING = {
-    "a module of one's own": lambda: nn.Sequential(Counting(), nn.Linear(6, 3)),
+    "a user's own module": lambda: nn.Sequential(Counting(), nn.Linear(6, 3)),
     "a parametrised one": weight_normed,
     "an observer": lambda: nn.Sequential(MovingAverageMinMaxObserver(), nn.Linear(6, 3)),
     "an observer by channel": lambda: nn.Sequential(PerChannelMinMaxObserver(), nn.Linear(6, 3)),
@@ -157,7 +158,7 @@ def test_a_graph_built_before_a_pass_is_still_valid_after_it():
     assert model.weight.grad is not None
 
 
-def test_buffers_of_a_loss_module_are_its_user_s():
+def test_buffers_of_a_loss_module_are_left_to_its_user():
     class Losses(nn.Module):
         def __init__(self):
             super().__init__()
@@ -231,7 +232,7 @@ def test_autocast_follows_the_argument_and_losses_are_float32():
 def test_autocast_around_the_loop_leaves_training_its_gradients(autocast, losses):
     model, (inputs, targets) = network(), batch()
     with torch.autocast("cpu", torch.bfloat16):
-        with suppress(RuntimeError):  # and goes on, as a loop may
+        with suppress(RuntimeError):  # and continues, as a loop may
             Fresh(autocast=autocast).score(losses, model, (inputs, targets), None)
         F.cross_entropy(model(inputs), targets).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())

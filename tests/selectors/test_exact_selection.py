@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siftback import All, Percentile, Uniform
+from siftback import Percentile, Uniform
 from siftback.selectors.sampling import choose_exactly, inclusion_probabilities
+from siftback.selectors.uniform import All
 
 probabilities = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=40)
 
@@ -56,6 +57,35 @@ def test_inclusion_probabilities_are_those_asked_for(probabilities, count):
     assert ((kept / trials - expected).abs() <= 5 * deviation + 1e-6).all()
 
 
+@pytest.mark.parametrize("count", [1, 300_000, 1_199_999])
+def test_exactly_k_of_more_than_a_million_in_float64(count):
+    size = 1_200_000
+    probabilities = torch.rand(
+        size, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+    )
+    probabilities = probabilities.pow(2)
+    expected = inclusion_probabilities(probabilities, count)
+    assert expected.dtype == torch.float64
+    assert float(expected.sum()) == pytest.approx(count, abs=1e-5)
+    kept = choose_exactly(probabilities, count, torch.Generator().manual_seed(3))
+    assert len(kept) == count
+    assert (kept.diff() > 0).all()
+    # Of each hundredth by probability as many as expected: five standard deviations at most.
+    is_kept = torch.zeros(size, dtype=torch.bool).index_fill_(0, kept, True)
+    for rows in probabilities.argsort().tensor_split(100):
+        found = int(is_kept[rows].sum())
+        deviation = float((expected[rows] * (1 - expected[rows])).sum()) ** 0.5
+        assert abs(found - float(expected[rows].sum())) <= 5 * deviation + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_the_probabilities_keep_their_dtype_and_a_seed_its_choice(dtype):
+    probabilities = torch.linspace(0.1, 0.9, 40)
+    kept = choose_exactly(probabilities.to(dtype), 10, torch.Generator().manual_seed(4))
+    assert inclusion_probabilities(probabilities.to(dtype), 10).dtype == dtype
+    assert len(kept.unique()) == 10
+
+
 def test_no_pair_is_kept_always_together_or_never():
     generator = torch.Generator().manual_seed(0)
     kept = torch.zeros(2000, 8)
@@ -73,15 +103,25 @@ def test_selectors_keep_as_many_as_they_are_asked_to(selector):
     assert (selection.weights == 1).all()
 
 
-def test_high_losses_are_kept_more_often_by_their_percentiles():
-    """Once the history is full, probabilities are (rank / R)^beta, scaled to k in all."""
-    size, count, trials = 32, 8, 3000
+@pytest.mark.parametrize("floor", [0.0, 0.1])
+@pytest.mark.parametrize(("keep", "count", "ties"), [(0.25, 8, 1), (0.3, 12, 1), (0.3, 12, 4)])
+def test_percentile_keeps_k_as_its_docstring_states(keep, count, ties, floor):
+    """min(1, c P), with P = floor + (1 - floor) CDF^beta of eq. 1 and c such that they sum to k."""
+    size, trials = 32, 4000
     generator = torch.Generator().manual_seed(0)
-    losses = torch.arange(size).float()
-    selector = Percentile(keep=count / size, history=size)
+    losses = (torch.arange(size) // ties).float()
+    selector = Percentile(keep=keep, history=size, floor=floor)
     kept = torch.zeros(size)
-    for _ in range(trials):
+    for _ in range(trials):  # of a history that is the batch itself, each time
         kept[selector.select(losses, generator, count).positions] += 1
-    ranks = (torch.arange(size) + 0.5) / size
-    expected = count * ranks**3 / (ranks**3).sum()
-    torch.testing.assert_close(kept / trials, expected, rtol=0.15, atol=0.02)
+    rows = range(size)
+    edges = [(ties * (row // ties) / size, ties * (row // ties + 1) / size) for row in rows]
+    power = selector.beta + 1
+    means = [(b**power - a**power) / (power * (b - a)) for a, b in edges]
+    stated = torch.tensor([floor + (1 - floor) * mean for mean in means])
+    scale = next(
+        c for c in torch.linspace(0.9, 3, 20001) if float((c * stated).clamp(max=1).sum()) >= count
+    )
+    expected = (scale * stated).clamp(max=1)
+    deviation = (expected * (1 - expected) / trials).sqrt()
+    assert ((kept / trials - expected).abs() <= 5 * deviation + 1e-3).all()

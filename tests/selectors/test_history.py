@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference import percentile
-from siftback import ConfigError, LossHistory, StateError
+from siftback.errors import ConfigError, StateError
+from siftback.selectors.history import LossHistory
 
 few_values = st.integers(0, 4).map(float)  # so that many tie
 any_values = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from siftback import Kath18, Percentile, SelectiveLoader, Unbiased
+from siftback import Kath18, Percentile, Pool, SelectiveLoader, Unbiased
 from siftback.selectors.importance import (
     break_even_tau,
     importance_distribution,
@@ -99,7 +99,7 @@ def test_a_loader_trains_on_draws_of_a_larger_batch():
     selector = Kath18(keep=0.25, replace=False, threshold=0)
     loader = SelectiveLoader(
         numbered(losses, 40), torch.nn.Identity(), losses=given_losses, selector=selector,
-        batch_size=10,
+        pool=Pool(10),
     )  # fmt: skip
     sizes, weights = [], []
     for batch in loader:

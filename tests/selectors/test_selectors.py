@@ -8,15 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference import batch_first, mid_rank_probability, one_at_a_time, shared_probability
-from siftback import (
-    All,
-    ConfigError,
-    LossHistory,
-    Percentile,
-    StateError,
-    Uniform,
-    percentile_probabilities,
-)
+from siftback import Percentile, Uniform
+from siftback.errors import ConfigError, StateError
+from siftback.selectors.history import LossHistory
+from siftback.selectors.percentile import percentile_probabilities
+from siftback.selectors.uniform import All
 
 BETAS = (0.0, 0.5, 1.0, 2.0, 4.0)
 SELECTORS = {

@@ -27,7 +27,7 @@ from siftback.cli.options import (
 )
 from siftback.lab.analyses.error_plots import draw
 from siftback.lab.experiments.comparison import Existing, Plan, compare
-from siftback.lab.records.atomic_write import written_whole
+from siftback.lab.records.atomic_write import atomic_write
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.summary_table import comparison_table
 from siftback.lab.training.checkpoints import Often
@@ -100,7 +100,7 @@ def train_command(
     plan = Plan(settings, [strategy], keeps, [seed], matched=False)
 
     def save(_: Any, trained: torch.nn.Module) -> None:
-        with written_whole(out / "weights.pt") as path:
+        with atomic_write(out / "weights.pt") as path:
             torch.save(trained.state_dict(), path)
 
     use_threads(threads)

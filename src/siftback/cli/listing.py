@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from siftback.cli.app import app
 from siftback.lab import models
+from siftback.lab.records.tables import terminal
 from siftback.lab.report.results_page import write_page
 from siftback.lab.training.strategies import STRATEGIES
 
@@ -16,17 +16,19 @@ from siftback.lab.training.strategies import STRATEGIES
 @app.command("strategies")
 def strategies_command() -> None:
     """List the strategies, each with its ideal cost of one example."""
-    table = Table(
-        "strategy",
-        "what it does",
-        "ideal cost",
-        caption="ideal cost of one example in forwards; a backward costs 2, s is the share kept, "
-        "n the interval of selection passes, r the price of one in forwards",
-        caption_justify="left",
+    rows = [
+        {
+            "strategy": strategy.name,
+            "what it does": strategy.summary,
+            "ideal cost": str(strategy.cost),
+        }
+        for strategy in STRATEGIES.values()
+    ]
+    caption = (
+        "ideal cost of one example in forwards; a backward costs 2, s is the share kept, n the "
+        "interval of selection passes, r the price of one in forwards"
     )
-    for strategy in STRATEGIES.values():
-        table.add_row(strategy.name, strategy.summary, strategy.cost)
-    Console().print(table)
+    Console().print(terminal(rows, caption=caption))
 
 
 @app.command("models")
@@ -35,23 +37,25 @@ def models_command(
         int | None, typer.Option(help="Width of all of them; each one's own by default.")
     ] = None,
     channels: Annotated[int, typer.Option(help="Channels of the images, of 32x32.")] = 3,
-    classes: Annotated[int, typer.Option(help="Classes to tell apart.")] = 10,
+    classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
 ) -> None:
     """List the models, each with its width and its number of parameters."""
-    table = Table(
-        "model",
-        "what it is",
-        "width",
-        "parameters",
-        caption=f"parameters at {classes} classes, for images of {channels}x32x32. In wrn-D-K and "
-        "densenet-bc-D, D is any depth of 6n + 4; wrn-D-K-dropP drops out a share P.",
-        caption_justify="left",
-    )
+    rows = []
     for name in models.LISTED:
         own = models.find(name)
-        size = models.count(name, width, classes, channels)
-        table.add_row(name, own.what, str(width or own.width), f"{size:,}")
-    Console().print(table)
+        rows.append(
+            {
+                "model": name,
+                "what it is": own.what,
+                "width": str(width or own.width),
+                "parameters": f"{models.count(name, width, classes, channels):,}",
+            }
+        )
+    caption = (
+        f"parameters at {classes} classes, for images of {channels}x32x32. In wrn-D-K and "
+        "densenet-bc-D, D is any depth of 6n + 4; wrn-D-K-dropP drops out a share P."
+    )
+    Console().print(terminal(rows, caption=caption))
 
 
 @app.command("results")

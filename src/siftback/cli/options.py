@@ -8,13 +8,13 @@ from typing import Annotated, Any, get_type_hints
 import torch
 import typer
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.datasets import NAMES
 from siftback.lab.experiments.comparison import Existing
 from siftback.lab.training import rates
 from siftback.lab.training.checkpoints import Often
-from siftback.lab.training.parsing import UNITS, duration, numbers, parse
+from siftback.lab.training.parsing import SHARES_OF_TRAINING, UNITS, duration, numbers, parse
 from siftback.lab.training.settings import LENGTHS, Settings
 
 Command = Callable[..., None]
@@ -50,16 +50,16 @@ HELP = {
     "compile": "Train and select through torch.compile: faster steps after a minute or more, "
     "which count as training time. Resumed runs may then differ in the last digits.",
     "device": "auto, cpu, cuda or mps.",
-    "evaluations": "How often to test, evenly; once an epoch by default.",
+    "evaluations": "How often to test, evenly; once per epoch by default.",
     "evaluate_at": "Shares of training to test after besides, separated by commas: 0.01,0.02,0.05.",
     "stop_at": "End at the first test with so low an error: error=5%.",
     "observe": "What to record at each test besides, its time apart: losses,gradients,confidence.",
     "validation": "Test on so many held-out training examples, to choose settings by.",
     "flip": "Share of the training labels to make wrong.",
     "stale_every": "Epochs between stale-sb's selection passes.",
-    "floor": "Least chance of an example in sb-memory.",
-    "warmup": "Share of training before sb-memory selects.",
-    "tail": "Share at the end in which it selects no more.",
+    "floor": "Least probability of an example in sb-memory.",
+    "warmup": "Share of training before sb-memory selects, such as 15%.",
+    "tail": "Share of training at the end in which it selects no more, such as 10%.",
     "decay": "How much of an old loss stays in its memory.",
     "subset": "File of siftback prune: its examples are the training set.",
     "score_models": "Models that el2n, diet-sb and rho score by.",
@@ -68,9 +68,13 @@ HELP = {
 }
 
 # Where an option's default is not the setting's, or what is given is yet to be parsed.
-DEFAULTS = {"data": "digits"}
-TYPES: dict[str, Any] = {"precision": str} | dict.fromkeys(
-    ("time_budget", "evaluate_at", "stop_at"), str | None
+DEFAULTS = {"data": "digits"} | {
+    name: f"{Settings.__dataclass_fields__[name].default:.0%}" for name in SHARES_OF_TRAINING
+}
+TYPES: dict[str, Any] = (
+    {"precision": str}
+    | dict.fromkeys(("time_budget", "evaluate_at", "stop_at"), str | None)
+    | dict.fromkeys(SHARES_OF_TRAINING, str)
 )
 
 Beta = Annotated[
@@ -167,12 +171,12 @@ def shares(keep: str | None, beta: str | None) -> list[float]:
 
 
 def seeds(text: str) -> list[int]:
-    """The whole numbers of ``--seed``."""
+    """The integers of ``--seed``."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(
-            f"--seed {text!r}: give whole numbers separated by commas, such as 0,1,2"
+            f"--seed {text!r}: give integers separated by commas, such as 0,1,2"
         ) from None
 
 

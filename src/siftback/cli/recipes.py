@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from siftback import ConfigError
 from siftback.cli.app import app
 from siftback.cli.options import Overwrite, Resume, Threads, existing, seeds, use_threads
+from siftback.errors import ConfigError
 from siftback.lab.analyses import Missing
 from siftback.lab.recipes import SCALES, Scale, changes_of, find
 from siftback.lab.recipes.listing import listing, markdown_listing, plan_table

@@ -57,8 +57,8 @@ def score_command(
     use_threads(threads)
     early = replace(settings, epochs=1.0, score_models=models, score_epochs=epochs)
     with Terminal(Console(stderr=True)) as reporter:
-        told = pruning.score_to(out, score, early, seed, reporter.scoring)
-    typer.echo(told)
+        line = pruning.score_to(out, score, early, seed, reporter.scoring)
+    typer.echo(line)
 
 
 @app.command("prune")

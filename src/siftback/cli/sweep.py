@@ -68,7 +68,7 @@ def sweep_command(
     found = cells(read_grid(grid or []), plan_of, out)
     failed: list[Cell] = []
 
-    def tell(cell: Cell, error: SiftbackError) -> None:
+    def report(cell: Cell, error: SiftbackError) -> None:
         failed.append(cell)
         Console(stderr=True, soft_wrap=True).print(
             f"{cell.folder.name}: {error}", markup=False, highlight=False, style="red"
@@ -80,7 +80,7 @@ def sweep_command(
         saving = often(checkpoint_every, checkpoints)
         try:
             with Terminal(Console(stderr=True)) as reporter:
-                sweep(found, reporter, existing(overwrite, resume), saving, tell)
+                sweep(found, reporter, existing(overwrite, resume), saving, report)
         except KeyboardInterrupt:
             stopped = True
     Console().print(sweep_table(found))

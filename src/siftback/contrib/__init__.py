@@ -1,1 +1,10 @@
-"""Methods of the papers by which nothing was gained, kept for comparison."""
+"""Methods of the papers that gained nothing in our measurements, kept for comparison."""
+
+from siftback.contrib.downsampled import Downsampled
+from siftback.contrib.gaussian_process import GaussianProcess
+from siftback.contrib.int8 import Int8
+from siftback.contrib.pipelined import Pipelined
+from siftback.contrib.proxy import Proxy
+from siftback.errors import ReplicaError
+
+__all__ = ["Downsampled", "GaussianProcess", "Int8", "Pipelined", "Proxy", "ReplicaError"]

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from siftback.arguments import checked_number
 from siftback.errors import BatchError, ConfigError
 from siftback.loading import tree
 from siftback.loss_functions import Losses, pair
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.nested import load_nested, nested_state
 from siftback.scorers.scorer import Scorer
-from siftback.selectors.percentile import is_number
 
 Shrink = Callable[[Tensor], Tensor]
 
@@ -51,9 +51,7 @@ class Downsampled(Scorer):
         *,
         inputs: Callable[[Any, Shrink], Any] | None = None,
     ) -> None:
-        if not is_number(factor) or not factor > 1:
-            raise ConfigError(f"factor={factor!r}: give a number above 1, such as 2")
-        self.factor = factor
+        self.factor = checked_number("factor", factor, above=1)
         self.scorer = scorer or Fresh()
         self._inputs = inputs or _images_of_pair
 

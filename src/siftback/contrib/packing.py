@@ -47,7 +47,7 @@ def place(tensor: Tensor, offset: int) -> Place:
 
 
 def places(tensors: Iterable[Tensor]) -> list[Place]:
-    """Places for tensors one behind the other.
+    """Places for tensors one after the other.
 
     >>> [p.offset for p in places([torch.zeros(3), torch.zeros(20), torch.zeros(1)])]
     [0, 64, 192]
@@ -59,7 +59,7 @@ def places(tensors: Iterable[Tensor]) -> list[Place]:
 
 
 class Packed:
-    """A value made ready to be written into a buffer.
+    """A value prepared for writing into a buffer.
 
     Its tensors lie there as they are, and all else pickled. Reading it copies no tensor.
 

@@ -1,58 +1,76 @@
-"""Scores from a replica of the model that works while training does."""
+"""Batches with scores from a replica of the model that works while training does."""
 
 from collections import deque
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from siftback.contrib.replicas import DeviceReplica, ProcessReplica, Waiting, weights_of
-from siftback.errors import ConfigError
-from siftback.loss_functions import Losses
-from siftback.scorers.fresh import Fresh, Scorer
+from siftback.arguments import checked_integer, checked_number
+from siftback.contrib.replica_process import weights_of
+from siftback.contrib.replicas import DeviceReplica, ProcessReplica, Waiting
+from siftback.errors import ConfigError, ReplicaError
+from siftback.loading import tree
+from siftback.loading.indices import is_indexed
+from siftback.loading.source import Item, ScoredBatch, Source
+from siftback.loss_functions import Losses, LossFn, resolve
+from siftback.scorers.fresh import Fresh
+from siftback.scorers.scorer import Scorer
 
 _LAGS = 1000
 
 
-class Pipelined(Scorer):
-    """Scores batches ahead of their turn, on a replica of the model elsewhere.
+class Pipelined:
+    """A loader whose batches are scored ahead of their turn, on a replica of the model elsewhere.
 
     Jiang et al. 2019, section 3.3, "Pipelining loss computation": while training is busy with
-    batch t, a replica on another engine scores the batches ``t + 1 ... t + depth``. Its weights
-    are those of training as a batch was submitted, or up to ``sync_every - 1`` steps older. Where
-    the replica keeps up, selecting costs training nothing but the copying of weights and batches.
+    batch t, a replica in another place scores the batches ``t + 1 ... t + depth``. Its weights
+    are those of training when a batch was read, or up to ``sync_every - 1`` turns older. Where
+    the replica keeps up, selection costs training only the copying of weights and batches.
 
-    Which weights score which batch depends on steps alone, never on the clock: the same run gives
-    the same examples again, on any engine, and ``depth=0, sync_every=1`` those of `Fresh`.
+    Wrap it in `SelectiveLoader`, which selects by the scores. Every batch that is read is scored,
+    also where a schedule has selection off.
+
+    Which weights score which batch depends on turns alone, never on the clock: the same run gives
+    the same examples again, in any place, and ``depth=0, sync_every=1`` those of `Fresh`.
 
     The process runs on the CPU, and its script must start training below
     ``if __name__ == "__main__":``. It ends with the training process however that ends, with
-    `close`, or when the scorer is no longer used. An autocast around the training loop does not
+    `close`, or when the loader is no longer used. An autocast around the training loop does not
     reach it: give ``scorer=Fresh(autocast=...)``.
 
     Args:
-        engine: "process", or a device, such as ``torch.device("cuda:1")``. On CUDA the replica
+        loader: What is wrapped. Where its batches are ``(indices, batch)``, as over an `Indexed`
+            data set, those given are too.
+        model: The model that is trained.
+        loss_fn: ``loss_fn(outputs, targets)`` for batches that are ``(inputs, targets)`` pairs.
+        losses: In its place, for any batch: ``losses(model, batch) -> Tensor[N]``.
+        place: "process", or a device, such as ``torch.device("cuda:1")``. On CUDA the replica
             has a stream of its own, so it may be the training's device too. On "cpu" it takes
-            turns with training: there is nothing to gain but a test.
-        sync_every: Steps after which the replica's weights are too old, and are copied again
-            before the next batch is submitted. 1 is every step.
-        depth: How many batches to score ahead; 0 makes training wait for each. More than 1 evens
-            out batches and steps of unlike lengths, and makes scores older.
-        scorer: What scores in the replica; `Fresh` by default. It must be without state.
-        threads: Of the process; by default as many as the training process has. Share the cores
-            out among the two: this is one half, ``torch.set_num_threads`` the other.
+            turns with training, which gains nothing but a test.
+        depth: How many batches to read and score ahead; 0 makes training wait for each. More than
+            1 evens out batches and steps of different lengths, and makes scores older.
+        sync_every: Turns after which the replica's weights are too old, and are copied again
+            before the next batch is scored. 1 is every batch that is asked for.
+        threads: Of the process; by default as many as the training process has. Divide the cores
+            between the two: this is one part, ``torch.set_num_threads`` the other.
+        scorer: What scores in the replica; `Fresh` by default. It must not have a state.
         timeout: Seconds to wait for the process's answer; for its start, at least 180.
 
     Attributes:
+        loader: What is wrapped.
+        indexed: Whether batches are given as ``(indices, batch)``.
         syncs: How often weights were copied.
-        lags: For each of the last 1000 batches selected from, the steps of training between the
-            weights that scored it and its turn.
+        lags: For each of the last 1000 batches given, the turns between the weights that scored
+            it and its own.
 
     Raises:
-        ConfigError: Where an argument is out of its range, or when first used where the model or
-            the losses cannot be copied to the engine.
+        ConfigError: Where an argument is out of its range, both or neither of ``loss_fn`` and
+            ``losses`` are given, or, when first iterated, where the model or the losses cannot be
+            copied to the place.
 
-    While scoring:
+    While it is iterated:
 
     Raises:
         ReplicaError: Where the process fails, with its own traceback; where it ends, or does not
@@ -63,59 +81,80 @@ class Pipelined(Scorer):
     >>> x, y = torch.randn(512, 8), torch.randint(4, (512,))
     >>> data = torch.utils.data.TensorDataset(x, y)
     >>> source = torch.utils.data.DataLoader(data, batch_size=64)
-    >>> scorer = Pipelined("cpu", sync_every=2)
-    >>> cross_entropy = nn.functional.cross_entropy
-    >>> model = nn.Linear(8, 4)
-    >>> loader = SelectiveLoader(source, model, cross_entropy, keep=0.9, scorer=scorer)
-    >>> for inputs, targets in loader:
+    >>> model, cross_entropy = nn.Linear(8, 4), nn.functional.cross_entropy
+    >>> scored = Pipelined(source, model, cross_entropy, place="cpu", sync_every=2)
+    >>> for inputs, targets in SelectiveLoader(scored, model, cross_entropy, keep=0.9):
     ...     cross_entropy(model(inputs), targets).backward()
-    >>> len(scorer.lags), scorer.max_lag <= 3
-    (8, True)
+    >>> list(scored.lags)
+    [0, 1, 2, 1, 2, 1, 2, 1]
     """
 
     def __init__(
         self,
-        engine: Literal["process"] | torch.device | str = "process",
+        loader: Iterable[Any],
+        model: nn.Module,
+        loss_fn: LossFn | None = None,
         *,
-        sync_every: int = 1,
+        losses: Losses | None = None,
+        place: Literal["process"] | torch.device | str = "process",
         depth: int = 1,
-        scorer: Scorer | None = None,
+        sync_every: int = 1,
         threads: int | None = None,
+        scorer: Scorer | None = None,
         timeout: float = 60.0,
     ) -> None:
-        for name, value, least in (
-            ("sync_every", sync_every, 1),
-            ("depth", depth, 0),
-            ("threads", 1 if threads is None else threads, 1),
-        ):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ConfigError(f"{name}={value!r}: give a whole number, at least {least}")
-        if not timeout > 0:
-            raise ConfigError(f"timeout={timeout!r}: give seconds, more than 0")
-        if threads is not None and engine != "process":
-            raise ConfigError(f"threads={threads!r} are those of a process: leave them out")
-        self._device = None if engine == "process" else _device(engine)
+        self.depth = checked_integer("depth", depth, 0)
+        self.sync_every = checked_integer("sync_every", sync_every, 1)
+        self._threads = None if threads is None else checked_integer("threads", threads, 1)
+        self._timeout = checked_number("timeout", timeout, above=0)
+        if threads is not None and place != "process":
+            raise ConfigError(f"threads={threads!r} is for a process: leave it out")
+        self._device = None if place == "process" else _device(place)
         self._scorer = scorer or Fresh()
         if not isinstance(self._scorer, Scorer) or self._scorer.state_dict():
-            raise ConfigError(
-                f"scorer={scorer!r} is none without a state of its own: give one such as Fresh()"
-            )
-        self.sync_every = sync_every
-        self.depth = depth
-        self._threads = threads
-        self._timeout = float(timeout)
+            raise ConfigError(f"scorer={scorer!r}: give a scorer without a state, such as Fresh()")
+        self.loader: Any = loader
+        self.indexed = is_indexed(loader)
+        self._model, self._losses = model, resolve(loss_fn, losses)
+        self._source = Source(loader)
         self.syncs = 0
         self.lags: deque[int] = deque(maxlen=_LAGS)
         self._lag_sum = self._lag_count = self._lag_max = 0
         self._seconds_before = 0.0  # of replicas that are gone
-        self._steps = 0
-        self._serves: tuple[Losses, nn.Module] | None = None
         self._replica: DeviceReplica | ProcessReplica | None = None
-        # Steps that training had made as the replica got its weights; None before it had any.
-        self._weights_step: int | None = None
-        self._weights: list[Tensor] | None = None  # of a loaded state, till the replica has them
-        # Of each batch submitted: the steps at the time of its weights, and its scores.
-        self._submitted: deque[tuple[int, Waiting | Tensor]] = deque()
+        self._turn = 0  # batches given so far
+        self._weights_turn: int | None = None  # of the replica's weights; None before it has any
+        self._weights: list[Tensor] | None = None  # of a loaded state, until the replica has them
+        self._waiting: deque[_Submitted] = deque()  # batches read and not yet given
+        # The source has moved on to the next epoch, as only those that wait are left of this one.
+        self._drains = False
+        self._resumed = False
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[ScoredBatch]:
+        if not self._resumed:
+            self._source.epoch = self.epoch  # again, where it was broken off
+            self._waiting, self._drains = deque(), False
+        self._resumed = False
+        return self._in_turn(iter(()) if self._drains else self._source.batches())
+
+    @property
+    def batch_size(self) -> int | None:
+        """That of the wrapped loader; None where it has none."""
+        size: int | None = getattr(self.loader, "batch_size", None)
+        return size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether the wrapped loader leaves out the end of an epoch that is not a full batch."""
+        return bool(getattr(self.loader, "drop_last", False))
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, from 0; or the next one, between epochs."""
+        return self._source.epoch - self._drains
 
     @property
     def seconds_sync(self) -> float:
@@ -133,69 +172,44 @@ class Pipelined(Scorer):
         """The greatest lag so far."""
         return self._lag_max
 
-    def score(self, losses: Losses, model: nn.Module, batch: Any) -> Tensor:
-        """The scores of a batch, waited for.
-
-        Args:
-            losses: ``losses(model, batch) -> Tensor[N]``, always the same.
-            model: The model, always the same.
-            batch: A nested batch of N examples.
-
-        Returns:
-            float32[N], on the replica's device.
-
-        Raises:
-            ReplicaError: As said above.
-        """
-        return self._select_from(*self._submit(losses, model, batch))
-
-    def submit(self, losses: Losses, model: nn.Module, batch: Any) -> None:
-        """Has the replica score a batch as soon as it can; takes what `score` takes."""
-        self._submitted.append(self._submit(losses, model, batch))
-
-    def collect(self) -> Tensor:
-        """The scores of the batch submitted first, waited for.
-
-        Returns:
-            float32[N], on the replica's device.
-
-        Raises:
-            ReplicaError: As said above.
-        """
-        return self._select_from(*self._submitted.popleft())
-
-    def cancel(self) -> None:
-        """Forgets what was submitted."""
-        self._submitted.clear()
-
-    def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
-        """Counts the step."""
-        self._steps += 1
+    def set_epoch(self, epoch: int) -> None:
+        """Sets which epoch comes next, also of the wrapped loader or of its sampler."""
+        if epoch == self.epoch and self._drains:  # nothing is left to be read
+            return
+        if epoch != self.epoch:
+            self._waiting, self._drains, self._resumed = deque(), False, False
+        self._source.set_epoch(epoch)
 
     def close(self) -> None:
-        """Ends the replica; scoring again starts another one."""
-        self._submitted.clear()
-        self._weights_step = self._weights = None
+        """Ends the replica, and with it the epoch; the next one starts another replica."""
+        self._waiting = deque()
+        self._weights_turn = self._weights = None
         if self._replica is not None:
             self._seconds_before = self.seconds_sync
             self._replica.stop()
-        self._replica = self._serves = None
+        self._replica = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The replica's weights and their age, and the scores of what was submitted, waited for.
+        """The place in the loader, the waiting batches with their scores, the replica's weights.
 
         Raises:
-            ReplicaError: As said above.
+            ReplicaError: As above, as the scores are waited for.
         """
-        self._submitted = deque((step, self._wait(scores)) for step, scores in self._submitted)
+        for number, submitted in enumerate(self._waiting):
+            self._waiting[number] = submitted._replace(scores=self._wait(submitted.scores))
         weights = self._weights
-        if weights is None and self._replica is not None and self._weights_step is not None:
+        if weights is None and self._replica is not None and self._weights_turn is not None:
             weights = self._replica.weights()
         return {
-            "steps": self._steps,
-            "weights_step": self._weights_step,
+            "source": self._source.state_dict(),
+            "drains": self._drains,
+            "waiting": [
+                (tree.clone(batch), self._wait(scores).clone(), turn)
+                for batch, scores, turn in self._waiting
+            ],
+            "turn": self._turn,
+            "weights_turn": self._weights_turn,
             "weights": weights,
-            "submitted": [(step, self._wait(scores).clone()) for step, scores in self._submitted],
             "syncs": self.syncs,
             "seconds_sync": self.seconds_sync,
             "lags": list(self.lags),
@@ -205,50 +219,80 @@ class Pipelined(Scorer):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another scorer's state."""
-        self._steps = state["steps"]
-        self._weights_step, self._weights = state["weights_step"], state["weights"]
-        self._submitted = deque(state["submitted"])
+        """Continues from another one's state, in any place.
+
+        Raises:
+            StateError: Where the wrapped loader is of another kind.
+        """
+        self._source.load_state_dict(state["source"])
+        self._drains, self._resumed = state["drains"], True
+        self._waiting = deque(
+            _Submitted(tree.clone(batch), scores, turn) for batch, scores, turn in state["waiting"]
+        )
+        self._turn = state["turn"]
+        self._weights_turn, self._weights = state["weights_turn"], state["weights"]
         self.syncs = state["syncs"]
         self._seconds_before += state["seconds_sync"] - self.seconds_sync
         self.lags = deque(state["lags"], _LAGS)
         self._lag_sum, self._lag_count = state["lag_sum"], state["lag_count"]
         self._lag_max = state["lag_max"]
 
-    def _submit(self, losses: Losses, model: nn.Module, batch: Any) -> tuple[int, Waiting]:
+    def _in_turn(self, items: Iterator[Item]) -> Iterator[ScoredBatch]:
+        waiting = self._waiting
+        while True:
+            if self._waiting is not waiting:
+                raise ReplicaError(
+                    "this epoch was broken off, by close(), load_state_dict(), set_epoch() or "
+                    "another iteration: call those between epochs, and iterate again"
+                )
+            while not self._drains and len(waiting) <= self.depth:
+                item = next(items, None)
+                if item is None:
+                    self._source.end_epoch()
+                    self._drains = True
+                    break
+                self._source.position += 1
+                waiting.append(self._submit(item))
+            if not waiting:
+                break
+            batch, scores, weights_turn = waiting.popleft()
+            found = self._wait(scores)
+            self._count(self._turn - weights_turn)
+            self._turn += 1
+            yield ScoredBatch(batch, found)
+        self._drains = False
+
+    def _submit(self, item: Item) -> "_Submitted":
+        """Has the replica score a batch as soon as it can."""
+        batch = (item.indices, item.batch) if self.indexed else item.batch
+        if not tree.size(item.batch):
+            return _Submitted(batch, torch.empty(0), self._turn)
         try:
-            replica = self._started(losses, model)
-            step = self._weights_step
-            if step is None or self._steps - step >= self.sync_every:
-                replica.sync(weights_of(model))
-                self._weights_step = step = self._steps
+            replica = self._started()
+            turn = self._weights_turn
+            if turn is None or self._turn - turn >= self.sync_every:
+                replica.sync(weights_of(self._model))
+                self._weights_turn = turn = self._turn
                 self.syncs += 1
             elif self._weights is not None:
                 replica.sync(self._weights)
             self._weights = None
-            return step, replica.submit(batch)
+            return _Submitted(batch, replica.submit(item.batch, item.indices), turn)
         except BaseException:
             self.close()
             raise
 
-    def _started(self, losses: Losses, model: nn.Module) -> DeviceReplica | ProcessReplica:
-        if self._replica is None:
-            if self._device is not None:
-                self._replica = DeviceReplica(model, losses, self._scorer, self._device)
-            else:
-                self._replica = ProcessReplica(
-                    model,
-                    losses,
-                    self._scorer,
-                    slots=self.depth + 1,
-                    threads=self._threads,
-                    timeout=self._timeout,
-                )
-            self._serves = (losses, model)
-        elif self._serves != (losses, model):
-            raise ConfigError(
-                "a Pipelined has a replica of one model, and was given another model or other "
-                "losses: make one for each loader"
+    def _started(self) -> DeviceReplica | ProcessReplica:
+        if self._replica is None and self._device is not None:
+            self._replica = DeviceReplica(self._model, self._losses, self._scorer, self._device)
+        elif self._replica is None:
+            self._replica = ProcessReplica(
+                self._model,
+                self._losses,
+                self._scorer,
+                slots=self.depth + 1,
+                threads=self._threads,
+                timeout=self._timeout,
             )
         return self._replica
 
@@ -261,21 +305,26 @@ class Pipelined(Scorer):
             self.close()
             raise
 
-    def _select_from(self, step: int, scores: Waiting | Tensor) -> Tensor:
-        found = self._wait(scores)
-        lag = self._steps - step
+    def _count(self, lag: int) -> None:
         self.lags.append(lag)
         self._lag_sum += lag
         self._lag_count += 1
         self._lag_max = max(self._lag_max, lag)
-        return found
 
 
-def _device(engine: torch.device | str) -> torch.device:
+class _Submitted(NamedTuple):
+    """A batch that waits for its turn, its scores, and the turn of the weights that make them."""
+
+    batch: Any
+    scores: Waiting | Tensor
+    turn: int
+
+
+def _device(place: torch.device | str) -> torch.device:
     try:
-        return torch.empty(0, device=engine).device  # with its number
+        return torch.empty(0, device=place).device  # with its number
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ConfigError(
-            f'engine={engine!r} cannot be used ({error}): give "process", or a device that this '
+            f'place={place!r} cannot be used ({error}): give "process", or a device that this '
             "machine has"
         ) from error

@@ -16,13 +16,19 @@ from torch import Tensor, nn
 
 from siftback.contrib.packing import Place, places, read
 from siftback.loss_functions import Losses, check
-from siftback.scorers.fresh import Scorer
+from siftback.scorers.scorer import Scorer
+from siftback.scorers.snapshot import tensors_of
 
 _WATCH_SECONDS = 0.5
 
 
+def weights_of(model: nn.Module) -> list[Tensor]:
+    """All that a replica must have from a model: its parameters and its buffers."""
+    return list(tensors_of(model).values())
+
+
 class Settings(NamedTuple):
-    """What a new process would otherwise not have from the one that started it."""
+    """What a new process would not inherit from the one that started it."""
 
     threads: int
     dtype: torch.dtype
@@ -74,7 +80,7 @@ def _end_with_parent() -> None:
 
 
 class _Replica:
-    """A model and its losses, which may be asked for scores."""
+    """A model and its losses, which answer requests for scores."""
 
     _model: nn.Module
     _losses: Losses
@@ -88,23 +94,20 @@ class _Replica:
         file = io.BytesIO(pickled.numpy().tobytes())
         self._model, self._losses, self._scorer = torch.load(file, weights_only=False)
         self._model.requires_grad_(False)
-        self._shared = [where.view(weights) for where in places(self._own())]
+        self._shared = [where.view(weights) for where in places(weights_of(self._model))]
 
     def sync(self) -> None:
         with torch.no_grad():
-            for weight, shared in zip(self._own(), self._shared, strict=True):
+            for weight, shared in zip(weights_of(self._model), self._shared, strict=True):
                 weight.copy_(shared)
-
-    def _own(self) -> list[Tensor]:
-        return [*self._model.parameters(), *self._model.buffers()]
 
     def slot(self, number: int, memory: Tensor) -> None:
         self._slots[number] = memory
 
     def score(self, number: int, span: tuple[int, int], count: int) -> None:
         memory = self._slots[number]
-        batch, random = read(memory, span)
+        batch, indices, random = read(memory, span)
         # A copy, as PyTorch reads the state of a view from the wrong place.
         torch.set_rng_state(random.clone())
-        scores = check(self._scorer.score(self._losses, self._model, batch), count)
+        scores = check(self._scorer.score(self._losses, self._model, batch, indices), count)
         Place(0, torch.float32, (count,), (1,)).view(memory).copy_(scores)

@@ -1,4 +1,4 @@
-"""A replica of a model on another engine, which scores batches while the model trains."""
+"""A replica of a model in another place, which scores batches while the model trains."""
 
 import copy
 import io
@@ -17,21 +17,18 @@ from torch import Tensor, multiprocessing, nn
 
 from siftback.contrib import replica_process
 from siftback.contrib.packing import Packed, Place, aligned, places
+from siftback.contrib.replica_process import weights_of
 from siftback.errors import ConfigError, ReplicaError
 from siftback.loading import tree
 from siftback.loss_functions import Losses
-from siftback.scorers.fresh import Scorer
+from siftback.scorers.scorer import Scorer
+from siftback.scorers.snapshot import Snapshot
 
 _START_SECONDS = 180.0  # another process first imports PyTorch
 _LAST_WORDS_SECONDS = 1.0
 
 Waiting = Callable[[], Tensor]
 """Waits for the scores of a batch, and gives them."""
-
-
-def weights_of(model: nn.Module) -> list[Tensor]:
-    """All that a replica must have from a model: its parameters and its buffers."""
-    return [*model.parameters(), *model.buffers()]
 
 
 class DeviceReplica:
@@ -50,16 +47,7 @@ class DeviceReplica:
     def __init__(
         self, model: nn.Module, losses: Losses, scorer: Scorer, device: torch.device
     ) -> None:
-        # Gradients are left out of the copy.
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        without: dict[int, Any] = {id(gradient): None for gradient in gradients}
-        try:
-            self._model = copy.deepcopy(model, without).to(device).requires_grad_(False)
-        except Exception as error:
-            raise ConfigError(
-                f"a {type(model).__name__} that cannot be copied ({error}): a replica needs a "
-                "model that copy.deepcopy takes"
-            ) from error
+        self._copy = Snapshot(model, lambda tensor: tensor.detach().to(device, copy=True))
         self._losses, self._scorer, self._device = losses, scorer, device
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
@@ -69,7 +57,7 @@ class DeviceReplica:
 
     def sync(self, weights: Sequence[Tensor]) -> None:
         """Copies weights, those of `weights_of`, into the replica."""
-        own = weights_of(self._model)
+        own = weights_of(self._copy.model)
         check_weights(own, weights)
         started = time.perf_counter()
         with self._on_stream(weights), torch.no_grad():
@@ -85,11 +73,11 @@ class DeviceReplica:
             # An optimizer must not write into what is still being read.
             torch.cuda.current_stream(device).wait_event(done)
 
-    def submit(self, batch: Any) -> Waiting:
+    def submit(self, batch: Any, indices: Tensor | None) -> Waiting:
         """Begins to score a batch."""
         with self._on_stream(tree.tensors(batch)):
             batch = tree.to_device(batch, self._device)
-            scores = self._scorer.score(self._losses, self._model, batch)
+            scores = self._scorer.score(self._losses, self._copy.model, batch, indices)
             done = self._mark()
 
         def wait() -> Tensor:
@@ -105,10 +93,10 @@ class DeviceReplica:
         """Copies of the replica's weights."""
         if self._stream is not None:
             self._stream.synchronize()
-        return [weight.detach().clone() for weight in weights_of(self._model)]
+        return [weight.detach().clone() for weight in weights_of(self._copy.model)]
 
     def stop(self) -> None:
-        """Nothing is left to be stopped."""
+        """Does nothing: there is no process to stop."""
 
     def _on_stream(self, tensors: Sequence[Tensor]) -> AbstractContextManager[Any]:
         """Runs on the replica's stream, once all that was queued for the tensors is done."""
@@ -192,14 +180,14 @@ class ProcessReplica:
         with torch.no_grad():
             for shared, weight in zip(self._weights, weights, strict=True):
                 shared.copy_(weight)
-        self._synced = self._ask("taking over weights", "sync")
+        self._synced = self._ask("copying weights", "sync")
         self.seconds_sync += time.perf_counter() - started
 
-    def submit(self, batch: Any) -> Waiting:
+    def submit(self, batch: Any, indices: Tensor | None) -> Waiting:
         """Begins to score a batch."""
         count = tree.size(batch)
         # What the scores would be drawn with here.
-        packed = Packed((batch, torch.get_rng_state()), offset=aligned(4 * count))
+        packed = Packed((batch, indices, torch.get_rng_state()), offset=aligned(4 * count))
         number = self._submitted % len(self._slots)
         self._submitted += 1
         before = self._users[number]
@@ -207,11 +195,11 @@ class ProcessReplica:
             self._wait(before)
         slot = self._slots[number]
         if slot is None or len(slot) < packed.span[1]:
-            # Half as much again, as batches of unlike lengths soon bring an even longer one.
+            # Half as much again, as batches of different lengths soon bring an even longer one.
             size = packed.span[1] if slot is None else packed.span[1] * 3 // 2
             slot = _shared(torch.empty(size, dtype=torch.uint8))
             self._slots[number] = slot
-            self._ask("taking over memory", "slot", number, slot)
+            self._ask("mapping memory", "slot", number, slot)
         packed.write(slot)
         scores = Place(0, torch.float32, (count,), (1,)).view(slot)
         request = self._ask("scoring a batch", "score", number, packed.span, count, scores=scores)
@@ -287,7 +275,7 @@ class ProcessReplica:
         if error is not None:
             self.stop()
             raise ReplicaError(
-                f"the replica failed while {request.what}: mend what its own traceback below "
+                f"the replica failed while {request.what}: fix what its own traceback below "
                 f"says, or score in the training process by leaving Pipelined out\n\n{error}"
             )
         self._asked.popleft()
@@ -348,7 +336,7 @@ class _Request:
 
 
 def check_weights(here: Sequence[Tensor], there: Sequence[Tensor]) -> None:
-    """Makes sure that a replica fits weights that it is to take over.
+    """Makes sure that a replica fits weights that are copied into it.
 
     Raises:
         ReplicaError: Where it does not.
@@ -379,8 +367,8 @@ def _pickled(model: nn.Module, losses: Losses, scorer: Scorer) -> bytearray:
         raise ConfigError(
             f"the {' and the '.join(culprits) or 'model with its losses'} cannot be pickled for "
             f"a replica in another process ({error}): define classes and functions at the top of "
-            "a module, without lambdas and open files, or give Pipelined a device in place of "
-            '"process"'
+            "a module, without lambdas and open files, or give a device in the place of "
+            'place="process"'
         ) from error
     return bytearray(file.getbuffer())
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from siftback.probing.agreement import Agreement
 from siftback.probing.costs import MEMORY, RANDOM, SB, SINGLE_PASS, STALE, TRADITIONAL, Row, Seconds
@@ -21,22 +22,31 @@ CAVEAT = (
 )
 
 
+class Bound(StrEnum):
+    """What makes selection, or a scoring pass, not pay."""
+
+    LOADING = "loading"
+    OPTIMIZER = "optimizer"
+    OVERHEAD = "overhead"
+    FORWARD = "forward"
+
+
 @dataclass(frozen=True)
 class Advice:
-    """What to do, and why.
+    """What to do. `advice_text` says it in words, with the numbers that it rests on.
 
     Attributes:
         strategy: The strategy to try first; None where selection is not worth it.
-        keep: The share kept that the text speaks of.
-        bound_by: What makes selection, or a selection pass, not pay: "loading", "optimizer",
-            "overhead" or "forward"; None where nothing does.
-        text: In plain words, with the numbers.
+        keep: The share kept that the advice is about.
+        bound_by: What makes selection, or a scoring pass, not pay; None where nothing does.
+        alternative: The fastest strategy that reads every batch and scores it, where one pays
+            whose scores are exact or agree with the exact ones; else None.
     """
 
     strategy: str | None
     keep: float
-    bound_by: str | None
-    text: str
+    bound_by: Bound | None
+    alternative: str | None
 
 
 def advise(
@@ -47,10 +57,11 @@ def advise(
 ) -> Advice:
     """Recommends a strategy, or none, at the share kept that is nearest to a third.
 
-    None where more than half of the time goes into loading or more than half of a training step
-    into the optimizer, or where the loader's own part of a selection takes more than a quarter of
-    a training step. No selection pass where the best of those that make one, with scores that
-    agree with the exact ones, is less than `PAYS` times as fast as Traditional.
+    Choosing before reading, `MEMORY`, comes first where examples that are left out are not read.
+    Elsewhere it is the alternative, or none. There is no alternative where more than half of the
+    time goes into loading, or where the fastest is less than `PAYS` times as fast as Traditional.
+    Nothing is recommended where more than half of a training step goes into the optimizer, or
+    where the loader's own part of a selection takes more than a quarter of a training step.
 
     Args:
         seconds: What was measured.
@@ -59,69 +70,115 @@ def advise(
         keeps: The shares measured.
 
     >>> from siftback.probing.costs import rows
-    >>> parts = Seconds(0.1, 1.0, 2.0, 0.1, 0.01, 0.01, {"sb": 0.9}, {}, {})
-    >>> advise(parts, rows(parts, [0.5, 0.3]), {}, [0.5, 0.3]).strategy
-    'sb-memory'
-    >>> slow = Seconds(9.0, 1.0, 2.0, 0.1, 0.01, 0.01, {"sb": 0.9}, {}, {})
-    >>> advise(slow, rows(slow, [0.5]), {}, [0.5]).text.partition(":")[0]
-    'Do not use selection here'
+    >>> parts = Seconds(0.1, 1.0, 2.0, 0.1, 0.01, 0.01, 0.01, 0.01, {"sb": 0.9}, {}, {})
+    >>> found = advise(parts, rows(parts, [0.5, 0.3]), {}, [0.5, 0.3])
+    >>> found.strategy, found.alternative, found.bound_by
+    ('sb-memory', 'sb', None)
     """
     keep = min(keeps, key=lambda share: abs(share - 1 / 3))
-    faster = {row.strategy: row for row in rows if row.keep == keep}
-    memory = faster[MEMORY].measured
-
-    def refuse(bound_by: str, why: str) -> Advice:
-        return Advice(None, keep, bound_by, f"Do not use selection here: {why}. {CAVEAT}")
-
+    before_reading = MEMORY if seconds.reads_chosen_only else None
     if seconds.loading_share > 1 / 2:
-        return refuse(
-            "loading",
-            f"loading takes {_ms(seconds.loading)} a batch and training on it "
-            f"{_ms(seconds.training)}, and a selection pass must load every example too. Load "
-            "faster first: more workers, data decoded or cached once. Only what is drawn before "
-            f"it is read saves loading, and at keep {keep:.2f} would make an epoch {memory:.2f} "
-            f"(sb-memory) or {faster[STALE].measured:.2f} (stale-sb) times as fast",
-        )
+        return Advice(before_reading, keep, Bound.LOADING, None)
     if seconds.optimizer > seconds.training / 2:
-        return refuse(
-            "optimizer",
-            f"the optimizer takes {seconds.optimizer / seconds.training:.0%} of a training step, "
-            "so what an epoch saves is mostly steps, which a larger batch saves without leaving "
-            "anything out",
-        )
+        return Advice(None, keep, Bound.OPTIMIZER, None)
     if seconds.choosing > seconds.training / 4:
-        return refuse(
-            "overhead",
-            f"the model is so small that choosing alone takes {_ms(seconds.choosing)} a batch, "
-            f"and training on it {_ms(seconds.training)}. Plain training with larger batches is "
-            "hard to beat",
-        )
-    best = _best_pass(faster, agreement)
-    first = (
-        f"Try {MEMORY} first: it makes no selection pass and does not read what it leaves out, "
-        f"so at keep {keep:.2f} an epoch is {memory:.2f} times as fast (it needs each example's "
-        "index)"
-    )
+        return Advice(None, keep, Bound.OVERHEAD, None)
+    best = _best_pass(_at(rows, keep), agreement)
     if best is None or best.measured < PAYS:
-        score = seconds.scores[SB]
-        even = faster[SB].break_even
-        pays = f"pays below keep {even:.2f}" if even else "pays at no keep"
-        why = (
-            f"Do not use a selection pass here: the forward is too dear. Scores take {_ms(score)} "
-            f"a batch and a training step {_ms(seconds.training)}; at keep {keep:.2f} sb is "
-            f"{faster[SB].measured:.2f} times as fast as Traditional, and it {pays}"
+        return Advice(before_reading, keep, Bound.FORWARD, None)
+    return Advice(before_reading or best.strategy, keep, None, best.strategy)
+
+
+def advice_text(advice: Advice, seconds: Seconds, rows: Sequence[Row]) -> str:
+    """Advice in plain words, with the numbers that it rests on and what was not measured.
+
+    Args:
+        advice: What to do.
+        seconds: What was measured.
+        rows: What it adds up to.
+
+    >>> from siftback.probing.costs import rows
+    >>> parts = Seconds(0.1, 1.0, 2.0, 4.0, 0.01, 0.01, 0.01, 0.01, {"sb": 0.9}, {}, {})
+    >>> table = rows(parts, [0.5])
+    >>> advice_text(advise(parts, table, {}, [0.5]), parts, table).partition(":")[0]
+    'Do not use selection here'
+    """
+    found = _at(rows, advice.keep)
+    sentences = [
+        _MEMORY_FIRST.format(keep=advice.keep, faster=found[MEMORY].measured)
+        if advice.strategy == MEMORY
+        else None,
+        None if advice.bound_by is None else _reason(advice, seconds, found),
+        _alternative(advice, found),
+        None if seconds.reads_chosen_only or advice.bound_by in _IN_ANY_CASE else _MAP_STYLE,
+        CAVEAT,
+    ]
+    return " ".join(each for each in sentences if each is not None)
+
+
+# What no way of loading changes.
+_IN_ANY_CASE = (Bound.OPTIMIZER, Bound.OVERHEAD)
+
+_MEMORY_FIRST = (
+    "Try sb-memory first, which chooses before reading: it makes no scoring pass and does not read "
+    "what it leaves out, so that at keep {keep:.2f} an epoch is {faster:.2f} times as fast."
+)
+_MAP_STYLE = (
+    "Over a map-style data set, sb-memory would choose before reading: no scoring pass, and what "
+    "is left out is not read."
+)
+
+
+def _reason(advice: Advice, seconds: Seconds, rows: Mapping[str, Row]) -> str:
+    """Why selection, or a scoring pass, does not pay."""
+    start = "Do not use " + ("selection" if advice.strategy is None else "a scoring pass") + " here"
+    training = _ms(seconds.training)
+    if advice.bound_by is Bound.LOADING:
+        return (
+            f"{start}: loading takes {_ms(seconds.loading)} per batch and training on it "
+            f"{training}, and a scoring pass must load every example too. Load faster: more "
+            "workers, data decoded or cached once."
         )
-        return Advice(MEMORY, keep, "forward", f"{why}. {first}. {CAVEAT}")
-    without = (
-        f"Where examples have no index, {best.strategy} is the fastest whose scores are exact or "
-        f"agree with the exact ones, {best.measured:.2f} times as fast"
+    if advice.bound_by is Bound.OPTIMIZER:
+        return (
+            f"{start}: the optimizer takes {seconds.optimizer / seconds.training:.0%} of a "
+            "training step, so what an epoch saves is mostly steps, which a larger batch saves "
+            "without leaving anything out."
+        )
+    if advice.bound_by is Bound.OVERHEAD:
+        return (
+            f"{start}: the model is so small that choosing alone takes {_ms(seconds.choosing)} "
+            f"per batch, and training on it {training}. Plain training with larger batches is "
+            "hard to beat."
+        )
+    even = rows[SB].break_even
+    pays = f"pays below keep {even:.2f}" if even else "pays at no keep"
+    return (
+        f"{start}: the forward is too expensive. Scores take {_ms(seconds.scores[SB])} per batch "
+        f"and a training step {training}; at keep {advice.keep:.2f} sb is "
+        f"{rows[SB].measured:.2f} times as fast as Traditional, and it {pays}."
+    )
+
+
+def _alternative(advice: Advice, rows: Mapping[str, Row]) -> str | None:
+    if advice.alternative is None:
+        return None
+    best = rows[advice.alternative]
+    start = "Try" if advice.strategy == best.strategy else "Where each batch is to be scored, take"
+    text = (
+        f"{start} {best.strategy}, the fastest whose scores are exact or agree with the exact "
+        f"ones: at keep {advice.keep:.2f} an epoch is {best.measured:.2f} times as fast"
     )
     if best.break_even is not None and best.break_even < 1:
-        without += f" (it pays below keep {best.break_even:.2f})"
-    return Advice(MEMORY, keep, None, f"{first}. {without}. {CAVEAT}")
+        text += f", and it pays below keep {best.break_even:.2f}"
+    return f"{text}."
 
 
-def _best_pass(faster: Mapping[str, Row], agreement: Mapping[str, Agreement]) -> Row | None:
+def _at(rows: Sequence[Row], keep: float) -> dict[str, Row]:
+    return {row.strategy: row for row in rows if row.keep == keep}
+
+
+def _best_pass(rows: Mapping[str, Row], agreement: Mapping[str, Agreement]) -> Row | None:
     """The fastest strategy that scores every batch, among those whose scores can be trusted."""
 
     def is_trusted(name: str) -> bool:
@@ -132,7 +189,7 @@ def _best_pass(faster: Mapping[str, Row], agreement: Mapping[str, Agreement]) ->
         return correlation is not None and correlation >= AGREES
 
     others = (TRADITIONAL, STALE, MEMORY, RANDOM)
-    passes = [row for name, row in faster.items() if name not in others and is_trusted(name)]
+    passes = [row for name, row in rows.items() if name not in others and is_trusted(name)]
     return max(passes, key=lambda row: row.measured, default=None)
 
 

@@ -14,11 +14,11 @@ class Overlap:
     """What two scorers select in common at one share kept.
 
     Attributes:
-        keep: The share kept, which is also the overlap that chance alone would give.
+        keep: The share kept, which is also the overlap expected of two random selections.
         top: Share of the k examples with the highest exact scores that are also among the k with
             the highest cheap ones, ``k = round(keep * N)``.
         selected: Share in common of what Selective-Backprop selects by either with the same
-            chance numbers: ``2 |A and B| / (|A| + |B|)``.
+            random numbers: ``2 |A and B| / (|A| + |B|)``.
     """
 
     keep: float
@@ -33,7 +33,7 @@ class Agreement:
     Attributes:
         examples: How many examples were compared.
         rank_correlation: Spearman's; None where all scores of either are equal.
-        overlaps: One a share kept.
+        overlaps: One for each share kept.
     """
 
     examples: int
@@ -46,9 +46,9 @@ def agreement(exact: Tensor, scores: Tensor, keeps: Sequence[float], seed: int =
 
     Args:
         exact: float32[N], of the scorer that counts as right.
-        scores: float32[N], of the other one; a number that is none counts as the highest.
+        scores: float32[N], of the other one; NaN counts as the highest.
         keeps: Shares to select, each in (0, 1].
-        seed: Of the chance numbers.
+        seed: Of the random numbers.
 
     >>> exact = torch.arange(100.0)
     >>> same = agreement(exact, exact.square(), [1 / 4])
@@ -65,7 +65,7 @@ def agreement(exact: Tensor, scores: Tensor, keeps: Sequence[float], seed: int =
         chosen = (
             Percentile(keep=keep, history=len(exact))
             .select(each, torch.Generator().manual_seed(seed))
-            .indices
+            .positions
             for each in (exact, scores)
         )
         overlaps.append(Overlap(keep, top, _in_common(*chosen)))

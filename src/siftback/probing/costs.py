@@ -8,7 +8,7 @@ TRADITIONAL, SB, STALE, MEMORY, RANDOM, SINGLE_PASS = (
 )  # fmt: skip
 
 STALE_EVERY = 3
-"""n of Stale-SB: every n-th epoch makes selection passes. The paper's choice."""
+"""n of Stale-SB: every n-th epoch has a scoring pass. The paper's choice."""
 
 Cost = Callable[[float], float]
 """From the share kept to seconds, or to shares of a training step."""
@@ -23,14 +23,19 @@ class Seconds:
         forward: The training forward, the losses included.
         backward: The backward pass that follows it.
         optimizer: The optimizer's step.
-        choosing: The loader's own part of a selection: ranks, draws, taking rows, pooling.
-        drawing: The same for a uniform draw without scores.
+        choosing: The loader's own part of a selection by scores: ranks, random numbers, taking
+            rows, pooling.
+        choosing_uniformly: The same for a uniform selection, which needs no scores.
+        drawing: The draw of an epoch's examples from memory: its share for N of all examples.
+        recording: The loader's own part in giving N drawn examples and recording their losses.
         scores: Of each scorer by name, the exact one being "sb".
         refreshes: What each scorer does after a training step.
         single_pass: A step of the single pass, without the optimizer's, by share kept. Empty
             where there is none.
         loads_ahead: Whether worker processes load while training goes on, so that of loading and
             computing the longer one counts, and not both.
+        reads_chosen_only: Whether examples that are left out before reading are not read, as of a
+            map-style data set.
     """
 
     loading: float
@@ -38,11 +43,14 @@ class Seconds:
     backward: float
     optimizer: float
     choosing: float
+    choosing_uniformly: float
     drawing: float
+    recording: float
     scores: Mapping[str, float]
     refreshes: Mapping[str, float]
     single_pass: Mapping[float, float]
     loads_ahead: bool = False
+    reads_chosen_only: bool = True
 
     @property
     def forward_share(self) -> float:
@@ -86,32 +94,31 @@ def rows(seconds: Seconds, keeps: Sequence[float]) -> tuple[Row, ...]:
     """Each strategy at each share kept, Traditional first.
 
     With s the share kept, L loading, S a score, C choosing, T a training step, A what a scorer
-    does after one, O the optimizer's part of a step, and f the forward's share of forward and
-    backward, N source examples take::
+    does after one, D memory's draw, R giving and recording drawn examples, O the optimizer's part
+    of a step, n = 3, and f the forward's share of forward and backward, N source examples take::
 
-        strategy         seconds                            ideal, in forwards and backwards
-        traditional      L + T                              1
-        sb               L + S + C + s (T + A)              f S / S_exact + s
-        stale-sb         sb's / n + (1 - 1/n) s (L + T)     f / n + s
-        sb-memory        s (L + T)                          s
-        random           L + C_uniform + s T                s
-        sb-single-pass   L + P(s) + s O                     f + (1 - f) s
+        strategy         seconds                                     ideal, in forward + backward
+        traditional      L + T                                       1
+        sb               L + S + C + s (T + A)                       f S / S_exact + s
+        stale-sb         (sb's + R) / n + (1 - 1/n) sb-memory's      f / n + s
+        sb-memory        D + s (L + T + R)                           s
+        random           L + C_uniform + s T                         s
+        sb-single-pass   L + P(s) + s O                              f + (1 - f) s
 
     The ideal may be beaten: a scoring forward, which keeps nothing for a backward, can be cheaper
     than training's, and the single pass's traced graphs cheaper than the model's own code.
-    P(s) is a measured single-pass step of N examples without the optimizer's. Only Stale-SB,
-    between its selection epochs, and memory draw before loading: examples that all the others
-    leave out were read first. What memory's draws cost, one vectorised pass over the table an
-    epoch, is not counted. Where workers load ahead, loading and computing go on side by side,
-    and the longer one counts.
+    P(s) is a measured single-pass step of N examples without the optimizer's. Only sb-memory, and
+    stale-sb between its scoring passes, choose before reading: all others read every example, and
+    so do these two where the data set cannot be read by index (``L + D + s (T + R)``). Where
+    workers load ahead, loading and computing go on side by side, and the longer one counts.
 
-    >>> parts = Seconds(1.0, 2.0, 4.0, 0.0, 0.5, 0.1, {"sb": 1.5}, {}, {})
+    >>> parts = Seconds(1.0, 2.0, 4.0, 0.0, 0.5, 0.1, 0.02, 0.1, {"sb": 1.5}, {}, {})
     >>> for row in rows(parts, [0.5]):
     ...     print(f"{row.strategy} {row.ideal:.2f} {row.measured:.2f} {row.break_even or 0:.2f}")
     traditional 1.00 1.00 1.00
     sb 1.20 1.17 0.67
-    stale-sb 1.64 1.62 0.90
-    sb-memory 2.00 2.00 1.00
+    stale-sb 1.64 1.59 0.88
+    sb-memory 2.00 1.96 0.98
     random 2.00 1.71 0.98
     """
     took, ideals = measured_costs(seconds), ideal_costs(seconds)
@@ -140,14 +147,19 @@ def measured_costs(seconds: Seconds) -> dict[str, Cost]:
         return lambda keep: both(1, fixed + keep * each)
 
     def remembered(keep: float) -> float:
-        return both(keep, keep * s.training)
+        read = keep if s.reads_chosen_only else 1
+        return both(read, s.drawing + keep * (s.training + s.recording))
+
+    def rescored(keep: float) -> float:
+        fixed = s.scores[SB] + s.choosing + s.recording
+        return both(1, fixed + keep * (s.training + s.refreshes.get(SB, 0.0)))
 
     costs: dict[str, Cost] = {TRADITIONAL: lambda keep: both(1, s.training)}
     costs |= {scorer: selecting(scorer) for scorer in s.scores}
-    exact = costs[SB]
-    costs[STALE] = lambda keep: (exact(keep) + (STALE_EVERY - 1) * remembered(keep)) / STALE_EVERY
+    others = STALE_EVERY - 1
+    costs[STALE] = lambda keep: (rescored(keep) + others * remembered(keep)) / STALE_EVERY
     costs[MEMORY] = remembered
-    costs[RANDOM] = lambda keep: both(1, s.drawing + keep * s.training)
+    costs[RANDOM] = lambda keep: both(1, s.choosing_uniformly + keep * s.training)
     if s.single_pass:
         line = _line(s.single_pass, s.backward)
         costs[SINGLE_PASS] = lambda keep: both(

@@ -6,15 +6,18 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import nn
 
 from siftback.device_time import now
 from siftback.errors import BatchError
 from siftback.loading import tree
-from siftback.loading.indices import is_indexed
+from siftback.loading.indices import examples_of
+from siftback.loading.order import is_plain, is_trackable
+from siftback.loading.source import Item, Source
 
 DISTINCT = 8
 """Distinct batches kept, for scores to be compared on."""
@@ -25,100 +28,112 @@ class Sample:
 
     Args:
         loader: Iterated again when it ends; one that cannot be is read once.
-        device: Where to move batches; None leaves them where they are.
+        model: Batches are moved to its device.
 
     Attributes:
         size: N, examples of a full batch, which the first one is; 0 before it was read.
-        batches: The distinct full batches read, at most `DISTINCT`.
+        items: The distinct full batches read, at most `DISTINCT`, with their examples' indices
+            where those are known.
         took: Seconds of getting each full batch, the distinct ones and others.
-        workers: Processes that load beside training.
+        workers: Processes that load while training goes on.
+        examples: How many examples the loader is over; None where it does not say.
+        reads_chosen_only: Whether the loader can leave examples unread: a ``DataLoader`` over a
+            map-style data set, or a loader with a method ``only`` that says which are wanted.
 
-    >>> sample = Sample([torch.zeros(4, 2), torch.ones(4, 2), torch.ones(1, 2)], None)
-    >>> sample.first().shape, [sample.next(turn)[0] for turn in range(4)]
+    >>> sample = Sample([torch.zeros(4, 2), torch.ones(4, 2), torch.ones(1, 2)], nn.Identity())
+    >>> sample.first().batch.shape, [sample.next(turn)[0] for turn in range(4)]
     (torch.Size([4, 2]), [0, 1, 0, 1])
     """
 
-    def __init__(self, loader: Iterable[Any], device: torch.device | None) -> None:
-        self._loader, self._device = loader, device
+    def __init__(self, loader: Iterable[Any], model: nn.Module) -> None:
+        self._model = model
+        self._source: Source | None = Source(loader)
+        self._items: Iterator[Item] | None = self._source.batches()
+        self._ahead = getattr(loader, "prefetch_factor", None) or 2  # batches of each worker
+        self._name = type(loader).__name__
+        self._complete = False  # whether an epoch was read to its end
         self.workers = int(getattr(loader, "num_workers", 0) or 0)
+        self.examples = examples_of(loader)
+        by_index = is_trackable(loader) and is_plain(getattr(loader, "batch_sampler", None))
+        self.reads_chosen_only = by_index or hasattr(loader, "only")
         self.size = 0
-        self.batches: list[Any] = []
+        self.items: list[Item] = []
         self.took: list[float] = []
-        self._iterator: Iterator[Any] | None = iter(loader)
-        self._indexed = is_indexed(loader)  # the indices are of no use here
-        self._whole = False  # whether all of an epoch was read
 
-    def first(self) -> Any:
-        """The first batch, which says how large a full one is."""
+    def first(self) -> Item:
+        """The first batch, which says how large a full one is.
+
+        Raises:
+            BatchError: Where there is none.
+        """
         self._read()
-        if not self.batches:
-            raise BatchError(
-                f"the {type(self._loader).__name__} gave no batch: give one that is not empty"
-            )
-        return self.batches[0]
+        if not self.items:
+            raise BatchError(f"the {self._name} gave no batch: give one that is not empty")
+        return self.items[0]
 
     def read_ahead(self, deadline: float) -> None:
         """Measures workers, by how fast batches come once those loaded in advance are used up."""
-        ahead = self.workers * (getattr(self._loader, "prefetch_factor", None) or 2)
+        ahead = self.workers * self._ahead
         while len(self.took) < 2 * ahead + DISTINCT and time.monotonic() < deadline:
             if not self._read(again=False):
                 break
         late = self.took[ahead:]
         self.took = [statistics.fmean(late) if late else statistics.median(self.took)]
-        self._iterator = None  # stops the workers, which would slow down what is measured next
+        # Stops the workers, which would slow down what is measured next; persistent ones too.
+        self._items = self._source = None
 
-    def next(self, turn: int) -> tuple[int, Any]:
+    def next(self, turn: int) -> tuple[int, Item]:
         """A batch to measure on, and its place among the distinct ones; reads one more."""
         if not self.workers:
             self._read()
-        place = turn % len(self.batches)
-        return place, self.batches[place]
+        place = turn % len(self.items)
+        return place, self.items[place]
 
     def _read(self, again: bool = True) -> bool:
-        """Reads a batch, if so asked from the start again where the loader is at its end."""
+        """Reads a batch; gives whether there was one.
+
+        Args:
+            again: Whether to begin the next epoch where the loader is at the end of one.
+        """
         for _ in range(2):
-            if self._iterator is None:
+            if self._source is None or self._items is None:
                 return False
             started = time.perf_counter()
-            batch = next(self._iterator, None)
-            if batch is not None:
+            item = next(self._items, None)
+            if item is not None:
+                self._source.position += 1
                 break
-            self._whole = True
-            self._iterator = iter(self._loader) if again and self.batches else None
+            self._complete = True
+            self._source.end_epoch()
+            self._items = self._source.batches() if again and self.items else None
         else:  # an iterable that can be iterated once only
-            self._iterator = None
+            self._items = None
             return False
-        if self._indexed:
-            _, batch = batch
-        if self._device is not None:
-            batch = tree.to_device(batch, self._device)
-        took = now(tree.device(batch)) - started
-        size = tree.size(batch)
+        item = item._replace(batch=tree.to_device_of(item.batch, self._model))
+        took = now(tree.device(item.batch)) - started
+        size = tree.size(item.batch)
         self.size = self.size or size
         if size == self.size:  # not a short last one
             self.took.append(took)
-            if not self._whole and len(self.batches) < DISTINCT:
-                self.batches.append(batch)
+            if not self._complete and len(self.items) < DISTINCT:
+                self.items.append(item)
         return True
 
 
 @contextmanager
-def unmoved(loader: Any) -> Iterator[None]:
-    """Puts back every generator that reading the loader may move, and a state of its own."""
-    owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
-    found = [getattr(owner, "generator", None) for owner in owners]
-    generators = {id(g): g for g in found if isinstance(g, torch.Generator)}.values()
-    states = [generator.get_state() for generator in generators]
-    stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-    state = copy.deepcopy(loader.state_dict()) if stateful else None
+def unmoved(loader: Iterable[Any]) -> Iterator[None]:
+    """Puts back the loader's place, its sampler's, and every generator that reading may move."""
+    source, sampler = Source(loader), cast(Any, getattr(loader, "sampler", None))
+    place = copy.deepcopy(source.state_dict())
+    stateful = hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
+    order = copy.deepcopy(sampler.state_dict()) if stateful else None
     python, numpy, pytorch = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
     finally:
-        for generator, before in zip(generators, states, strict=True):
-            generator.set_state(before)
+        source.load_state_dict(place)
         if stateful:
-            loader.load_state_dict(state)
+            sampler.load_state_dict(order)
         random.setstate(python)
         np.random.set_state(numpy)
         torch.set_rng_state(pytorch)

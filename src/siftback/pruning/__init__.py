@@ -1,1 +1,10 @@
-"""Choose once, before training."""
+"""Choose once, before training: scores of a data set's examples, and which of them to keep.
+
+>>> from siftback.pruning import el2n, prune
+"""
+
+from siftback.pruning.prune import prune
+from siftback.pruning.recorders import AUM, Forgetting
+from siftback.pruning.scores import el2n, entropy, grand, margin
+
+__all__ = ["AUM", "Forgetting", "el2n", "entropy", "grand", "margin", "prune"]

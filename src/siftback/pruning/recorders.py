@@ -1,6 +1,6 @@
 """Scores for pruning that are gathered while models train: forgetting events and margins.
 
-As all scores for pruning, they are higher for harder examples.
+As with all scores for pruning, higher means harder.
 """
 
 from typing import Any
@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.errors import BatchError, ConfigError, StateError
+from siftback.arguments import checked_integer
+from siftback.errors import BatchError, StateError
 
 
 class Forgetting:
@@ -19,8 +20,8 @@ class Forgetting:
         events = #{t : acc_t > acc_(t+1)}.
 
     An example that was never right was never learnt. Toneva et al. count infinitely many events
-    for it; here it is as many as it was looked at, which is more than any that was learnt can
-    have, and leaves means over several models finite.
+    for it; here it has as many as it was looked at, which is more than any learnt example can
+    have, and keeps means over several models finite.
 
     Toneva et al. 2019, *An Empirical Study of Example Forgetting during Deep Neural Network
     Learning*.
@@ -29,7 +30,7 @@ class Forgetting:
         examples: N, how many the data set has.
 
     Raises:
-        ConfigError: Where that is no whole number of at least 1.
+        ConfigError: Where that is not an integer of at least 1.
 
     >>> forgetting = Forgetting(3)
     >>> for correct in ([True, True, False], [True, False, False], [True, True, False]):
@@ -39,7 +40,7 @@ class Forgetting:
     """
 
     def __init__(self, examples: int) -> None:
-        _check_examples(examples)
+        examples = checked_integer("examples", examples, 1)
         self._seen = torch.zeros(examples, dtype=torch.int64)
         self._events = torch.zeros(examples, dtype=torch.int64)
         self._last = torch.zeros(examples, dtype=torch.bool)  # whether right when last looked at
@@ -53,7 +54,7 @@ class Forgetting:
             correct: bool[n], whether the model is right about each.
 
         Raises:
-            BatchError: Where shapes, types or indices are others.
+            BatchError: Where shapes, types or indices do not fit.
         """
         indices = _checked(indices, len(self._seen))
         if correct.shape != indices.shape or correct.dtype != torch.bool:
@@ -71,7 +72,7 @@ class Forgetting:
         """float32[N], forgetting events, or how often it was looked at where never learnt.
 
         Raises:
-            StateError: Where there are examples that were never looked at.
+            StateError: Where some examples were never looked at.
         """
         _check_seen(self._seen)
         return torch.where(self._learnt, self._events, self._seen).float()
@@ -82,10 +83,10 @@ class Forgetting:
         return {name: part.clone() for name, part in (parts | {"learnt": self._learnt}).items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from what another one gathered.
+        """Goes on from what another recorder gathered.
 
         Raises:
-            StateError: Where that is of another number of examples.
+            StateError: Where it gathered another number of examples.
         """
         _check_state(state, len(self._seen))
         self._seen, self._events = state["seen"].clone(), state["events"].clone()
@@ -93,7 +94,7 @@ class Forgetting:
 
 
 class AUM:
-    """Averages an example's margin over training, the area under it; its negative is the score.
+    """Averages an example's margin over training (its area under the margin); negated, the score.
 
     With logits z_t(x) at the t-th of T looks at an example of label y,
 
@@ -107,7 +108,7 @@ class AUM:
         examples: N, how many the data set has.
 
     Raises:
-        ConfigError: Where that is no whole number of at least 1.
+        ConfigError: Where that is not an integer of at least 1.
 
     >>> aum = AUM(2)
     >>> labels = torch.tensor([0, 1])
@@ -118,7 +119,7 @@ class AUM:
     """
 
     def __init__(self, examples: int) -> None:
-        _check_examples(examples)
+        examples = checked_integer("examples", examples, 1)
         self._seen = torch.zeros(examples, dtype=torch.int64)
         self._sum = torch.zeros(examples, dtype=torch.float64)
 
@@ -131,7 +132,7 @@ class AUM:
             labels: int64[n].
 
         Raises:
-            BatchError: Where shapes, types or indices are others.
+            BatchError: Where shapes, types or indices do not fit.
         """
         indices = _checked(indices, len(self._seen))
         check_predictions(logits, labels, len(indices))
@@ -143,7 +144,7 @@ class AUM:
         """float32[N], minus the mean margin.
 
         Raises:
-            StateError: Where there are examples that were never looked at.
+            StateError: Where some examples were never looked at.
         """
         _check_seen(self._seen)
         return (-self._sum / self._seen).float()
@@ -153,10 +154,10 @@ class AUM:
         return {"seen": self._seen.clone(), "sum": self._sum.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from what another one gathered.
+        """Goes on from what another recorder gathered.
 
         Raises:
-            StateError: Where that is of another number of examples.
+            StateError: Where it gathered another number of examples.
         """
         _check_state(state, len(self._seen))
         self._seen, self._sum = state["seen"].clone(), state["sum"].clone()
@@ -178,10 +179,10 @@ def label_margins(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
-    """Makes sure of one row of logits, and one class, an example.
+    """Makes sure of one row of logits and one class per example.
 
     Raises:
-        BatchError: Where there is anything else.
+        BatchError: Where there is not.
     """
     if not logits.is_floating_point() or logits.ndim != 2 or len(logits) != count:
         raise BatchError(
@@ -202,11 +203,6 @@ def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
         )
 
 
-def _check_examples(examples: int) -> None:
-    if not isinstance(examples, int) or isinstance(examples, bool) or examples < 1:
-        raise ConfigError(f"examples={examples!r}: give how many the data set has, at least 1")
-
-
 def _checked(indices: Tensor, examples: int) -> Tensor:
     if indices.ndim != 1 or indices.dtype != torch.int64:
         raise BatchError(
@@ -220,7 +216,9 @@ def _checked(indices: Tensor, examples: int) -> Tensor:
         )
     ordered = indices.sort().values
     if (ordered[1:] == ordered[:-1]).any():
-        raise BatchError("an index comes twice in one update: give each look an update of its own")
+        raise BatchError(
+            "an index appears twice in one update: give each look an update of its own"
+        )
     return indices
 
 

@@ -1,11 +1,11 @@
-"""Pruning a data set once, before training: scores of its examples, and which to keep.
+"""Scores for pruning by models: how hard each example of a data set is for them.
 
-All scores are higher for harder examples. A model is scored with as it would be tested, in eval
-mode, and is left as it was.
+All scores are higher for harder examples. A model computes them in eval mode, as it would be
+tested, and is left as it was.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +13,14 @@ from torch.func import functional_call, grad
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from siftback import loss_functions as of_losses
+from siftback.arguments import checked_integer
 from siftback.errors import ConfigError, LossError
 from siftback.loading import tree
-from siftback.loading.indices import Indices
-from siftback.loss_functions import Losses, LossFn
+from siftback.loading.indices import IndexCheck, examples_of
+from siftback.loading.source import Source
+from siftback.loss_functions import Losses, LossFn, pair, resolve
 from siftback.pruning.recorders import check_predictions
-from siftback.scorers.fresh import untouched
+from siftback.scorers.selection_pass import untouched
 
 Models = nn.Module | Sequence[nn.Module]
 """One model, or several to average over."""
@@ -28,68 +29,10 @@ Outputs = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
 """``outputs(model, batch) -> (logits[N, C], labels[N])``."""
 
 
-def prune(
-    scores: Tensor,
-    drop: float | None = None,
-    *,
-    keep: Literal["hardest", "easiest"] = "hardest",
-    window: tuple[float, float] | None = None,
-    per_class: Tensor | None = None,
-    seed: int = 0,
-) -> Tensor:
-    """Chooses the examples to keep by their scores.
-
-    With the n examples ranked from the easiest to the hardest and ``d = round(drop * n)``, the
-    hardest are ranks d to n, the easiest 0 to n - d, and a window (a, b) is ranks
-    ``round(a * n)`` to ``round(b * n)``, as the windows of Paul et al. 2021, which leave out
-    the very hardest. Halves are rounded up.
-
-    Args:
-        scores: float[N], higher for harder examples; infinite ones have a rank too.
-        drop: Share of the examples to leave out, in [0, 1).
-        keep: Which ones to keep, the hardest or the easiest.
-        window: In place of ``drop``: shares (a, b), 0 <= a < b <= 1.
-        per_class: int64[N], the class of each example, to rank and drop within each class; None
-            ranks all together.
-        seed: Orders examples of equal scores, so that none is kept for its place in the data set.
-
-    Returns:
-        int64[k], the indices of those to keep, ascending, for
-        ``torch.utils.data.Subset(dataset, kept)``.
-
-    Raises:
-        ConfigError: Where scores are no numbers, a share is out of range, both or neither of
-            ``drop`` and ``window`` are given, classes do not fit, or nothing would be kept.
-
-    >>> scores = torch.tensor([0.9, 0.1, 0.5, 0.3])
-    >>> prune(scores, drop=0.25), prune(scores, drop=0.25, keep="easiest")
-    (tensor([0, 2, 3]), tensor([1, 2, 3]))
-    >>> prune(scores, window=(0.25, 0.75))
-    tensor([2, 3])
-    >>> prune(scores, drop=0.5, per_class=torch.tensor([0, 0, 1, 1]))
-    tensor([0, 2])
-    """
-    scores = _numbers(scores)
-    _check_shares(drop, keep, window)
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(scores), generator=generator)
-    order = order[scores[order].argsort(stable=True)]
-    if per_class is None:
-        ranked = [order]
-    else:
-        classes = _classes(per_class, len(scores))[order]
-        ranked = [order[classes == each] for each in sorted(set(classes.tolist()))]
-    kept = torch.cat([_part(group, drop, keep, window) for group in ranked])
-    if not len(kept):
-        asked = f"drop={drop}" if window is None else f"window={window}"
-        raise ConfigError(f"{asked} keeps none of {len(scores)} examples: keep more of them")
-    return kept.sort().values
-
-
 def el2n(
     models: Models, data: Any, *, outputs: Outputs | None = None, batch_size: int = 256
 ) -> Tensor:
-    """EL2N: how far predicted probabilities are from the label, in the mean over early models.
+    """EL2N: how far predicted probabilities are from the label, on average over early models.
 
         EL2N(x, y) = E_w || softmax(f_w(x)) - onehot(y) ||_2
 
@@ -97,10 +40,11 @@ def el2n(
     are of the same architecture from different initial weights, trained for a few epochs.
 
     Args:
-        models: One model or several. The score of several is the mean of each one's own, so
+        models: One model or several. The score by several is the mean of the scores by each, so
             ``torch.stack([el2n(model, data) for model in models], 1)`` has a column for each.
-        data: A ``torch.utils.data.Dataset`` of ``(input, label)``, or batches of one: a loader
-            that does not shuffle, or one over `Indexed` examples in any order.
+        data: A ``torch.utils.data.Dataset`` of ``(input, label)``, or batches of one: a
+            ``DataLoader`` of a map-style or `Indexed` data set, in any order, or other batches in
+            the order of the data set.
         outputs: For other batches: ``outputs(model, batch) -> (logits, labels)``, float[N, C]
             and int64[N].
         batch_size: For a data set.
@@ -109,8 +53,8 @@ def el2n(
         float32[N] on the CPU, in the order of the data set, from 0 to the square root of 2.
 
     Raises:
-        ConfigError: Where there is no model, or the data are shuffled or not given whole.
-        BatchError: Where a batch is no pair, or its logits and labels do not fit.
+        ConfigError: Where there is no model, or the data are incomplete, or in an unknown order.
+        BatchError: Where a batch is not a pair, or its logits and labels do not fit.
         LossError: Where the outputs of a model are not finite.
 
     >>> data = [(torch.tensor([[0.0, 0.0], [0.0, 99.0]]), torch.tensor([0, 0]))]
@@ -123,7 +67,7 @@ def el2n(
 def margin(
     models: Models, data: Any, *, outputs: Outputs | None = None, batch_size: int = 256
 ) -> Tensor:
-    """How little the likeliest class leads the second likeliest, in the mean over models.
+    """How little the likeliest class leads the second likeliest, on average over models.
 
         margin(x) = E_w [1 - (p_(1) - p_(2))],   p = softmax(f_w(x)),
 
@@ -153,7 +97,7 @@ def margin(
 def entropy(
     models: Models, data: Any, *, outputs: Outputs | None = None, batch_size: int = 256
 ) -> Tensor:
-    """The entropy of the predicted probabilities, in the mean over models.
+    """The entropy of the predicted probabilities, on average over models.
 
         entropy(x) = E_w [-sum_c p_c log p_c],   p = softmax(f_w(x))
 
@@ -187,31 +131,31 @@ def grand(
     batch_size: int = 64,
     chunk_size: int = 16,
 ) -> Tensor:
-    """GraNd: the norm of an example's own gradient, in the mean over early models.
+    """GraNd: the norm of an example's own gradient, on average over early models.
 
         GraNd(x, y) = E_w || gradient with respect to w of loss(f_w(x), y) ||_2
 
-    over all weights that are trained, exactly, by ``torch.func``: as many examples at a time as
-    ``chunk_size`` says, each taking the memory of the weights once more.
+    over all trained weights, exactly, by ``torch.func``: ``chunk_size`` examples at a time, each
+    taking as much memory as the weights.
 
     Paul, Ganguli and Dziugaite 2021, *Deep Learning on a Data Diet*. In eval
-    mode, as batch normalisation has no gradient of one example otherwise.
+    mode, as in training mode batch normalisation has no gradient of a single example.
 
     Args:
         models: As for `el2n`.
         data: As for `el2n`.
         loss_fn: ``loss_fn(outputs, targets)``, for batches that are such pairs.
-        losses: In its place, ``losses(model, batch) -> Tensor[N]`` for any batch of tensors. The
-            model that it is given is a function that computes what the model does.
+        losses: In place of ``loss_fn``: ``losses(model, batch) -> Tensor[N]`` for any batch of
+            tensors. Its ``model`` is a function that computes what the model does.
         batch_size: For a data set.
-        chunk_size: Gradients that are held at a time.
+        chunk_size: Gradients held at a time.
 
     Returns:
         float32[N] on the CPU.
 
     Raises:
-        ConfigError: As `el2n`; and where a model has no weights that are trained.
-        BatchError: Where a batch is no pair.
+        ConfigError: As `el2n`; and where a model has no trained weights.
+        BatchError: Where a batch is not a pair.
         LossError: Where there is not one loss per example, or a gradient is not finite.
 
     >>> model = nn.Linear(1, 1, bias=False)  # the gradient is 2 (w x - y) x
@@ -220,7 +164,7 @@ def grand(
     >>> grand(model, batches, nn.functional.mse_loss)
     tensor([ 2., 12.])
     """
-    each = of_losses.resolve(None if losses else loss_fn, losses)
+    each = resolve(None if losses else loss_fn, losses)
 
     def score(model: nn.Module, batch: Any) -> Tensor:
         return gradient_norms(model, each, batch, chunk_size)
@@ -259,20 +203,19 @@ def gradient_norms(model: nn.Module, losses: Losses, batch: Any, chunk_size: int
         model: Whose weights; in the mode it is to compute in.
         losses: ``losses(model, batch) -> Tensor[N]``.
         batch: A nested batch of N examples, tensors alone.
-        chunk_size: Gradients that are held at a time.
+        chunk_size: Gradients held at a time.
 
     Raises:
-        ConfigError: Where no weight is trained, or ``chunk_size`` is no number of examples.
-        LossError: Where a batch of one example has not one loss.
+        ConfigError: Where no weight is trained, or ``chunk_size`` is not a positive integer.
+        LossError: Where a batch of one example does not have one loss.
     """
     weights = {name: p.detach() for name, p in model.named_parameters()}
     trained = {n: weights.pop(n) for n, p in model.named_parameters() if p.requires_grad}
     if not trained:
         raise ConfigError(
-            f"no weight of the {type(model).__name__} requires a gradient: thaw some of them"
+            f"no weight of the {type(model).__name__} requires a gradient: unfreeze some of them"
         )
-    if not isinstance(chunk_size, int) or chunk_size < 1:
-        raise ConfigError(f"chunk_size={chunk_size!r}: give a number of examples, at least 1")
+    chunk_size = checked_integer("chunk_size", chunk_size, 1)
     rest = weights | dict(model.named_buffers())
 
     def loss(parameters: dict[str, Tensor], example: Any) -> Tensor:
@@ -315,7 +258,7 @@ def _from_predictions(
 
 
 def _pair_outputs(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-    inputs, labels = of_losses.pair(batch)
+    inputs, labels = pair(batch)
     return model(inputs), labels
 
 
@@ -327,26 +270,30 @@ def _mean_scores(
     if not listed:
         raise ConfigError("no model given: give at least one")
     loader = data
-    if isinstance(data, Dataset):  # a loader draws a seed each time: not from the global generator
+    if isinstance(data, Dataset):  # whose loader must draw no seed from the global generator
         loader = DataLoader(data, batch_size, generator=torch.Generator())
-    _refuse_shuffled(loader)
-    indices = Indices(loader, None)
+    source = Source(loader)
+    if not source.knows_indices:
+        _refuse_own_order(loader)
+    check = IndexCheck(examples_of(loader))
     found: list[Tensor] = []
     places: list[Tensor] = []
-    for number, batch in enumerate(loader):
-        if indices.known:
-            batch, place = indices.take_off(batch, f"batch {number}")
-            places.append(place)
+    for number, (batch, indices, _) in enumerate(source.batches()):
+        if source.knows_indices:
+            places.append(_known(indices, number))
+            check.check(places[-1], f"batch {number}")
         each = [_of_model(score, model, batch) for model in listed]
         found.append(torch.stack(each).mean(0))
         if not found[-1].isfinite().all():
             raise LossError(
-                f"batch {number} has scores that are not finite: look for outputs or gradients "
-                "of the models that are not, and train them at a lower rate"
+                f"batch {number} has scores that are not finite: check the outputs and "
+                "gradients of the models, and train them at a lower learning rate"
             )
     if not found:
-        raise ConfigError("the data gave no batch: give a data set, or batches that can be read")
-    return _in_order(torch.cat(found), places, indices.examples)
+        raise ConfigError(
+            "the data gave no batch: give a data set, or a non-empty iterable of batches"
+        )
+    return _in_order(torch.cat(found), places, check.examples)
 
 
 def _of_model(score: Callable[[nn.Module, Any], Tensor], model: nn.Module, batch: Any) -> Tensor:
@@ -356,17 +303,24 @@ def _of_model(score: Callable[[nn.Module, Any], Tensor], model: nn.Module, batch
         return score(model, tree.to_device(batch, device)).detach().float().cpu()
 
 
-def _refuse_shuffled(loader: Iterable[Any]) -> None:
-    if not isinstance(loader, DataLoader) or Indices(loader, None).known:
-        return
-    if isinstance(loader.dataset, IterableDataset):
-        return
-    batches = loader.batch_sampler
-    sampler = loader.sampler if batches is None else getattr(batches, "sampler", None)
-    if not isinstance(sampler, SequentialSampler):
+def _known(indices: Tensor | None, number: int) -> Tensor:
+    if indices is None:
         raise ConfigError(
-            "the loader has an order of its own, and a score must find its example: give the "
-            "data set itself, a loader with shuffle=False, or one over Indexed(dataset)"
+            f"batch {number} has other examples than its sampler asked for, and scores must match "
+            "their examples: give the data set itself, or a loader whose collate function leaves "
+            "none out"
+        )
+    return indices
+
+
+def _refuse_own_order(loader: Iterable[Any]) -> None:
+    """Refuses a DataLoader whose batches may come in another order than the data set's."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return
+    if not isinstance(loader.sampler, SequentialSampler) or not getattr(loader, "in_order", True):
+        raise ConfigError(
+            "the loader has an order of its own, and scores must match their examples: give the "
+            "data set itself, or a loader with a batch size and in_order=True"
         )
 
 
@@ -381,52 +335,3 @@ def _in_order(values: Tensor, places: list[Tensor], examples: int | None) -> Ten
     ordered = torch.empty_like(values)
     ordered[place] = values
     return ordered
-
-
-def _numbers(scores: Tensor) -> Tensor:
-    if not isinstance(scores, Tensor) or scores.ndim != 1 or not len(scores):
-        given = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        raise ConfigError(f"scores of {given}: give a tensor with one score per example, float[N]")
-    missing = scores.isnan().nonzero().flatten()
-    if len(missing):
-        raise ConfigError(
-            f"{len(missing)} of {len(scores)} scores are no numbers, the first is that of example "
-            f"{int(missing[0])}: score every example, or take those that have none away"
-        )
-    return scores.detach().cpu()
-
-
-def _check_shares(drop: float | None, keep: str, window: tuple[float, float] | None) -> None:
-    if (drop is None) == (window is None):
-        raise ConfigError(
-            f"drop={drop} and window={window}: give one of them, a share to leave out or the "
-            "shares that bound what is kept"
-        )
-    if drop is not None and not 0 <= drop < 1:
-        raise ConfigError(f"drop={drop} is not a share to leave out: give a number in [0, 1)")
-    if keep not in ("hardest", "easiest"):
-        raise ConfigError(f'keep={keep!r}: give "hardest" or "easiest"')
-    if window is not None and not (len(window) == 2 and 0 <= window[0] < window[1] <= 1):
-        raise ConfigError(f"window={window}: give shares (a, b) with 0 <= a < b <= 1")
-
-
-def _classes(per_class: Tensor, count: int) -> Tensor:
-    if not isinstance(per_class, Tensor) or per_class.shape != (count,):
-        given = list(per_class.shape) if isinstance(per_class, Tensor) else per_class
-        raise ConfigError(
-            f"per_class={given} for {count} scores: give the class of each example, int64[{count}]"
-        )
-    if per_class.is_floating_point():
-        raise ConfigError(f"per_class is {per_class.dtype}: give whole numbers, int64[{count}]")
-    return per_class.cpu()
-
-
-def _part(
-    ranked: Tensor, drop: float | None, keep: str, window: tuple[float, float] | None
-) -> Tensor:
-    """The part that is kept of examples that are ranked from the easiest to the hardest."""
-    n = len(ranked)
-    if window is not None:
-        return ranked[int(window[0] * n + 0.5) : int(window[1] * n + 0.5)]
-    dropped = int((drop or 0.0) * n + 0.5)
-    return ranked[dropped:] if keep == "hardest" else ranked[: n - dropped]

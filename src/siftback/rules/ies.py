@@ -1,22 +1,24 @@
 """Instance-dependent early stopping: leave out what is settled."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from siftback.errors import ConfigError
-from siftback.rules.every_epoch import Columns, EveryEpoch, checked_share, count_of
-from siftback.schedule import Moment
-from siftback.selectors.percentile import is_number
+from siftback.arguments import checked_integer, checked_number, checked_share
+from siftback.rules.rule import EpochRule, checked_table, rounded_down, weights_of_known
+from siftback.rules.score_table import ScoreTable
+from siftback.schedule import Epochs, Moment, Share
 
 
 def unrest(losses: Tensor) -> Tensor:
-    """How much the losses of examples still bend: the mean size of their second differences.
+    """How far the losses of examples are from settled: the mean size of second differences.
 
     Yuan et al. 2025: with the losses L(1), ..., L(n) of an example, the mean over t of
     ``|L(t) - 2 L(t-1) + L(t-2)|``.
 
     Args:
-        losses: float32[N, n], each example's last n >= 3 losses in their order.
+        losses: float32[N, n], each example's last n >= 3 losses in order.
 
     Returns:
         float32[N]; NaN where a loss is missing.
@@ -27,7 +29,7 @@ def unrest(losses: Tensor) -> Tensor:
     return losses.diff(n=2, dim=1).abs().mean(1)
 
 
-class IES(EveryEpoch):
+class IES(EpochRule):
     """Instance-dependent early stopping: leaves out an example whose loss has settled.
 
     Yuan et al. 2025, *Instance-dependent Early Stopping*: an example is mastered where the second
@@ -35,19 +37,22 @@ class IES(EveryEpoch):
     below a threshold, the same for easy and hard examples. It is left out while that holds.
 
     In the paper mastered examples are still forwarded each epoch, so that one that is forgotten
-    comes back. Here that is the loop's choice: ``loader.left_out`` says who they were, and
-    ``loader.remember(losses, indices=...)`` takes what a forward pass in eval mode finds. Without
-    it what is settled stays out. Ideal cost of an epoch with share s trained on, in forwards (1)
-    and backwards (2): ``1 + 2s`` with those passes, 3s without.
+    comes back. Here the training loop may do that: ``loader.left_out`` is who they were, and
+    ``loader.record(losses, indices=...)`` takes the losses of a forward pass in eval mode. Without
+    it what is settled stays out. Ideal cost per example of an epoch with share s trained on, in
+    forwards (1) and backwards (2): ``1 + 2s`` with those passes, 3s without. How many examples are
+    drawn depends on their losses, and is not known beforehand.
 
     Args:
         threshold: The mean size of second differences, above 0, below which a loss is settled.
-        window: Over how many second differences the mean is taken, at least 1. Nothing is known
+        window: The mean is over so many second differences, at least 1. Nothing is known
             of an example until it had two losses more.
         keep: The least share of the known examples to keep, in [0, 1): where more are settled,
-            those that bend most of them stay. 0, as in the paper, keeps none of them.
+            the least settled of them stay. 0, as in the paper, keeps none of them.
         warmup: How long everything is trained on at first.
-        tail: The last part of training in which everything is trained on, a share.
+        tail: How long everything is trained on at the end.
+        table: Where the last losses are remembered, such as a `ScoreTable` in a file, of
+            ``window + 2`` columns; by default in memory, 4 bytes per loss.
 
     Raises:
         ConfigError: Where one of them is out of its range.
@@ -55,7 +60,7 @@ class IES(EveryEpoch):
     >>> ies = IES(threshold=0.1, window=1)
     >>> ies.grow(3)
     >>> for epoch, losses in enumerate([[2.0, 1.0], [1.0, 0.9], [0.5, 0.8]]):
-    ...     ies.trained(torch.arange(2), torch.tensor(losses), epoch)
+    ...     ies.update(torch.arange(2), torch.tensor(losses), epoch)
     >>> ies.draw(3, torch.Generator())
     tensor([1., 0., 1.])
     """
@@ -66,32 +71,40 @@ class IES(EveryEpoch):
         window: int = 3,
         keep: float = 0.0,
         *,
-        warmup: Moment = 0,
-        tail: float = 0.0,
+        warmup: Moment = Epochs(0),
+        tail: Moment = Share(0.0),
+        table: ScoreTable | None = None,
     ) -> None:
-        if not is_number(threshold) or threshold <= 0:
-            raise ConfigError(f"threshold={threshold!r}: give a number above 0")
-        if not isinstance(window, int) or isinstance(window, bool) or window < 1:
-            raise ConfigError(f"window={window!r}: give a whole number of losses, at least 1")
-        self._losses = Columns(window + 2)  # the last ones, oldest first
-        super().__init__(self._losses, warmup, tail)
-        self.threshold, self.window = float(threshold), window
+        self.threshold = checked_number("threshold", threshold, above=0)
+        self.window = checked_integer("window", window, 1)
         self.keep = checked_share("keep", keep)
+        # The last losses, oldest first.
+        super().__init__(checked_table("IES", table, self.window + 2), warmup=warmup, tail=tail)
 
-    def predicted(self, epoch: int) -> Tensor:
-        """How much each one's losses still bend."""
-        return unrest(self._losses.values)
-
-    def weigh(self, scores: Tensor, known: Tensor, generator: torch.Generator) -> Tensor:
+    def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """0 for the settled, the most settled first where not all may be left out."""
-        weights = torch.ones_like(scores)
-        calmest = scores.argsort(stable=True)[: count_of(1 - self.keep, len(scores))]
-        weights[calmest[scores[calmest] < self.threshold]] = 0.0
-        return weights
+        return weights_of_known(unrest(self.values), self._weigh)
 
-    def trained(self, indices: Tensor, losses: Tensor, epoch: int) -> None:
+    def update(
+        self,
+        indices: Tensor,
+        losses: Tensor,
+        epoch: int,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+    ) -> None:
         """Appends the losses; the oldest ones are forgotten."""
-        indices, values = indices.cpu(), self._losses.values
-        moved = values[indices].roll(-1, 1)
-        moved[:, -1] = losses.detach().to(values)
-        values[indices] = moved
+        moved = self.values[indices.cpu()].roll(-1, 1)
+        moved[:, -1] = losses.detach().to(moved)
+        self.table.record(indices, moved)
+
+    def settings(self) -> dict[str, Any]:
+        """See `EpochRule.settings`."""
+        return {"threshold": self.threshold, "window": self.window, "keep": self.keep}
+
+    def _weigh(self, scores: Tensor) -> Tensor:
+        weights = torch.ones_like(scores)
+        most_settled = scores.argsort(stable=True)[: rounded_down(1 - self.keep, len(scores))]
+        weights[most_settled[scores[most_settled] < self.threshold]] = 0.0
+        return weights

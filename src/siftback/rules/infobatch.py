@@ -1,11 +1,14 @@
 """InfoBatch: prune a share of the well learnt, and weight the rest of them up."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from siftback.loading.score_table import ScoreTable
-from siftback.rules.every_epoch import ByLastLoss, checked_share
-from siftback.schedule import Moment
+from siftback.arguments import checked_share
+from siftback.rules.rule import EpochRule, checked_table, record_average, weights_of_known
+from siftback.rules.score_table import ScoreTable
+from siftback.schedule import Epochs, Moment, Share
 
 
 def infobatch_weights(losses: Tensor, ratio: float, generator: torch.Generator) -> Tensor:
@@ -17,7 +20,7 @@ def infobatch_weights(losses: Tensor, ratio: float, generator: torch.Generator) 
         weight    = 1 / (1 - r) where L < m, else 1
 
     Args:
-        losses: float32[N]. One that is not finite is no part of the mean, and kept if positive.
+        losses: float32[N]. One that is not finite is not part of the mean, and kept if positive.
         ratio: r, in [0, 1).
         generator: On the CPU. N numbers are drawn, whatever is kept.
 
@@ -28,77 +31,96 @@ def infobatch_weights(losses: Tensor, ratio: float, generator: torch.Generator) 
     >>> infobatch_weights(losses, 0.5, torch.Generator().manual_seed(0))
     tensor([0., 2., 0., 1.])
     """
-    below = losses < losses[losses.isfinite()].mean()
-    draws = torch.rand(len(losses), generator=generator).to(losses.device)
+    # In float64, so that the mean of equal losses is not above them, however many there are.
+    mean = losses[losses.isfinite()].double().mean()
+    below = losses.double() < mean
+    draws = torch.rand(len(losses), generator=generator)
     weights = torch.where(below, 1 / (1 - ratio), 1.0)
     return weights.masked_fill_(below & (draws < ratio), 0.0)
 
 
-class InfoBatch(ByLastLoss):
+class InfoBatch(EpochRule):
     """InfoBatch: a share of the examples below the mean loss is pruned, the rest weighted up.
 
     Qin et al. 2024, *InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning*. At
     the start of each epoch, of the examples whose remembered loss is below the mean of all, each
-    is pruned with chance r; the remaining ones of them have weight 1 / (1 - r), so that the
+    is pruned with probability r; the remaining ones of them have weight 1 / (1 - r), so that the
     expected gradient is that of the whole data set. In the last epochs everything is trained on
-    with weight 1. See `infobatch_weights`. Ideal cost of an epoch in which a share b of the
-    examples was below the mean, in forwards (1) and backwards (2): ``3 (1 - r b)``.
+    with weight 1. See `infobatch_weights`. Ideal cost per example of an epoch in which a share b of
+    the examples was below the mean, in forwards (1) and backwards (2): ``3 (1 - r b)``. The
+    examples are drawn independently, so their number is not known beforehand.
 
     Pruning ends with the first epoch that begins when ``delta * epochs`` are done: with 10 epochs
     and ``delta=0.875``, epochs 0 to 8 are pruned and the last one is not. From there on every
-    weight is 1, whether or not ``delta * epochs`` is a whole number; only with
-    ``drop_last="carry"`` are the few that wait for a full batch trained on with the weight that
-    they were drawn with.
-
-    The training loop tells its losses and applies the weights::
-
-        for x, y in loader:
-            losses = F.cross_entropy(model(x), y, reduction="none")
-            loader.remember(losses)
-            (losses * loader.weights).mean().backward()
+    weight is 1, whether or not ``delta * epochs`` is an integer; only where a loader carries
+    examples over into the next epoch do those have the weight that they were drawn with.
 
     Args:
         ratio: r, in [0, 1).
-        delta: The share of training, in (0, 1], after which everything is trained on. Less than
-            1 needs the loader's ``epochs=``.
+        delta: The share of training, in (0, 1], after which everything is trained on. Where it is
+            less than 1 the number of epochs must be known.
         warmup: How long everything is trained on at first. Nothing is known in the first epoch,
             so that one is whole in any case.
         table: Where losses are remembered, such as a `ScoreTable` in a file; by default in
-            memory, 8 bytes an example.
+            memory, 4 bytes per example.
 
     Raises:
         ConfigError: Where one of them is out of its range.
 
+    >>> infobatch = InfoBatch(ratio=0.5)
+    >>> infobatch.grow(5)
+    >>> infobatch.update(torch.arange(4), torch.tensor([0.1, 0.2, 0.3, 4.0]), epoch=0)
+    >>> infobatch.draw(1, torch.Generator().manual_seed(0))
+    tensor([0., 2., 0., 1., 1.])
+
+    In a training loop, where ``loader.loss`` applies the weights:
+
     >>> from torch.nn import functional as F
     >>> from torch.utils.data import DataLoader, TensorDataset
-    >>> from siftback import Indexed, SelectiveLoader, SelectiveSampler
+    >>> from siftback import SelectiveLoader
     >>> data = TensorDataset(torch.randn(256, 8), torch.randint(4, (256,)))
-    >>> loader = DataLoader(Indexed(data), batch_size=32, sampler=SelectiveSampler(data))
     >>> model = torch.nn.Linear(8, 4)
-    >>> loader = SelectiveLoader(loader, model, scorer=InfoBatch(), epochs=4)
+    >>> loader = DataLoader(data, batch_size=32, shuffle=True)
+    >>> loader = SelectiveLoader(loader, memory=InfoBatch(), epochs=4)
     >>> for _ in range(4):
     ...     for x, y in loader:
-    ...         losses = F.cross_entropy(model(x), y, reduction="none")
-    ...         loader.remember(losses)
-    ...         (losses * loader.weights).mean().backward()
+    ...         loss = loader.loss(F.cross_entropy(model(x), y, reduction="none"))
+    ...         loss.backward()
     >>> loader.stats.scored, loader.stats.forwards < 4 * 256
     (0, True)
     """
-
-    reweights = True
 
     def __init__(
         self,
         ratio: float = 0.5,
         delta: float = 0.875,
         *,
-        warmup: Moment = 0,
+        warmup: Moment = Epochs(0),
         table: ScoreTable | None = None,
     ) -> None:
         self.ratio = checked_share("ratio", ratio)
         self.delta = checked_share("delta", delta, least=False, most=True)
-        super().__init__(table, warmup, 1 - self.delta)
+        table = checked_table("InfoBatch", table, 1)
+        super().__init__(table, warmup=warmup, tail=Share(1 - self.delta))
 
-    def weigh(self, scores: Tensor, known: Tensor, generator: torch.Generator) -> Tensor:
+    def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """See `infobatch_weights`."""
-        return infobatch_weights(scores, self.ratio, generator)
+        return weights_of_known(
+            self.values[:, 0], lambda losses: infobatch_weights(losses, self.ratio, generator)
+        )
+
+    def update(
+        self,
+        indices: Tensor,
+        losses: Tensor,
+        epoch: int,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+    ) -> None:
+        """Remembers the losses."""
+        record_average(self.table, indices, losses, 0.0)
+
+    def settings(self) -> dict[str, Any]:
+        """See `EpochRule.settings`."""
+        return {"ratio": self.ratio, "delta": self.delta}

@@ -1,13 +1,15 @@
-"""KAKURENBO: hide what is learnt for sure."""
+"""KAKURENBO: hide what is confidently learnt."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from siftback.loading.score_table import ScoreTable
-from siftback.rules.every_epoch import ByLastLoss, Columns, checked_share, count_of
-from siftback.schedule import Moment
+from siftback.arguments import checked_share
+from siftback.errors import ConfigError, LossError
+from siftback.rules.rule import EpochRule, checked_table, rounded_down, weights_of_known
+from siftback.rules.score_table import ScoreTable
+from siftback.schedule import Epochs, Moment, Share
 
 
 def hidden_examples(
@@ -15,13 +17,13 @@ def hidden_examples(
 ) -> Tensor:
     """Which examples an epoch hides.
 
-    Nguyen et al. 2023: the share F of lowest loss is to be hidden, and of those move
-    back the ones that were not predicted right with a confidence of tau or more.
+    Nguyen et al. 2023: the share F of lowest loss, but for those of them that were not predicted
+    right with a confidence of tau or more, which move back.
 
     Args:
         losses: float32[N].
         correct: bool[N], whether each was predicted right.
-        confidence: float32[N], the probability of what was predicted.
+        confidence: float32[N], the probability of each prediction.
         ratio: F, the largest share to hide, rounded down to examples.
         threshold: tau.
 
@@ -33,11 +35,11 @@ def hidden_examples(
     tensor([ True, False, False, False])
     """
     lowest = torch.zeros_like(losses, dtype=torch.bool)
-    lowest[losses.argsort(stable=True)[: count_of(ratio, len(losses))]] = True
+    lowest[losses.argsort(stable=True)[: rounded_down(ratio, len(losses))]] = True
     return lowest & correct & (confidence >= threshold)
 
 
-class Kakurenbo(ByLastLoss):
+class Kakurenbo(EpochRule):
     """KAKURENBO: hides the examples of lowest loss that are confidently right.
 
     Nguyen et al. 2023, *KAKURENBO: Adaptively Hiding Samples in Deep Neural Network Training*. At
@@ -47,84 +49,114 @@ class Kakurenbo(ByLastLoss):
     ``1 / (1 - hidden share)``: the loop multiplies with ``loader.lr_scale``, which is 1 in epochs
     that hide nothing.
 
-    The training loop tells how its predictions were::
+    The training loop passes what it predicted::
 
         for x, y in loader:
             outputs = model(x)
             losses = F.cross_entropy(outputs, y, reduction="none")
             confidence, guess = outputs.softmax(1).max(1)
-            loader.remember(losses, correct=guess == y, confidence=confidence)
+            loss = loader.loss(losses, correct=guess == y, confidence=confidence)
             for group in optimizer.param_groups:
                 group["lr"] = scheduled_rate * loader.lr_scale
-            losses.mean().backward()
+            loss.backward()
 
     In the paper, hidden examples are forwarded at the end of their epoch, so that what is
-    remembered of them is of the model as it then is. Here that is the loop's choice: ``loader
-    .left_out`` says who they were, and ``loader.remember(losses, indices=..., ...)`` takes what a
-    forward pass in eval mode finds. Ideal cost of an epoch with share s trained on, in forwards (1)
-    and backwards (2): ``1 + 2s`` with those passes, 3s without, where a hidden example comes back
-    only as others' losses fall below what it had.
+    remembered of them is of the model as it then is. Here the training loop may do that:
+    ``loader.left_out`` is who they were, and ``loader.record(losses, indices=..., ...)`` takes the
+    losses of a forward pass in eval mode. Ideal cost per example of an epoch with share s trained
+    on, in forwards (1) and backwards (2): ``1 + 2s`` with those passes; 3s without, where a hidden
+    example comes back only as others' losses fall below what it had. How many examples are hidden
+    depends on what was predicted, and is not known beforehand.
 
     Args:
         ratio: F, the largest share to hide, in [0, 1).
         threshold: tau, the least confidence, in [0, 1].
         warmup: How long everything is trained on at first. Nothing is known in the first epoch,
             so that one is whole in any case.
-        tail: The last part of training in which everything is trained on, a share. (The paper
-            lowers F in steps instead.)
-        table: Where losses are remembered, such as a `ScoreTable` in a file; by default in
-            memory, 8 bytes an example. Correctness and confidence take 8 more.
+        tail: How long everything is trained on at the end. (The paper lowers F in steps instead.)
+        table: Where losses, correctness and confidence are remembered, such as a `ScoreTable` in
+            a file, of three columns; by default in memory, 12 bytes per example.
 
     Raises:
         ConfigError: Where one of them is out of its range.
 
     >>> hiding = Kakurenbo(ratio=0.5)
     >>> hiding.grow(4)
-    >>> hiding.trained(torch.arange(3), torch.tensor([0.1, 0.2, 1.5]), epoch=0)
+    >>> losses = torch.tensor([0.1, 0.2, 1.5])
     >>> right, sure = torch.tensor([True, True, False]), torch.tensor([0.9, 0.6, 0.4])
-    >>> hiding.judged(torch.arange(3), right, sure)
-    >>> hiding.draw(1, torch.Generator())
-    tensor([0., 1., 1., 1.])
+    >>> hiding.update(torch.arange(3), losses, epoch=0, correct=right, confidence=sure)
+    >>> weights = hiding.draw(1, torch.Generator())
+    >>> weights, round(hiding.lr_scale(weights), 4)
+    (tensor([0., 1., 1., 1.]), 1.3333)
     """
-
-    judges = True
-    scales_rate = True
 
     def __init__(
         self,
         ratio: float = 0.3,
         threshold: float = 0.7,
         *,
-        warmup: Moment = 0,
-        tail: float = 0.0,
+        warmup: Moment = Epochs(0),
+        tail: Moment = Share(0.0),
         table: ScoreTable | None = None,
     ) -> None:
-        super().__init__(table, warmup, tail)
+        # Loss, whether it was predicted right, and how confidently.
+        super().__init__(checked_table("Kakurenbo", table, 3), warmup=warmup, tail=tail)
         self.ratio = checked_share("ratio", ratio)
         self.threshold = checked_share("threshold", threshold, most=True)
-        self._judgements = Columns(2)  # whether it was right, and how confidently
 
-    def grow(self, examples: int) -> None:
-        """See `Remembering.grow`."""
-        super().grow(examples)
-        self._judgements.grow(len(self.table))  # a table in a file may hold more
+    def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
+        """0 for the hidden, see `hidden_examples`."""
+        losses, correct, confidence = self.values.unbind(1)
+        known = ~losses.isnan()
 
-    def judged(self, indices: Tensor, correct: Tensor, confidence: Tensor) -> None:
-        """Remembers what was right, and how confidently."""
-        both = torch.stack((correct.float(), confidence.float()), 1)
-        self._judgements.values[indices.cpu()] = both.cpu()
+        def weigh(losses: Tensor) -> Tensor:
+            hidden = hidden_examples(
+                losses, correct[known] == 1, confidence[known], self.ratio, self.threshold
+            )
+            return (~hidden).float()
 
-    def weigh(self, scores: Tensor, known: Tensor, generator: torch.Generator) -> Tensor:
-        """0 for the hidden, see `hidden_examples`; what was never judged counts as wrong."""
-        correct, confidence = self._judgements.values.to(scores.device)[known].unbind(1)
-        hidden = hidden_examples(scores, correct == 1, confidence, self.ratio, self.threshold)
-        return (~hidden).float()
+        return weights_of_known(losses, weigh)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The losses and the judgements."""
-        return {"judgements": self._judgements.state_dict(), **super().state_dict()}
+    def update(
+        self,
+        indices: Tensor,
+        losses: Tensor,
+        epoch: int,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+    ) -> None:
+        """Remembers the losses, what was right, and how confidently.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another's state."""
-        super().load_state_dict(state)
-        self._judgements.load_state_dict(state["judgements"])
+        Raises:
+            ConfigError: Where ``correct`` or ``confidence`` is missing.
+            LossError: Where they are not bool[n] and float[n].
+        """
+        if correct is None or confidence is None:
+            missing = "correct" if correct is None else "confidence"
+            raise ConfigError(
+                f"Kakurenbo was passed no {missing}=: call loader.loss(losses, correct=guess == y, "
+                "confidence=confidence), with confidence, guess = outputs.softmax(1).max(1)"
+            )
+        if correct.shape != indices.shape or correct.dtype != torch.bool:
+            raise LossError(
+                f"correct is {correct.dtype} of shape {list(correct.shape)}: give whether each "
+                f"example was predicted right, bool[{len(indices)}]"
+            )
+        if confidence.shape != indices.shape or not confidence.is_floating_point():
+            raise LossError(
+                f"confidence is {confidence.dtype} of shape {list(confidence.shape)}: give the "
+                f"probability of each prediction, float[{len(indices)}]"
+            )
+        parts = (losses, correct, confidence)
+        self.table.record(
+            indices, torch.stack([part.detach().to(self.values) for part in parts], 1)
+        )
+
+    def lr_scale(self, weights: Tensor) -> float:
+        """All examples over those drawn: ``1 / (1 - hidden share)``."""
+        return len(weights) / max(int((weights != 0).sum()), 1)
+
+    def settings(self) -> dict[str, Any]:
+        """See `EpochRule.settings`."""
+        return {"ratio": self.ratio, "threshold": self.threshold}

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.rules.every_epoch import Columns, EveryEpoch, checked_share
-from siftback.schedule import Moment
+from siftback.arguments import checked_share
+from siftback.rules.rule import EpochRule
+from siftback.schedule import Epochs, Moment, Share
 
 
 def next_of_permutations(
@@ -16,10 +17,10 @@ def next_of_permutations(
     """The next few examples of one random permutation after the other.
 
     Where fewer wait than are asked for, the others come from a new permutation, without those
-    taken already: nothing comes twice, and nobody comes again before all have come.
+    taken already: nothing comes twice, and nothing comes again before everything has come.
 
     Args:
-        waiting: int64[w], those of the current permutation that did not come yet, in order.
+        waiting: int64[w], those of the current permutation that have not come yet, in order.
         count: k, how many to take, at most ``examples``.
         examples: How many there are.
         generator: On the CPU; drawn from where a new permutation begins.
@@ -41,13 +42,13 @@ def next_of_permutations(
     return torch.cat((waiting, fresh)), order[~came[order]]
 
 
-class RS2(EveryEpoch):
+class RS2(EpochRule):
     """RS2: every epoch is a random subset of its own, whatever the losses.
 
     Okanovic et al. 2024, *Repeated Random Sampling for Minimizing the Time-to-Accuracy of
-    Learning*: the baseline that most pruning methods do not beat. Ideal cost of an
-    epoch with share s kept, in forwards (1) and backwards (2): 3s. Exactly ``ceil(keep * N)``
-    examples are drawn, before they are read.
+    Learning*: the baseline that most pruning methods do not beat. Exactly ``ceil(keep * N)`` of N
+    examples are drawn, before they are read. Ideal cost per example of an epoch with share s
+    kept, in forwards (1) and backwards (2): 3s.
 
     Args:
         keep: Share of the examples in an epoch, in (0, 1].
@@ -55,7 +56,7 @@ class RS2(EveryEpoch):
             walk through a permutation until all examples were used, which takes at most
             ``ceil(1 / keep)`` epochs, then through a new one.
         warmup: How long everything is trained on at first.
-        tail: The last part of training in which everything is trained on, a share.
+        tail: How long everything is trained on at the end.
 
     Raises:
         ConfigError: Where one of them is out of its range.
@@ -68,42 +69,44 @@ class RS2(EveryEpoch):
     (tensor([0., 0., 1., 1., 0., 1.]), tensor([1., 1., 1., 1., 1., 1.]))
     """
 
-    learns = False
-
     def __init__(
         self,
         keep: float = 0.5,
         *,
         replacement: bool = False,
-        warmup: Moment = 0,
-        tail: float = 0.0,
+        warmup: Moment = Epochs(0),
+        tail: Moment = Share(0.0),
     ) -> None:
-        super().__init__(Columns(0), warmup, tail)
+        super().__init__(warmup=warmup, tail=tail)
         self.keep = checked_share("keep", keep, least=False, most=True)
         self.replacement = replacement
         self._waiting = torch.empty(0, dtype=torch.int64)
 
-    def predicted(self, epoch: int) -> Tensor:
-        """float32[examples], 0 throughout: all are alike."""
-        return torch.zeros(len(self.store))
+    def count(self, epoch: int) -> int:
+        """How many examples a draw keeps: ``ceil(keep * N)``."""
+        return math.ceil(self.keep * self.examples - 1e-9)  # 0.29 * 100 is no more than 29
 
-    def weigh(self, scores: Tensor, known: Tensor, generator: torch.Generator) -> Tensor:
-        """1 for the drawn; of the scores only the number counts."""
+    def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
+        """1 for the drawn; see `next_of_permutations`."""
         waiting = self._waiting[:0] if self.replacement else self._waiting
-        count = math.ceil(self.keep * len(scores) - 1e-9)  # 0.29 * 100 is no more than 29
-        drawn, self._waiting = next_of_permutations(waiting, count, len(scores), generator)
-        weights = torch.zeros_like(scores)
-        weights[drawn] = 1.0
-        return weights
+        drawn, self._waiting = next_of_permutations(
+            waiting, self.count(epoch), self.examples, generator
+        )
+        return torch.zeros(self.examples).index_fill_(0, drawn, 1.0)
 
-    def trained(self, indices: Tensor, losses: Tensor, epoch: int) -> None:
-        """Nothing to remember."""
+    def settings(self) -> dict[str, Any]:
+        """See `EpochRule.settings`."""
+        return {"keep": self.keep, "replacement": self.replacement}
 
     def state_dict(self) -> dict[str, Any]:
-        """Who waits, in order."""
-        return {"waiting": self._waiting.clone(), **super().state_dict()}
+        """Which examples wait, in order."""
+        return {**super().state_dict(), "waiting": self._waiting.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another's state."""
+        """Continues from another's state.
+
+        Raises:
+            StateError: As for `EpochRule.check_state`, before anything is changed.
+        """
         super().load_state_dict(state)
         self._waiting = state["waiting"].clone()

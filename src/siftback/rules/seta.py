@@ -5,23 +5,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.errors import ConfigError
-from siftback.loading.score_table import ScoreTable
-from siftback.rules.every_epoch import ByLastLoss, checked_share, count_of
-from siftback.schedule import Moment
+from siftback.arguments import checked_integer, checked_share
+from siftback.rules.rule import (
+    EpochRule,
+    checked_table,
+    record_average,
+    rounded_down,
+    weights_of_known,
+)
+from siftback.rules.score_table import ScoreTable
+from siftback.schedule import Epochs, Moment, Share
 
 _ROUNDS = 100  # of k-means; in one dimension it settles long before
 
 
 def loss_groups(losses: Tensor, groups: int) -> Tensor:
-    """Groups losses of like size: k-means in one dimension, begun at evenly spaced quantiles.
+    """Groups losses of similar size: k-means in one dimension from evenly spaced quantiles.
 
     Zhou et al. 2025. Lloyd's algorithm: each loss joins the nearest centre, of two
     equally near ones the lower, and each centre moves to the mean of its losses, until none moves.
 
     Args:
         losses: float32[N], finite.
-        groups: k, the number of centres. Fewer groups come out where centres are left alone.
+        groups: k, the number of centres. There are fewer groups where centres have no losses.
 
     Returns:
         int64[N], each one's group, from 0 on, none empty, in the order of their losses.
@@ -30,9 +36,8 @@ def loss_groups(losses: Tensor, groups: int) -> Tensor:
     tensor([0, 1, 0, 1, 2])
     """
     wide = losses.double()
-    shares = (torch.arange(groups, device=losses.device) + 0.5) / groups
-    ordered = wide.sort().values
-    centres = ordered[(shares * len(losses)).long().clamp(max=len(losses) - 1)]
+    middles = (2 * torch.arange(groups) + 1) * len(losses) // (2 * groups)
+    centres = wide.sort().values[middles]
     for _ in range(_ROUNDS):
         labels = torch.bucketize(wide, (centres[1:] + centres[:-1]) / 2)
         counts = torch.bincount(labels, minlength=groups)
@@ -41,11 +46,11 @@ def loss_groups(losses: Tensor, groups: int) -> Tensor:
         if moved.equal(centres):
             break
         centres = moved
-    alone = counts == 0
-    return labels - alone.cumsum(0)[labels]
+    empty = counts == 0
+    return labels - empty.cumsum(0)[labels]
 
 
-class SeTa(ByLastLoss):
+class SeTa(EpochRule):
     """SeTa: a random subset, of it a window of difficulty that slides from easy to hard.
 
     Zhou, Gao & Wang 2025, *Scale Efficient Training for Large Datasets*: at the start
@@ -56,26 +61,27 @@ class SeTa(ByLastLoss):
     groups.
 
     At the end everything is trained on. (The paper's own code then still prunes the random share;
-    with ``ratio=0`` the two are the same.) Ideal cost of an epoch with share s kept, in forwards
-    (1) and backwards (2): 3s, where s depends on how the losses are spread over the groups.
+    with ``ratio=0`` the two are the same.) Ideal cost per example of an epoch with share s kept, in
+    forwards (1) and backwards (2): 3s, where s depends on how the losses are spread over the
+    groups, and is not known beforehand.
 
     Args:
         ratio: r, in [0, 1).
         groups: k, at least 1.
         window: a, the share of the groups in the window, in (0, 1]; at least one group.
-        delta: The share of training, in (0, 1], after which everything is trained on. Less than
-            1 needs the loader's ``epochs=``.
+        delta: The share of training, in (0, 1], after which everything is trained on. Where it is
+            less than 1 the number of epochs must be known.
         warmup: How long everything is trained on at first. Nothing is known in the first epoch,
             so that one is whole in any case.
         table: Where losses are remembered, such as a `ScoreTable` in a file; by default in
-            memory, 8 bytes an example.
+            memory, 4 bytes per example.
 
     Raises:
         ConfigError: Where one of them is out of its range.
 
     >>> seta = SeTa(ratio=0, groups=4, window=0.5, delta=1.0)
     >>> seta.grow(4)
-    >>> seta.trained(torch.arange(4), torch.tensor([4.0, 3.0, 2.0, 1.0]), epoch=0)
+    >>> seta.update(torch.arange(4), torch.tensor([4.0, 3.0, 2.0, 1.0]), epoch=0)
     >>> for epoch in range(1, 5):
     ...     print(seta.draw(epoch, torch.Generator()))
     tensor([1., 1., 1., 1.])
@@ -91,24 +97,56 @@ class SeTa(ByLastLoss):
         window: float = 0.5,
         delta: float = 0.875,
         *,
-        warmup: Moment = 0,
+        warmup: Moment = Epochs(0),
         table: ScoreTable | None = None,
     ) -> None:
-        if not isinstance(groups, int) or isinstance(groups, bool) or groups < 1:
-            raise ConfigError(f"groups={groups!r}: give a whole number of groups, at least 1")
         self.ratio = checked_share("ratio", ratio)
-        self.groups = groups
+        self.groups = checked_integer("groups", groups, 1)
         self.window = checked_share("window", window, least=False, most=True)
         self.delta = checked_share("delta", delta, least=False, most=True)
-        super().__init__(table, warmup, 1 - self.delta)
+        table = checked_table("SeTa", table, 1)
+        super().__init__(table, warmup=warmup, tail=Share(1 - self.delta))
         self._draws = 0
 
-    def weigh(self, scores: Tensor, known: Tensor, generator: torch.Generator) -> Tensor:
+    def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """1 for the random subset's examples within the window."""
-        weights = torch.zeros_like(scores)
-        kept = max(1, len(scores) - count_of(self.ratio, len(scores)))
-        subset = torch.randperm(len(scores), generator=generator)[:kept].to(scores.device)
-        groups = loss_groups(scores[subset].nan_to_num(), self.groups)
+        return weights_of_known(self.values[:, 0], lambda losses: self._weigh(losses, generator))
+
+    def update(
+        self,
+        indices: Tensor,
+        losses: Tensor,
+        epoch: int,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+    ) -> None:
+        """Remembers the losses."""
+        record_average(self.table, indices, losses, 0.0)
+
+    def settings(self) -> dict[str, Any]:
+        """See `EpochRule.settings`."""
+        groups = {"groups": self.groups, "window": self.window}
+        return {"ratio": self.ratio, **groups, "delta": self.delta}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The losses, and how often the window was drawn."""
+        return {**super().state_dict(), "draws": self._draws}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from another's state.
+
+        Raises:
+            StateError: As for `EpochRule.check_state`, before anything is changed.
+        """
+        super().load_state_dict(state)
+        self._draws = state["draws"]
+
+    def _weigh(self, losses: Tensor, generator: torch.Generator) -> Tensor:
+        weights = torch.zeros_like(losses)
+        kept = max(1, len(losses) - rounded_down(self.ratio, len(losses)))
+        subset = torch.randperm(len(losses), generator=generator)[:kept]
+        groups = loss_groups(losses[subset].nan_to_num(), self.groups)
         count = int(groups.max()) + 1
         window = max(1, round(count * self.window))
         start = self._draws % (count - window + 1)
@@ -116,12 +154,3 @@ class SeTa(ByLastLoss):
         weights[subset[inside]] = 1.0
         self._draws += 1
         return weights
-
-    def state_dict(self) -> dict[str, Any]:
-        """The losses, and how often the window was drawn."""
-        return {"draws": self._draws, **super().state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another's state."""
-        super().load_state_dict(state)
-        self._draws = state["draws"]

@@ -1,1 +1,1 @@
-"""Scorers beyond a fresh forward pass: where else scores may come from, and cheaper."""
+"""What gives one score per example: a fresh forward pass, and cheaper or steadier ways."""

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import is_number
-from siftback.errors import ConfigError
+from siftback.arguments import checked_share
 from siftback.loss_functions import Losses
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.nested import load_nested, nested_state
@@ -49,9 +48,7 @@ class Ema(Scorer):
     """
 
     def __init__(self, decay: float = 0.99, scorer: Scorer | None = None) -> None:
-        if not is_number(decay) or not 0 <= decay < 1:
-            raise ConfigError(f"decay={decay!r}: give a share in [0, 1)")
-        self.decay = decay
+        self.decay = checked_share("decay", decay)
         self.scorer = scorer or Fresh()
         self.seconds_refresh = 0.0
         self._snapshot: Snapshot | None = None

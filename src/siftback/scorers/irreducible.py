@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset
 
-from siftback.errors import BatchError, ConfigError, StateError
+from siftback.errors import ConfigError, StateError
 from siftback.loading import tree
+from siftback.loading.indices import IndexCheck, examples_of
 from siftback.loading.source import Source
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.scorers.fresh import Fresh
@@ -157,44 +157,23 @@ def irreducible_losses(
     tensor([1., 9.])
     """
     each, scorer = resolve(loss_fn, losses), scorer or Fresh()
+    source, check = Source(loader), IndexCheck(examples_of(loader))
     weight = next(model.parameters(), None)
     indices, found = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
-    for batch, of, _ in Source(loader).batches():
+    for batch, of, _ in source.batches():
         if of is None:
             raise ConfigError(
                 f"a {type(loader).__name__} does not say whose losses these would be: give a "
                 "DataLoader over a map-style data set, or one over Indexed(dataset)"
             )
+        check.check(of, source.place)
         here = batch if weight is None else tree.to_device(batch, weight.device)
         indices.append(of)
         found.append(scorer.score(each, model, here, of).cpu())
-    data: Any = getattr(loader, "dataset", None)
-    sized = hasattr(data, "__len__") and not isinstance(data, IterableDataset)
-    return _by_index(torch.cat(indices), torch.cat(found), len(data) if sized else None)
-
-
-def _by_index(indices: Tensor, losses: Tensor, examples: int | None) -> Tensor:
-    """Losses in the order of the data set, NaN where there is none.
-
-    Args:
-        indices: int64[n], whose they are.
-        losses: float32[n].
-        examples: N; None where it is not known, and one more than the greatest index.
-    """
-    ordered = indices.sort().values
+        source.position += 1
+    given, examples = torch.cat(indices), check.examples
     if examples is None:
-        examples = int(ordered[-1]) + 1 if len(ordered) else 0
-    outside = ordered[(ordered < 0) | (ordered >= examples)]
-    if len(outside):
-        raise BatchError(
-            f"a batch has the index {int(outside[0])}: give indices from 0 to {examples - 1}"
-        )
-    repeated = ordered[1:][ordered.diff() == 0]
-    if len(repeated):
-        raise BatchError(
-            f"the index {int(repeated[0])} came twice: sample each example once, without "
-            "replacement, and give it an index of its own"
-        )
+        examples = int(given.max()) + 1 if len(given) else 0
     by_index = torch.full((examples,), torch.nan)
-    by_index[indices] = losses
+    by_index[given] = torch.cat(found)
     return by_index

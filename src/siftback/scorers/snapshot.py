@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import is_number
+from siftback.arguments import checked_integer
 from siftback.errors import ConfigError, StateError
 
 
@@ -148,9 +148,7 @@ class Refreshed:
     """
 
     def __init__(self, make: Callable[[nn.Module], Twin], steps: int) -> None:
-        if not is_number(steps) or steps != int(steps) or steps < 1:
-            raise ConfigError(f"refresh={steps!r}: give a number of steps, an integer from 1 on")
-        self._make, self._steps = make, int(steps)
+        self._make, self._steps = make, checked_integer("refresh", steps, 1)
         self._twin: Twin | None = None
         self._loaded: dict[str, Any] | None = None
         self._age = 0  # steps since the last refresh

@@ -206,7 +206,7 @@ class Kath18:
         self._tau = state["tau"].clone()
 
     def _next(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Whether the start has come, and the probabilities of a draw; all on the scores' device."""
+        """Whether the start has come, and a draw's probabilities; all on the scores' device."""
         distribution = importance_distribution(scores)
         average = self._tau.to(scores.device)
         threshold = self.threshold

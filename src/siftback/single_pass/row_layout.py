@@ -46,7 +46,7 @@ Layout = Rows | Unknown | None
 
 
 def layouts(graph: fx.Graph) -> dict[str, Layout]:
-    """Tells for every tensor of a traced graph where its examples lie.
+    """Finds for every tensor of a traced graph where its examples lie.
 
     Args:
         graph: An ATen graph whose nodes have fake tensors as ``meta["val"]``, with the batch as
@@ -76,7 +76,7 @@ def _layout(node: fx.Node, value: Tensor, found: dict[str, Layout]) -> Layout:
     dim = dims[0]
     factor = batch_factor(value.shape[dim])
     if factor is None:
-        return Unknown(f"size {value.shape[dim]} is no multiple of the batch")
+        return Unknown(f"size {value.shape[dim]} is not a multiple of the batch")
     if factor == 1:
         return Rows(dim)
     # What is taken out of several results has the rows of what they were computed from.
@@ -95,7 +95,7 @@ def _layout(node: fx.Node, value: Tensor, found: dict[str, Layout]) -> Layout:
     }
     if len(same) == 1:
         return same.pop()
-    return Unknown(f"{_name(node)} gives shape {_shape(value)} from rows in unlike orders")
+    return Unknown(f"{_name(node)} gives shape {_shape(value)} from rows in different orders")
 
 
 def _viewed(
@@ -121,7 +121,7 @@ def _joined(sources: list[fx.Node], dim: int, factor: int, found: dict[str, Layo
 
 
 def batch_factor(size: Any) -> int | None:
-    """The whole number c of a size ``c * N``; None where it is no such product."""
+    """The integer c of a size ``c * N``; None where the size is not such a product."""
     expression = size.node.expr
     symbols = expression.free_symbols
     if len(symbols) != 1:

@@ -1,6 +1,5 @@
 """One forward pass over the batch, and a backward pass over the kept rows alone."""
 
-import inspect
 import time
 from dataclasses import asdict
 from typing import Any, cast
@@ -13,8 +12,8 @@ from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
 from siftback.loading.stats import SinglePassStats
 from siftback.loss_functions import Losses, LossFn, check, pair, resolve
-from siftback.scorers.fresh import device_of, untouched
-from siftback.selectors.percentile import resolve_selector
+from siftback.scorers.selection_pass import device_of, untouched
+from siftback.selectors.in_batch import exact_selector
 from siftback.selectors.sampling import choose, count_of
 from siftback.selectors.selection import Selection, Selector
 from siftback.single_pass import self_check
@@ -46,14 +45,13 @@ class SinglePass:
         model: The model to train. Its parameters, buffers and modes stay its own; buffers move
             as in an ordinary training forward of the whole batch.
         loss_fn: ``loss_fn(outputs, targets)`` for batches that are ``(inputs, targets)`` pairs.
-            A loss of ``torch.nn`` or ``torch.nn.functional`` is told not to reduce; any other
+            A loss of ``torch.nn`` or ``torch.nn.functional`` is made not to reduce; any other
             function must give one loss per example.
         losses: In place of ``loss_fn``, for any batch: ``losses(model, batch) -> Tensor[N]``.
         keep: Share of the examples to keep, in (0, 1]; ``keep = 1 / (beta + 1)``.
         beta: In place of ``keep``: the exponent, at least 0.
-        history: R, how many losses a loss is ranked among.
-        selector: In place of ``keep``, ``beta`` and ``history``: any selector. One that
-            reweights has its weights multiplied with the kept losses.
+        selector: In place of ``keep`` and ``beta``: any selector that can keep exactly k. One
+            that reweights has its weights multiplied with the kept losses.
         outputs: Whether to keep what the model gave, as the attribute of this name. With
             ``losses``, that function then returns ``(losses, outputs)``.
         backend: What runs the graphs: "graph" PyTorch's own kernels, "inductor" compiled ones.
@@ -69,12 +67,12 @@ class SinglePass:
         stats: What was done so far, a `SinglePassStats`.
 
     Raises:
-        ConfigError: Where an argument is out of its range or two exclude each other.
+        ConfigError: Where an argument is outside its range or two exclude each other.
 
     On a call:
 
     Raises:
-        BatchError: Where a batch is empty, has parts of unlike sizes, or lies on another device
+        BatchError: Where a batch is empty, has parts of different sizes, or lies on another device
             than the model.
         GradientError: Where the first batch's gradient is not that of the kept losses.
         LossError: Where there is not one floating-point loss per example.
@@ -101,19 +99,13 @@ class SinglePass:
         losses: Losses | None = None,
         keep: float | None = None,
         beta: float | None = None,
-        history: int = 1024,
         selector: Selector | None = None,
         outputs: bool = False,
         backend: Backend = "graph",
         check: bool = True,
         seed: int = 0,
     ) -> None:
-        selector = resolve_selector(selector, keep, beta, history)
-        if "count" not in inspect.signature(selector.select).parameters:
-            raise ConfigError(
-                f"{type(selector).__name__}.select cannot be told how many rows to keep: "
-                "give it a third argument, count, and see Selector.select for what it means"
-            )
+        selector = exact_selector(selector, keep, beta)
         if backend not in ("graph", "inductor"):
             raise ConfigError(f'backend={backend!r}: give "graph" or "inductor"')
         self.model = model
@@ -218,7 +210,7 @@ class SinglePass:
         return self.selector.select(ranked, self._generator, self._count_kept(len(losses)))
 
     def _check(self, batch: Any, count: int, device: torch.device) -> GradientCheck:
-        """Compares gradients of the same rows; chance, buffers and history stay as they were."""
+        """Compares gradients of the same rows; leaves random state, buffers and history alone."""
         rows = choose(torch.ones(count, device=device), torch.Generator(), self._count_kept(count))
 
         def run(other: Any) -> Tensor:

@@ -43,21 +43,21 @@ def kept_mean(losses: Tensor, selection: Selection, pending: Pending) -> Tensor:
 class _KeptMean(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, losses: Tensor, indices: Tensor, weights: Tensor, pending: Pending
+        ctx: Any, losses: Tensor, positions: Tensor, weights: Tensor, pending: Pending
     ) -> Tensor:
-        ctx.save_for_backward(indices, weights)
+        ctx.save_for_backward(positions, weights)
         ctx.pending, ctx.count, ctx.dtype = pending, len(losses), losses.dtype
-        return (losses.index_select(0, indices) * weights).mean()
+        return (losses.index_select(0, positions) * weights).mean()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        indices, weights = ctx.saved_tensors
-        rows = None if len(indices) == ctx.count else indices
-        gradients = (gradient * weights / len(indices)).to(ctx.dtype)
-        if len(indices) == 1:
+        positions, weights = ctx.saved_tensors
+        rows = None if len(positions) == ctx.count else positions
+        gradients = (gradient * weights / len(positions)).to(ctx.dtype)
+        if len(positions) == 1:
             # A size that was left open is never 1: the row twice, at half its gradient.
-            rows, gradients = indices.repeat(2), gradients / 2
-        tangent = gradients.new_zeros(ctx.count).index_copy_(0, indices, gradients)
+            rows, gradients = positions.repeat(2), gradients / 2
+        tangent = gradients.new_zeros(ctx.count).index_copy_(0, positions, gradients)
         # An address in place of a queue: backwards may run in any order, or more than once.
         ctx.pending[tangent.untyped_storage().data_ptr()] = Kept(rows, ctx.count)
         return tangent, None, None, None
@@ -94,7 +94,7 @@ class BackwardPlan:
             pending: Which rows to keep.
 
         Raises:
-            GradientError: Where the losses' gradient is none that `pending` knows.
+            GradientError: Where `pending` does not know the losses' gradient.
         """
         address = args[self._tangent].untyped_storage().data_ptr()
         if address not in pending:

@@ -28,7 +28,7 @@ def trace(function: Traced, backend: Backend, pending: Pending, stats: SinglePas
     """Compiles a function of a batch; its backward runs on the rows that ``pending`` names.
 
     Args:
-        function: From a batch to its losses [N], and what else it likes, detached. Its gradient
+        function: From a batch to its losses [N], and anything else, detached. Its gradient
             may flow through the losses alone.
         backend: What runs the graphs: "graph" PyTorch's own kernels, "inductor" compiled ones.
         pending: Where each backward finds the rows to keep.
@@ -74,10 +74,12 @@ class _Graphs:
         return compiled
 
     def inductor(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        from torch._inductor import config as inductor_config  # seconds, for who asks for it
+        from torch._inductor import (
+            config as inductor_config,  # takes seconds, so only where asked for
+        )
         from torch._inductor.compile_fx import compile_fx
 
-        # Drawn as PyTorch draws it, a dropout mask is saved; Inductor's own would be drawn anew
+        # Drawn as PyTorch draws it, a dropout mask is saved; Inductor's own would be drawn again
         # in the backward, for the kept rows as for the first rows of the batch.
         with inductor_config.patch(fallback_random=True):
             return cast(Callable[..., Any], compile_fx(module, inputs, self._inner))
@@ -106,7 +108,7 @@ class _Graphs:
             layout = self._layouts.get(node.name) if isinstance(node, fx.Node) else None
             if isinstance(layout, Unknown):
                 raise TraceError(
-                    f"{layout.why}, so its examples cannot be told apart\n"
+                    f"{layout.why}, so its examples cannot be separated\n"
                     f"{node.meta.get('stack_trace', '')}"
                 )
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses import (
     ANALYSES,
     Figure,
@@ -469,7 +469,7 @@ def test_agreement_over_training(made):
     figure = ANALYSES["agreement"]([made])
     (line,) = series_of(figure).values()
     assert (line.label, line.x, line.y) == ("sb-memory 0.5", [2, 3], [0.5, 0.7])
-    assert "agrees by 0.60 in the mean" in figure.sentence
+    assert "agrees by 0.60 on average" in figure.sentence
 
 
 def test_budget_matched_difference_with_its_interval(made):
@@ -540,7 +540,7 @@ def test_damaged_records_are_told_and_the_rest_is_read(made):
 
 
 def test_what_is_no_folder_of_comparisons(tmp_path):
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         read([tmp_path / "nowhere"])
     with pytest.raises(ConfigError, match=r"holds no summary\.json"):
         read([tmp_path])

@@ -8,7 +8,7 @@ from pyarrow import parquet
 from siftback.lab.analyses import Gallery, Missing
 from siftback.lab.analyses.choices import SHOWN, chosen
 from siftback.lab.data.datasets import load
-from siftback.lab.training.observer import folder_of
+from siftback.lab.records.observations import folder_of
 
 EXAMPLES = 1437  # the digits to train on
 

@@ -3,7 +3,9 @@
 import pytest
 from matplotlib import image
 
-from siftback.lab.analyses.error_plots import draw, mean_curve, styles
+from siftback.lab.analyses.configurations import Configuration, configurations, curve
+from siftback.lab.analyses.drawing import looks
+from siftback.lab.analyses.error_plots import draw, error_figure
 
 
 @pytest.fixture
@@ -35,26 +37,43 @@ def test_a_record_changes_the_picture(filled, add_run, tmp_path):
     assert draw(filled, tmp_path)[1].read_bytes() != before
 
 
+def looks_of(comparison):
+    """The looks of a picture's lines, by the configuration that each begins with."""
+    (panels,) = error_figure(comparison).views.values()
+    return {label.partition(":")[0]: look for label, look in looks(panels).items()}
+
+
 def test_matched_is_dashed_in_the_colour_of_its_partner(filled):
-    looks = styles(filled)
-    sb, matched = looks["sb 0.5"], looks["matched to sb 0.5"]
-    assert matched["color"] == sb["color"] != looks["traditional"]["color"]
-    assert (sb["linestyle"], matched["linestyle"]) == ("solid", (0, (3, 1.5)))
+    found = looks_of(filled)
+    sb, matched = found["sb 0.5"], found["matched to sb 0.5"]
+    assert matched["color"] == sb["color"] != found["traditional"]["color"] == "#000000"
+    assert (sb["linestyle"], matched["linestyle"]) == ("solid", (0, (4, 1.5)))
 
 
 def test_many_configurations_stay_apart(comparison, add_run):
     for percent in range(10, 90, 5):
         add_run("sb", 0, [(1, 1, 1, 1)], keep=percent / 100)
-    looks = styles(comparison).values()
-    assert len({(look["color"], look["marker"]) for look in looks}) == 16
+    found = looks_of(comparison).values()
+    assert len({(look["color"], look["marker"]) for look in found}) == 16
 
 
-def test_mean_curve(filled):
-    seeds = [filled.evaluations(run) for run in filled.by_label()["traditional"]]
-    assert mean_curve(seeds, "seconds") == ([10, 20.5], [30, 11])
+def test_a_curve_is_the_mean_of_the_seeds_between_their_ends(filled):
+    plain = configurations(filled)[0]
+    line = curve(plain, "seconds")
+    assert (line.x, line.y) == ([10, 20.5], [30, 11])
+    assert (line.low, line.high) == ([30, 10], [30, 12])
     # A seed that was stopped early shortens the mean, and does not bend it.
-    assert mean_curve([seeds[0], seeds[1][:1]], "cost") == ([100], [30])
-    assert mean_curve([[], []], "cost") == ([], [])
+    first, second = plain.curves
+    short = curve(Configuration(filled, plain.label, plain.runs, [first, second[:1]]), "cost")
+    assert (short.x, short.y) == ([100], [30])
+    none = curve(Configuration(filled, plain.label, plain.runs, [[], []]), "cost")
+    assert (none.x, none.y) == ([], [])
+
+
+def test_traditional_s_end_is_a_line_across(filled):
+    for panel in error_figure(filled).views["all"]:
+        end = panel.series[-1]
+        assert (end.y, end.x[0]) == ([11, 11], 0)
 
 
 def test_a_perfect_test_is_drawn_too(comparison, add_run, tmp_path):

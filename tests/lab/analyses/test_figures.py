@@ -23,15 +23,17 @@ from siftback.lab.analyses import (
     as_csv,
     write,
 )
+from siftback.lab.analyses.findings import FastestEpoch
 from siftback.lab.analyses.palette import colours
 from written_records import add, comparison
 
+FOUND = [FastestEpoch("cnn on digits", "sb", 0.5)]
 LINES = [Series("a", [1, 2], [3, 4], [2, 3], [4, 5], "sb"), Series("b", [1, 2], [1, float("nan")])]
 NAMED = [Series("a", ["x", "y"], [3, 4], group="sb"), Series("b", ["x"], [1.0], [0.5], [2.0])]
 
 
 def figure(*panels, **views):
-    return Figure("fig0", "A title", "A sentence.", "A paper", {"one": panels} | views)
+    return Figure("fig0", "A title", FOUND, "A paper", {"one": panels} | views)
 
 
 def panel(kind, series, **more):
@@ -82,10 +84,10 @@ def test_numbers_of_a_figure():
 
 def test_a_table_is_written_for_readers_and_for_programs(tmp_path):
     rows = [["sb", Range(1.5, 1.0, 2.0), None], ["random", None, 0.25]]
-    grid = Grid("table0", "A title", "A sentence.", "A paper", ["strategy", "speed", "share"], rows)
+    grid = Grid("table0", "A title", FOUND, "A paper", ["strategy", "speed", "share"], rows)
     page, numbers = write(grid, tmp_path)
     assert "| sb | 1.50 (1.00 to 2.00) | – |" in page.read_text()  # noqa: RUF001
-    assert "A sentence." in page.read_text()
+    assert "an epoch of sb takes 0.50" in page.read_text()
     assert numbers.read_text().splitlines() == [
         "strategy,speed,speed (least),speed (most),share",
         "sb,1.5,1.0,2.0,",
@@ -100,7 +102,7 @@ def test_a_gallery(channels, tmp_path):
         Picture(one, str(place), f"loss {place}", "least" if place < 11 else "most")
         for place, one in enumerate(pixels)
     ]
-    gallery = Gallery("fig0", "A title", "A sentence.", "A paper", pictures)
+    gallery = Gallery("fig0", "A title", FOUND, "A paper", pictures)
     png, svg, numbers = write(gallery, tmp_path)
     assert image.imread(png).std() > 0.05
     assert svg.read_text().startswith("<?xml")

@@ -144,7 +144,7 @@ def test_without_a_test_set_a_fifth_of_each_class_is_held_out(places):
         ({"x_train": np.zeros((20, 6, 5, 3))}, r"x_train .* of type float64: give bytes, as \(255"),
         ({"x_train": draw(0, 20, 6, 5, 2)}, r"of shape \[20, 6, 5, 2\]: give images"),
         ({"x_train": draw(0, 20, 30)}, r"of shape \[20, 30\]"),
-        ({"x_test": draw(0, 8, 5, 6, 3)}, "images of unlike shapes"),
+        ({"x_test": draw(0, 8, 5, 6, 3)}, "images of different shapes"),
         ({"y_train": np.arange(19)}, "20 images and 19 labels to train on"),
         ({"y_train": np.arange(20) - 1}, "or below 0: give the number of a class"),
         ({"y_train": np.arange(20) / 2}, "of type float64"),
@@ -219,7 +219,7 @@ def test_a_folder_without_train_is_split(places):
     assert data.augmentation == Augment(padding=1, flip=True)
 
 
-def test_an_image_that_moved_to_another_class_is_read_anew(places):
+def test_an_image_that_moved_to_another_class_is_read_again(places):
     write_splits(places / "pets")
     data = load(f"imagefolder:{places / 'pets'}")
     moved = places / "pets/train/ant/1.png"
@@ -248,7 +248,7 @@ def test_images_of_unlike_sizes_are_brought_to_one(places):
     ("change", "message"),
     [
         (lambda root: (root / "train/dog").mkdir(), r"train/dog holds no images: give each"),
-        (lambda root: write_folders(root / "test", {"dog": draw(0, 1, 7, 6, 3)}), "is no class"),
+        (lambda root: write_folders(root / "test", {"dog": draw(0, 1, 7, 6, 3)}), "is not one of"),
         (lambda root: (root / "train/ant/0.png").write_bytes(b"no"), r"ant/0\.png cannot be read"),
         (lambda root: cut(root / "test/ant/0.png"), r"test/ant/0\.png cannot be read"),
         (lambda root: (root / "train").rename(root / "Train"), "holds no images"),

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
-from siftback import ConfigError, prune
+from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream, test_batches
 from siftback.lab.data.datasets import ImageData, load, subset
@@ -16,12 +16,13 @@ from siftback.lab.experiments import example_scores as scores
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison, RunSummary
 from siftback.lab.training.length import Length
-from siftback.lab.training.phase_clock import Clock
+from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.run import stages
 from siftback.lab.training.settings import Run, Settings
 from siftback.lab.training.strategies import STRATEGIES, find
-from siftback.lab.training.training_batches import Feed
+from siftback.lab.training.training_batches import TrainingBatches
+from siftback.pruning import prune
 
 COUNT, BATCH, EPOCHS = 200, 50, 2
 QUICK = Settings(
@@ -253,8 +254,10 @@ def test_rho_selects_by_the_loss_less_the_irreducible_one(tmp_path: Path) -> Non
     model = models.build("cnn", width=4, classes=10, channels=1)
     run = Run("rho", 0.5, 0)
     length = Length.of(run, QUICK, COUNT)
-    feed = Feed(run, QUICK, data, model, device, length, Clock(device), found.scores)
-    given = feed.batches()
+    batches = TrainingBatches(
+        run, QUICK, data, model, device, length, PhaseClock(device), found.scores
+    )
+    given = iter(batches)
     first, second = next(given), next(given)  # pooled from two batches each
     images, labels = (torch.cat(both) for both in zip(first, second, strict=True))
     expected = []
@@ -267,7 +270,7 @@ def test_rho_selects_by_the_loss_less_the_irreducible_one(tmp_path: Path) -> Non
     assert images.equal(torch.stack(expected))
     assert len(labels) == COUNT // 2
     losses = F.cross_entropy(model.eval()(plain_images(data)), data.train_labels, reduction="none")
-    assert feed.agreement() == pytest.approx(
+    assert batches.agreement() == pytest.approx(
         spearmanr((losses - table.scores).detach(), losses.detach()).statistic, abs=1e-3
     )
 
@@ -341,7 +344,7 @@ def test_bad_files_and_scores_say_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist: make it with siftback prune"):
         scores.read_kept(missing, QUICK, data)
     (tmp_path / "text").write_text("no table")
-    with pytest.raises(ConfigError, match="is no Parquet file"):
+    with pytest.raises(ConfigError, match="is not a Parquet file"):
         scores.Scores.read(tmp_path / "text")
     table = scores.make("el2n", replace(QUICK, score_epochs=0.0), seed=0)
     table.write(tmp_path / "scores.parquet")

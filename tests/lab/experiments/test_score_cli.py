@@ -1,33 +1,15 @@
 """``siftback score`` and ``siftback prune``, as a user calls them."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyarrow import parquet
 
-from siftback import cli
+from command_line import Call
 from siftback.lab.records.comparison_record import Comparison
-
-Call = Callable[..., tuple[int, str, str]]
 
 QUICK = ("--data", "digits", "--width", "4", "--train-limit", "200", "--batch-size", "50")
 QUICK += ("--device", "cpu")
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Calls ``siftback``; gives its exit status, output and errors."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["siftback", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, " ".join(err.split())
-
-    return run
 
 
 def indices(path: Path) -> list[int]:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from siftback import ConfigError, SiftbackError
+from siftback import SiftbackError
+from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan
 from siftback.lab.experiments.sweep import Cell, cells, read_grid, sweep, sweep_table
 from siftback.lab.records.comparison_record import Comparison

@@ -12,8 +12,8 @@ from siftback.lab.papers import CLAIMS, RUNS, beside
 from siftback.lab.recipes import experiments, find, names
 from siftback.lab.recipes.running import tasks
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.observations import SHARES
 from siftback.lab.report.results_page import write_page
-from siftback.lab.training.observer import SHARES
 from written_records import add, add_look, comparison
 
 RESULTS = Path(__file__).parents[3] / "results"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from siftback import ConfigError, cli
+from siftback import cli
+from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, finished
 from siftback.lab.recipes import SCALES, changes_of, experiments, find, names, parse
 from siftback.lab.recipes.listing import cost, listing, markdown_listing, plan_table
@@ -199,19 +200,19 @@ def test_a_recipe_is_read_from_its_file(own):
         ("[full]", "[large]", "own.toml: no key 'large'"),
         ("[full]\nepochs = 20", "", r"own.toml trains nothing: add \[full\], or uses"),
         ("[full]\n", "full = 1\n[none]\n", "own.toml: "),
-        ("[both]", "[both", "own.toml is no TOML"),
+        ("[both]", "[both", "own.toml is not TOML"),
         ('"cnn"', '"cmm"', r"own.toml \[full\]: .*cmm"),
         ('"sb"', '"bs"', r"own.toml \[full\]: no strategy 'bs'"),
         ("flip", "flop", r"own.toml \[small.noisy\]: no key 'flop'; did you mean flip\?"),
-        ("epochs = 2\n", "epochs = '2'\n", r"own.toml \[small.plain\]: epochs = '2' is no float"),
-        ("width = 2", "width = 2.5", r"\[full\]: width = 2.5 is no int"),
-        ("width = 2", "width = true", r"\[full\]: width = True is no int"),
-        ("keep = [0.5]", "keep = 0.5", r"keep = 0.5 is no list; write it as \[...\]"),
+        ("epochs = 2\n", "epochs = '2'\n", r"own.toml \[small.plain\]: epochs = '2' is not float"),
+        ("width = 2", "width = 2.5", r"\[full\]: width = 2.5 is not int"),
+        ("width = 2", "width = true", r"\[full\]: width = True is not int"),
+        ("keep = [0.5]", "keep = 0.5", r"keep = 0.5 is not a list; write it as \[...\]"),
         ("keep = [0.5]", "keep = [1.5]", r"\[full\]: keep=1.5 is not a share"),
-        ("keep = [0.5]", "keep = [0.5]\nseeds = [0.5]", r"seeds = 0.5 is no int"),
+        ("keep = [0.5]", "keep = [0.5]\nseeds = [0.5]", r"seeds = 0.5 is not int"),
         ("epochs = 20", "", r"\[full\]: .*length"),
         ('model = "cnn"\n', "", r"\[full\] says no model: add it"),
-        ("[small.noisy]", '[small."../noisy"]', "own.toml: '../noisy' is no name of a folder"),
+        ("[small.noisy]", '[small."../noisy"]', "own.toml: '../noisy' is not a name of a folder"),
     ],
 )
 def test_what_is_wrong_is_told_with_file_and_key(own, old, new, said):
@@ -248,13 +249,16 @@ def test_changes_take_the_place_of_what_a_recipe_says(own):
     assert recipe.plans("full")[""].settings.epochs == 20
     with pytest.raises(ConfigError, match=r"--set: no key 'epoch'; did you mean epochs\?"):
         changes_of({"epoch": "3"})
-    with pytest.raises(ConfigError, match="width 'wide': give a whole number"):
+    with pytest.raises(ConfigError, match="width 'wide': give an integer"):
         changes_of({"width": "wide"})
     with pytest.raises(ConfigError, match=r"recipe own \[full\]: no strategy 'bs'"):
         recipe.plans("full", changes_of({"strategies": "bs"}))
     limited = recipe.plans("full", changes_of({"time_budget": "1h30m", "evaluate_at": "0.1"}))[""]
     assert (limited.settings.time_budget, limited.settings.epochs) == (5400, 20)
     assert limited.settings.evaluate_at == (0.1,)
+    assert recipe.plans("full", changes_of({"warmup": "5%"}))[""].settings.warmup == 0.05
+    with pytest.raises(ConfigError, match=r"warmup '0.05': give a percentage of the training"):
+        recipe.plans("full", changes_of({"warmup": "0.05"}))
 
 
 def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):
@@ -324,19 +328,19 @@ def test_a_plan_s_cost_is_added_up_from_its_runs():
     ],
 )
 def test_the_ideal_cost_is_that_of_the_formula(name, ideal):
-    cost = strategies.find(name).ideal_cost(0.4, stale_every=3, price=0.5)
+    cost = strategies.find(name).cost.amount(0.4, stale_every=3, price=0.5)
     assert cost == pytest.approx(ideal)
 
 
 def test_every_strategy_has_an_ideal_cost():
     for name, strategy in strategies.STRATEGIES.items():
         if name != "matched":
-            assert 0 < strategy.ideal_cost(0.5) < 10
+            assert 0 < strategy.cost.amount(0.5) < 10
 
 
 def test_the_documentation_lists_them_as_they_are():
     page = (Path(__file__).parents[3] / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert page.endswith(markdown_listing() + "\n"), "make recipes writes it anew"
+    assert page.endswith(markdown_listing() + "\n"), "make recipes writes it again"
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from siftback import StateError
+from siftback.errors import StateError
 from siftback.lab.records.comparison_record import (
     Comparison,
     RecordWriter,

@@ -4,13 +4,8 @@
 import pytest
 from rich.console import Console
 
-from siftback.lab.records.summary_table import (
-    comparison_table,
-    markdown_table,
-    measured,
-    readable,
-    rows,
-)
+from siftback.lab.records.formatting import readable
+from siftback.lab.records.summary_table import comparison_table, markdown_table, measured, rows
 
 
 @pytest.fixture

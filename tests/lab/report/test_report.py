@@ -18,14 +18,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siftback import ConfigError, cli
+from siftback import cli
+from siftback.errors import ConfigError
 from siftback.lab.analyses import Figure, Gallery, Grid, Missing, Panel, Picture, Series, analyse
+from siftback.lab.analyses.findings import FastestEpoch
 from siftback.lab.analyses.reading import read
 from siftback.lab.recipes.running import shown_in
 from siftback.lab.report.charts import looks
 from siftback.lab.report.page import PAGE_MOST, rendered, write_report
 
 ROOT = Path(__file__).parents[3]
+FOUND = [FastestEpoch("cnn on digits", "sb", 0.5)]
 VOID = {"meta", "link", "input", "img", "br", "hr"}
 
 
@@ -302,8 +305,8 @@ def test_figures_are_drawn_as_they_are():
     bars = Panel("p", "x", "y", "bars", [Series("a", ["u", "v"], [1.23456789, float("nan")])])
     line = Series("b", [1, 2], [3.0, 4.0], [2.5, 3.5], [3.5, float("inf")], "sb", faint=True)
     views = {"all": [bars], "other": [Panel("q", "x", "y", "line", [line], log_y=True)]}
-    one = Figure("one", "One", "Said.", "Nobody", views)
-    grid = Grid("two", "Two", "Said.", "Nobody", ["name", "value"], [["u", 1.5], ["v", None]])
+    one = Figure("one", "One", FOUND, "Nobody", views)
+    grid = Grid("two", "Two", FOUND, "Nobody", ["name", "value"], [["u", 1.5], ["v", None]])
     none = Missing("three", "Three", "Record something.")
     made = Page(rendered([], [], [one, grid, none], {"one": ["figures/one.svg"]}))
     (data,) = made.data
@@ -328,7 +331,7 @@ def test_no_two_series_of_a_figure_look_alike():
 def test_pictures_have_label_loss_and_alt_text():
     grey = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
     wide = np.zeros((50, 200, 3), np.uint8)
-    gallery = Gallery("g", "G", "Said.", "Nobody", [
+    gallery = Gallery("g", "G", FOUND, "Nobody", [
         Picture(grey, "7", "loss 2.5", "kept"), Picture(wide, "cat", "loss 9", "dropped"),
     ])  # fmt: skip
     made = Page(rendered([], [], [gallery], {}))

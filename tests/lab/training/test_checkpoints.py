@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from siftback import StateError
-from siftback.lab.records.atomic_write import written_whole
+from siftback.errors import StateError
+from siftback.lab.records.atomic_write import atomic_write
 from siftback.lab.training.checkpoints import Checkpoints, Often
 
 STATE = {"weights": torch.arange(4.0), "seconds": 1.5, "parts": [("a", None), {"b": True}]}
@@ -45,7 +45,7 @@ def test_one_that_cannot_be_read_gives_way_to_the_one_before(tmp_path: Path) -> 
     newest.write_bytes(newest.read_bytes()[:-200])
     assert checkpoints.latest()["step"] == 1  # type: ignore[index]
     (tmp_path / "000000001.pt").write_bytes(b"")
-    with pytest.raises(StateError, match=r"no checkpoint in .* can be read.*begin the run anew"):
+    with pytest.raises(StateError, match=r"no checkpoint in .* can be read.*begin the run again"):
         checkpoints.latest()
 
 
@@ -99,12 +99,12 @@ def test_shares_go_on_from_what_was_saved(tmp_path: Path) -> None:
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "a" / "file"
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text("first")
-    with pytest.raises(UnicodeEncodeError), written_whole(path) as temporary:
+    with pytest.raises(UnicodeEncodeError), atomic_write(path) as temporary:
         temporary.write_text("sec\ud800", encoding="utf-8")
     assert path.read_text() == "first"
-    with written_whole(path) as temporary:  # whatever was left there
+    with atomic_write(path) as temporary:  # whatever was left there
         temporary.write_text("third")
     assert path.read_text() == "third"
     assert names(path.parent) == ["file"]

@@ -8,12 +8,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses import Missing, analyse, as_csv, read
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.observations import KINDS, OBSERVED, looks
 from siftback.lab.training.checkpoints import Often
-from siftback.lab.training.observer import KINDS, OBSERVED, looks
 from siftback.lab.training.progress import Silent, Terminal
 from siftback.lab.training.settings import Settings
 
@@ -147,7 +147,7 @@ def test_a_run_that_goes_on_has_seen_the_same(tmp_path, strategy):
                 assert np.array_equal(column, other.columns[name]), (kind, name)
 
 
-def test_a_run_begun_anew_forgets_what_was_seen_before(tmp_path):
+def test_a_run_begun_again_forgets_what_was_seen_before(tmp_path):
     for epochs, existing in ((2.0, "refuse"), (1.0, "overwrite")):
         asked = settings(epochs=epochs, observe="losses")
         compare(Plan(asked, ["traditional"], [0.5], [0]), tmp_path, Silent(), existing)

@@ -8,18 +8,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream, test_batches
 from siftback.lab.data.datasets import limit, load
-from siftback.lab.training.observer import (
-    BATCHES,
-    Observer,
-    files,
-    folder_of,
-    kinds_of,
-    looks,
-    similarity,
-)
+from siftback.lab.records.observations import files, folder_of, kinds_of, looks
+from siftback.lab.training.observer import BATCHES, Observer, similarity
+from siftback.lab.training.settings import Settings
 
 CPU = torch.device("cpu")
 RECORD = "records/a.jsonl"
@@ -40,7 +34,8 @@ def model():
 
 
 def observer(data, folder, kinds, **more):
-    return Observer(kinds, folder_of(folder, RECORD), data, 16, CPU, **more)
+    asked = Settings(data="digits", epochs=1.0, batch_size=16)
+    return Observer(kinds, folder_of(folder, RECORD), data, asked, CPU, **more)
 
 
 def state(model):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.training.parsing import duration, numbers, parse
 
 
@@ -37,6 +37,8 @@ def test_no_times(text: str) -> None:
         ("time_budget", "none", None),
         ("stop_at", "error=5%", 5.0),
         ("stop_at", "error=2.5", 2.5),
+        ("warmup", "15%", 0.15),
+        ("tail", "12.5%", 0.125),
         ("evaluate_at", "0.01,2%,1/4", (0.01, 0.02, 0.25)),
     ],
 )
@@ -52,12 +54,14 @@ def test_each_setting_has_its_type(name: str, text: str, value: object) -> None:
         ("learning_rate", "1", "no setting 'learning_rate': give one of data, model"),
         ("lr", "fast", "lr 'fast': give a number"),
         ("lr", "1/0", "lr '1/0': give a number"),
-        ("batch_size", "1.5", "give a whole number"),
-        ("batch_size", "none", "give a whole number"),
+        ("batch_size", "1.5", "give an integer"),
+        ("batch_size", "none", "give an integer"),
         ("compile", "yes", "give true or false"),
         ("stop_at", "5%", "such as error=5%"),
         ("stop_at", "loss=5", "such as error=5%"),
         ("evaluate_at", "0.1;0.2", "separated by commas"),
+        ("warmup", "0.15", "warmup '0.15': give a percentage of the training, such as 15%"),
+        ("tail", "1", "such as 15%"),
     ],
 )
 def test_what_cannot_be_is_told(name: str, text: str, message: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.training.rates import RATES, constant, cosine, find, onecycle, step
 
 
@@ -59,37 +59,41 @@ def test_constant_is_one():
 
 def test_steps_fall_at_their_epochs_whatever_the_length():
     for epochs in (100, 150, 200):
-        rate = find("steps:48,96,128x0.2", epochs)
+        rate = find("steps:48e,96e,128e:x0.2", epochs)
         for epoch in range(epochs + 1):
             passed = (epoch >= 48) + (epoch >= 96) + (epoch >= 128)
             assert rate(epoch / epochs) == pytest.approx(0.2**passed)
 
 
-def test_steps_below_one_are_shares_of_any_training():
+def test_steps_in_percent_are_shares_of_any_training():
     for epochs in (2, 200):
-        rate = find("steps:0.3,0.6,0.8x0.2", epochs)
+        rate = find("steps:30%,60%,80%:x0.2", epochs)
         assert [rate(n / 1000) for n in range(1001)] == pytest.approx(
             [step(n / 1000) for n in range(1001)]
         )
 
 
 def test_a_training_that_ends_before_its_steps_keeps_the_peak():
-    assert find("steps:60x0.1", epochs=10)(1.0) == 1
+    assert find("steps:60e:x0.1", epochs=10)(1.0) == 1
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         ("stairs", "no schedule 'stairs'"),
-        ("steps:", "such as steps:60,120,160x0.2"),
-        ("steps:60,120", "such as steps:60,120,160x0.2"),
-        ("steps:-60x0.1", "such as steps:60,120,160x0.2"),
-        ("steps:120,60x0.1", "ascending"),
-        ("steps:60,60x0.1", "ascending"),
-        ("steps:0x0.1", "ascending"),
-        ("steps:0.5,60x0.1", "all of them shares"),
-        ("steps:60x5", "a factor between 0 and 1"),
-        ("steps:60x0", "a factor between 0 and 1"),
+        ("steps:", "such as steps:60e,120e,160e:x0.2"),
+        ("steps:60e,120e", "such as steps:60e,120e,160e:x0.2"),
+        ("steps:-60e:x0.1", "such as steps:60e,120e,160e:x0.2"),
+        ("steps:120e,60e:x0.1", "ascending"),
+        ("steps:60e,60e:x0.1", "ascending"),
+        ("steps:0%:x0.1", "ascending"),
+        ("steps:50%,60e:x0.1", "all of them shares"),
+        ("steps:50%,100%:x0.1", "all of them shares"),
+        ("steps:60,120x0.1", "write steps:60e,120e:x0.1"),
+        ("steps:0.3,0.6,0.8x0.2", "write steps:30%,60%,80%:x0.2"),
+        ("steps:60e,120ex0.2", "such as steps:60e,120e,160e:x0.2"),
+        ("steps:60e:x5", "a factor between 0 and 1"),
+        ("steps:60e:x0", "a factor between 0 and 1"),
     ],
 )
 def test_a_schedule_that_is_none_is_told(name, said):
@@ -99,5 +103,5 @@ def test_a_schedule_that_is_none_is_told(name, said):
 
 def test_steps_at_epochs_need_a_length_in_epochs():
     with pytest.raises(ConfigError, match="give its steps as shares"):
-        find("steps:60x0.1", epochs=None)
-    assert find("steps:0.5x0.1", epochs=None)(0.5) == 0.1
+        find("steps:60e:x0.1", epochs=None)
+    assert find("steps:50%:x0.1", epochs=None)(0.5) == 0.1

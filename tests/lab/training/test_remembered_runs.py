@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import hold_out, load
 from siftback.lab.experiments.comparison import Plan, compare
@@ -127,5 +127,5 @@ def test_what_is_held_out_is_trained_on_no_more() -> None:
     both = torch.cat((held.train_images, held.test_images)).flatten(1)
     assert both.sort(0).values.equal(data.train_images.flatten(1).sort(0).values)
     assert len(held.test_labels) == 200
-    with pytest.raises(ConfigError, match="validation=1437: give a whole number from 1 to 1436"):
+    with pytest.raises(ConfigError, match="validation=1437: give an integer from 1 to 1436"):
         hold_out(data, EXAMPLES)

@@ -11,7 +11,7 @@ import pytest
 
 import runs_to_kill
 from runs_to_kill import compare_and_keep, settings, told
-from siftback import StateError
+from siftback.errors import StateError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import RECORDS, Comparison
 from siftback.lab.training.checkpoints import CHECKPOINTS
@@ -77,7 +77,7 @@ def test_so_does_every_setting(tmp_path: Path, change: dict[str, object]) -> Non
     assert told(tmp_path / "resumed") == told(tmp_path / "whole")
 
 
-def test_a_run_stopped_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+def test_a_run_stopped_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
     compare_and_keep(tmp_path / "whole", settings(), ["sb"], 1.0, Silent())
     with pytest.raises(StoppedError):
         compare_and_keep(tmp_path / "resumed", settings(), ["sb"], 0.9, StopsAt(0.6))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison, RunSummary
 from siftback.lab.training.progress import Silent
@@ -163,7 +163,7 @@ def test_bad_settings_say_so_at_once(change: dict[str, object], message: str) ->
     ("change", "message"),
     [
         ({"strategies": ["sgd"]}, "no strategy 'sgd': give one of traditional, sb"),
-        ({"strategies": ["matched"]}, "matched is no strategy of its own"),
+        ({"strategies": ["matched"]}, "matched is not a strategy of its own"),
         ({"strategies": ["sb", "sb"]}, "none twice"),
         ({"keeps": [1.5]}, "keep=1.5 is not a share"),
         ({"seeds": []}, "give at least one"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison, RunSummary
 from siftback.lab.training import strategies
@@ -75,7 +75,7 @@ def test_no_replica_is_left_behind(compared: Comparison) -> None:
 
 
 def test_the_interval_may_be_part_of_the_name() -> None:
-    assert strategies.find("stale-sb-10").cost == "1/10 + 3s"
+    assert str(strategies.find("stale-sb-10").cost) == "1/10 + 3s"
     for name in ("stale-sb-0", "stale-sb-x", "stale-sb-"):
         with pytest.raises(ConfigError, match=f"no strategy '{name}'"):
             strategies.find(name)

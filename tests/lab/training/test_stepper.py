@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.datasets import load
 from siftback.lab.data.mixup import mix
 from siftback.lab.experiments.comparison import Plan, compare
@@ -16,7 +16,7 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.training import strategies
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.settings import Run, Settings, device_of
-from siftback.lab.training.stepper import Descent
+from siftback.lab.training.stepper import Stepper
 
 CPU = torch.device("cpu")
 
@@ -52,32 +52,32 @@ def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def test_the_average_is_that_of_weights_and_buffers_after_every_step() -> None:
     model, decay = small(), 0.8
-    descent = Descent(model, settings(ema=decay), CPU)
+    stepper = Stepper(model, settings(ema=decay), CPU)
     expected: dict[str, torch.Tensor] = {}
     for x, y in batches(5):
-        descent.set_rate(0.5)
-        descent.backward(F.cross_entropy(model(x), y))
-        descent.step()
+        stepper.set_rate(0.5)
+        stepper.backward(F.cross_entropy(model(x), y))
+        stepper.step()
         for name, value in model.state_dict().items():
             if name not in expected:  # the first step's are its beginning
                 expected[name] = value.clone()
             elif value.is_floating_point():
                 expected[name] = decay * expected[name] + (1 - decay) * value
-    assert descent.tested is not model
-    for name, value in descent.tested.state_dict().items():
+    assert stepper.tested is not model
+    for name, value in stepper.tested.state_dict().items():
         if value.is_floating_point():
             torch.testing.assert_close(value, expected[name])
 
 
 def test_without_an_average_the_model_itself_is_tested() -> None:
     model = small()
-    assert Descent(model, settings(), CPU).tested is model
+    assert Stepper(model, settings(), CPU).tested is model
 
 
 @pytest.mark.parametrize("most", [0.01, 1e6])
 def test_a_gradient_is_scaled_down_to_the_norm(most: float) -> None:
     model, (x, y) = small(), batches(1)[0]
-    plain = Descent(model, settings(momentum=0.0, weight_decay=0.0, clip=most), CPU)
+    plain = Stepper(model, settings(momentum=0.0, weight_decay=0.0, clip=most), CPU)
     before = [weight.detach().clone() for weight in model.parameters()]
     plain.set_rate(1.0)
     plain.backward(F.cross_entropy(model(x), y))

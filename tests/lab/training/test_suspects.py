@@ -1,8 +1,6 @@
 """Runs with a noise guard, and ``siftback suspects`` on what they leave."""
 
 import math
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,8 @@ import torch
 from cleanlab.filter import find_label_issues
 from pyarrow import parquet
 
-from siftback import ConfigError, cli
+from command_line import Call
+from siftback.errors import ConfigError
 from siftback.lab.data.datasets import load
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
@@ -20,24 +19,8 @@ from siftback.lab.training.progress import Silent
 from siftback.lab.training.settings import Settings
 from siftback.lab.training.suspects import precision_recall
 
-Call = Callable[..., tuple[int, str, str]]
 QUICK = Settings("digits", width=4, epochs=4, flip=0.2, batch_size=64, device="cpu")
 NAME = "sb-guarded-keep0.5-seed0"
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Calls ``siftback``; gives its exit status, output and errors."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setenv("COLUMNS", "120")
-        monkeypatch.setattr(sys, "argv", ["siftback", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, " ".join(err.split())
-
-    return run
 
 
 @pytest.fixture(scope="module")

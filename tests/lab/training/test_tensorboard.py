@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.training.progress import Silent

@@ -7,7 +7,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses import (
     budget,
     choices,
@@ -32,7 +32,6 @@ from siftback.lab.analyses.figure import (
     Range,
     Series,
     plain,
-    sentences,
     shown,
 )
 from siftback.lab.analyses.reading import UNREADABLE, read
@@ -56,7 +55,6 @@ __all__ = [
     "as_markdown",
     "plain",
     "read",
-    "sentences",
     "shown",
     "write",
 ]
@@ -68,7 +66,7 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "fig2": loss_distributions.extremes,
     "choices": choices.chosen,
     "fig3": loss_distributions.distribution,
-    "fig4": loss_distributions.chance_by_loss,
+    "fig4": loss_distributions.probability_by_loss,
     "fig5": gradients.gradient_similarity,
     "fig6": curves.error_over_steps,
     "fig7": curves.error_over_time,
@@ -79,7 +77,7 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "fig12": curves.label_noise,
     "fig13": curves.selectivity,
     "fig14": pareto.trade_off,
-    "fig15": loss_distributions.chance_over_training,
+    "fig15": loss_distributions.probability_over_training,
     "fig16": curves.architectures,
     "fig17": curves.schedules,
     "fig18": phases.passes,
@@ -91,7 +89,7 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "diet-f": diet.lowest_ranks,
     "diet-table": diet.runtime,
     "ideal": budget.measured_against_ideal,
-    "agreement": budget.agreement,
+    "agreement": budget.agreement_over_training,
 }
 
 

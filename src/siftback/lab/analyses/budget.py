@@ -8,6 +8,7 @@ from scipy.stats import t
 
 from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
+from siftback.lab.analyses.findings import MeanAgreement, OverIdeal, SameBudget
 from siftback.lab.records.comparison_record import Comparison, RunSummary
 from siftback.lab.records.measures import pairs, same_budget
 
@@ -22,7 +23,7 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
     Student's t over the seeds, of 95 %, and one seed has none.
     """
     name, title = "budget", "Final error beside Traditional of the same budget"
-    panels, told = [], []
+    panels, findings = [], []
     for heading, comparison in titled(comparisons):
         series, sure = [], []
         for one in configurations(comparison):
@@ -40,11 +41,11 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
         if series:
             label = "difference in final error (percentage points)"
             panels.append(Panel(heading, "strategy", label, "points", series))
-            told.append(_told(heading, sure))
+            findings.append(_finding(heading, sure))
     if not panels:
         why = "No selective run beside Traditional of the same budget. Record one:"
         return Missing(name, title, f"{why} siftback compare --budget 4 --seed 0,1,2")
-    return Figure(name, title, " ".join(told), OURS, {"strategy": panels})
+    return Figure(name, title, findings, OURS, {"strategy": panels})
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float, float]:
@@ -53,7 +54,7 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     ``mean ± t(0.975, n - 1) * s / sqrt(n)``, s being the sample standard deviation.
 
     Args:
-        differences: One a seed; of a single one the ends are NaN.
+        differences: One per seed; of a single one the ends are NaN.
 
     >>> [round(end, 3) for end in interval([1.0, 2.0, 3.0])]
     [2.0, -0.484, 4.484]
@@ -66,17 +67,11 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def _told(heading: str, sure: Sequence[tuple[str, float, float, float, int]]) -> str:
-    if not sure:
-        return f"{heading}: one seed each, which has no interval."
-    paid = [of for of in sure if of[3] < 0]
-    lost = [of for of in sure if of[2] > 0]
-    label, mean, low, high, seeds = min(sure, key=lambda of: of[1])
-    return (
-        f"{heading}: of {len(sure)} strategies {len(paid)} are better than Traditional of the same "
-        f"budget and {len(lost)} worse, by an interval that leaves out 0; the best, {label}, is at "
-        f"{mean:+.2f} points ({low:+.2f} to {high:+.2f}, {seeds} seeds)."
-    )
+def _finding(heading: str, sure: Sequence[tuple[str, float, float, float, int]]) -> SameBudget:
+    better = sum(high < 0 for _, _, _, high, _ in sure)
+    worse = sum(low > 0 for _, _, low, _, _ in sure)
+    best = min(sure, key=lambda of: of[1], default=None)
+    return SameBudget(heading, len(sure), better, worse, best)
 
 
 def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -86,7 +81,7 @@ def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missin
     lie. Configurations that were measured on another machine than Traditional are left out.
     """
     name, title = "ideal", "An epoch's measured time beside its ideal cost"
-    panels, told = [], []
+    panels, findings = [], []
     for heading, comparison in titled(comparisons):
         found = configurations(comparison)
         plain = traditional(found)
@@ -111,27 +106,16 @@ def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missin
             for one, share, best in zip(chosen, measured.y, ideal.y, strict=True)
         }
         least, most = min(over, key=over.__getitem__), max(over, key=over.__getitem__)
-        told.append(
-            f"{heading}: {least} takes {over[least]:+.0%} on its ideal time, {most} "
-            f"{over[most]:+.0%}."
-        )
+        findings.append(OverIdeal(heading, (least, over[least]), (most, over[most])))
     if not panels:
         why = "No selective run beside Traditional on one machine. Record one:"
         return Missing(name, title, f"{why} siftback compare --strategies traditional,sb")
-    return Figure(name, title, " ".join(told), OURS, {"strategy": panels})
+    return Figure(name, title, findings, OURS, {"strategy": panels})
 
 
 def _measured(chosen: Sequence[Configuration], seconds: float) -> Series:
     each = [[_seconds(run) / seconds for run in one.runs] for one in chosen]
-    several = any(len(seeds) > 1 for seeds in each)
-    return Series(
-        "measured",
-        [one.label for one in chosen],
-        [statistics.mean(seeds) for seeds in each],
-        [min(seeds) for seeds in each] if several else None,
-        [max(seeds) for seeds in each] if several else None,
-        group="measured",
-    )
+    return Series.over_seeds("measured", [one.label for one in chosen], each, "measured")
 
 
 def _cost(run: RunSummary) -> float:
@@ -142,10 +126,10 @@ def _seconds(run: RunSummary) -> float:
     return (run.seconds_train - run.seconds_scoring) / run.epochs
 
 
-def agreement(comparisons: Sequence[Comparison]) -> Figure | Missing:
+def agreement_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """How cheap scores agree with exact ones over training, by Spearman's rank correlation."""
     name, title = "agreement", "Agreement of cheap scores with the losses of a fresh forward"
-    panels, told = [], []
+    panels, findings = [], []
     for heading, comparison in titled(comparisons):
         series = [line for one in configurations(comparison) if (line := _agreed(one))]
         if not series:
@@ -153,18 +137,14 @@ def agreement(comparisons: Sequence[Comparison]) -> Figure | Missing:
         panels.append(Panel(heading, "epoch", "rank correlation", "line", series))
         means = {line.label: statistics.mean(line.y) for line in series}
         least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
-        told.append(
-            f"{heading}: over training, {most} agrees most ({means[most]:.2f} in the mean) and "
-            f"{least} least ({means[least]:.2f})."
-            if len(means) > 1
-            else f"{heading}: over training, {most} agrees by {means[most]:.2f} in the mean."
-        )
+        worst = (least, means[least]) if len(means) > 1 else None
+        findings.append(MeanAgreement(heading, (most, means[most]), worst))
     if not panels:
         why = "No run has scores that are not those of a fresh forward. Record some:"
         return Missing(
             name, title, f"{why} siftback compare --strategies traditional,stale-sb,sb-memory"
         )
-    return Figure(name, title, " ".join(told), OURS, {"epoch": panels})
+    return Figure(name, title, findings, OURS, {"epoch": panels})
 
 
 def _agreed(one: Configuration) -> Series | None:
@@ -176,12 +156,5 @@ def _agreed(one: Configuration) -> Series | None:
     ]
     if not known:
         return None
-    several = len(one.runs) > 1
-    return Series(
-        one.label,
-        [epoch for epoch, _ in known],
-        [statistics.mean(seeds) for _, seeds in known],
-        [min(seeds) for _, seeds in known] if several else None,
-        [max(seeds) for _, seeds in known] if several else None,
-        one.label,
-    )
+    epochs = [epoch for epoch, _ in known]
+    return Series.over_seeds(one.label, epochs, [seeds for _, seeds in known], one.label)

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses.budget import OURS
 from siftback.lab.analyses.diet import uses
 from siftback.lab.analyses.figure import Gallery, Missing, Picture
+from siftback.lab.analyses.findings import Finding, KeptAndDropped
 from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.training.observer import Look
+from siftback.lab.records.observations import Look
 
 SHOWN = 12
 
@@ -26,22 +27,22 @@ def chosen(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     """
     name, title = "choices", "The examples kept most, dropped most, and suspect"
     shown: list[Picture] = []
-    told: list[str] = []
+    findings: list[Finding] = []
     why = f"No losses were observed of a selective run. {command('losses')}"
     for found in watched(comparisons, "losses"):
         selective = [of for of in found if not of.configuration.plain]
         if not selective:
             continue
         try:
-            made, sentence = _chosen(selective[0])
+            made, finding = _chosen(selective[0])
         except ConfigError as error:
             why = f"The images of {selective[0].title} cannot be had ({error})"
             continue
         shown += made
-        told.append(sentence)
+        findings.append(finding)
     if not shown:
         return Missing(name, title, why)
-    return Gallery(name, title, " ".join(told), OURS, shown)
+    return Gallery(name, title, findings, OURS, shown)
 
 
 def persistent_losses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray[np.float64]:
@@ -66,7 +67,7 @@ def persistent_losses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray
     return np.asarray(least.mean(0))
 
 
-def _chosen(of: Watched) -> tuple[list[Picture], str]:
+def _chosen(of: Watched) -> tuple[list[Picture], KeptAndDropped]:
     data = training_set(of.configuration.comparison)
     count = len(data.train_labels)
     used, stayed = uses(of.seeds, count), persistent_losses(of.seeds, count)
@@ -87,17 +88,16 @@ def _chosen(of: Watched) -> tuple[list[Picture], str]:
         captions = [f"loss {loss[place]:.3g}, used {used[place]:.3g}x" for place in places]
         heading = f"{name}: {of.title}, {of.configuration.label}"
         made += pictures(data, places.tolist(), captions, heading)
-    sentence = (
-        f"{of.title}, {of.configuration.label}: those kept most were trained on "
-        f"{used[rows['kept most']].mean():.3g} times, those dropped most "
-        f"{used[rows['dropped most']].mean():.3g} times, an example {used[seen].mean():.3g} times "
-        f"in the mean; the suspect ones never had a loss below {stayed[suspect].min():.2g} in the "
-        "later half of training."
-    )
+    wrong = None
     if data.true_labels is not None:
-        wrong = (data.true_labels != data.train_labels).numpy()
-        sentence += (
-            f" Of the {len(suspect)} suspect ones {wrong[suspect].sum()} have a wrong label, of "
-            f"all {wrong.mean():.0%}."
-        )
-    return made, sentence
+        flipped = (data.true_labels != data.train_labels).numpy()
+        wrong = int(flipped[suspect].sum()), float(flipped.mean())
+    return made, KeptAndDropped(
+        f"{of.title}, {of.configuration.label}",
+        kept=float(used[rows["kept most"]].mean()),
+        dropped=float(used[rows["dropped most"]].mean()),
+        average=float(used[seen].mean()),
+        suspects=len(suspect),
+        least_loss=float(stayed[suspect].min()),
+        wrong=wrong,
+    )

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from siftback.lab.analyses.configurations import traditional
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
+from siftback.lab.analyses.findings import HardestAndEasiest
 from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.training.observer import Look
+from siftback.lab.records.observations import Look
 
 # The paper's snapshot; of a shorter run it is the end.
 EPOCH = 10.0
@@ -82,7 +83,7 @@ def _figure(
     comparisons: Sequence[Comparison],
     of_test_set: Callable[[NDArray[np.floating], NDArray[np.bool_]], NDArray[np.float64]],
 ) -> Figure | Missing:
-    panels, told = [], []
+    panels, findings = [], []
     for found in watched(comparisons, "confidence"):
         lines = {of.configuration.label: _line(of, of_test_set) for of in found}
         when = max(_snapshot(looks).epoch for looks in found[0].seeds)
@@ -90,10 +91,10 @@ def _figure(
         panels.append(
             Panel(heading, "percentile of test examples", label, "line", list(lines.values()))
         )
-        told.append(_told(heading, found, lines))
+        findings.append(_finding(heading, found, lines))
     if not panels:
         return Missing(name, title, f"No confidence was observed. {command('confidence')}")
-    return Figure(name, title, " ".join(told), f"{PAPER}, {source}", {"percentile": panels})
+    return Figure(name, title, findings, f"{PAPER}, {source}", {"percentile": panels})
 
 
 def _snapshot(looks: Sequence[Look]) -> Look:
@@ -110,19 +111,12 @@ def _line(
         columns = _snapshot(looks).columns
         tested = columns["split"] == "test"
         seeds.append(of_test_set(columns["confidence"][tested], columns["correct"][tested]))
-    together = np.stack(seeds)
-    several = len(seeds) > 1
-    return Series(
-        of.configuration.label,
-        middles().tolist(),
-        together.mean(0).tolist(),
-        together.min(0).tolist() if several else None,
-        together.max(0).tolist() if several else None,
-        of.configuration.family,
-    )
+    group = of.configuration.family
+    places = np.stack(seeds).T.tolist()
+    return Series.over_seeds(of.configuration.label, middles().tolist(), places, group)
 
 
-def _told(heading: str, found: Sequence[Watched], lines: dict[str, Series]) -> str:
+def _finding(heading: str, found: Sequence[Watched], lines: dict[str, Series]) -> HardestAndEasiest:
     """The hardest fifth and the easiest, beside Traditional's."""
     fifth = PARTS // 5
 
@@ -135,5 +129,4 @@ def _told(heading: str, found: Sequence[Watched], lines: dict[str, Series]) -> s
     labels = [plain.label] if plain else []
     if selective:
         labels.append(max(selective, key=lambda label: ends(label)[0]))
-    told = [f"{label} {ends(label)[0]:.1f} % and {ends(label)[1]:.1f} %" for label in labels]
-    return f"{heading}, the hardest fifth of the test set and the easiest: {'; '.join(told)}."
+    return HardestAndEasiest(heading, {label: ends(label) for label in labels})

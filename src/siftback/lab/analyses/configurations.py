@@ -14,8 +14,8 @@ from siftback.lab.records.comparison_record import (
     RunSummary,
     read_evaluations,
 )
+from siftback.lab.records.formatting import listed
 from siftback.lab.records.measures import MATCHED, TRADITIONAL, Axis, ordered_labels
-from siftback.lab.records.summary_table import listed
 
 # What can be on the x axis of a curve: the view's name, the field, and what the axis is called.
 AXES: dict[str, tuple[Axis, str]] = {
@@ -33,7 +33,7 @@ class Configuration:
     Attributes:
         comparison: The comparison it is of.
         label: Its name, as `RunSummary.label` gives it.
-        runs: One a seed.
+        runs: One per seed.
         curves: The evaluations of each run, in the order of the runs.
     """
 
@@ -90,17 +90,17 @@ def argument(comparison: Comparison, name: str, otherwise: Any = None) -> Any:
 def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
     """The comparisons that hold a run, each with a title of its own.
 
-    It tells model, data and the share of wrong labels; where that is not enough, of how many
+    It names model, data and the share of wrong labels; where that is not enough, of how many
     images, the learning rates, the batches, and last the folder.
     """
     held = [one for one in comparisons if one.runs]
     titles = [_what(one) for one in held]
     for more in (images, _rates, _batches, _folder, _place):
-        told: dict[str, set[str]] = {}
+        seen: dict[str, set[str]] = {}
         for title, one in zip(titles, held, strict=True):
-            told.setdefault(title, set()).add(more(one))
+            seen.setdefault(title, set()).add(more(one))
         titles = [
-            title + more(one) if len(told[title]) > 1 else title
+            title + more(one) if len(seen[title]) > 1 else title
             for title, one in zip(titles, held, strict=True)
         ]
     return list(zip(titles, held, strict=True))
@@ -112,14 +112,10 @@ def curve(configuration: Configuration, axis: Axis, group: str | None = None) ->
     The k-th point is the mean over the seeds' k-th evaluations, of error and of what was spent.
     """
     together = list(zip(*configuration.curves, strict=False))
-    errors = [[one.test_error for one in each] for each in together]
-    several = len(configuration.runs) > 1
-    return Series(
+    return Series.over_seeds(
         configuration.label,
         [statistics.mean(float(getattr(one, axis)) for one in each) for each in together],
-        [statistics.mean(each) for each in errors],
-        [min(each) for each in errors] if several else None,
-        [max(each) for each in errors] if several else None,
+        [[one.test_error for one in each] for each in together],
         configuration.family if group is None else group,
         faint=configuration.strategy == MATCHED,
     )
@@ -134,7 +130,7 @@ def curve_panel(
         title: Of the panel.
         found: The configurations.
         view: What is on the x axis, a name of `AXES`.
-        by_label: Whether each has a colour of its own, in place of one a strategy.
+        by_label: Whether each has a colour of its own, in place of one per strategy.
     """
     axis, name = AXES[view]
     series = [curve(one, axis, one.label if by_label else None) for one in found]

@@ -15,9 +15,10 @@ from siftback.lab.analyses.configurations import (
     traditional,
 )
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
+from siftback.lab.analyses.findings import BestEnd, ErrorsByForwards, ErrorsByShare, Finding
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.formatting import listed
 from siftback.lab.records.measures import TRADITIONAL
-from siftback.lab.records.summary_table import listed
 
 PAPER = "Jiang et al. 2019"
 
@@ -61,8 +62,8 @@ def staleness(comparisons: Sequence[Comparison]) -> Figure | Missing:
         why = "No run of Stale-SB. Record some: siftback compare --strategies"
         return Missing(name, title, f"{why} traditional,sb,stale-sb-2,stale-sb-3")
     forwards = [_over_forwards(of, all_of) for of, all_of in found]
-    told = " ".join(_forwards_told(of, all_of) for of, all_of in found)
-    return _figure(name, title, "figure 11", found, "time", True, forwards, told)
+    ends = [_forwards_found(of, all_of) for of, all_of in found]
+    return _figure(name, title, "figure 11", found, "time", True, forwards, ends)
 
 
 def label_noise(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -86,8 +87,8 @@ def selectivity(comparisons: Sequence[Comparison]) -> Figure | Missing:
     if not found:
         why = "No strategy at several shares kept. Record one: siftback compare --strategies"
         return Missing(name, title, f"{why} traditional,sb --keep 0.2,0.33,0.5,0.65")
-    told = " ".join(_swept_told(of, all_of) for of, all_of in found)
-    return _figure(name, title, "figure 13", found, "time", True, told=told)
+    errors = [_swept_found(of, all_of) for of, all_of in found]
+    return _figure(name, title, "figure 13", found, "time", True, findings=errors)
 
 
 def architectures(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -184,9 +185,9 @@ def _figure(
     first: str,
     by_label: bool = False,
     more: Sequence[Panel] = (),
-    told: str = "",
+    findings: Sequence[Finding] = (),
 ) -> Figure:
-    """A panel a comparison, in views over time, steps and cost.
+    """One panel per comparison, in views over time, steps and cost.
 
     Args:
         name: Of the analysis.
@@ -196,28 +197,27 @@ def _figure(
         first: The view that comes first.
         by_label: Whether each configuration has a colour of its own.
         more: Further panels, the same in each view.
-        told: What is seen, in place of how the best configuration ends.
+        findings: What is seen, in place of how the best configuration ends.
     """
     order = [first, *(view for view in AXES if view != first)]
     views = {
         view: [*(curve_panel(of, all_of, view, by_label) for of, all_of in found), *more]
         for view in order
     }
-    sentence = told or " ".join(_best_told(of, all_of, first) for of, all_of in found)
-    return Figure(name, title, sentence, f"{PAPER}, {source}", views)
+    seen = findings or [_best_found(of, all_of, first) for of, all_of in found]
+    return Figure(name, title, seen, f"{PAPER}, {source}", views)
 
 
-def _best_told(title: str, found: Sequence[Configuration], view: str) -> str:
+def _best_found(title: str, found: Sequence[Configuration], view: str) -> BestEnd:
     """How the best selective configuration ends, beside Traditional."""
     plain = traditional(found)
     best = min(_selective(found) or found, key=lambda one: one.final_error)
-    told = f"{title}: {best.label} ends at {best.final_error:.2f} %"
     if plain is None or best is plain:
-        return told + "."
+        return BestEnd(title, best.label, best.final_error)
     axis, unit = AXES[view][0], {"time": "seconds"}.get(view, view)
     spent, whole = (_spent(one, axis) for one in (best, plain))
-    share = f", with {spent / whole:.2f} of its {unit}" if whole else ""
-    return f"{told}, traditional at {plain.final_error:.2f} %{share}."
+    share = spent / whole if whole else None
+    return BestEnd(title, best.label, best.final_error, plain.final_error, share, unit)
 
 
 def _spent(configuration: Configuration, axis: str) -> float:
@@ -242,18 +242,15 @@ def _over_forwards(title: str, found: Sequence[Configuration]) -> Panel:
     return Panel(title, "examples forwarded in all of training", f"final {ERROR}", "points", series)
 
 
-def _forwards_told(title: str, found: Sequence[Configuration]) -> str:
-    told = [
-        f"{one.label} {one.mean(lambda run: run.examples_forwarded) / 1e6:.3g} M forwards and "
-        f"{one.final_error:.2f} %"
-        for one in found
+def _forwards_found(title: str, found: Sequence[Configuration]) -> ErrorsByForwards:
+    ends = [
+        (one.label, one.mean(lambda run: run.examples_forwarded), one.final_error) for one in found
     ]
-    return f"{title}: {'; '.join(told)}."
+    return ErrorsByForwards(title, ends)
 
 
-def _swept_told(title: str, found: Sequence[Configuration]) -> str:
-    shares = sorted(_selective(found), key=lambda one: one.runs[0].keep_asked)
-    told = [f"{one.runs[0].keep_asked:.2g} kept {one.final_error:.2f} %" for one in shares]
+def _swept_found(title: str, found: Sequence[Configuration]) -> ErrorsByShare:
+    swept = sorted(_selective(found), key=lambda one: one.runs[0].keep_asked)
+    errors = [(one.runs[0].keep_asked, one.final_error) for one in swept]
     plain = traditional(found)
-    end = f"; traditional {plain.final_error:.2f} %" if plain else ""
-    return f"{title}, final error of {shares[0].strategy}: {', '.join(told)}{end}."
+    return ErrorsByShare(title, swept[0].strategy, errors, plain.final_error if plain else None)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
 from siftback.lab.analyses.figure import (
     Cell,
@@ -19,13 +19,21 @@ from siftback.lab.analyses.figure import (
     Range,
     Series,
 )
+from siftback.lab.analyses.findings import (
+    Accuracies,
+    FastestEpoch,
+    LowestRanks,
+    LowestScores,
+    SharedByMethods,
+    SharedByModels,
+)
 from siftback.lab.analyses.observed import command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
 from siftback.lab.experiments.example_scores import SCORES, Scores, overlaps
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL
+from siftback.lab.records.observations import Look
 from siftback.lab.training import strategies
-from siftback.lab.training.observer import Look
 
 PAPER = "Lu, Zamoshchin and Chen, Diet Selective-Backprop"
 BACKPROP = ("sb", "random", "sb-single-pass", "random-single-pass")
@@ -65,7 +73,7 @@ def _accuracy(
         among: The strategies to show, beside Traditional.
         needed: The one without which there is nothing to see.
     """
-    panels, told = [], []
+    panels, findings = [], []
     for heading, comparison in titled(comparisons):
         found = [
             one
@@ -81,7 +89,8 @@ def _accuracy(
         panels.append(Panel(heading, PERCENT_LEFT_OUT, "final accuracy (%)", "line", ends))
         over = [_over_epochs(one) for one in found]
         panels.append(Panel(heading, "epoch", "accuracy (%)", "line", over))
-        told.append(_accuracy_told(heading, found))
+        accuracies = [(one.label, 100 - one.final_error) for one in found]
+        findings.append(Accuracies(heading, accuracies))
     if not panels:
         return Missing(
             name,
@@ -89,7 +98,7 @@ def _accuracy(
             f"No run of {needed}. Record some: siftback compare --strategies "
             f"traditional,{','.join(among)} --keep 0.5,0.25",
         )
-    return Figure(name, title, " ".join(told), f"{PAPER}, {source}", {"epoch": panels})
+    return Figure(name, title, findings, f"{PAPER}, {source}", {"epoch": panels})
 
 
 def _left_out(one: Configuration) -> float:
@@ -98,15 +107,7 @@ def _left_out(one: Configuration) -> float:
 
 def _accuracies(strategy: str, found: Sequence[Configuration]) -> Series:
     finals = [[100 - run.test_error_final for run in one.runs] for one in found]
-    several = any(len(seeds) > 1 for seeds in finals)
-    return Series(
-        strategy,
-        [_left_out(one) for one in found],
-        [float(np.mean(seeds)) for seeds in finals],
-        [min(seeds) for seeds in finals] if several else None,
-        [max(seeds) for seeds in finals] if several else None,
-        strategy,
-    )
+    return Series.over_seeds(strategy, [_left_out(one) for one in found], finals, strategy)
 
 
 def _over_epochs(one: Configuration) -> Series:
@@ -114,11 +115,6 @@ def _over_epochs(one: Configuration) -> Series:
     epochs = [float(np.mean([e.epoch for e in each])) for each in together]
     accuracy = [100 - float(np.mean([e.test_error for e in each])) for each in together]
     return Series(one.label, epochs, accuracy, group=one.strategy)
-
-
-def _accuracy_told(heading: str, found: Sequence[Configuration]) -> str:
-    each = [f"{one.label} {100 - one.final_error:.2f} %" for one in found]
-    return f"{heading}, final accuracy: {', '.join(each)}."
 
 
 def overlap_of_models(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -131,7 +127,7 @@ def overlap_of_models(comparisons: Sequence[Comparison]) -> Figure | Missing:
             asked = (arguments.get(key) for key in ("model", "width"))
             model = " of width ".join(str(value) for value in asked if value is not None)
             tables.setdefault(str(arguments["data"]), {}).setdefault(model, table)
-    panels, told = [], []
+    panels, findings = [], []
     for data, by_model in tables.items():
         models = list(by_model)
         for place, first in enumerate(models):
@@ -141,16 +137,13 @@ def overlap_of_models(comparisons: Sequence[Comparison]) -> Figure | Missing:
                 found = overlaps(by_model[first], by_model[second], DROPS)
                 panels.append(_overlap_panel(f"{data}, {first} and {second}", found))
                 share = {drop: both for drop, both, _ in found}
-                told.append(
-                    f"{data}: {first} and {second} share {share[0.25]:.0%} of the quarter of "
-                    f"lowest scores and {share[0.5]:.0%} of the half."
-                )
+                findings.append(SharedByModels(data, (first, second), share[0.25], share[0.5]))
     if not panels:
         why = "No EL2N scores of one data set by two models. Record them: siftback compare"
         return Missing(
             name, title, f"{why} --strategies traditional,diet-sb --model cnn, and --model resnet18"
         )
-    return Figure(name, title, " ".join(told), f"{PAPER}, figure c", {"share": panels})
+    return Figure(name, title, findings, f"{PAPER}, figure c", {"share": panels})
 
 
 def _overlap_panel(heading: str, found: Sequence[tuple[float, float, float]]) -> Panel:
@@ -165,7 +158,7 @@ def _overlap_panel(heading: str, found: Sequence[tuple[float, float, float]]) ->
 def overlap_of_methods(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure d: of the examples that SB uses least, the share that EL2N scores lowest."""
     name, title = "diet-d", "What SB uses least, among what EL2N scores lowest"
-    panels, told = [], []
+    panels, findings = [], []
     for heading, _, used, scores in _used_and_scored(comparisons):
         shares = [lowest_of_both(used, scores, drop) for drop in DROPS]
         drops = [100 * drop for drop in DROPS]
@@ -176,13 +169,10 @@ def overlap_of_methods(comparisons: Sequence[Comparison]) -> Figure | Missing:
         label = "of these, lowest by EL2N too (%)"
         panels.append(Panel(heading, "least used by SB (%)", label, "line", series))
         at = dict(zip(DROPS, shares, strict=True))
-        told.append(
-            f"{heading}: of the quarter that SB uses least, {at[0.25]:.0%} are among the quarter "
-            f"that EL2N scores lowest; of the half, {at[0.5]:.0%}."
-        )
+        findings.append(SharedByMethods(heading, at[0.25], at[0.5]))
     if not panels:
         return Missing(name, title, _used_and_scored_why())
-    return Figure(name, title, " ".join(told), f"{PAPER}, figure d", {"share": panels})
+    return Figure(name, title, findings, f"{PAPER}, figure d", {"share": panels})
 
 
 def lowest_of_both(used: NDArray[np.floating], scores: NDArray[np.floating], share: float) -> float:
@@ -199,7 +189,7 @@ def lowest_of_both(used: NDArray[np.floating], scores: NDArray[np.floating], sha
 def lowest_scores(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     """Figure e: the examples of the lowest EL2N scores."""
     name, title = "diet-e", "The examples of the lowest EL2N scores"
-    shown, told = [], []
+    shown, findings = [], []
     why = "No EL2N scores. Record them: siftback compare --strategies traditional,diet-sb"
     for heading, comparison in titled(comparisons):
         for table in _tables(comparison)[:1]:
@@ -212,20 +202,18 @@ def lowest_scores(comparisons: Sequence[Comparison]) -> Gallery | Missing:
             order = np.argsort(scores, kind="stable")[:SHOWN]
             captions = [f"EL2N {score:.3g}" for score in scores[order]]
             shown += pictures(data, order.tolist(), captions, heading)
-            told.append(
-                f"{heading}: scores go from {scores.min():.2g} to {scores.max():.2g}, those shown "
-                f"up to {scores[order[-1]]:.2g}; they are of "
-                f"{len(set(data.train_labels[order].tolist()))} classes."
-            )
+            classes = len(set(data.train_labels[order].tolist()))
+            ends = float(scores.min()), float(scores.max())
+            findings.append(LowestScores(heading, *ends, float(scores[order[-1]]), classes))
     if not shown:
         return Missing(name, title, why)
-    return Gallery(name, title, " ".join(told), f"{PAPER}, figure e", shown)
+    return Gallery(name, title, findings, f"{PAPER}, figure e", shown)
 
 
 def lowest_ranks(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     """Figure f: the examples of the lowest rank by EL2N and by their use in SB together."""
     name, title = "diet-f", "The examples of the lowest rank by EL2N and by SB together"
-    shown, told = [], []
+    shown, findings = [], []
     why = _used_and_scored_why()
     for heading, comparison, used, scores in _used_and_scored(comparisons):
         try:
@@ -237,13 +225,10 @@ def lowest_ranks(comparisons: Sequence[Comparison]) -> Gallery | Missing:
         order = np.argsort(together, kind="stable")[:SHOWN]
         captions = [f"EL2N {scores[place]:.3g}, used {used[place]:.3g}x" for place in order]
         shown += pictures(data, order.tolist(), captions, heading)
-        told.append(
-            f"{heading}: those shown were used {used[order].mean():.1f} times in training, an "
-            f"example {used.mean():.1f} times in the mean."
-        )
+        findings.append(LowestRanks(heading, float(used[order].mean()), float(used.mean())))
     if not shown:
         return Missing(name, title, why)
-    return Gallery(name, title, " ".join(told), f"{PAPER}, figure f", shown)
+    return Gallery(name, title, findings, f"{PAPER}, figure f", shown)
 
 
 def combined_rank(used: NDArray[np.floating], scores: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -264,9 +249,9 @@ def runtime(comparisons: Sequence[Comparison]) -> Grid | Missing:
     """
     name, title = "diet-table", "Time of an epoch by method"
     columns = ["method", "data and model", "left out, %", "of it before training, %"]
-    columns += ["seconds an epoch", "over Traditional's"]
+    columns += ["seconds per epoch", "over Traditional's"]
     rows: list[list[Cell]] = []
-    told = []
+    findings = []
     for heading, comparison in titled(comparisons):
         found = [
             one
@@ -287,9 +272,7 @@ def runtime(comparisons: Sequence[Comparison]) -> Grid | Missing:
             rows.append([one.label, heading, _left_out(one), before, each, ratio])
         if ratios:
             fastest = min(ratios, key=ratios.__getitem__)
-            told.append(
-                f"{heading}: an epoch of {fastest} takes {ratios[fastest]:.2f} of Traditional's."
-            )
+            findings.append(FastestEpoch(heading, fastest, ratios[fastest]))
     if not rows:
         return Missing(
             name,
@@ -297,7 +280,7 @@ def runtime(comparisons: Sequence[Comparison]) -> Grid | Missing:
             "No such run beside Traditional. Record some: siftback compare --strategies "
             f"traditional,{','.join(PRUNING)},random --keep 0.5",
         )
-    return Grid(name, title, " ".join(told), f"{PAPER}, table 1", columns, rows)
+    return Grid(name, title, findings, f"{PAPER}, table 1", columns, rows)
 
 
 def _epoch_of(one: Configuration) -> Range:

@@ -5,18 +5,19 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from siftback.lab.analyses.error_plots import FORMATS, MARKERS, log_axis
 from siftback.lab.analyses.figure import Figure, Gallery, Panel, Series
 from siftback.lab.analyses.palette import colours
 
+FORMATS = ("png", "svg")
+MARKERS = ("o", "s", "^", "D", "v")
 COLUMNS = 3  # panels beside each other, at most
 PANEL = (4.6, 3.4)  # inches
 LETTERS = 9  # of a title in an inch
@@ -62,23 +63,23 @@ def _save(canvas: Canvas, stem: Path) -> list[Path]:
     with matplotlib.rc_context({"svg.hashsalt": "siftback"}):
         for path in paths:
             dated: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
-            canvas.savefig(path, dpi=110, metadata=dated)
+            canvas.savefig(path, dpi=150, metadata=dated)
     return paths
 
 
 def _panels(title: str, panels: Sequence[Panel]) -> Canvas:
     rows = math.ceil(len(panels) / COLUMNS)
     columns = math.ceil(len(panels) / rows)
-    looks = _looks(panels)
-    legend = math.ceil(len(looks) / (2 * columns))
+    styles = looks(panels)
+    legend = math.ceil(len(styles) / (2 * columns))
     height = sum(_height(panels[row * columns : (row + 1) * columns]) for row in range(rows))
     width = columns * PANEL[0] + 0.6
-    told = textwrap.wrap(title, round(LETTERS * width))
-    height += 0.26 * legend + 0.4 + 0.2 * len(told)
+    title_lines = textwrap.wrap(title, round(LETTERS * width))
+    height += 0.26 * legend + 0.4 + 0.2 * len(title_lines)
     canvas = Canvas(figsize=(width, height), layout="constrained")
     canvas.subplots(rows, columns)
     for axes, panel in zip(canvas.axes, panels, strict=False):
-        _draw(axes, panel, looks)
+        _draw(axes, panel, styles)
     for axes in canvas.axes[len(panels) :]:
         axes.set_visible(False)
     handles = {
@@ -86,7 +87,7 @@ def _panels(title: str, panels: Sequence[Panel]) -> Canvas:
         for axes in canvas.axes
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    canvas.suptitle("\n".join(told), fontweight="bold")
+    canvas.suptitle("\n".join(title_lines), fontweight="bold")
     if len(handles) > 1:
         canvas.legend(
             handles.values(),
@@ -114,8 +115,8 @@ def _names(panel: Panel) -> list[str]:
     return list(dict.fromkeys(x for one in panel.series for x in one.x if isinstance(x, str)))
 
 
-def _looks(panels: Iterable[Panel]) -> dict[str, dict[str, Any]]:
-    """Colour by group; marker and dashes tell the lines of a group apart.
+def looks(panels: Iterable[Panel]) -> dict[str, dict[str, Any]]:
+    """How each label is drawn: colour by group; marker and dashes distinguish its lines.
 
     Groups that share a colour, as there are more groups than colours, begin with other markers.
     """
@@ -140,13 +141,13 @@ def _looks(panels: Iterable[Panel]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _draw(axes: Axes, panel: Panel, looks: dict[str, dict[str, Any]]) -> None:
+def _draw(axes: Axes, panel: Panel, styles: dict[str, dict[str, Any]]) -> None:
     names = _names(panel)
     if panel.kind in ("bars", "stacked"):
-        _bars(axes, panel, names, looks)
+        _bars(axes, panel, names, styles)
     else:
         for one in panel.series:
-            _marks(axes, one, panel.kind, names, looks[one.label])
+            _marks(axes, one, panel.kind, names, styles[one.label])
     if names:  # they are read more easily from the left
         axes.set_yticks(range(len(names)), names, fontsize="small")
         axes.invert_yaxis()
@@ -167,13 +168,27 @@ def _draw(axes: Axes, panel: Panel, looks: dict[str, dict[str, Any]]) -> None:
 
 def _scales(axes: Axes, panel: Panel) -> None:
     if panel.log_x:
-        log_axis(axes, [float(x) for one in panel.series for x in one.x], "x")
+        _log_axis(axes, [float(x) for one in panel.series for x in one.x], "x")
     else:
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     if max((float(x) for one in panel.series for x in one.x), default=0.0) >= 10_000:
         axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
     if panel.log_y:
-        log_axis(axes, [y for one in panel.series for y in one.y if not math.isnan(y)])
+        _log_axis(axes, [y for one in panel.series for y in one.y if not math.isnan(y)])
+
+
+def _log_axis(axes: Axes, values: Iterable[float], which: Literal["x", "y"] = "y") -> None:
+    """Log scale, which shows 90 % and 5 % alike, under plain numbers."""
+    shown = list(values)
+    if not shown or min(shown) <= 0:  # No logarithm: a perfect test stays in the picture.
+        return
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    # Where all lies within one decade, ticks at every power of ten would leave none or one.
+    steps = (1, 1.5, 2, 3, 4, 5, 7) if max(shown) / min(shown) < 20 else (1, 2, 5)
+    axis.set_major_locator(LogLocator(subs=steps, numticks=20))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _marks(axes: Axes, one: Series, kind: str, names: list[str], look: dict[str, Any]) -> None:
@@ -208,7 +223,7 @@ def _marks(axes: Axes, one: Series, kind: str, names: list[str], look: dict[str,
     )
 
 
-def _bars(axes: Axes, panel: Panel, names: list[str], looks: dict[str, dict[str, Any]]) -> None:
+def _bars(axes: Axes, panel: Panel, names: list[str], styles: dict[str, dict[str, Any]]) -> None:
     stacked = panel.kind == "stacked"
     width = 0.8 if stacked else 0.8 / len(panel.series)
     start = np.zeros(len(names))
@@ -230,7 +245,7 @@ def _bars(axes: Axes, panel: Panel, names: list[str], looks: dict[str, dict[str,
             left,
             xerr=spread,
             label=one.label,
-            color=looks[one.label]["color"],
+            color=styles[one.label]["color"],
             error_kw={"elinewidth": 0.8, "capsize": 2},
         )
 

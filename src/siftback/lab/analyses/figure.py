@@ -5,13 +5,15 @@ Plain data, drawn by whoever shows it: :mod:`siftback.lab.analyses.drawing` writ
 """
 
 import math
-import re
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from siftback.lab.analyses.findings import Finding
 
 Kind = Literal["line", "points", "bars", "stacked"]
 
@@ -38,6 +40,40 @@ class Series:
     high: Sequence[float] | None = None
     group: str = ""
     faint: bool = False
+
+    @classmethod
+    def over_seeds(
+        cls,
+        label: str,
+        x: Sequence[float] | Sequence[str],
+        seeds: Sequence[Sequence[float]],
+        group: str = "",
+        faint: bool = False,
+    ) -> Self:
+        """The means over the seeds at each place, and between which values the seeds lie.
+
+        Args:
+            label: Its name in the legend.
+            x: The places.
+            seeds: The seeds' values at each place; where there is one everywhere, no spread is
+                shown.
+            group: What it belongs to.
+            faint: Whether it stands back.
+
+        >>> line = Series.over_seeds("sb", [1.0, 2.0], [[4.0, 6.0], [3.0, 3.0]])
+        >>> line.y, line.low, line.high
+        ([5.0, 3.0], [4.0, 3.0], [6.0, 3.0])
+        """
+        several = any(len(each) > 1 for each in seeds)
+        return cls(
+            label,
+            x,
+            [statistics.mean(each) for each in seeds],
+            [min(each) for each in seeds] if several else None,
+            [max(each) for each in seeds] if several else None,
+            group,
+            faint,
+        )
 
 
 @dataclass(frozen=True)
@@ -70,18 +106,28 @@ class _Named:
     Attributes:
         name: Its key in ``ANALYSES``, and the name of its files.
         title: What it shows.
-        sentence: What is seen in these data, with its numbers, made from them.
+        findings: What is seen in these data, in numbers, a comparison after the other.
         source: The paper and its figure or table.
     """
 
     name: str
     title: str
-    sentence: str
+    findings: Sequence[Finding]
     source: str
 
     @property
+    def sentences(self) -> list[str]:
+        """Its findings in words, one after the other."""
+        return [finding.sentence() for finding in self.findings]
+
+    @property
+    def sentence(self) -> str:
+        """Its findings in words, as one paragraph."""
+        return " ".join(self.sentences)
+
+    @property
     def alt(self) -> str:
-        """What a reader who cannot see it is told."""
+        """The text for a reader who cannot see it."""
         return f"{self.title}. {self.sentence}"
 
 
@@ -128,7 +174,7 @@ class Picture:
     Attributes:
         image: uint8 [H, W, C], C being 1 for grey and 3 for colour.
         label: Its class.
-        caption: What is told of it, such as its loss.
+        caption: What is said of it, such as its loss.
         row: The heading it stands under.
     """
 
@@ -165,25 +211,6 @@ class Missing:
 
 
 Analysis = Figure | Grid | Gallery | Missing
-
-
-def sentences(analysis: Figure | Grid | Gallery, titles: Sequence[str]) -> list[str]:
-    """What an analysis tells of several comparisons, one by one: each begins with its title.
-
-    Args:
-        analysis: It.
-        titles: Those of the comparisons; panels have titles of their own.
-
-    >>> told = "cnn on a: lost. cnn on b, sb: won. Both end."
-    >>> sentences(Grid("t", "T", told, "", [], []), ["cnn on a", "cnn on b"])
-    ['cnn on a: lost.', 'cnn on b, sb: won. Both end.']
-    """
-    views = analysis.views.values() if isinstance(analysis, Figure) else []
-    titles = [*titles, *(panel.title for panels in views for panel in panels)]
-    beginnings = "|".join(re.escape(title) for title in sorted(titles, key=len, reverse=True))
-    if not beginnings:
-        return [analysis.sentence]
-    return [part for part in re.split(rf" (?=(?:{beginnings})[:,])", analysis.sentence) if part]
 
 
 def shown(cell: Cell) -> str:

@@ -6,10 +6,11 @@ import numpy as np
 
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
+from siftback.lab.analyses.findings import GradientSimilarities
 from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL
-from siftback.lab.training.observer import SHARES, SUBSETS
+from siftback.lab.records.observations import SHARES, SUBSETS
 
 NAMES = {"high": "highest losses", "low": "lowest losses", "random": "random"}
 MEASURES = {
@@ -37,8 +38,8 @@ def gradient_similarity(comparisons: Sequence[Comparison]) -> Figure | Missing:
         ]
         for share in SHARES
     }
-    sentence = " ".join(_told(of, SHARES[0]) for of in chosen)
-    return Figure(name, title, sentence, f"{PAPER}, figure 5", views)
+    findings = [_finding(of, SHARES[0]) for of in chosen]
+    return Figure(name, title, findings, f"{PAPER}, figure 5", views)
 
 
 def _panel(of: Watched, share: float, measure: str) -> Panel:
@@ -59,26 +60,12 @@ def _series(of: Watched, subset: str, share: float, measure: str) -> Series:
             rows = (columns["subset"] == subset) & np.isclose(columns["share"], share)
             seeds.append(scale * float(columns[measure][rows].mean()))
         means.append(seeds)
-    several = len(of.seeds) > 1
-    return Series(
-        NAMES[subset],
-        epochs,
-        [float(np.mean(seeds)) for seeds in means],
-        [min(seeds) for seeds in means] if several else None,
-        [max(seeds) for seeds in means] if several else None,
-        group=NAMES[subset],
-    )
+    return Series.over_seeds(NAMES[subset], epochs, means, NAMES[subset])
 
 
-def _told(of: Watched, share: float) -> str:
-    mean = {
-        (subset, measure): float(np.mean(_series(of, subset, share, measure).y))
-        for subset in SUBSETS
+def _finding(of: Watched, share: float) -> GradientSimilarities:
+    cosines, signs = (
+        {NAMES[s]: float(np.mean(_series(of, s, share, measure).y)) for s in SUBSETS}
         for measure in MEASURES
-    }
-    signs = ", ".join(f"{mean[subset, 'same_sign']:.0f} % {NAMES[subset]}" for subset in SUBSETS)
-    cosines = ", ".join(f"{mean[subset, 'cosine']:.2f} {NAMES[subset]}" for subset in SUBSETS)
-    return (
-        f"{of.title}, of {share:.0%} of a batch, means over training: cosine {cosines}; equal "
-        f"signs {signs}."
     )
+    return GradientSimilarities(of.title, share, cosines, signs)

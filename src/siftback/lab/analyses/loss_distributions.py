@@ -7,14 +7,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from siftback import ConfigError, LossHistory, percentile_probabilities
+from siftback import Percentile
+from siftback.errors import ConfigError
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Gallery, Missing, Panel, Picture, Series
+from siftback.lab.analyses.findings import (
+    ExtremeLosses,
+    Finding,
+    LossQuantiles,
+    ProbabilityAtMedian,
+    ProbabilityVariances,
+)
 from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL
-from siftback.lab.training.observer import Look
+from siftback.lab.records.observations import Look
 
 SHOWN = 10
 BETAS = (0.5, 1.0, 2.0, 4.0)
@@ -31,7 +39,7 @@ def extremes(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     """
     name, title = "fig2", "The training examples with the least and the most loss"
     shown: list[Picture] = []
-    told: list[str] = []
+    findings: list[Finding] = []
     why = f"No losses were observed. {command('losses')}"
     for of in _one_each(comparisons):
         try:
@@ -45,20 +53,17 @@ def extremes(comparisons: Sequence[Comparison]) -> Gallery | Missing:
             captions = [f"loss {loss:.3g}" for loss in mean[places]]
             row = f"{which} loss: {of.title}"
             shown += pictures(data, [int(index) for index in indices[places]], captions, row)
-        told.append(
-            f"{of.title}, {of.configuration.label}: mean losses over training go from "
-            f"{mean.min():.2g} to {mean.max():.2g}; the hardest tenth of the examples has "
-            f"{_hardest_share(mean):.0%} of all loss."
-        )
+        ends = float(mean.min()), float(mean.max())
+        findings.append(ExtremeLosses(_of(of), *ends, _hardest_share(mean)))
     if not shown:
         return Missing(name, title, why)
-    return Gallery(name, title, " ".join(told), f"{PAPER}, figure 2", shown)
+    return Gallery(name, title, findings, f"{PAPER}, figure 2", shown)
 
 
 def distribution(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 3: the distribution of losses early, midway and at the end."""
     name, title = "fig3", "Cumulative distribution of the losses"
-    panels, told = [], []
+    panels, findings = [], []
     for of in _one_each(comparisons):
         series = []
         snapshots = {look.epoch: look for look in _early_middle_last(of.seeds[0])}
@@ -70,19 +75,17 @@ def distribution(comparisons: Sequence[Comparison]) -> Figure | Missing:
             series.append(Series(label, points.tolist(), shares.tolist(), group=label))
         panels.append(Panel(_of(of), LOSS, PERCENT, "line", series))
         last = snapshots[max(snapshots)].columns["loss"]
-        told.append(
-            f"{_of(of)}: at the end half of the losses are below {np.median(last):.2g} and a tenth "
-            f"above {np.percentile(last, 90):.2g}."
-        )
+        quantiles = float(np.median(last)), float(np.percentile(last, 90))
+        findings.append(LossQuantiles(_of(of), *quantiles))
     if not panels:
         return Missing(name, title, f"No losses were observed. {command('losses')}")
-    return Figure(name, title, " ".join(told), f"{PAPER}, figure 3", {"loss": panels})
+    return Figure(name, title, findings, f"{PAPER}, figure 3", {"loss": panels})
 
 
-def chance_by_loss(comparisons: Sequence[Comparison]) -> Figure | Missing:
-    """Figure 4: the chance of selection by the loss, for several beta, midway in training."""
-    name, title = "fig4", "Chance of selection by loss, for several beta"
-    panels, told = [], []
+def probability_by_loss(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """Figure 4: the probability of selection by the loss, for several beta, midway in training."""
+    name, title = "fig4", "Probability of selection by loss, for several beta"
+    panels, findings = [], []
     for of in _one_each(comparisons):
         look = of.seeds[0][len(of.seeds[0]) // 2]
         losses = np.sort(look.columns["loss"])
@@ -90,28 +93,26 @@ def chance_by_loss(comparisons: Sequence[Comparison]) -> Figure | Missing:
         series = []
         for beta in BETAS:
             label = f"beta = {beta:g}, {1 / (beta + 1):.0%} kept"
-            chance = chances(losses, beta)[places]
-            series.append(Series(label, losses[places].tolist(), chance.tolist(), group=label))
-        panels.append(Panel(_of(of, look), LOSS, "chance of selection", "line", series))
+            probability = selection_probabilities(losses, beta)[places]
+            series.append(Series(label, losses[places].tolist(), probability.tolist(), group=label))
+        panels.append(Panel(_of(of, look), LOSS, "probability of selection", "line", series))
         median = float(np.median(losses))
-        at_median = ", ".join(f"{0.5**beta:.2f} for beta {beta:g}" for beta in BETAS)
-        told.append(
-            f"{_of(of, look)}: an example of the median loss, {median:.2g}, has {at_median}."
-        )
+        at_median = {beta: 0.5**beta for beta in BETAS}
+        findings.append(ProbabilityAtMedian(_of(of, look), median, at_median))
     if not panels:
         return Missing(name, title, f"No losses were observed. {command('losses')}")
-    return Figure(name, title, " ".join(told), f"{PAPER}, figure 4", {"loss": panels})
+    return Figure(name, title, findings, f"{PAPER}, figure 4", {"loss": panels})
 
 
-def chance_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
-    """Figure 15: the chance of selection of five examples over training, and its variance.
+def probability_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """Figure 15: the probability of selection of five examples over training, and its variance.
 
-    The chance is that of equation 1 among all losses of the same evaluation, with the beta of the
-    selective strategy; for Traditional it is the chance that they would have. The five stand
-    evenly among all examples by the mean of their chance under the first configuration.
+    The probability is that of equation 1 among all losses of the same evaluation, with the beta
+    of the selective strategy; for Traditional it is what they would have. The five stand evenly
+    among all examples by the mean of their probability under the first configuration.
     """
-    name, title = "fig15", "Chance of selection of single examples over training"
-    panels, told = [], []
+    name, title = "fig15", "Probability of selection of single examples over training"
+    panels, findings = [], []
     for found in watched(comparisons, "losses"):
         index = found[0].seeds[0][0].columns["index"]
         # Those that pruned have other examples.
@@ -133,23 +134,22 @@ def chance_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
                 line = followed[label][:, place].tolist()
                 name_of = f"example {index[place]}"
                 series.append(Series(name_of, epochs, line, group=name_of))
-            panels.append(Panel(_of(of), "epoch", "chance of selection", "line", series))
+            panels.append(Panel(_of(of), "epoch", "probability of selection", "line", series))
             variances[label] = statistics.mean(
                 float(_followed(looks, beta).var(0, ddof=1).mean()) for looks in of.seeds
             )
         spread = Series("variance", list(variances), list(variances.values()), group="variance")
         panels.append(
-            Panel(found[0].title, "strategy", "variance of an example's chance", "bars", [spread])
+            Panel(found[0].title, "strategy", "variance of the probability", "bars", [spread])
         )
-        each = ", ".join(f"{value:.3f} under {label}" for label, value in variances.items())
-        told.append(f"{found[0].title}, beta {beta:.2g}: mean variance of the chance {each}.")
+        findings.append(ProbabilityVariances(found[0].title, beta, variances))
     if not panels:
         return Missing(name, title, f"No losses were observed twice. {command('losses')}")
-    return Figure(name, title, " ".join(told), f"{PAPER}, figure 15", {"epoch": panels})
+    return Figure(name, title, findings, f"{PAPER}, figure 15", {"epoch": panels})
 
 
-def chances(losses: NDArray[np.floating], beta: float) -> NDArray[np.float32]:
-    """Chance of selection of each loss among all of them, equation 1 of Jiang et al. 2019.
+def selection_probabilities(losses: NDArray[np.floating], beta: float) -> NDArray[np.float32]:
+    """Probability of selection of each loss among all of them, equation 1 of Jiang et al. 2019.
 
     Args:
         losses: float[N].
@@ -158,11 +158,11 @@ def chances(losses: NDArray[np.floating], beta: float) -> NDArray[np.float32]:
     Returns:
         float32[N].
 
-    >>> chances(np.array([0.1, 0.4, 0.2, 0.3]), beta=1.0).round(3)
+    >>> selection_probabilities(np.array([0.1, 0.4, 0.2, 0.3]), beta=1.0).round(3)
     array([0.125, 0.875, 0.375, 0.625], dtype=float32)
     """
-    ranks = LossHistory(len(losses)).rank(torch.tensor(losses, dtype=torch.float32))
-    found: NDArray[np.float32] = percentile_probabilities(*ranks, beta).numpy()
+    selector = Percentile(beta=beta, history=len(losses))
+    found: NDArray[np.float32] = selector.probabilities(torch.tensor(losses)).numpy()
     return found
 
 
@@ -211,8 +211,8 @@ def _is_of(looks: Sequence[Look], index: NDArray[np.int64]) -> bool:
 
 
 def _followed(looks: Sequence[Look], beta: float) -> NDArray[np.float32]:
-    """float32[looks, N], every example's chance over training."""
-    return np.stack([chances(look.columns["loss"], beta) for look in looks])
+    """float32[looks, N], every example's probability over training."""
+    return np.stack([selection_probabilities(look.columns["loss"], beta) for look in looks])
 
 
 def _hardest_share(losses: NDArray[np.float64]) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from siftback.lab.analyses.configurations import Configuration, configurations, titled
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.training.observer import Look, looks
+from siftback.lab.records.observations import Look, looks
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def watched(comparisons: Sequence[Comparison], kind: str) -> Iterator[list[Watch
 
     Args:
         comparisons: Where to look.
-        kind: One of `siftback.lab.training.observer.KINDS`.
+        kind: One of `siftback.lab.records.observations.KINDS`.
     """
     for title, comparison in titled(comparisons):
         found = []

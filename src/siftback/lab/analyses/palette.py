@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable
 
-from siftback.lab.analyses.error_plots import COLOURS
 from siftback.lab.records.measures import MATCHED, TRADITIONAL
+
+# Okabe and Ito's colours, which differ with any colour vision; black is kept for Traditional and
+# yellow, faint on white, comes last.
+COLOURS = ("#E69F00", "#0072B2", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")
 
 # Those that are compared most keep theirs; others take what is left.
 _KEPT = dict(
@@ -17,7 +20,7 @@ _PLAIN = {TRADITIONAL: "#000000", MATCHED: "#7F7F7F"}
 
 
 def colours(groups: Iterable[str]) -> dict[str, str]:
-    """A colour for each group, told apart with any colour vision, as long as there are some.
+    """A colour for each group, distinct with any colour vision, as long as there are some.
 
     >>> colours(["traditional", "sb", "seta"])
     {'traditional': '#000000', 'sb': '#E69F00', 'seta': '#0072B2'}

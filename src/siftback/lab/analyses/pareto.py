@@ -14,9 +14,9 @@ from siftback.lab.analyses.configurations import (
 )
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
+from siftback.lab.analyses.findings import ParetoShares
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import MATCHED, TRADITIONAL, Axis
-from siftback.lab.records.summary_table import listed
 
 FEWEST = 2
 
@@ -68,7 +68,7 @@ def trade_off(comparisons: Sequence[Comparison]) -> Figure | Missing:
     if not held:
         why = "No comparison of two configurations. Record one: siftback compare"
         return Missing(name, title, f"{why} --strategies traditional,sb,stale-sb,kath18")
-    views, told = {}, []
+    views, findings = {}, []
     for view in ("time", "cost", "steps"):
         panels = []
         axis, x_label = AXES[view]
@@ -76,9 +76,9 @@ def trade_off(comparisons: Sequence[Comparison]) -> Figure | Missing:
             points = {one: _points(one, axis) for one in found}
             panels.append(_panel(heading, x_label, points))
             if view == "time":
-                told.append(_told(heading, [p for each in points.values() for p in each]))
+                findings.append(_finding(heading, [p for each in points.values() for p in each]))
         views[view] = panels
-    return Figure(name, title, " ".join(told), f"{PAPER}, figure 14", views)
+    return Figure(name, title, findings, f"{PAPER}, figure 14", views)
 
 
 def _together(
@@ -118,7 +118,6 @@ def _panel(heading: str, x_label: str, points: dict[Configuration, list[Point]])
     return Panel(heading, x_label, ERROR, "points", series, log_x=positive, log_y=positive)
 
 
-def _told(heading: str, points: Sequence[Point]) -> str:
+def _finding(heading: str, points: Sequence[Point]) -> ParetoShares:
     found = sorted(shares(points).items(), key=lambda item: -item[1])
-    each = listed(f"{family} {share:.0%}" for family, share in found)
-    return f"{heading}: of {sum(frontier(points))} Pareto-optimal points, {each}."
+    return ParetoShares(heading, sum(frontier(points)), found)

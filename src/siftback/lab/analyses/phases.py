@@ -6,6 +6,12 @@ from collections.abc import Sequence
 from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
+from siftback.lab.analyses.findings import (
+    BackwardOverForward,
+    Finding,
+    PhasesOfHost,
+    TimeToTarget,
+)
 from siftback.lab.records.comparison_record import Comparison, Evaluation, RunSummary
 from siftback.lab.records.measures import MATCHED, TRADITIONAL, reaching
 
@@ -36,7 +42,8 @@ def _until(
     name: str, source: str, comparisons: Sequence[Comparison], factor: float
 ) -> Figure | Missing:
     title = f"Where the time goes until {factor:g} times the final error of Traditional"
-    panels, told = [], []
+    panels: list[Panel] = []
+    findings: list[Finding] = []
     for of, comparison in titled(comparisons):
         found = configurations(comparison)
         plain = traditional(found)
@@ -47,14 +54,17 @@ def _until(
         reached = {label: phases for label, phases in spent.items() if phases}
         if len(reached) > 1:
             panels.append(_bars(of, reached))
-            told.append(_told(of, reached, [label for label in spent if label not in reached]))
-            told += _by_the_host(comparison)
+            short = [label for label in spent if label not in reached]
+            findings.append(_fastest(of, reached, short))
+            device = comparison.environment.get("device", "cpu")
+            if device != "cpu":
+                findings.append(PhasesOfHost(device))
     if not panels:
         why = "No comparison with Traditional has phases and another run that reached the error."
         return Missing(
             name, title, f"{why} Record one: siftback compare --strategies traditional,sb,stale-sb"
         )
-    return Figure(name, title, " ".join(told), f"{PAPER}, {source}", {"time": panels})
+    return Figure(name, title, findings, f"{PAPER}, {source}", {"time": panels})
 
 
 def _spent(one: Configuration, targets: dict[int, float]) -> dict[str, float] | None:
@@ -100,24 +110,17 @@ def _bars(title: str, reached: dict[str, dict[str, float]]) -> Panel:
     return Panel(title, "strategy", "seconds of training", "stacked", series)
 
 
-def _told(title: str, reached: dict[str, dict[str, float]], short: list[str]) -> str:
+def _fastest(
+    title: str, reached: dict[str, dict[str, float]], short: Sequence[str]
+) -> TimeToTarget:
     total = {label: sum(phases.values()) for label, phases in reached.items()}
     plain, *others = total
     fastest = min(others, key=lambda label: total[label])
-    share = reached[fastest]["backward"] / total[fastest]
-    plain_share = reached[plain]["backward"] / total[plain]
-    told = (
-        f"{title}: {fastest} took {total[fastest]:.1f} s, {share:.0%} of it backward, and "
-        f"{plain} {total[plain]:.1f} s, {plain_share:.0%} of it backward."
+    one, other = (
+        (label, total[label], reached[label]["backward"] / total[label])
+        for label in (fastest, plain)
     )
-    return f"{told} Not reached in every seed: {', '.join(short)}." if short else told
-
-
-def _by_the_host(comparison: Comparison) -> list[str]:
-    device = comparison.environment.get("device", "cpu")
-    if device == "cpu":
-        return []
-    return [f"On {device} the phases are those of the host, which runs ahead of it."]
+    return TimeToTarget(title, one, other, short)
 
 
 def passes(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -149,9 +152,6 @@ def passes(comparisons: Sequence[Comparison]) -> Figure | Missing:
         for forth, back in zip(milliseconds["forward"], milliseconds["backward"], strict=True)
         if forth
     ]
-    sentence = (
-        f"Over {len(found)} models a backward takes {min(ratios):.2f} to {max(ratios):.2f} times "
-        "as long as a forward."
-    )
-    panel = Panel("Training of Traditional", "model", "milliseconds a batch", "stacked", series)
-    return Figure(name, title, sentence, f"{PAPER}, figure 18", {"time": [panel]})
+    finding = BackwardOverForward(len(found), min(ratios), max(ratios))
+    panel = Panel("Training of Traditional", "model", "milliseconds per batch", "stacked", series)
+    return Figure(name, title, [finding], f"{PAPER}, figure 18", {"time": [panel]})

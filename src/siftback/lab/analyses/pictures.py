@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import argument
 from siftback.lab.analyses.figure import Picture
 from siftback.lab.data.datasets import ImageData, load
@@ -30,12 +30,12 @@ def training_set(comparison: Comparison) -> ImageData:
 def pictures(
     data: ImageData, indices: Sequence[int], captions: Iterable[str], row: str
 ) -> list[Picture]:
-    """Pictures of some training examples; of a wrong label the caption tells the true one.
+    """Pictures of some training examples; of a wrong label the caption gives the true one.
 
     Args:
         data: Whose.
         indices: Their indices.
-        captions: What is told of each.
+        captions: What is said of each.
         row: The heading they stand under.
     """
     made = []

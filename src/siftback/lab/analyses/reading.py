@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.experiments.example_scores import SCORES
 from siftback.lab.records.comparison_record import (
     RECORDS,
@@ -17,7 +17,7 @@ from siftback.lab.records.comparison_record import (
     RunSummary,
     read_evaluations,
 )
-from siftback.lab.training.observer import damage, files
+from siftback.lab.records.observations import damage, files
 
 # A damaged file can fail in as many ways as there are steps in reading it.
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError)
@@ -29,11 +29,11 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
     A run is taken where its entry in ``summary.json`` and its file under ``records/`` are whole.
 
     Args:
-        folders: Folders. A file among them, as ``runs/*`` may give, is told of and left out.
+        folders: Folders. A file among them, as ``runs/*`` may give, is named and left out.
 
     Returns:
         The comparisons, each once, without the runs whose records are damaged; and what is
-        damaged, was broken off or is no comparison, a line each.
+        damaged, was broken off or is no comparison, one line each.
 
     Raises:
         ConfigError: Where one does not exist, or none holds a comparison.
@@ -42,14 +42,14 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
     problems: list[str] = []
     for given in (folders := list(folders)):
         if not given.exists():
-            raise ConfigError(f"{given} is no folder: give one that siftback compare wrote")
+            raise ConfigError(f"{given} is not a folder: give one that siftback compare wrote")
         found = sorted(summary.parent for summary in given.rglob(SUMMARY))
         if not found:
             problems.append(f"{given.resolve().name} holds no {SUMMARY}, and is left out")
         for folder in map(Path.resolve, found):
             if folder not in comparisons:
-                comparisons[folder], told = _whole(folder)
-                problems += told
+                comparisons[folder], damage_found = _whole(folder)
+                problems += damage_found
     if not comparisons:
         names = ", ".join(map(str, folders)) or "nothing"
         raise ConfigError(f"{names} holds no {SUMMARY}: give folders that siftback compare wrote")
@@ -57,7 +57,7 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
 
 
 def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
-    """A comparison's runs that can be read, and what is told of the others."""
+    """A comparison's runs that can be read, and what is said of the others."""
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         environment, entries = summary["environment"], list(summary["runs"])
@@ -73,8 +73,8 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
             what = f"{folder.name}/{SUMMARY}: run {place} of {len(entries)}"
             problems.append(f"{what} is damaged, and left out ({_said(error)})")
             continue
-        if told := _damage(folder / run.record, run):
-            problems.append(f"{folder.name}/{run.record} {told}, and left out")
+        if damage_found := _damage(folder / run.record, run):
+            problems.append(f"{folder.name}/{run.record} {damage_found}, and left out")
         else:
             kept.append(run)
             problems += [

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from siftback.lab.analyses.configurations import configurations, titled, traditional
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Cell, Grid, Missing, Range
+from siftback.lab.analyses.findings import BestSpeedUp
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import (
     MATCHED,
@@ -24,7 +25,7 @@ def table_1(comparisons: Sequence[Comparison]) -> Grid | Missing:
     """Table 1: how much sooner each strategy came near Traditional's final error.
 
     For each seed, with target e = factor x Traditional's final error of that seed, what
-    Traditional needed for e over what the strategy needed, both by `crossing`. A cell tells the
+    Traditional needed for e over what the strategy needed, both by `crossing`. A cell gives the
     median over the seeds, the least and the most; it is empty where a seed did not reach e, and
     for time where the two were measured on different machines.
     """
@@ -32,13 +33,13 @@ def table_1(comparisons: Sequence[Comparison]) -> Grid | Missing:
     columns = ["strategy", "data and model", "seeds", "final error of Traditional, %"]
     columns += [f"{unit} to ×{factor:g}" for unit in UNITS.values() for factor in TABLE_1_FACTORS]
     rows: list[list[Cell]] = []
-    told = []
+    findings = []
     for heading, comparison in titled(comparisons):
         found = configurations(comparison)
         plain = traditional(found)
         if plain is None:
             continue
-        best: tuple[float, str] | None = None
+        best: tuple[str, float] | None = None
         for one in found:
             if one.label == TRADITIONAL or one.strategy == MATCHED:
                 continue
@@ -51,20 +52,13 @@ def table_1(comparisons: Sequence[Comparison]) -> Grid | Missing:
             rows.append([one.label, heading, seeds, plain.final_error, *faster])
             # Of those that got nearest, the fastest one in cost, which no machine blurs.
             in_cost = faster[len(TABLE_1_FACTORS)]
-            if in_cost is not None and (best is None or in_cost.middle > best[0]):
-                best = in_cost.middle, one.label
-        factor = TABLE_1_FACTORS[0]
-        told.append(
-            f"{heading}: {best[1]} reaches {factor:g} times the final error of Traditional at "
-            f"1/{best[0]:.2f} of its cost."
-            if best
-            else f"{heading}: no strategy reaches {factor:g} times the final error of Traditional "
-            "in every seed."
-        )
+            if in_cost is not None and (best is None or in_cost.middle > best[1]):
+                best = one.label, in_cost.middle
+        findings.append(BestSpeedUp(heading, TABLE_1_FACTORS[0], best))
     if not rows:
         why = "No strategy was run beside Traditional. Record some: siftback compare --strategies"
         return Missing(name, title, f"{why} traditional,sb,stale-sb,kath18 --seed 0,1,2")
-    return Grid(name, title, " ".join(told), f"{PAPER}, table 1", columns, rows)
+    return Grid(name, title, findings, f"{PAPER}, table 1", columns, rows)
 
 
 def speedup(

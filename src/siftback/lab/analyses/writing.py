@@ -1,14 +1,11 @@
 """Analyses as files: pictures and numbers."""
 
-import csv
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
 from siftback.lab.analyses.drawing import draw
 from siftback.lab.analyses.figure import (
     Analysis,
-    Cell,
     Figure,
     Gallery,
     Grid,
@@ -16,9 +13,9 @@ from siftback.lab.analyses.figure import (
     Range,
     shown,
 )
-from siftback.lab.records.summary_table import markdown
+from siftback.lab.records import tables
 
-Row = list[object]
+Row = dict[str, object]
 
 
 def write(analysis: Analysis, folder: Path) -> list[Path]:
@@ -51,11 +48,13 @@ def write(analysis: Analysis, folder: Path) -> list[Path]:
 
 def as_markdown(grid: Grid) -> str:
     """A table's rows in Markdown."""
-    return markdown([dict(zip(grid.columns, map(shown, row), strict=True)) for row in grid.rows])
+    return tables.markdown(
+        [dict(zip(grid.columns, map(shown, row), strict=True)) for row in grid.rows]
+    )
 
 
 def as_csv(analysis: Figure | Grid | Gallery) -> str:
-    """The numbers of an analysis, a line a point, a row or a picture.
+    """The numbers of an analysis, one line per point, row or picture.
 
     >>> grid = Grid("t", "T", "", "", ["a", "b"], [["x", Range(2.0, 1.0, 3.0)], ["y", None]])
     >>> print(as_csv(grid))
@@ -64,48 +63,40 @@ def as_csv(analysis: Figure | Grid | Gallery) -> str:
     y,,,
     <BLANKLINE>
     """
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
     if isinstance(analysis, Figure):
-        lines.writerow(["view", "panel", "group", "series", "x", "y", "low", "high"])
-        lines.writerows(_points(analysis))
-    elif isinstance(analysis, Grid):
-        lines.writerows(_cells(analysis))
-    else:
-        lines.writerow(["row", "label", "caption"])
-        lines.writerows([one.row, one.label, one.caption] for one in analysis.pictures)
-    return text.getvalue()
+        return tables.as_csv(list(_points(analysis)))
+    if isinstance(analysis, Grid):
+        return tables.as_csv(list(_cells(analysis)))
+    return tables.as_csv(
+        [{"row": one.row, "label": one.label, "caption": one.caption} for one in analysis.pictures]
+    )
 
 
 def _points(figure: Figure) -> Iterator[Row]:
     for view, panels in figure.views.items():
         for panel in panels:
             for one in panel.series:
+                of = {"view": view, "panel": panel.title, "group": one.group, "series": one.label}
                 blank = [""] * len(one.y)
                 low, high = one.low or blank, one.high or blank
                 for point in zip(one.x, one.y, low, high, strict=True):
-                    yield [view, panel.title, one.group, one.label, *point]
+                    yield of | dict(zip(("x", "y", "low", "high"), point, strict=True))
 
 
 def _cells(grid: Grid) -> Iterator[Row]:
-    """The table's lines, a column of ranges being three."""
-    ranges = [any(isinstance(cell, Range) for cell in column) for column in _columns(grid)]
-    yield [
+    """The table's rows, a column of ranges being three."""
+    ranged = {
         name
-        for column, wide in zip(grid.columns, ranges, strict=True)
-        for name in ([column, f"{column} (least)", f"{column} (most)"] if wide else [column])
-    ]
+        for name, column in zip(grid.columns, zip(*grid.rows, strict=True), strict=True)
+        if any(isinstance(cell, Range) for cell in column)
+    }
     for row in grid.rows:
-        yield [
-            value
-            for cell, wide in zip(row, ranges, strict=True)
-            for value in (_three(cell) if wide else [cell])
-        ]
-
-
-def _columns(grid: Grid) -> list[tuple[Cell, ...]]:
-    return list(zip(*grid.rows, strict=True)) or [() for _ in grid.columns]
-
-
-def _three(cell: Cell) -> Row:
-    return list(cell) if isinstance(cell, Range) else [cell, None, None]
+        line: Row = {}
+        for name, cell in zip(grid.columns, row, strict=True):
+            if name in ranged:
+                names = (name, f"{name} (least)", f"{name} (most)")
+                values = cell if isinstance(cell, Range) else (cell, None, None)
+                line |= dict(zip(names, values, strict=True))
+            else:
+                line[name] = cell
+        yield line

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.augment import Augment
 
 # What may follow the place, for every kind and for some.
@@ -51,8 +51,8 @@ class Address:
     def cache(self) -> str:
         """A file name, another one for each place and each way to read it."""
         place = str(self.path.resolve()) if self._is_path else self.target
-        told = json.dumps([self.kind, place, self._options])
-        digest = hashlib.sha256(told.encode()).hexdigest()[:12]
+        text = json.dumps([self.kind, place, self._options])
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         return f"{self.kind}-{re.sub(r'[^A-Za-z0-9._-]', '_', self.path.name)}-{digest}"
 
     @property

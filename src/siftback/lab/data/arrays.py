@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.address import Address
 
 CHANNELS = (1, 3)
@@ -45,7 +45,7 @@ def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
             )
         tensors |= {f"{split}_images": images, f"{split}_labels": labels}
     if len({tensors[f"{split}_images"].shape[1:] for split in splits}) > 1:
-        raise ConfigError(f"{address}: x_train and x_test have images of unlike shapes")
+        raise ConfigError(f"{address}: x_train and x_test have images of different shapes")
     largest = max(int(tensors[f"{split}_labels"].max()) for split in splits)
     return tensors, numbered(largest + 1)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 
 
 def random_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:

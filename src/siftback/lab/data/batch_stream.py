@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.augment import Augment
 from siftback.lab.data.datasets import ImageData
 
@@ -60,7 +60,7 @@ class BatchStream:
         if not 1 <= batch_size <= len(data.train_labels):
             raise ConfigError(
                 f"batch_size={batch_size} does not fit {len(data.train_labels)} training "
-                "examples: give a whole number from 1 up to theirs"
+                "examples: give an integer from 1 up to theirs"
             )
         if seed < 0:
             raise ConfigError(f"seed={seed} is negative: give 0 or more")

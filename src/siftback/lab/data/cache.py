@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 
 FORMAT = 1
 
@@ -20,25 +20,25 @@ def cached(
     name: str,
     sources: Sequence[Path],
     make: Callable[[], dict[str, Tensor]],
-    told: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> dict[str, Tensor]:
     """Reads tensors from the cache, or makes and keeps them.
 
     The file ``<name>.pt`` lies in ``SIFTBACK_CACHE``, else in ``~/.cache/siftback``. It is made
-    anew where a source's name, size or modification time is another, and where it is damaged.
+    again where a source's name, size or modification time is another, and where it is damaged.
 
     Args:
         name: Name of the file, without its ending.
         sources: The files that the tensors are made from.
         make: Makes the tensors.
-        told: What else decides them; other words have them made anew.
+        options: What else decides them; other words have them made again.
 
     Raises:
         ConfigError: Where the cache's folder cannot be written.
     """
     folder = Path(os.environ.get("SIFTBACK_CACHE") or Path.home() / ".cache" / "siftback")
     file = folder / f"{name}.pt"
-    key = _key(sources, told)
+    key = _key(sources, options)
     tensors = _read(file, key)
     if tensors is None:
         tensors = make()
@@ -52,9 +52,9 @@ def cached(
     return tensors
 
 
-def _key(sources: Sequence[Path], told: Sequence[str]) -> str:
+def _key(sources: Sequence[Path], options: Sequence[str]) -> str:
     states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sources]
-    whole = [FORMAT, states, *([list(told)] if told else [])]
+    whole = [FORMAT, states, *([list(options)] if options else [])]
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
 
 
@@ -67,7 +67,7 @@ def _read(file: Path, key: str) -> dict[str, Tensor] | None:
         if entry["key"] == key and entry["checksums"] == _checksums(tensors):
             return tensors
     except Exception:
-        # A damaged file can fail in any way, and whichever it is, the file is made anew.
+        # A damaged file can fail in any way, and whichever it is, the file is made again.
         return None
     return None
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data import address, arrays, folder, hub, parquet
 from siftback.lab.data.address import Address
 from siftback.lab.data.augment import Augment
@@ -135,7 +135,7 @@ def hold_out(data: ImageData, n: int) -> ImageData:
     """
     available = len(data.train_labels)
     if not 1 <= n < available:
-        raise ConfigError(f"validation={n}: give a whole number from 1 to {available - 1}")
+        raise ConfigError(f"validation={n}: give an integer from 1 to {available - 1}")
     held = _balanced(data, n)
     rest = torch.ones(available, dtype=torch.bool)
     rest[held] = False
@@ -157,7 +157,7 @@ def limit(data: ImageData, n: int) -> ImageData:
     """
     available = len(data.train_labels)
     if not 1 <= n <= available:
-        raise ConfigError(f"train_limit={n}: give a whole number from 1 to {available}")
+        raise ConfigError(f"train_limit={n}: give an integer from 1 to {available}")
     return subset(data, _balanced(data, n))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data import images
 from siftback.lab.data.address import Address
 from siftback.lab.data.cache import cached
@@ -79,7 +79,7 @@ def _files(folder: Path, classes: list[str], split: str) -> list[tuple[Path, int
     """Each image with its label, in the order of the paths."""
     unknown = sorted({*_subfolders(folder)} - {*classes})
     if unknown:
-        raise ConfigError(f"{folder / unknown[0]} is no class of those to train on: remove it")
+        raise ConfigError(f"{folder / unknown[0]} is not one of the classes to train on: remove it")
     found: list[tuple[Path, int]] = []
     for label, name in enumerate(classes):
         inside = (folder / name).iterdir() if (folder / name).is_dir() else ()

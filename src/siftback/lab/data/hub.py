@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data import images, parquet
 from siftback.lab.data.address import Address
 from siftback.lab.data.cache import cached
@@ -33,7 +33,7 @@ def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         ``test_images`` and ``test_labels``; and the names of the classes.
 
     Raises:
-        ConfigError: Where the set cannot be had, a column or a split is not there or not told
+        ConfigError: Where the set cannot be had, a column or a split is missing or not named
             from others, or an image cannot be read.
     """
     splits = _chosen(_open(address), address)
@@ -131,8 +131,8 @@ def _column(data: Any, address: Address, role: str, found: list[str]) -> str:
     if asked is not None and asked not in data.features:
         raise ConfigError(f"{address} has no column {asked!r}: give {role}= one of {columns}")
     if asked is None and len(found) != 1:
-        told = f"{len(found)} columns of {role}s" if found else f"no column known to be of {role}s"
-        raise ConfigError(f"{address} has {told}: name it by {role}=, one of {found or columns}")
+        what = f"{len(found)} columns of {role}s" if found else f"no column known to be of {role}s"
+        raise ConfigError(f"{address} has {what}: name it by {role}=, one of {found or columns}")
     return asked or found[0]
 
 
@@ -171,7 +171,7 @@ def _values(data: Any, column: str, split: str, address: Address) -> list[Any]:
     values: list[Any] = data.select_columns([column]).with_format("arrow")[:][column].to_pylist()
     if any(not isinstance(value, int | str) for value in values):
         raise ConfigError(
-            f"{address}: column {column!r} holds no whole number or name for each image: name "
+            f"{address}: column {column!r} does not hold an integer or a name for each image: name "
             f"the one of labels by label=, one of {', '.join(data.features)}"
         )
     return values

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.address import Size
 
 GREY = {"1", "L"}
@@ -94,7 +94,7 @@ def _opened(encoded: Encoded, number: int, title: str) -> Image.Image:
 
 def _unreadable(encoded: Encoded, number: int, title: str, error: Exception) -> ConfigError:
     which = encoded if isinstance(encoded, Path) else f"image {number} of {title}"
-    return ConfigError(f"{which} cannot be read as an image ({error}): mend it or leave it out")
+    return ConfigError(f"{which} cannot be read as an image ({error}): fix it or leave it out")
 
 
 def _progress(items: Iterable[Encoded], count: int, title: str) -> Iterable[Encoded]:

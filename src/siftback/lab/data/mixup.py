@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_STREAM = 1  # tells these random numbers from those of data order, which have the same seed
+_STREAM = 1  # keeps these random numbers apart from those of data order, which have the same seed
 
 
 class Mixture(NamedTuple):

@@ -17,7 +17,7 @@ from PIL import Image
 from pyarrow import parquet
 from torch import Tensor
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data import images
 
 SPLITS = ("train", "test")
@@ -116,7 +116,7 @@ def decode(
 
 
 def class_names(file: Path, label: str) -> tuple[str, ...]:
-    """What the classes of a file's labels are called, as the hub's files tell; empty if not told.
+    """The names of the classes, as the hub's files have them; empty where they have none.
 
     Args:
         file: A Parquet file, or an Arrow stream that the hub's client made of one.
@@ -127,8 +127,8 @@ def class_names(file: Path, label: str) -> tuple[str, ...]:
     else:
         with pa.memory_map(str(file)) as stream:
             schema = pa.ipc.open_stream(stream).schema
-    told = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
-    return tuple(told.get("info", {}).get("features", {}).get(label, {}).get("names", ()))
+    metadata = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
+    return tuple(metadata.get("info", {}).get("features", {}).get(label, {}).get("names", ()))
 
 
 def _read(file: Path) -> pa.Table:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData, load, subset
 from siftback.lab.experiments import example_scores as scores
@@ -21,9 +21,10 @@ from siftback.lab.records.comparison_record import (
     RunSummary,
 )
 from siftback.lab.records.environment import environment
+from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
 from siftback.lab.training import strategies, suspects
 from siftback.lab.training.checkpoints import CHECKPOINTS, Checkpoints, Often
-from siftback.lab.training.observer import OBSERVED, Observer, folder_of, kinds_of
+from siftback.lab.training.observer import Observer
 from siftback.lab.training.progress import Reporter
 from siftback.lab.training.run import Scored, train
 from siftback.lab.training.settings import Run, Settings, device_of
@@ -63,11 +64,11 @@ class Plan:
                 raise ConfigError(f"{name} {entries}: give at least one, and none twice")
         if "matched" in self.strategies:
             raise ConfigError(
-                "matched is no strategy of its own: it is added for each selective one, "
+                "matched is not a strategy of its own: it is added for each selective one, "
                 "unless --no-matched or --budget says otherwise; leave it out of the list"
             )
         if any(seed < 0 for seed in self.seeds):
-            raise ConfigError(f"seeds {list(self.seeds)}: give whole numbers, at least 0")
+            raise ConfigError(f"seeds {list(self.seeds)}: give integers of at least 0")
         runs = self.runs()  # made, names and shares are checked
         names = [run.name for run in runs]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -149,7 +150,7 @@ def compare(
     Args:
         plan: What to run.
         folder: Where records and summary go.
-        reporter: Is told what happens.
+        reporter: Reports what happens.
         existing: What to do with a folder that holds a comparison: refuse it, overwrite it, or
             resume it, which skips the runs that have ended, and goes on with one that has not
             from its last checkpoint.
@@ -196,7 +197,7 @@ def prepare(plan: Plan) -> ImageData:
     data = load(settings.data, settings.train_limit, settings.validation, settings.flip)
     if settings.subset is not None:
         data = subset(data, scores.read_kept(Path(settings.subset), settings, data))
-    BatchStream(data, settings.batch_size, seed=0)  # a size that does not fit is told here
+    BatchStream(data, settings.batch_size, seed=0)  # a size that does not fit is refused here
     return data
 
 
@@ -231,10 +232,8 @@ def _observer(
         kinds,
         folder_of(folder, run.record),
         data if scored is None else scored.data,
-        settings.batch_size,
+        settings,
         device_of(settings),
-        settings.autocast,
-        settings.channels_last,
         None if scored is None else scored.kept,
     )
 
@@ -262,7 +261,7 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
     else:
         comparison = Comparison.read(folder)
         _refuse_other_settings(comparison, arguments)
-        # The plan may have grown; where it ran first is kept, what was asked last is told.
+        # The plan may have grown; where it ran first is kept, what was asked last is recorded.
         comparison.environment["arguments"] = arguments
     comparison.write()
     return comparison

@@ -1,8 +1,9 @@
 """Scores of a training set, by models that are trained for a little, and the tables they are in.
 
-A table is a Parquet file with a row an example: its ``index`` in the training set, its ``label``,
-its ``score`` (higher is harder) and a column a model, ``model_0`` and on, whose mean the score is.
-What is kept by it is a Parquet file of one column, ``index``. Both tell in their metadata, under
+A table is a Parquet file with one row per example: its ``index`` in the training set, its
+``label``, its ``score`` (higher is harder) and one column per model, ``model_0`` and on, whose mean
+the score is.
+What is kept by it is a Parquet file of one column, ``index``. Both say in their metadata, under
 ``siftback``, how they were made.
 """
 
@@ -15,16 +16,18 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from siftback import AUM, ConfigError, Forgetting, Fresh, el2n, entropy, grand, margin, prune
+from siftback import Fresh
+from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import Batch, test_batches
 from siftback.lab.data.datasets import ImageData, load, subset
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.environment import environment
 from siftback.lab.training import strategies
+from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.length import BACKWARD, FORWARD
-from siftback.lab.training.live_agreement import losses
 from siftback.lab.training.run import Scored, stages
 from siftback.lab.training.settings import Run, Settings, device_of
+from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prune
 
 SCORES = "scores"  # the folder of a comparison's own tables
 
@@ -54,7 +57,7 @@ PLACE = ("data", "train_limit", "validation")
 
 
 def _silent(done: float) -> None:
-    """Tells nobody what share is done."""
+    """Reports to nobody."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +128,7 @@ def make(
         settings: How to train; the length is ``score_epochs``.
         seed: Decides those of the models: ``1000 * (seed + 1)`` and on.
         data: Those of ``settings``, where they are at hand.
-        update: Is told what share of it is done.
+        update: Called with the share of it that is done.
 
     Raises:
         ConfigError: Where there is no such score, or it cannot be had with the settings.
@@ -176,7 +179,7 @@ def _column(name: str, settings: Settings, seed: int, data: ImageData, update: U
     if recorder is None:
         started = time.perf_counter()
         of, price = AT_THE_END[name]
-        batches = _told(
+        batches = _reported(
             stage.stream.plain(count), count, lambda done: update(share + (1 - share) * done)
         )
         with settings.casting(device_of(settings)):
@@ -239,16 +242,16 @@ def _look(
 
 def _losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
     exact = Fresh()
-    return torch.cat([exact.score(losses, model, batch).cpu() for batch in batches])
+    return torch.cat([exact.score(example_losses, model, batch, None).cpu() for batch in batches])
 
 
 def _part(update: Update, number: int, of: int) -> Update:
-    """Tells of the ``number``-th of so many equal parts as of a share of the whole."""
+    """Reports the ``number``-th of so many equal parts as a share of the whole."""
     return lambda done: update((number + done) / of)
 
 
-def _told(batches: Iterator[Batch], count: int, update: Update) -> Iterator[Batch]:
-    """The batches of so many examples; each, as it is done with, is told of."""
+def _reported(batches: Iterator[Batch], count: int, update: Update) -> Iterator[Batch]:
+    """The batches of so many examples; each is reported once it is done with."""
     done = 0
     for batch in batches:
         yield batch
@@ -261,7 +264,7 @@ def scored(
 ) -> Scored | None:
     """What comes of scoring all examples before training; None where the strategy does not.
 
-    The scores of a seed are made once a comparison, kept in its folder, and shared by its runs;
+    The scores of a seed are made once per comparison, kept in its folder, and shared by its runs;
     each is charged what they cost.
 
     Args:
@@ -269,7 +272,7 @@ def scored(
         settings: Those of the comparison.
         data: Its data.
         folder: Where it is.
-        update: Is told what share of it is done, where they are made now.
+        update: Called with the share of it that is done, where they are made now.
     """
     strategy = strategies.find(run.strategy)
     name = strategy.score(run.keep)
@@ -317,16 +320,18 @@ def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
     if "examples" not in made:
         raise ConfigError(f"{path} holds no subset: give a file that siftback prune wrote")
     arguments, asked = made["scores"]["environment"]["arguments"], settings.recorded()
-    unlike = [
+    changed = [
         f"{name} was {arguments[name]!r}, is {asked[name]!r}"
         for name in PLACE
         if arguments[name] != asked[name]
     ]
-    if unlike or made["examples"] != len(data.train_labels):
-        told = "; ".join(unlike) or f"{made['examples']} examples, are {len(data.train_labels)}"
+    if changed or made["examples"] != len(data.train_labels):
+        difference = (
+            "; ".join(changed) or f"{made['examples']} examples, are {len(data.train_labels)}"
+        )
         raise ConfigError(
-            f"{path} was chosen from other training examples ({told}): give the same options as "
-            "to siftback score, or score anew"
+            f"{path} was chosen from other training examples ({difference}): give the same options "
+            "as to siftback score, or score again"
         )
     return column_of(table, "index")
 

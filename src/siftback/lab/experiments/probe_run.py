@@ -1,23 +1,23 @@
 """What selection would cost and save on a model and a data set of the laboratory."""
-# ruff: noqa: RUF001 - – is meant.
 
 import itertools
 import time
 from typing import Any
 
 import torch
-from rich import box
 from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import Probe, Scorer, probe
+from siftback import ProbeResult, Scorer, probe
 from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData, load
-from siftback.lab.training.live_agreement import losses
+from siftback.lab.records.formatting import NOT_REACHED
+from siftback.lab.records.tables import terminal
+from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.settings import Settings, device_of
 from siftback.lab.training.strategies import STRATEGIES
 
@@ -28,7 +28,7 @@ SEED = 0
 STEPS, SHARE = 100, 1 / 8
 
 
-def measure(settings: Settings, keeps: list[float], seconds: float) -> Probe:
+def measure(settings: Settings, keeps: list[float], seconds: float) -> ProbeResult:
     """Probes a model, briefly trained, on its training batches, augmented as in training.
 
     Args:
@@ -61,7 +61,7 @@ def measure(settings: Settings, keeps: list[float], seconds: float) -> Probe:
     )
     scorers = cheap_scorers(settings, data)
     brief = time.monotonic() + SHARE * seconds
-    _train_briefly(model, optimizer, stream, settings.autocast, scorers["proxy"], brief)
+    _train_briefly(model, optimizer, stream, settings, scorers["proxy"], brief)
     return probe(
         model,
         stream,
@@ -79,17 +79,17 @@ def _train_briefly(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     stream: BatchStream,
-    autocast: torch.dtype | None,
+    settings: Settings,
     proxy: Scorer,
     deadline: float,
 ) -> None:
     for images, labels in itertools.islice(stream, STEPS):
-        with torch.autocast(images.device.type, autocast, enabled=autocast is not None):
+        with settings.casting(images.device):
             loss = F.cross_entropy(model(images), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
-        proxy.after_step(losses, model, (images, labels))
+        proxy.after_step(example_losses, model, (images, labels))
         if time.monotonic() > deadline:
             break
 
@@ -106,7 +106,7 @@ def cheap_scorers(settings: Settings, data: ImageData) -> dict[str, Scorer]:
     return found
 
 
-def report(found: Probe, title: str) -> Group:
+def report(found: ProbeResult, title: str) -> Group:
     """What ``siftback probe`` prints: speed-ups, seconds, agreement, and what to do."""
     parts: list[Any] = [_speed_ups(found, title), "", _seconds(found)]
     if found.agreement:
@@ -116,77 +116,58 @@ def report(found: Probe, title: str) -> Group:
     return Group(*parts, "", Padding(found.recommendation, (0, 0)))
 
 
-def _table(title: str, caption: str, *columns: str) -> Table:
-    table = Table(
-        title=title,
-        caption=caption,
-        title_justify="left",
-        caption_justify="left",
-        box=box.HORIZONTALS,
-        show_edge=False,
-    )
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if number else "left", no_wrap=True)
-    return table
-
-
-def _speed_ups(found: Probe, title: str) -> Table:
-    keeps = list(dict.fromkeys(row.keep for row in found.rows[1:]))
-    table = _table(
-        title,
-        "Speed per epoch over Traditional, loading included; in brackets what the forwards and "
-        "backwards alone would give. It pays below the last column's share kept.",
-        "strategy",
-        *(f"keep {keep:.2f}" for keep in keeps),
-        "break-even",
-    )
+def _speed_ups(found: ProbeResult, title: str) -> Table:
+    rows = []
     for strategy in dict.fromkeys(row.strategy for row in found.rows[1:]):
-        rows = [row for row in found.rows if row.strategy == strategy]
-        even = rows[0].break_even
-        cells = [f"{row.measured:.2f} ({row.ideal:.2f})" for row in rows]
-        table.add_row(strategy, *cells, "never" if even is None else f"{even:.2f}")
-    return table
-
-
-def _seconds(found: Probe) -> Table:
-    seconds = found.seconds
-    table = _table(
-        f"Milliseconds for a batch of {found.batch_size} on {found.device}",
-        f"Medians of {found.rounds} rounds; training steps vary by ±{found.noise:.0%}. "
-        f"Forward's share f of forward and backward: {found.forward_share:.3f}.",
-        "part",
-        "ms",
+        of_it = [row for row in found.rows if row.strategy == strategy]
+        even = of_it[0].break_even
+        cells = {f"keep {row.keep:.2f}": f"{row.measured:.2f} ({row.ideal:.2f})" for row in of_it}
+        end = "never" if even is None else f"{even:.2f}"
+        rows.append({"strategy": strategy} | cells | {"break-even": end})
+    caption = (
+        "Speed per epoch over Traditional, loading included; in brackets what the forwards and "
+        "backwards alone would give. It pays below the last column's share kept."
     )
+    return terminal(rows, title=title, caption=caption)
+
+
+def _seconds(found: ProbeResult) -> Table:
+    seconds = found.seconds
     parts = {
         "loading": seconds.loading,
         "training: forward": seconds.forward,
         "training: backward": seconds.backward,
         "training: optimizer": seconds.optimizer,
         "choosing (ranks, draws, pooling)": seconds.choosing,
-        "choosing uniformly": seconds.drawing,
+        "choosing uniformly": seconds.choosing_uniformly,
+        "memory: drawing": seconds.drawing,
+        "memory: recording": seconds.recording,
     }
     parts |= {f"scores of {name}": each for name, each in seconds.scores.items()}
     parts |= {f"{name} after a step": s for name, s in seconds.refreshes.items() if s > 1e-4}
     parts |= {f"single pass, keep {k:.2f}": each for k, each in seconds.single_pass.items()}
     if found.seconds_compiling is not None:
         parts["single pass, compiling once"] = found.seconds_compiling
-    for name, each in parts.items():
-        table.add_row(name, f"{1000 * each:.2f}")
-    return table
-
-
-def _agreement(found: Probe) -> Table:
-    keeps = [overlap.keep for overlap in next(iter(found.agreement.values())).overlaps]
-    table = _table(
-        "Agreement with the exact scores",
-        "For each share kept: the top scores in common / the selections in common, both with the "
-        "same chance numbers; chance alone gives the share kept.",
-        "scorer",
-        "rank correlation",
-        *(f"keep {keep:.2f}" for keep in keeps),
+    return terminal(
+        [{"part": name, "ms": f"{1000 * each:.2f}"} for name, each in parts.items()],
+        title=f"Milliseconds for a batch of {found.batch_size} on {found.device}",
+        caption=f"Medians of {found.rounds} rounds; training steps vary by ±{found.noise:.0%}. "
+        f"Forward's share f of forward and backward: {found.forward_share:.3f}.",
     )
+
+
+def _agreement(found: ProbeResult) -> Table:
+    rows = []
     for name, each in found.agreement.items():
         correlation = each.rank_correlation
-        overlaps = (f"{overlap.top:.2f} / {overlap.selected:.2f}" for overlap in each.overlaps)
-        table.add_row(name, "–" if correlation is None else f"{correlation:.3f}", *overlaps)
-    return table
+        written = NOT_REACHED if correlation is None else f"{correlation:.3f}"
+        overlaps = {
+            f"keep {overlap.keep:.2f}": f"{overlap.top:.2f} / {overlap.selected:.2f}"
+            for overlap in each.overlaps
+        }
+        rows.append({"scorer": name, "rank correlation": written} | overlaps)
+    caption = (
+        "For each share kept: the top scores in common / the selections in common, both with the "
+        "same random numbers; a random choice gives the share kept."
+    )
+    return terminal(rows, title="Agreement with the exact scores", caption=caption)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
-from siftback import ConfigError, prune
+from siftback.errors import ConfigError
 from siftback.lab.experiments.example_scores import NAMES, Scores, make, overlaps, write_kept
-from siftback.lab.records.summary_table import readable
+from siftback.lab.records.formatting import readable
+from siftback.lab.records.tables import terminal
 from siftback.lab.training.settings import Settings
+from siftback.pruning import prune
 
 __all__ = ["NAMES", "agreement_of", "prune_to", "score_to"]
 
@@ -25,7 +26,7 @@ def score_to(
         name: One of `NAMES`.
         settings: How to train the models that score.
         seed: Decides theirs.
-        update: Is told what share of it is done.
+        update: Called with the share of it that is done.
 
     Returns:
         What it holds and what it cost, in a line.
@@ -54,11 +55,11 @@ def prune_to(
     Args:
         out: Where to.
         file: The table.
-        drop: As for `siftback.prune`.
+        drop: As for `siftback.pruning.prune`.
         easiest: Whether to keep those in place of the hardest.
-        window: As for `siftback.prune`.
+        window: As for `siftback.pruning.prune`.
         per_class: Whether to rank within each class.
-        seed: As for `siftback.prune`.
+        seed: As for `siftback.pruning.prune`.
 
     Returns:
         How many are kept, in a line.
@@ -84,20 +85,19 @@ def prune_to(
 
 def agreement_of(one: Path, other: Path, drops: Sequence[float]) -> Table:
     """How far two tables of scores agree on what to drop, and on what to keep."""
-    table = Table(
-        title=f"{one.name} and {other.name}",
-        caption="Of what the first drops, or keeps, the share that the second does too; in "
-        "brackets what chance gives.",
-        title_justify="left",
-        caption_justify="left",
-        box=box.HORIZONTALS,
-        show_edge=False,
+    rows = [
+        {
+            "drop": f"{drop:g}",
+            "dropped by both": f"{dropped:.3f} ({drop:g})",
+            "kept by both": f"{kept:.3f} ({1 - drop:g})",
+        }
+        for drop, dropped, kept in overlaps(Scores.read(one), Scores.read(other), drops)
+    ]
+    caption = (
+        "Of what the first drops, or keeps, the share that the second does too; in brackets what "
+        "a random choice gives."
     )
-    for name in ("drop", "dropped by both", "kept by both"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for drop, dropped, kept in overlaps(Scores.read(one), Scores.read(other), drops):
-        table.add_row(f"{drop:g}", f"{dropped:.3f} ({drop:g})", f"{kept:.3f} ({1 - drop:g})")
-    return table
+    return terminal(rows, title=f"{one.name} and {other.name}", caption=caption)
 
 
 def _refuse_folder(out: Path) -> None:

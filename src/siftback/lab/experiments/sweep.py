@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rich import box
 from rich.table import Table
 
-from siftback import ConfigError, SiftbackError
+from siftback import SiftbackError
+from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Existing, Plan, compare, prepare
 from siftback.lab.records.comparison_record import RECORDS, SUMMARY, Comparison
 from siftback.lab.records.summary_table import rows
+from siftback.lab.records.tables import terminal
 from siftback.lab.training.checkpoints import Often
 from siftback.lab.training.parsing import parse
 from siftback.lab.training.progress import Reporter
@@ -137,10 +138,10 @@ def sweep(
 
     Args:
         grid: The cells.
-        reporter: Is told what happens.
+        reporter: Reports what happens.
         existing: What to do with cells that hold a comparison already, as in `compare`.
         often: How often to save checkpoints.
-        on_error: Is told of a cell that failed.
+        on_error: Called with each cell that failed.
 
     Raises:
         ConfigError: Where a cell cannot be run, or holds what ``existing`` does not allow.
@@ -164,19 +165,16 @@ def sweep(
 
 def sweep_table(grid: Sequence[Cell]) -> Table:
     """What of a sweep is done, running, stopped and missing, with the results so far."""
-    table = Table(box=box.HORIZONTALS, show_edge=False, padding=(0, 1, 0, 0))
-    names = list(grid[0].values)
-    for column in (*names, "cell", "runs", "strategy", *RESULTS):
-        table.add_column(column, justify="right" if column in (*names, *RESULTS) else "left")
+    table: list[dict[str, str]] = []
     for cell in grid:
         comparison = cell.comparison
-        found = rows(comparison) if comparison is not None else []
-        head = [*cell.values.values(), cell.state, f"{cell.finished} of {len(cell.plan.runs())}"]
-        for row in found or [{}]:
-            shown = [row.get(column, "") for column in ("strategy", *RESULTS)]
-            table.add_row(*head, *shown)
-            head = [""] * len(head)
-    return table
+        runs = f"{cell.finished} of {len(cell.plan.runs())}"
+        head = cell.values | {"cell": cell.state, "runs": runs}
+        for row in (rows(comparison) if comparison is not None else []) or [{}]:
+            shown = {column: row.get(column, "") for column in ("strategy", *RESULTS)}
+            table.append(head | shown)
+            head = dict.fromkeys(head, "")
+    return terminal(table)
 
 
 @contextmanager

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.models.cnn import Cnn
 from siftback.lab.models.densenet import DenseNet
-from siftback.lab.models.form import Form
 from siftback.lab.models.googlenet import GoogLeNet
 from siftback.lab.models.mlp import Mlp
 from siftback.lab.models.mobilenet import MobileNetV2
+from siftback.lab.models.model_spec import ModelSpec
 from siftback.lab.models.norm import NORMS
 from siftback.lab.models.resnet import BasicBlock, Bottleneck, ResNet, SmallResNet
 from siftback.lab.models.vit import Vit
@@ -28,12 +28,12 @@ class Architecture(NamedTuple):
     """A family of models of one shape.
 
     Attributes:
-        make: Builds the model of a `Form`.
+        make: Builds the model of a `ModelSpec`.
         width: The width it has where none is asked.
         what: What it is, and what its width is, for a reader.
     """
 
-    make: Callable[[Form], nn.Module]
+    make: Callable[[ModelSpec], nn.Module]
     width: int
     what: str
 
@@ -97,9 +97,9 @@ class _Family(NamedTuple):
 
 def _wide_resnet(depth: str, factor: str, dropout: str | None) -> Architecture:
     """The architecture of ``wrn-<depth>-<factor>[-drop<dropout>]``."""
-    chance = float(dropout or 0)
-    make = partial(WideResNet, blocks=_blocks(depth), factor=int(factor), dropout=chance)
-    dropping = f", dropout {chance:g}" if dropout else ""
+    probability = float(dropout or 0)
+    make = partial(WideResNet, blocks=_blocks(depth), factor=int(factor), dropout=probability)
+    dropping = f", dropout {probability:g}" if dropout else ""
     return Architecture(make, 16, f"wide ResNet, {factor} times{dropping}; width: the stem's")
 
 
@@ -184,10 +184,10 @@ def build(
     width = default_width if width is None else width
     for given, value in (("width", width), ("classes", classes), ("channels", channels)):
         if not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{given}={value} is not a size: give a whole number of 1 or more")
+            raise ConfigError(f"{given}={value} is not a size: give an integer of 1 or more")
     if norm not in NORMS:
         raise ConfigError(f"norm={norm!r} is not known: give one of {', '.join(NORMS)}")
-    return make(Form(width, classes, channels, norm, size))
+    return make(ModelSpec(width, classes, channels, norm, size))
 
 
 def count(name: str, width: int | None = None, classes: int = 10, channels: int = 3) -> int:

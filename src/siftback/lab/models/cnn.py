@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from siftback.lab.models.form import Form
+from siftback.lab.models.model_spec import ModelSpec
 from siftback.lab.models.norm import classified, convolved
 
 
@@ -13,21 +13,21 @@ class Cnn(nn.Sequential):
     pooling that halves the map: 32x32 ends as 8x8, 28x28 as 7x7, 8x8 as 2x2.
 
     Args:
-        form: Its width is that of the first stage, w.
+        spec: Its width is that of the first stage, w.
 
     Shape:
         float [B, channels, H, W] with H and W at least 4, to float [B, classes].
     """
 
-    def __init__(self, form: Form) -> None:
-        width, norm = form.width, form.norm
+    def __init__(self, spec: ModelSpec) -> None:
+        width, norm = spec.width, spec.norm
         super().__init__(
-            _stage(form.channels, width, norm),
+            _stage(spec.channels, width, norm),
             nn.MaxPool2d(2),
             _stage(width, 2 * width, norm),
             nn.MaxPool2d(2),
             _stage(2 * width, 4 * width, norm),
-            *classified(4 * width, form.classes),
+            *classified(4 * width, spec.classes),
         )
 
 

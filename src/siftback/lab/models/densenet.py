@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from siftback.lab.models.form import Form
+from siftback.lab.models.model_spec import ModelSpec
 from siftback.lab.models.norm import activated, classified, convolution, norm_layer
 
 
@@ -16,7 +16,7 @@ class DenseNet(nn.Sequential):
     convolution to half the channels, and a mean over squares of 2x2.
 
     Args:
-        form: Its width is the growth rate, k.
+        spec: Its width is the growth rate, k.
         layers: How many each block has.
 
     Shape:
@@ -24,10 +24,10 @@ class DenseNet(nn.Sequential):
         blocks less one.
     """
 
-    def __init__(self, form: Form, layers: Sequence[int]) -> None:
-        growth, norm = form.width, form.norm
+    def __init__(self, spec: ModelSpec, layers: Sequence[int]) -> None:
+        growth, norm = spec.width, spec.norm
         inputs = 2 * growth
-        parts: list[nn.Module] = [convolution(form.channels, inputs)]
+        parts: list[nn.Module] = [convolution(spec.channels, inputs)]
         for number, count in enumerate(layers):
             if number:
                 parts += [*activated(norm, inputs, inputs // 2, 1), nn.AvgPool2d(2)]
@@ -39,7 +39,7 @@ class DenseNet(nn.Sequential):
             *parts,
             norm_layer(norm, inputs),
             nn.ReLU(inplace=True),
-            *classified(inputs, form.classes),
+            *classified(inputs, spec.classes),
         )
 
 

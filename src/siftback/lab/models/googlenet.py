@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from siftback.lab.models.form import Form
+from siftback.lab.models.model_spec import ModelSpec
 from siftback.lab.models.norm import classified, convolved
 
 # Channels of a block's paths: 1x1; 3x3, reduced and made; 5x5, reduced and made; pooled.
@@ -31,26 +31,26 @@ class GoogLeNet(nn.Sequential):
     that costs; each convolution is followed by a normalisation and a ReLU.
 
     Args:
-        form: Its width is that of the stem; 192 is Szegedy et al.'s, and all layers are in
+        spec: Its width is that of the stem; 192 is Szegedy et al.'s, and all layers are in
             proportion.
 
     Shape:
         float [B, channels, H, W] to float [B, classes].
     """
 
-    def __init__(self, form: Form) -> None:
-        inputs, norm = form.width, form.norm
-        layers = convolved(norm, form.channels, inputs)
+    def __init__(self, spec: ModelSpec) -> None:
+        inputs, norm = spec.width, spec.norm
+        layers = convolved(norm, spec.channels, inputs)
         for block in BLOCKS:
             if block is None:
                 layers.append(nn.MaxPool2d(3, stride=2, padding=1))
                 continue
-            paths = [max(1, channels * form.width // STEM) for channels in block]
+            paths = [max(1, channels * spec.width // STEM) for channels in block]
             layers.append(_Inception(inputs, paths, norm))
             inputs = paths[0] + paths[2] + paths[4] + paths[5]
         super().__init__(
             *layers,
-            *classified(inputs, form.classes),
+            *classified(inputs, spec.classes),
         )
 
 

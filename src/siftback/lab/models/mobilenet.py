@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from siftback.lab.models.form import Form
+from siftback.lab.models.model_spec import ModelSpec
 from siftback.lab.models.norm import classified, convolution, convolved, norm_layer
 
 # Expansion, channels, blocks and stride of each stage: Sandler et al. 2018, table 2, with a
@@ -27,18 +27,18 @@ class MobileNetV2(nn.Sequential):
     stands for ReLU6.
 
     Args:
-        form: Its width is that of the stem; 32 is the paper's, and all layers are in proportion.
+        spec: Its width is that of the stem; 32 is the paper's, and all layers are in proportion.
 
     Shape:
         float [B, channels, H, W] to float [B, classes].
     """
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, spec: ModelSpec) -> None:
         def scaled(channels: int) -> int:
-            return max(1, channels * form.width // STEM)
+            return max(1, channels * spec.width // STEM)
 
-        inputs, norm = form.width, form.norm
-        layers = convolved(norm, form.channels, inputs)
+        inputs, norm = spec.width, spec.norm
+        layers = convolved(norm, spec.channels, inputs)
         for expansion, channels, count, first in STAGES:
             outputs = scaled(channels)
             for place in range(count):
@@ -48,7 +48,7 @@ class MobileNetV2(nn.Sequential):
         super().__init__(
             *layers,
             *convolved(norm, inputs, scaled(LAST), 1),
-            *classified(scaled(LAST), form.classes),
+            *classified(scaled(LAST), spec.classes),
         )
 
 

@@ -1,4 +1,4 @@
-"""The layers that models here are made of: normalised convolutions, and what tells classes."""
+"""The layers that models here are made of: normalised convolutions, and the classifier."""
 
 from torch import nn
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.lab.models.form import Form
+from siftback.lab.models.model_spec import ModelSpec
 from siftback.lab.models.norm import classified, convolution, convolved, norm_layer
 
 
@@ -100,7 +100,7 @@ class ResNet(nn.Sequential):
     paper's ResNet18 has (Jiang et al. 2019, appendix).
 
     Args:
-        form: Its width is that of the first stage, w; 64 is He et al.'s.
+        spec: Its width is that of the first stage, w; 64 is He et al.'s.
         block: What the stages are made of.
         blocks: How many each stage has.
 
@@ -109,17 +109,17 @@ class ResNet(nn.Sequential):
     """
 
     def __init__(
-        self, form: Form, block: type[BasicBlock] | type[Bottleneck], blocks: Sequence[int]
+        self, spec: ModelSpec, block: type[BasicBlock] | type[Bottleneck], blocks: Sequence[int]
     ) -> None:
-        inputs, norm = form.width, form.norm
-        layers = convolved(norm, form.channels, inputs)
+        inputs, norm = spec.width, spec.norm
+        layers = convolved(norm, spec.channels, inputs)
         for number, count in enumerate(blocks):
-            outputs = form.width * 2**number
+            outputs = spec.width * 2**number
             layers.append(_stage(block, count, inputs, outputs, 2 if number else 1, norm))
             inputs = outputs * block.growth
         super().__init__(
             *layers,
-            *classified(inputs, form.classes),
+            *classified(inputs, spec.classes),
         )
 
 
@@ -131,16 +131,16 @@ class SmallResNet(nn.Sequential):
     parameters and not the published 0.46.
 
     Args:
-        form: Its width is that of the first stage, w; 16 is He et al.'s.
+        spec: Its width is that of the first stage, w; 16 is He et al.'s.
         blocks: n.
 
     Shape:
         float [B, channels, H, W] to float [B, classes].
     """
 
-    def __init__(self, form: Form, blocks: int) -> None:
-        inputs, norm = form.width, form.norm
-        layers = convolved(norm, form.channels, inputs)
+    def __init__(self, spec: ModelSpec, blocks: int) -> None:
+        inputs, norm = spec.width, spec.norm
+        layers = convolved(norm, spec.channels, inputs)
         for outputs in (inputs, 2 * inputs, 4 * inputs):
             for _ in range(blocks):
                 wider = outputs != inputs
@@ -149,7 +149,7 @@ class SmallResNet(nn.Sequential):
                 inputs = outputs
         super().__init__(
             *layers,
-            *classified(inputs, form.classes),
+            *classified(inputs, spec.classes),
         )
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.lab.models.form import Form
+from siftback.lab.models.model_spec import ModelSpec
 
 PATCH, DEPTH, HEAD = 4, 6, 64
 
@@ -12,23 +12,23 @@ PATCH, DEPTH, HEAD = 4, 6, 64
 class Vit(nn.Module):
     """Patches of 4x4 pixels, six blocks of attention, and the mean over the patches.
 
-    The simplified form of Beyer et al. 2022: fixed sines and cosines tell the patches' places,
+    The simplified form of Beyer et al. 2022: fixed sines and cosines encode the patches' places,
     so that images may have any size, and the mean stands for a token of its own.
 
     Args:
-        form: Its width is that of a patch's features; heads have 64 of them where that divides.
+        spec: Its width is that of a patch's features; heads have 64 of them where that divides.
 
     Shape:
         float [B, channels, H, W] to float [B, classes]. Rows and columns that fill no patch are
         not seen.
     """
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.patches = nn.Conv2d(form.channels, form.width, PATCH, PATCH)
-        self.blocks = nn.Sequential(*(_Block(form.width) for _ in range(DEPTH)))
-        self.norm = nn.LayerNorm(form.width)
-        self.head = nn.Linear(form.width, form.classes)
+        self.patches = nn.Conv2d(spec.channels, spec.width, PATCH, PATCH)
+        self.blocks = nn.Sequential(*(_Block(spec.width) for _ in range(DEPTH)))
+        self.norm = nn.LayerNorm(spec.width)
+        self.head = nn.Linear(spec.width, spec.classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """The logits."""

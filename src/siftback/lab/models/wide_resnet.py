@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from siftback.lab.models.form import Form
+from siftback.lab.models.model_spec import ModelSpec
 from siftback.lab.models.norm import classified, convolution, norm_layer
 
 
@@ -13,7 +13,7 @@ class WideResNet(nn.Sequential):
     stages of k w, 2 k w and 4 k w, of which the second and the third halve the map.
 
     Args:
-        form: Its width is that of the stem, w; 16 is the paper's.
+        spec: Its width is that of the stem, w; 16 is the paper's.
         blocks: Of each stage, n = (d - 4) / 6.
         factor: k.
         dropout: Chance of a feature to be dropped between a block's convolutions. Jiang et al.
@@ -23,11 +23,11 @@ class WideResNet(nn.Sequential):
         float [B, channels, H, W] to float [B, classes].
     """
 
-    def __init__(self, form: Form, blocks: int, factor: int, dropout: float) -> None:
-        inputs, norm = form.width, form.norm
-        layers: list[nn.Module] = [convolution(form.channels, inputs)]
+    def __init__(self, spec: ModelSpec, blocks: int, factor: int, dropout: float) -> None:
+        inputs, norm = spec.width, spec.norm
+        layers: list[nn.Module] = [convolution(spec.channels, inputs)]
         for number in range(3):
-            outputs = form.width * factor * 2**number
+            outputs = spec.width * factor * 2**number
             for place in range(blocks):
                 stride = 2 if number and not place else 1
                 layers.append(_Block(inputs, outputs, stride, norm, dropout))
@@ -36,7 +36,7 @@ class WideResNet(nn.Sequential):
             *layers,
             norm_layer(norm, inputs),
             nn.ReLU(inplace=True),
-            *classified(inputs, form.classes),
+            *classified(inputs, spec.classes),
         )
 
 

@@ -1,17 +1,17 @@
 """The papers' experiments in the results page: their numbers beside ours, and their figures."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from siftback import ConfigError
-from siftback.lab.analyses import Analysis, Grid, Missing, analyse, as_markdown, read, sentences
-from siftback.lab.analyses.configurations import titled
+from siftback.errors import ConfigError
+from siftback.lab.analyses import Analysis, Grid, Missing, analyse, as_markdown, read
 from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes import Recipe, experiments, find, names
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.summary_table import listed, markdown, series, told_facts
+from siftback.lab.records.formatting import facts_line, listed
+from siftback.lab.records.summary_table import series
+from siftback.lab.records.tables import markdown
 
 SCALE = "small"
 NOTES = "notes.md"
@@ -79,9 +79,8 @@ def _section(recipe: Recipe, folder: Path, page: Path) -> str:
     else:
         parts.append(f"From the runs of {listed(recipe.uses)}.")
     where = quote(Path(os.path.relpath(home, page.parent)).as_posix())
-    titles = [title for title, _ in titled(comparisons)]
     for analysis in analyse(comparisons, recipe.draw).values():
-        parts += _shown(analysis, titles, home, where)
+        parts += _shown(analysis, home, where)
     return "\n\n".join(parts) + "\n"
 
 
@@ -93,16 +92,16 @@ def _runs(comparisons: list[Comparison]) -> list[str]:
         for row in rows:
             del row["comparison"], row["settings"]
     return [
-        f"- Asked for: {told_facts(shared)}\n"
-        f"- Measured on: {told_facts(comparisons[0].environment)}",
+        f"- Asked for: {facts_line(shared)}\n"
+        f"- Measured on: {facts_line(comparisons[0].environment)}",
         markdown(rows),
     ]
 
 
-def _shown(analysis: Analysis, titles: Sequence[str], home: Path, where: str) -> list[str]:
+def _shown(analysis: Analysis, home: Path, where: str) -> list[str]:
     if isinstance(analysis, Missing):
         return [f"**{analysis.title}**: {analysis.why}"]
-    told = "\n".join(f"- {sentence}" for sentence in sentences(analysis, titles))
+    told = "\n".join(f"- {sentence}" for sentence in analysis.sentences)
     parts = [f"**{analysis.title}**", told]
     if isinstance(analysis, Grid):
         return [*parts, as_markdown(analysis)]

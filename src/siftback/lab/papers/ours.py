@@ -14,6 +14,7 @@ import numpy as np
 from siftback.lab.analyses import ANALYSES, Analysis, Figure, Grid, Missing, Range, Series
 from siftback.lab.analyses.speedups import speedup
 from siftback.lab.records.comparison_record import Comparison, RunSummary
+from siftback.lab.records.formatting import NOT_REACHED, with_spread
 from siftback.lab.records.measures import (
     TABLE_1_FACTORS,
     TRADITIONAL,
@@ -22,7 +23,6 @@ from siftback.lab.records.measures import (
     paired_difference,
     selective_labels,
 )
-from siftback.lab.records.summary_table import NOT_REACHED, with_spread
 
 Found = Sequence[Comparison]
 Finder = Callable[[Found], str]

@@ -7,7 +7,7 @@
 import re
 from pathlib import Path
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.recipes.recipe import SCALES, Recipe, Scale, changes_of, parse
 
 __all__ = ["SCALES", "Recipe", "Scale", "changes_of", "experiments", "find", "names", "parse"]

@@ -8,7 +8,8 @@ from rich.table import Table
 from siftback.lab.experiments.comparison import Plan
 from siftback.lab.recipes import SCALES, Recipe, Scale, experiments, find, names
 from siftback.lab.recipes.running import Task, check
-from siftback.lab.records.summary_table import listed, markdown, readable
+from siftback.lab.records.formatting import listed, readable
+from siftback.lab.records.tables import markdown, terminal
 from siftback.lab.training import strategies
 from siftback.lab.training.length import BACKWARD, FORWARD
 from siftback.lab.training.settings import Settings
@@ -52,23 +53,19 @@ def _of(settings: Settings, name: str, keep: float) -> float:
     if strategy.drop is not None:
         early = settings.score_epochs * (FORWARD + BACKWARD) + FORWARD
         scoring = settings.score_models * early
-    return (settings.epochs or 0.0) * strategy.ideal_cost(keep, settings.stale_every) + scoring
+    return (settings.epochs or 0.0) * strategy.cost.amount(keep, settings.stale_every) + scoring
 
 
 def listing(scale: Scale) -> Table:
     """What ``siftback recipes`` prints."""
     rows = [_row(find(name), scale) for name in names()]
-    shown = [name for name in rows[0] if name != "of"]
-    table = Table(
-        *shown,
-        title=f"recipes at the {scale} scale",
-        title_justify="left",
-        caption=f"cost: {COST}. siftback run RECIPE --dry-run tells more",
-        caption_justify="left",
-    )
     for row in rows:
-        table.add_row(*(row[name] for name in shown))
-    return table
+        del row["of"]
+    return terminal(
+        rows,
+        title=f"recipes at the {scale} scale",
+        caption=f"cost: {COST}. siftback run RECIPE --dry-run says more",
+    )
 
 
 def markdown_listing() -> str:
@@ -90,16 +87,22 @@ def plan_table(tasks: Sequence[Task]) -> Table:
     Raises:
         ConfigError: Where a data set, a model or a strategy is none.
     """
-    table = Table("folder", "what", "runs", "cost", caption=f"cost: {COST}", caption_justify="left")
+    rows = []
     for task in tasks:
         runs = task.plan.runs()
         done = "finished; " if task.finished else ""
-        told = f"{_settings(task.plan.settings)}; {check(task.plan):,} parameters"
+        what = f"{done}{_settings(task.plan.settings)}; {check(task.plan):,} parameters"
         names = listed(run.name for run in runs)
-        table.add_row(
-            str(task.folder), f"{done}{told}\n{names}", str(len(runs)), _cost([task.plan])
+        cost = _cost([task.plan])
+        rows.append(
+            {
+                "folder": str(task.folder),
+                "what": f"{what}\n{names}",
+                "runs": str(len(runs)),
+                "cost": cost,
+            }
         )
-    return table
+    return terminal(rows, caption=f"cost: {COST}")
 
 
 def _row(recipe: Recipe, scale: Scale) -> dict[str, str]:

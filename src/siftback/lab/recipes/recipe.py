@@ -9,7 +9,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses import ANALYSES
 from siftback.lab.experiments.comparison import Plan
 from siftback.lab.training import parsing
@@ -18,7 +18,7 @@ from siftback.lab.training.settings import Settings
 Scale = Literal["full", "small"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
-# What a comparison is told beside its settings: the type of each, and what it is left out.
+# What a comparison is given beside its settings: the type of each, and what it is left out.
 _PLAN: dict[str, tuple[Any, Any]] = {
     "strategies": (tuple[str, ...], None),
     "keep": (tuple[float, ...], (0.33,)),
@@ -73,8 +73,8 @@ class Recipe:
             ConfigError: Where a key or a value is none that a comparison can have.
         """
         return {
-            name: _plan(f"recipe {self.name} [{_section(scale, name)}]", told, changes or {})
-            for name, told in self.comparisons[scale].items()
+            name: _plan(f"recipe {self.name} [{_section(scale, name)}]", given, changes or {})
+            for name, given in self.comparisons[scale].items()
         }
 
 
@@ -90,25 +90,28 @@ def parse(path: Path) -> Recipe:
         ConfigError: Names the file and the key, and says what is wrong.
     """
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no TOML: {error}") from None
+        raise ConfigError(f"{path} is not TOML: {error}") from None
     where = str(path)
-    _check_names(where, told, [*_ABOUT, "both", *SCALES])
+    _check_names(where, given, [*_ABOUT, "both", *SCALES])
     for name in ("title", "source", "draw"):
-        if name not in told:
+        if name not in given:
             raise ConfigError(f"{where} says no {name}: add it")
-    about = {name: _value(where, name, told[name], _ABOUT[name]) for name in _ABOUT if name in told}
+    about = {
+        name: _value(where, name, given[name], _ABOUT[name]) for name in _ABOUT if name in given
+    }
     if unknown := [name for name in about["draw"] if name not in ANALYSES]:
         raise ConfigError(
             f"{where}: draw: no analysis {', '.join(unknown)}; give some of {', '.join(ANALYSES)}"
         )
     for table in ("both", *SCALES):
-        if not isinstance(told.get(table, {}), dict):
+        if not isinstance(given.get(table, {}), dict):
             raise ConfigError(f"{where}: {table} is a table, write it as [{table}]")
-    shared = told.get("both", {})
+    shared = given.get("both", {})
     comparisons = {
-        scale: dict(_comparisons(shared, told[scale])) if scale in told else {} for scale in SCALES
+        scale: dict(_comparisons(shared, given[scale])) if scale in given else {}
+        for scale in SCALES
     }
     recipe = Recipe(path.stem, **({"uses": (), "note": ""} | about), comparisons=comparisons)
     for scale in SCALES:
@@ -116,7 +119,9 @@ def parse(path: Path) -> Recipe:
             raise ConfigError(f"{where} trains nothing: add [{scale}], or uses = [...]")
         for name, keys in comparisons[scale].items():
             if not re.fullmatch(r"[\w-]*", name):
-                raise ConfigError(f"{where}: {name!r} is no name of a folder: take letters and -")
+                raise ConfigError(
+                    f"{where}: {name!r} is not a name of a folder: take letters and -"
+                )
             _plan(f"{where} [{_section(scale, name)}]", keys, {})
     return recipe
 
@@ -149,6 +154,8 @@ _OWN: Mapping[str, Callable[[str, str], Any]] = {
     "strategies": _strategies,
     "keep": parsing.numbers,
     "matched": _matched,
+    # As in a file, and read with it.
+    **dict.fromkeys(parsing.SHARES_OF_TRAINING, lambda name, text: text),
 }
 
 
@@ -164,19 +171,19 @@ def _comparisons(
         yield "", common
 
 
-def _plan(where: str, told: Mapping[str, Any], changes: Mapping[str, Any]) -> Plan:
+def _plan(where: str, given: Mapping[str, Any], changes: Mapping[str, Any]) -> Plan:
     """The plan of a comparison's keys.
 
     Args:
         where: What an error begins with.
-        told: The keys.
+        given: The keys.
         changes: What to take in place of some.
     """
     if any(name in changes for name in _LENGTHS):
-        told = {name: value for name, value in told.items() if name not in _LENGTHS}
-    told = {**told, **changes}
-    _check_names(where, told, list(_TYPES))
-    values = {name: _value(where, name, value, _TYPES[name]) for name, value in told.items()}
+        given = {name: value for name, value in given.items() if name not in _LENGTHS}
+    given = {**given, **changes}
+    _check_names(where, given, list(_TYPES))
+    values = {name: _value(where, name, value, _TYPES[name]) for name, value in given.items()}
     for name in ("data", "model", "strategies"):
         if name not in values:
             raise ConfigError(f"{where} says no {name}: add it")
@@ -189,8 +196,8 @@ def _plan(where: str, told: Mapping[str, Any], changes: Mapping[str, Any]) -> Pl
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _check_names(where: str, told: Mapping[str, Any], known: list[str]) -> None:
-    for name in told:
+def _check_names(where: str, given: Mapping[str, Any], known: list[str]) -> None:
+    for name in given:
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"give some of {', '.join(known)}"
@@ -199,18 +206,20 @@ def _check_names(where: str, told: Mapping[str, Any], known: list[str]) -> None:
 
 def _value(where: str, name: str, value: Any, kind: Any) -> Any:
     """A value as its key has it: a list as a tuple, and nothing of another type."""
+    if name in parsing.SHARES_OF_TRAINING:
+        return parsing.share_of_training(f"{where}: {name}", value)
     options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     lists = [option for option in options if get_origin(option) in (tuple, Sequence)]
     if lists:
         if not isinstance(value, list | tuple):
-            raise ConfigError(f"{where}: {name} = {value!r} is no list; write it as [...]")
+            raise ConfigError(f"{where}: {name} = {value!r} is not a list; write it as [...]")
         return tuple(_value(where, name, each, get_args(lists[0])[0]) for each in value)
     types = {str if get_origin(option) is Literal else option for option in options}
     if float in types:
         types.add(int)
     if type(value) not in types:
         names = " or ".join(sorted(t.__name__ for t in types - {type(None)}))
-        raise ConfigError(f"{where}: {name} = {value!r} is no {names}")
+        raise ConfigError(f"{where}: {name} = {value!r} is not {names}")
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.analyses import Analysis, analyse, write
 from siftback.lab.data import address
@@ -41,7 +41,7 @@ class Task:
         """Runs what is not finished.
 
         Args:
-            reporter: Is told what happens.
+            reporter: Reports what happens.
             existing: What to do with a folder that holds a part of it, or another comparison.
         """
         if existing == "overwrite" or not self.finished:
@@ -88,9 +88,9 @@ def _folder(experiment: Recipe, scale: Scale, out: Path) -> Path:
 def shown_in(analysis: str, comparisons: Sequence[Comparison]) -> list[Comparison]:
     """What an analysis is made of, where many comparisons are shown together.
 
-    Where they are of several recipes, which their folders' names tell, those of a recipe are left
-    to the analyses that it or a recipe that uses it draws. All others are in every analysis, and
-    so is everything in one that no recipe draws.
+    Where they are of several recipes, which their folders are named after, those of a recipe are
+    left to the analyses that it or a recipe that uses it draws. All others are in every analysis,
+    and so is everything in one that no recipe draws.
     """
     wanted = _drawn_from().get(analysis)
     recipes = {_recipe_of(one.folder) for one in comparisons} - {None}

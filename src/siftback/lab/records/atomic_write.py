@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Gives a temporary path; what is written there takes the place of ``path`` at the end.
 
     It is on the disk by then (``fsync`` of the file, a rename, ``fsync`` of the folder), so that
@@ -19,7 +19,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
-    ...     with written_whole(Path(folder) / "a" / "b.txt") as temporary:
+    ...     with atomic_write(Path(folder) / "a" / "b.txt") as temporary:
     ...         _ = temporary.write_text("all of it")
     ...     (Path(folder) / "a" / "b.txt").read_text()
     'all of it'

@@ -1,4 +1,4 @@
-"""Tensors as columns of a Parquet file, which tells in its metadata how they were made."""
+"""Tensors as columns of a Parquet file, which says in its metadata how they were made."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,8 @@ import torch
 from pyarrow import parquet
 from torch import Tensor
 
-from siftback import ConfigError
-from siftback.lab.records.atomic_write import written_whole
+from siftback.errors import ConfigError
+from siftback.lab.records.atomic_write import atomic_write
 
 
 def write_columns(path: Path, columns: dict[str, Tensor], made: dict[str, Any]) -> None:
@@ -22,7 +22,7 @@ def write_columns(path: Path, columns: dict[str, Tensor], made: dict[str, Any]) 
         made: How they were made, fit for JSON.
     """
     table = pa.table({name: column.cpu().numpy() for name, column in columns.items()})
-    with written_whole(path) as whole:
+    with atomic_write(path) as whole:
         parquet.write_table(table.replace_schema_metadata({"siftback": json.dumps(made)}), whole)
 
 
@@ -41,10 +41,10 @@ def read_columns(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist: make it with {writer} --out {path}") from None
     except (OSError, pa.ArrowInvalid) as error:
-        raise ConfigError(f"{path} is no Parquet file ({error}): give one of {writer}") from None
+        raise ConfigError(f"{path} is not a Parquet file ({error}): give one of {writer}") from None
     made = (table.schema.metadata or {}).get(b"siftback")
     if made is None:
-        raise ConfigError(f"{path} does not tell how it was made: give a file of {writer}")
+        raise ConfigError(f"{path} does not say how it was made: give a file of {writer}")
     return table, json.loads(made)
 
 

@@ -1,6 +1,6 @@
 """What a run leaves behind: its summary, its evaluations, and the folder that holds both.
 
-A comparison's folder holds ``summary.json`` and, under ``records/``, one JSON-lines file a run::
+A comparison's folder holds ``summary.json`` and, under ``records/``, one JSON-lines file per run::
 
     {"kind": "run", ...what was asked...}
     {"kind": "evaluation", ...}             one a line, written as training goes
@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from siftback import StateError
-from siftback.lab.records.atomic_write import written_whole
+from siftback.errors import StateError
+from siftback.lab.records.atomic_write import atomic_write
 
 SUMMARY = "summary.json"
 RECORDS = "records"
@@ -156,7 +156,7 @@ class RecordWriter:
         path: The file.
         header: What its first line says, the run's ``environment`` among it.
         size: The bytes of a file to go on with: what is beyond them is cut off, and the header
-            stays. Where the run goes on in another environment, a line tells that one.
+            stays. Where the run goes on in another environment, a line says so.
 
     Attributes:
         path: The file.
@@ -178,7 +178,7 @@ class RecordWriter:
         if found < size:
             raise StateError(
                 f"{path} has {found} bytes, and had {size} as its run's last checkpoint was "
-                f"saved: put it back, or remove {path.stem} from the checkpoints to begin it anew"
+                f"saved: put it back, or remove {path.stem} from the checkpoints to begin it again"
             )
         self._file = path.open("r+", encoding="utf-8", newline="\n")
         self._file.truncate(size)
@@ -268,7 +268,7 @@ class Comparison:
     def write(self) -> None:
         """Replaces ``summary.json`` whole, so that a reader never sees half of it."""
         summary = {"environment": self.environment, "runs": [asdict(run) for run in self.runs]}
-        with written_whole(self.folder / SUMMARY) as path:
+        with atomic_write(self.folder / SUMMARY) as path:
             path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
     def by_label(self) -> dict[str, list[RunSummary]]:
@@ -285,7 +285,7 @@ class Comparison:
         return " and ".join(sorted({self._machine_of(run) or first for run in runs}))
 
     def _machine_of(self, run: RunSummary) -> str:
-        """The machine that a run's file tells; empty where it tells none."""
+        """The machine that a run's file names; empty where it names none."""
         try:
             with (self.folder / run.record).open(encoding="utf-8") as lines:
                 return _machine(json.loads(next(lines, "{}")).get("environment", {}))

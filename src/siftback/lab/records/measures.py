@@ -33,7 +33,7 @@ def mean_and_spread(values: Iterable[float]) -> MeanAndSpread:
     """The mean of some values and their sample standard deviation.
 
     Args:
-        values: One value a seed, at least one.
+        values: One value per seed, at least one.
 
     Raises:
         statistics.StatisticsError: Where there are no values; it is a ``ValueError``.

@@ -2,23 +2,29 @@
 # ruff: noqa: RUF001 - × and – are meant.
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from siftback.lab.records.comparison_record import Comparison, RunSummary
+from siftback.lab.records.formatting import (
+    NOT_REACHED,
+    facts_line,
+    listed,
+    readable,
+    readable_seconds,
+    with_spread,
+)
 from siftback.lab.records.measures import (
     TABLE_1_FACTORS,
     TRADITIONAL,
-    MeanAndSpread,
     mean_and_spread,
     ordered_labels,
     speedups,
 )
+from siftback.lab.records.tables import markdown, terminal
 
-NOT_REACHED = "–"
 WIDEST = 12  # columns of a benchmark's table
 
 # Terminal headers by column: twelve columns fit 80 characters only under short ones. A column
@@ -34,7 +40,7 @@ _SHORT = {
 
 
 def rows(comparison: Comparison) -> list[dict[str, str]]:
-    """One row a configuration, by column name, every number written as it is shown.
+    """One row per configuration, by column name, every number written as it is shown.
 
     Errors are in percent, mean ± sample standard deviation over the seeds; the other numbers are
     means. The columns of speed-ups (:func:`siftback.lab.records.measures.speedups`, in seconds)
@@ -53,33 +59,27 @@ def rows(comparison: Comparison) -> list[dict[str, str]]:
 
 def comparison_table(comparison: Comparison) -> Table:
     """The table that ``siftback compare`` prints; whole from 80 columns on."""
-    table = Table(
+    body = [
+        row
+        | {"strategy": textwrap.fill(row["strategy"], len(TRADITIONAL), break_long_words=False)}
+        | {name: cell.replace("± ", "±") for name, cell in row.items() if "error" in name}
+        for row in rows(comparison)
+    ]
+    return terminal(
+        body or [{"No run has finished": ""}],
         title=_title(comparison),
         caption=_caption(comparison),
-        title_justify="left",
-        caption_justify="left",
-        box=box.HORIZONTALS,
-        show_edge=False,
-        padding=0,
+        headers=_SHORT,
+        # Only the errors may wrap, "±spread" going below the mean.
+        wrapped=[name for row in body[:1] for name in row if "error" in name],
+        padding=(0, 0),
     )
-    body = rows(comparison)
-    for name in body[0] if body else ("No run has finished",):
-        # Only the errors may wrap, "±spread" going below the mean: no number is ever cut.
-        table.add_column(
-            _SHORT.get(name, name),
-            justify="left" if name == "strategy" else "right",
-            no_wrap="error" not in name,
-        )
-    for row in body:
-        label = textwrap.fill(row["strategy"], len(TRADITIONAL), break_long_words=False)
-        table.add_row(label, *(cell.replace("± ", "±") for cell in list(row.values())[1:]))
-    return table
 
 
 def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
-    """A row a configuration: seconds by phase, and what is known of the scores it selects by.
+    """One row per configuration: seconds by phase, and what is known of the scores it selects by.
 
-    Means over the seeds. Agreement is told at the first, the middle and the last evaluation.
+    Means over the seeds. Agreement is given at the first, the middle and the last evaluation.
     Configurations whose records hold no phases are left out.
     """
     table = []
@@ -90,7 +90,7 @@ def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
             continue
         row = {"strategy": label}
         for phase in runs[0].seconds_by_phase:
-            row[f"{phase}, s"] = _seconds(
+            row[f"{phase}, s"] = readable_seconds(
                 mean_and_spread(run.seconds_by_phase[phase] for run in runs).mean
             )
         made = [[e.agreement for e in comparison.evaluations(run)] for run in runs]
@@ -108,7 +108,7 @@ def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
 
 
 def suspected(runs: Sequence[RunSummary]) -> dict[str, str]:
-    """What a noise guard held back in the end, in the mean over the runs of one configuration.
+    """What a noise guard held back in the end, on average over the runs of one configuration.
 
     Empty where there was no guard; without precision and recall where no labels are known to be
     wrong.
@@ -156,7 +156,7 @@ def series(
             row = {
                 "comparison": comparison.folder.name,
                 "strategy": label,
-                "settings": told_facts(own),
+                "settings": facts_line(own),
                 error: with_spread(mean_and_spread(run.test_error_final for run in runs)),
                 "cost in forwards": f"{cost:,.0f}",
                 "seeds": listed(sorted(run.seed for run in runs)),
@@ -170,38 +170,8 @@ def markdown_table(comparison: Comparison) -> str:
     return markdown(rows(comparison))
 
 
-def markdown(table: Sequence[dict[str, str]]) -> str:
-    r"""Writes rows as a Markdown table: a column a key, words aligned left and numbers right.
-
-    >>> print(markdown([{"strategy": "sb 0.33", "steps": "12"}, {"strategy": "a|b"}]))
-    | strategy | steps |
-    |:---|---:|
-    | sb 0.33 | 12 |
-    | a\|b |  |
-    """
-    columns = list(dict.fromkeys(name for row in table for name in row))
-    lines = [columns, *([row.get(name, "") for name in columns] for row in table)]
-    # A bar would end its cell, and a line's end the table.
-    head, *body = (
-        "| " + " | ".join(" ".join(cell.replace("|", r"\|").split()) for cell in line) + " |"
-        for line in lines
-    )
-    sides = [":---" if left else "---:" for left in worded(lines[1:])] or ["---:"] * len(columns)
-    rule = "|" + "|".join([":---", *sides[1:]]) + "|"
-    return "\n".join([head, rule, *body])
-
-
-def worded(cells: Sequence[Sequence[str]]) -> list[bool]:
-    """Whether each column is of words, which stand at the left, and numbers at the right.
-
-    >>> worded([["1.5", "2 seeds", "sb"], ["-", "", "random"]])
-    [False, False, True]
-    """
-    return [any(cell[:1].isalpha() for cell in column) for column in zip(*cells, strict=True)]
-
-
 def measured(ratios: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
-    """Lays out a benchmark's ratios: a row a setting, a column a ratio with its goal.
+    """Lays out a benchmark's ratios: one row per setting, one column per ratio with its goal.
 
     Where the ratios are more than fit side by side, `WIDEST`, they are the rows.
 
@@ -226,62 +196,6 @@ def measured(ratios: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
-def with_spread(value: MeanAndSpread, sign: bool = False) -> str:
-    """Writes a mean and, where several seeds give one, its spread.
-
-    >>> with_spread(MeanAndSpread(4.217, 0.104)), with_spread(MeanAndSpread(0.5, None), sign=True)
-    ('4.22 ± 0.10', '+0.50')
-    """
-    mean = f"{value.mean:+.2f}" if sign else f"{value.mean:.2f}"
-    return mean if value.spread is None else f"{mean} ± {value.spread:.2f}"
-
-
-def readable(amount: float) -> str:
-    """Writes a large number in three digits and a unit.
-
-    >>> [readable(amount) for amount in (128, 999.7, 60_000, 1_234_567, 2.5e9)]
-    ['128', '1 k', '60 k', '1.23 M', '2.5 G']
-    """
-    units = ["", " k", " M", " G", " T"]
-    while abs(amount) >= 999.5 and units[1:]:
-        amount /= 1000
-        del units[0]
-    return f"{amount:.3g}{units[0]}"
-
-
-def listed(values: Iterable[object]) -> str:
-    """Writes values once each, in order, with commas between.
-
-    >>> listed([0, 1, 0])
-    '0, 1'
-    """
-    return ", ".join(dict.fromkeys(str(value) for value in values))
-
-
-def fact(value: object) -> str:
-    """Writes a setting or a measured value in plain words.
-
-    >>> fact(True), fact(0.123456), fact([1, 2]), fact("onecycle")
-    ('yes', '0.1235', '1, 2', 'onecycle')
-    """
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return ", ".join(map(fact, value)) if isinstance(value, list) else str(value)
-
-
-def told_facts(values: Mapping[str, Any]) -> str:
-    """Writes settings or an environment as one line; its arguments have a line of their own.
-
-    >>> told_facts({"data": "digits", "train_limit": None, "arguments": {}, "epochs": 2.0})
-    'data digits; epochs 2'
-    """
-    told = {name: value for name, value in values.items() if name != "arguments"}
-    facts = {name: fact(value) for name, value in told.items() if value not in (None, [], "")}
-    return "; ".join(f"{name.replace('_', ' ')} {said}" for name, said in facts.items())
-
-
 def _numbers(runs: list[RunSummary]) -> dict[str, str]:
     def mean(name: str) -> float:
         return mean_and_spread(getattr(run, name) for run in runs).mean
@@ -293,13 +207,9 @@ def _numbers(runs: list[RunSummary]) -> dict[str, str]:
         "examples forwarded": readable(mean("examples_forwarded")),
         "examples backpropagated": readable(mean("examples_backpropped")),
         "steps": f"{mean('steps'):.0f}",
-        "seconds of training": _seconds(mean("seconds_train")),
+        "seconds of training": readable_seconds(mean("seconds_train")),
         "cost in forwards": readable(mean("cost_forward_units")),
     }
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f}" if seconds < 1000 else f"{seconds:.0f}"
 
 
 def _title(comparison: Comparison) -> str | None:

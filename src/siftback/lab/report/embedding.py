@@ -1,10 +1,8 @@
 """What a page carries within itself, so that it needs no other file."""
 
 import base64
-import csv
 import gzip
 import io
-from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.resources import files
 
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.tables import as_csv
 
 # Of one file, compressed: above this many bytes a browser may refuse to save what a page carries.
 CARRIED_MOST = 1_500_000
@@ -59,22 +58,7 @@ def evaluations_csv(comparison: Comparison) -> str:
             phases = line.pop("phases")
             assert isinstance(phases, dict)
             lines.append(line | {f"seconds_{phase}": spent for phase, spent in phases.items()})
-    return written_csv(lines)
-
-
-def written_csv(lines: Iterable[dict[str, object]]) -> str:
-    r"""Rows as CSV, a column for each key of any.
-
-    >>> written_csv([{"a": 1}, {"a": 2, "b": 3}])
-    'a,b\r\n1,\r\n2,3\r\n'
-    """
-    lines = list(lines)
-    columns = dict.fromkeys(key for line in lines for key in line)
-    file = io.StringIO()
-    writer = csv.DictWriter(file, list(columns))
-    writer.writeheader()
-    writer.writerows(lines)
-    return file.getvalue()
+    return as_csv(lines)
 
 
 def template() -> Environment:

@@ -11,28 +11,21 @@ from markupsafe import Markup
 
 from siftback import __version__
 from siftback.lab.analyses import ANALYSES, analyse, as_csv, read, write
-from siftback.lab.analyses.configurations import AXES, configurations, setup, titled
+from siftback.lab.analyses.configurations import AXES, configurations, setup
 from siftback.lab.analyses.figure import (
     Analysis,
     Figure,
     Gallery,
     Grid,
     Missing,
-    sentences,
     shown,
 )
 from siftback.lab.recipes.running import shown_in
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.formatting import NOT_REACHED, fact, listed, with_spread
 from siftback.lab.records.measures import MeanAndSpread, ordered_labels
-from siftback.lab.records.summary_table import (
-    NOT_REACHED,
-    fact,
-    listed,
-    phase_rows,
-    rows,
-    with_spread,
-    worded,
-)
+from siftback.lab.records.summary_table import phase_rows, rows
+from siftback.lab.records.tables import worded
 from siftback.lab.report.charts import chart_data, looks, pairs_of
 from siftback.lab.report.embedding import (
     CARRIED_MOST,
@@ -172,21 +165,13 @@ def _analysed(
 ) -> dict[str, Any]:
     """What the page shows of the analyses."""
     figures = [one for one in analyses if isinstance(one, Figure)]
-    # An analysis of some of them may need less to tell them apart.
-    titles = list(
-        dict.fromkeys(
-            title
-            for analysis in analyses
-            for title, _ in titled(shown_in(analysis.name, comparisons))
-        )
-    )
     strategy_of = _strategies(comparisons)
     pairs = [pair for figure in figures for pair in pairs_of(figure)]
     shared = looks(pair for pair in pairs if pair[0] in strategy_of)
     return {
-        "grids": [_grid(one, files, titles) for one in analyses if isinstance(one, Grid)],
+        "grids": [_grid(one, files) for one in analyses if isinstance(one, Grid)],
         "figures": [
-            _head(one, files, titles)
+            _head(one, files)
             | {
                 "views": list(one.views),
                 "choice": "x axis" if set(one.views) <= set(AXES) else "View",
@@ -194,7 +179,7 @@ def _analysed(
             }
             for one in figures
         ],
-        "galleries": [_gallery(one, files, titles) for one in analyses if isinstance(one, Gallery)],
+        "galleries": [_gallery(one, files) for one in analyses if isinstance(one, Gallery)],
         "missing": [one for one in analyses if isinstance(one, Missing)],
         "strategies": list(dict.fromkeys(strategy_of.values())),
     }
@@ -206,15 +191,13 @@ def _strategies(comparisons: Sequence[Comparison]) -> dict[str, str]:
     return {one.family: one.family for one in found} | {one.label: one.family for one in found}
 
 
-def _head(
-    analysis: Figure | Grid | Gallery, files: Mapping[str, Sequence[str]], titles: Sequence[str]
-) -> dict[str, Any]:
+def _head(analysis: Figure | Grid | Gallery, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """What is said of every analysis."""
     return {
         "name": analysis.name,
         "title": analysis.title,
         "sentence": analysis.sentence,
-        "sentences": sentences(analysis, titles),
+        "sentences": analysis.sentences,
         "source": analysis.source,
         "alt": analysis.alt,
         "csv": (f"{FIGURES}/{analysis.name}.csv", as_csv(analysis).encode()),
@@ -222,19 +205,17 @@ def _head(
     }
 
 
-def _grid(grid: Grid, files: Mapping[str, Sequence[str]], titles: Sequence[str]) -> dict[str, Any]:
+def _grid(grid: Grid, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     cells = [[shown(cell) for cell in row] for row in grid.rows]
-    return _head(grid, files, titles) | {
+    return _head(grid, files) | {
         "columns": grid.columns,
         "rows": cells,
         "worded": worded(cells),
     }
 
 
-def _gallery(
-    gallery: Gallery, files: Mapping[str, Sequence[str]], titles: Sequence[str]
-) -> dict[str, Any]:
-    return _head(gallery, files, titles) | {
+def _gallery(gallery: Gallery, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    return _head(gallery, files) | {
         "rows": [
             {
                 "title": row,

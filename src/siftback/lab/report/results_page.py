@@ -10,11 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.analyses.error_plots import PLOT
 from siftback.lab.papers import RUNS
 from siftback.lab.papers.chapter import chapter, notes
 from siftback.lab.records.comparison_record import RECORDS, SUMMARY, Comparison
+from siftback.lab.records.formatting import facts_line, listed, with_spread
 from siftback.lab.records.measures import (
     TRADITIONAL,
     MeanAndSpread,
@@ -24,16 +25,8 @@ from siftback.lab.records.measures import (
     same_budget,
     selective_labels,
 )
-from siftback.lab.records.summary_table import (
-    listed,
-    markdown,
-    markdown_table,
-    measured,
-    phase_rows,
-    series,
-    told_facts,
-    with_spread,
-)
+from siftback.lab.records.summary_table import markdown_table, measured, phase_rows, series
+from siftback.lab.records.tables import markdown
 
 # A damaged file can fail in as many ways as there are steps in reading it.
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError)
@@ -185,8 +178,8 @@ def _series(folder: Path, title: str, error: str) -> list[str]:
     shared, rows = series(comparisons, error)
     told = "".join(f"\n{text}\n" for text in notes(folder))
     return [
-        f"## {title}\n\n- Asked for: {told_facts(shared)}\n"
-        f"- Measured on: {told_facts(comparisons[0].environment)}\n{told}\n{markdown(rows)}\n",
+        f"## {title}\n\n- Asked for: {facts_line(shared)}\n"
+        f"- Measured on: {facts_line(comparisons[0].environment)}\n{told}\n{markdown(rows)}\n",
         *damaged,
     ]
 
@@ -252,7 +245,7 @@ def _what_was_run(comparison: Comparison) -> str:
         "Strategies": listed(run.strategy for run in runs),
         "Epochs": f"up to {max((run.epochs for run in runs), default=0):g}",
         "Seeds": listed(sorted(run.seed for run in runs)),
-        "Asked for": told_facts(arguments),
+        "Asked for": facts_line(arguments),
     }
     lines = [f"- {name}: {value}" for name, value in facts.items() if value]
     machines: dict[str, list[str]] = {}
@@ -262,11 +255,11 @@ def _what_was_run(comparison: Comparison) -> str:
         where = "; ".join(f"{', '.join(labels)} on {name}" for name, labels in machines.items())
         lines.append(f"- On several machines, whose seconds do not compare: {where}")
     return "\n".join(
-        [*lines, f"- Measured on: {told_facts(comparison.environment) or 'not recorded'}"]
+        [*lines, f"- Measured on: {facts_line(comparison.environment) or 'not recorded'}"]
     )
 
 
 def _benchmark(path: Path) -> str:
     benchmark = json.loads(path.read_text(encoding="utf-8"))
-    environment = f"Measured on: {told_facts(benchmark.get('environment') or {})}"
+    environment = f"Measured on: {facts_line(benchmark.get('environment') or {})}"
     return f"## {benchmark['title']}\n\n{environment}\n\n{markdown(measured(benchmark['rows']))}\n"

@@ -11,6 +11,7 @@ from scipy import stats
 from siftback.lab.analyses.budget import CONFIDENCE, interval
 from siftback.lab.analyses.configurations import setup
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.formatting import with_spread
 from siftback.lab.records.measures import (
     TRADITIONAL,
     MeanAndSpread,
@@ -21,7 +22,6 @@ from siftback.lab.records.measures import (
     same_budget,
     selective_labels,
 )
-from siftback.lab.records.summary_table import with_spread
 from siftback.lab.report.results_page import judgement
 
 Outcome = Literal["paid", "level", "lost", "undecided"]

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from siftback import StateError
-from siftback.lab.records.atomic_write import written_whole
+from siftback.errors import StateError
+from siftback.lab.records.atomic_write import atomic_write
 
 CHECKPOINTS = "checkpoints"  # the folder of a comparison's unfinished runs
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Checkpoints:
             state: All that the run goes on from.
             steps: How many it had made.
         """
-        with written_whole(self._folder / f"{steps:09d}.pt") as path:
+        with atomic_write(self._folder / f"{steps:09d}.pt") as path:
             torch.save({"version": _VERSION, "done": self._done, "state": state}, path)
         for old in self._written()[: -self._often.keep]:
             old.unlink()
@@ -97,7 +97,7 @@ class Checkpoints:
                 raise StateError(
                     f"{path} is a checkpoint of version {found['version']}, and this release "
                     f"reads version {_VERSION}: resume with the release that wrote it, or remove "
-                    "the folder to begin the run anew"
+                    "the folder to begin the run again"
                 )
             self._done = found["done"]
             state: dict[str, Any] = found["state"]
@@ -105,7 +105,7 @@ class Checkpoints:
         if written:
             raise StateError(
                 f"no checkpoint in {self._folder} can be read ({failure}): "
-                "remove the folder to begin the run anew"
+                "remove the folder to begin the run again"
             )
         return None
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.training.settings import Run, Settings
 
 # Costs of one example, in forwards: the unit of every budget and of `cost_forward_units`.

@@ -3,45 +3,51 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from siftback import Fresh, Scorer
+from siftback import IES, UCB, EpochRule, Fresh, RefreshedRule, Scorer
 from siftback.lab.data.batch_stream import Batch
-
-Losses = Callable[[nn.Module, Batch], Tensor]
+from siftback.lab.training.example_losses import ExampleLosses, example_losses
 
 SAMPLE = 2000
 ROUNDS = 5
 
 
-def losses(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
-    """float[B], the losses that the laboratory trains and scores by."""
-    images, labels = batch
-    return F.cross_entropy(model(images), labels, reduction="none", label_smoothing=smoothing)
+def remembered(rule: EpochRule, epoch: int) -> Tensor | None:
+    """float32[examples], the scores that a rule draws an epoch by; None where it has none.
+
+    Args:
+        rule: The rule.
+        epoch: Which one, from 0.
+    """
+    if isinstance(rule, RefreshedRule):
+        return rule.predicted(epoch)
+    if isinstance(rule, UCB):
+        return rule.bounds()
+    if isinstance(rule, IES) or not rule.values.shape[1]:  # a history, or nothing
+        return None
+    return rule.values[:, 0]
 
 
-def agreement(
-    scorer: Scorer,
+def live_agreement(
+    scores: Scorer | Tensor,
     exact: Fresh,
     model: nn.Module,
     batches: Iterator[Batch],
-    epoch: int,
-    losses: Losses = losses,
+    losses: ExampleLosses = example_losses,
 ) -> float | None:
-    """Rank correlation (Spearman) of a scorer's scores with the losses of a fresh forward pass.
+    """Rank correlation (Spearman) of scores with the losses of a fresh forward pass.
 
     Args:
-        scorer: Whose scores. Of one that remembers, they are what it predicts for the epoch.
+        scores: A scorer, which makes them now; or float32[examples], NaN where there is none.
         exact: Makes the fresh forward passes.
         model: The model as it now is.
         batches: Training examples from index 0 on, not augmented.
-        epoch: The current epoch, from 0.
-        losses: What training is told to score by.
+        losses: Gives the losses that training scores by.
 
     Returns:
         A number in [-1, 1]; None where less than two of the examples have a score, or all have
@@ -49,17 +55,12 @@ def agreement(
     """
     part = list(batches)
     indices = torch.arange(sum(len(labels) for _, labels in part))
-    fresh = torch.cat([exact.score(losses, model, batch) for batch in part]).cpu()
-    predicted = getattr(scorer, "predicted", None)
-    if predicted is not None:
-        scores = predicted(epoch)[: len(fresh)].cpu()
-    elif scorer.needs_indices:
-        of = torch.split(indices, [len(labels) for _, labels in part])
-        scores = torch.cat(
-            [scorer.score_indexed(losses, model, *each) for each in zip(part, of, strict=True)]
-        ).cpu()
-    else:
-        scores = torch.cat([scorer.score(losses, model, batch) for batch in part]).cpu()
+    of = torch.split(indices, [len(labels) for _, labels in part])
+    fresh = torch.cat([exact.score(losses, model, batch, None) for batch in part]).cpu()
+    if isinstance(scores, Scorer):
+        scorer, made = scores, zip(part, of, strict=True)
+        scores = torch.cat([scorer.score(losses, model, *each) for each in made])
+    scores = scores[: len(fresh)].cpu()
     seen = ~scores.isnan()
     if seen.sum() < 2 or bool((scores[seen].diff() == 0).all()):
         return None
@@ -68,27 +69,27 @@ def agreement(
 
 
 def score_cost(
-    scorer: Scorer, exact: Fresh, model: nn.Module, batch: Batch, losses: Losses = losses
+    scorer: Scorer,
+    exact: Fresh,
+    model: nn.Module,
+    batch: Batch,
+    losses: ExampleLosses = example_losses,
 ) -> float:
     """What a scorer's pass costs in forwards: medians of both, taken in turns.
-
-    Of one that remembers, the passes it makes are forwards: 1.
 
     Args:
         scorer: Whose pass; it is called, and keeps what state that leaves.
         exact: The forward pass it is measured against.
         model: The model.
         batch: A batch as training has them.
-        losses: What training is told to score by.
+        losses: Gives the losses that training scores by.
     """
-    if hasattr(scorer, "predicted"):
-        return 1.0
     taken: dict[Scorer, list[float]] = {scorer: [], exact: []}
     for which in taken:
-        which.score(losses, model, batch)  # what is made once, such as a copy, is not timed
+        which.score(losses, model, batch, None)  # what is made once, such as a copy, is not timed
     for _ in range(ROUNDS):
         for which, seconds in taken.items():
             started = time.perf_counter()
-            which.score(losses, model, batch).sum().item()
+            which.score(losses, model, batch, None).sum().item()
             seconds.append(time.perf_counter() - started)
     return statistics.median(taken[scorer]) / statistics.median(taken[exact])

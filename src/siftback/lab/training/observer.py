@@ -1,81 +1,36 @@
-"""What analyses need beyond the records, looked at whenever a run is tested.
+"""Looks at a model in training, whenever it is tested, for the records of what was observed."""
 
-Of each look there is a Parquet file a kind under ``observed/``, in a folder of the run's name: a
-run that is broken off leaves all that it had looked at, each file whole.
-
-============== ==========================================================================
-kind           columns
-============== ==========================================================================
-``losses``     ``epoch``, ``index``, ``loss``, ``uses``: every training example's loss, and
-               how often it was trained on so far
-``gradients``  ``epoch``, ``batch``, ``subset``, ``share``, ``cosine``, ``same_sign``: how the
-               gradient of a part of a batch is like that of the whole
-``confidence`` ``epoch``, ``split``, ``index``, ``confidence``, ``correct``: the probability
-               of the target, of every training and test example
-============== ==========================================================================
-
-Losses and confidence are those of a forward pass in eval mode over images that are not augmented.
-"""
-
+import copy
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
-from numpy.typing import NDArray
-from pyarrow import parquet
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback import ConfigError
 from siftback.lab.data.batch_stream import Batch, BatchStream, test_batches
 from siftback.lab.data.datasets import ImageData
-from siftback.lab.records.atomic_write import written_whole
+from siftback.lab.records.observations import SHARES, SUBSETS, kinds_of, write_look
+from siftback.lab.training.settings import Settings
 
-KINDS = ("losses", "gradients", "confidence")
-OBSERVED = "observed"
-
-# Shares of a batch whose gradient is held against that of the whole.
-SHARES = (0.1, 0.25, 0.5)
-SUBSETS = ("high", "low", "random")
 BATCHES = 8
 
 TEST_BATCH = 500
-
-# What reading a damaged file raises.
-_DAMAGED = (OSError, pa.ArrowException, LookupError, ValueError)
-
-
-def kinds_of(asked: str) -> tuple[str, ...]:
-    """What to look at, from names with commas between.
-
-    Raises:
-        ConfigError: For a name that is none of `KINDS`.
-
-    >>> kinds_of("losses, confidence"), kinds_of("")
-    (('losses', 'confidence'), ())
-    """
-    names = tuple(dict.fromkeys(name.strip() for name in asked.split(",") if name.strip()))
-    if unknown := [name for name in names if name not in KINDS]:
-        raise ConfigError(f"observe {','.join(unknown)}: give some of {','.join(KINDS)}")
-    return names
 
 
 class Observer:
     """Looks at a model in training, and leaves it and the random state as they were.
 
     Args:
-        kinds: What to look at, some of `KINDS`.
+        kinds: What to look at, some of `siftback.lab.records.observations.KINDS`.
         folder: Where the files go; see `folder_of`.
         data: What the model is trained and tested on.
-        batch_size: Examples of a batch whose gradient is looked at.
+        settings: The run's, of which these count: the batch size, for gradients, and the precision
+            and memory format of forward passes.
         device: Where the model is.
-        autocast: The type it computes in; None for float32 throughout.
-        channels_last: Whether its images have torch's ``channels_last`` memory format.
         indices: int64[N], the places of the training examples in the data set, where some were
             pruned before; by default 0 to N - 1.
 
@@ -92,10 +47,8 @@ class Observer:
         kinds: Sequence[str],
         folder: Path,
         data: ImageData,
-        batch_size: int,
+        settings: Settings,
         device: torch.device,
-        autocast: torch.dtype | None = None,
-        channels_last: bool = True,
         indices: Tensor | None = None,
     ) -> None:
         self.kinds = kinds_of(",".join(kinds))
@@ -103,13 +56,17 @@ class Observer:
         self._folder = folder
         self._data = data
         self._device = device
-        self._autocast = autocast
-        self._channels_last = channels_last
+        self._settings = settings
         count = len(data.train_labels)
         self._indices = torch.arange(count) if indices is None else indices
         self._step = 0  # of the last look
         self._stream = BatchStream(
-            data, min(batch_size, count), 0, None, device, channels_last=channels_last
+            data,
+            min(settings.batch_size, count),
+            0,
+            None,
+            device,
+            channels_last=settings.channels_last,
         )
         # Some data sets are sorted by class, so that the first examples are of one.
         order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
@@ -129,9 +86,7 @@ class Observer:
         for kind in self.kinds:
             started = time.perf_counter()
             if kind != "gradients" and seen is None:
-                with _untouched(model, self._device):
-                    model.eval()
-                    seen = self._forwarded(model, self._training_set())
+                seen = self._forwarded(model, self._training_set())
             columns: dict[str, Any]
             if kind == "gradients":
                 columns = self._gradients(model)
@@ -167,23 +122,22 @@ class Observer:
             yield self._stream.plain_of(positions)
 
     def _test_set(self) -> Iterator[Batch]:
-        return test_batches(self._data, TEST_BATCH, self._device, self._channels_last)
+        return test_batches(self._data, TEST_BATCH, self._device, self._settings.channels_last)
 
     @torch.no_grad()
     def _forwarded(self, model: nn.Module, batches: Iterator[Batch]) -> tuple[Tensor, Tensor]:
         """Losses, float32[N], and whether each guess is right, bool[N]."""
+        model = copy.deepcopy(model).eval()
         losses, correct = [], []
         for images, labels in batches:
-            with self._casting():
+            with self._settings.casting(self._device):
                 logits = model(images).float()
             losses.append(F.cross_entropy(logits, labels, reduction="none").cpu())
             correct.append((logits.argmax(1) == labels).cpu())
         return torch.cat(losses), torch.cat(correct)
 
     def _confidence(self, model: nn.Module, seen: tuple[Tensor, Tensor]) -> dict[str, Any]:
-        with _untouched(model, self._device):
-            model.eval()
-            tested = self._forwarded(model, self._test_set())
+        tested = self._forwarded(model, self._test_set())
         losses, correct = (torch.cat(both) for both in zip(seen, tested, strict=True))
         places = torch.arange(len(tested[0]))
         return {
@@ -198,6 +152,7 @@ class Observer:
         names = ("batch", "subset", "share", "cosine", "same_sign")
         columns: dict[str, list[Any]] = {name: [] for name in names}
         generator = torch.Generator().manual_seed(0)
+        model = copy.deepcopy(model).train()
         for number, positions in enumerate(self._sample):
             images, labels = self._stream.plain_of(positions)
             for found in self._alike(model, images, labels, generator):
@@ -210,35 +165,29 @@ class Observer:
     ) -> Iterator[tuple[str, float, float, float]]:
         whole, losses = self._gradient(model, images, labels)
         order = losses.argsort(stable=True)
-        chance = torch.randperm(len(labels), generator=generator).to(order.device)
+        random = torch.randperm(len(labels), generator=generator).to(order.device)
         for share in SHARES:
             k = max(2, round(share * len(labels)))  # batch normalisation needs two
-            for subset, rows in zip(SUBSETS, (order[-k:], order[:k], chance[:k]), strict=True):
+            for subset, rows in zip(SUBSETS, (order[-k:], order[:k], random[:k]), strict=True):
                 part, _ = self._gradient(model, images[rows], labels[rows])
                 yield subset, share, *similarity(part, whole)
 
     def _gradient(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss's gradient as one vector, and the losses, as a training step has them."""
         parameters = [one for one in model.parameters() if one.requires_grad]
-        with _untouched(model, self._device), torch.enable_grad():
-            model.train()
-            with self._casting():
+        random_devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(random_devices), torch.enable_grad():
+            with self._settings.casting(self._device):
                 losses = F.cross_entropy(model(images), labels, reduction="none")
             parts = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True)
         return torch.cat([part.flatten() for part in parts]), losses.detach()
-
-    def _casting(self) -> torch.autocast:
-        return torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None)
 
     def _write(self, kind: str, epoch: float, step: int, columns: dict[str, Any]) -> None:
         arrays = {
             name: column.numpy() if isinstance(column, Tensor) else column
             for name, column in columns.items()
         }
-        count = len(next(iter(arrays.values())))
-        table = pa.table({"epoch": np.full(count, epoch), **arrays})
-        with written_whole(self._folder / f"{kind}-{step:09d}.parquet") as path:
-            parquet.write_table(table, path, compression="zstd")
+        write_look(self._folder / f"{kind}-{step:09d}.parquet", epoch, arrays)
 
 
 def similarity(part: Tensor, whole: Tensor) -> tuple[float, float]:
@@ -260,79 +209,3 @@ def similarity(part: Tensor, whole: Tensor) -> tuple[float, float]:
     part, whole = part.double(), whole.double()
     cosine = F.cosine_similarity(part, whole, dim=0, eps=1e-30)
     return float(cosine), float((part.sign() == whole.sign()).double().mean())
-
-
-class Look(NamedTuple):
-    """What was seen at one evaluation.
-
-    Attributes:
-        epoch: Epochs of source examples done.
-        columns: The other columns by name, of N rows each.
-    """
-
-    epoch: float
-    columns: dict[str, NDArray[Any]]
-
-
-def folder_of(folder: Path, record: str) -> Path:
-    """Where a run's files are.
-
-    Args:
-        folder: The comparison's.
-        record: The run's record, relative to it.
-    """
-    return folder / OBSERVED / Path(record).stem
-
-
-def looks(folder: Path, record: str, kind: str) -> list[Look]:
-    """What was seen of a run, look by look; damaged files are left out.
-
-    Args:
-        folder: The comparison's.
-        record: The run's record, relative to it.
-        kind: One of `KINDS`.
-    """
-    found = []
-    for path in files(folder, record, kind):
-        try:
-            found.append(_read(path))
-        except _DAMAGED:
-            continue
-    return found
-
-
-def files(folder: Path, record: str, kind: str = "*") -> list[Path]:
-    """A run's files, of one kind or of all, in the order of its steps."""
-    return sorted(folder_of(folder, record).glob(f"{kind}-*.parquet"))
-
-
-def damage(path: Path) -> str | None:
-    """What is wrong with one of the files, if anything is, as far as its footer tells."""
-    try:
-        parquet.read_metadata(path)
-    except _DAMAGED as error:
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def _read(path: Path) -> Look:
-    # Not memory-mapped, so that a file that is replaced meanwhile is read whole.
-    table = parquet.ParquetFile(path).read()
-    columns = {name: table[name].to_numpy() for name in table.column_names}
-    return Look(float(columns.pop("epoch")[0]), columns)
-
-
-@contextmanager
-def _untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Modes, buffers and random state are afterwards what they were."""
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, get_args, get_type_hints
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.training.settings import Settings
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 NONE = "none"
+
+# Settings that are shares of the training, and written in percent.
+SHARES_OF_TRAINING = ("warmup", "tail")
 
 
 def parse(name: str, text: str) -> Any:
@@ -79,6 +82,17 @@ def _error(name: str, text: str) -> float:
     raise ConfigError(f"{name} {text!r}: give a test error in percent, such as error=5%")
 
 
+def share_of_training(name: str, text: object) -> float:
+    """A share of the training, written as a percentage, so that it is never taken for epochs.
+
+    >>> share_of_training("warmup", "15%")
+    0.15
+    """
+    if isinstance(text, str) and re.fullmatch(r"\d+(\.\d+)?%", text.strip()):
+        return _number(text.strip())
+    raise ConfigError(f"{name} {text!r}: give a percentage of the training, such as 15%")
+
+
 def _one(name: str, text: str) -> float:
     try:
         return _number(text)
@@ -90,7 +104,7 @@ def _whole(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ConfigError(f"{name} {text!r}: give a whole number") from None
+        raise ConfigError(f"{name} {text!r}: give an integer") from None
 
 
 def _switch(name: str, text: str) -> bool:
@@ -108,5 +122,6 @@ _OF_TYPE: dict[type, Callable[[str, str], Any]] = {
 _OF_SETTING: dict[str, Callable[[str, str], Any]] = {
     "time_budget": duration,
     "stop_at": _error,
+    **dict.fromkeys(SHARES_OF_TRAINING, share_of_training),
     "evaluate_at": lambda name, text: tuple(numbers(name, text)),
 }

@@ -11,7 +11,7 @@ PHASES = (
 )  # fmt: skip
 
 
-class Clock:
+class PhaseClock:
     """Every second from the start on belongs to one phase, so that phases sum to the total.
 
     Marks are explicit: each says what begins. What a loader does within another phase, and times
@@ -21,7 +21,7 @@ class Clock:
         device: Where the work is done. On an accelerator its queue is waited for whenever the
             clock is read, not at each mark: there, phases are those of the host.
 
-    >>> clock = Clock(torch.device("cpu"))
+    >>> clock = PhaseClock(torch.device("cpu"))
     >>> clock.start("loading")
     >>> clock.mark("forward")
     >>> with clock.paused():

@@ -13,7 +13,7 @@ SECONDS_BETWEEN_LINES = 10
 
 
 class Reporter(Protocol):
-    """Is told what happens in a comparison."""
+    """Reports what happens in a comparison."""
 
     def start(self, run: Run, number: int, of: int) -> None:
         """A run begins, the ``number``-th of ``of``."""
@@ -51,7 +51,7 @@ class Silent:
 
 
 class Terminal:
-    """A bar for the current run where the console is a terminal; a line a run in any case.
+    """A bar for the current run where the console is a terminal; one line per run in any case.
 
     Args:
         console: Where to write; usually that of the error stream, so that the standard output

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 
 Rate = Callable[[float], float]
 
@@ -67,11 +67,14 @@ RATES: dict[str, Rate] = {
     "constant": constant,
 }
 
-STEPS = "steps:AT,...xFACTOR"
+STEPS = "steps:AT,...:xFACTOR"
+EPOCHS_EXAMPLE, SHARES_EXAMPLE = "steps:60e,120e,160e:x0.2", "steps:50%,75%:x0.1"
+
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
 
 
 def steps(share: float, at: tuple[float, ...], factor: float) -> float:
-    """Multiplied with a factor whenever one of some shares of the training is done.
+    """Multiplied by a factor at each of some shares of the training.
 
     >>> [round(steps(share, at=(0.5, 0.75), factor=0.1), 3) for share in (0.2, 0.5, 0.9)]
     [1.0, 0.1, 0.01]
@@ -82,44 +85,63 @@ def steps(share: float, at: tuple[float, ...], factor: float) -> float:
 def find(name: str, epochs: float | None) -> Rate:
     """The schedule of a name.
 
-    ``steps:60,120,160x0.2`` multiplies the rate with 0.2 when 60, 120 and 160 epochs are done;
-    numbers below 1 are shares of the training, as in ``steps:0.5,0.75x0.1``. In a run of a given
+    ``steps:60e,120e,160e:x0.2`` multiplies the rate by 0.2 after 60, 120 and 160 epochs;
+    ``steps:50%,75%:x0.1`` by 0.1 after these shares of the training. In a run of a given
     cost, and in Traditional of the same budget, an epoch is that share of their own training
     which it is of ``epochs``.
 
     Args:
         name: One of ``RATES``, or ``steps:...``.
-        epochs: Length of the training; None where it is not told in epochs.
+        epochs: Length of the training; None where it is not given in epochs.
 
     Raises:
         ConfigError: Where there is none of that name, or it needs a length in epochs.
 
-    >>> rate = find("steps:60,120,160x0.2", epochs=200)
+    >>> rate = find("steps:60e,120e,160e:x0.2", epochs=200)
     >>> [round(rate(epoch / 200), 3) for epoch in (0, 60, 120, 160)]
     [1.0, 0.2, 0.04, 0.008]
     """
     if name in RATES:
         return RATES[name]
-    number = r"\d+(?:\.\d*)?|\.\d+"
-    found = re.fullmatch(rf"steps:((?:{number})(?:,(?:{number}))*)x({number})", name)
+    if renamed := _with_units(name):
+        raise ConfigError(
+            f"schedule {name!r} does not say what its steps are counted in: write {renamed}, "
+            "e for epochs and % for shares of the training"
+        )
+    step_at = rf"{_NUMBER}[e%]"
+    found = re.fullmatch(rf"steps:({step_at}(?:,{step_at})*):x({_NUMBER})", name)
     if found is None:
         raise ConfigError(
             f"no schedule {name!r}: give one of {', '.join(RATES)}, or {STEPS}, such as "
-            "steps:60,120,160x0.2 in epochs or steps:0.5,0.75x0.1 in shares of the training"
+            f"{EPOCHS_EXAMPLE} in epochs or {SHARES_EXAMPLE} in shares of the training"
         )
-    at, factor = [float(each) for each in found[1].split(",")], float(found[2])
-    shares = max(at) < 1
-    if at != sorted(set(at)) or not at[0] > 0 or (not shares and at[0] < 1):
+    units = {each[-1] for each in found[1].split(",")}
+    at, factor = [float(each[:-1]) for each in found[1].split(",")], float(found[2])
+    in_shares = units == {"%"}
+    if len(units) > 1 or at != sorted(set(at)) or not at[0] > 0 or (in_shares and at[-1] >= 100):
         raise ConfigError(
-            f"schedule {name!r}: give ascending numbers, all of them epochs (1 or more) or all of "
-            "them shares of the training (above 0, below 1)"
+            f"schedule {name!r}: give steps in ascending order, all of them epochs (above 0e) or "
+            "all of them shares of the training (between 0% and 100%)"
         )
     if not 0 < factor < 1:
         raise ConfigError(f"schedule {name!r}: give a factor between 0 and 1")
-    length = 1 if shares else epochs
+    length = 100 if in_shares else epochs
     if length is None:
         raise ConfigError(
-            f"schedule {name!r} in a training whose length is not told in epochs: give its steps "
-            "as shares of the training, such as steps:0.5,0.75x0.1"
+            f"schedule {name!r} in a training whose length is not given in epochs: give its steps "
+            f"as shares of the training, such as {SHARES_EXAMPLE}"
         )
     return partial(steps, at=tuple(each / length for each in at), factor=factor)
+
+
+def _with_units(name: str) -> str | None:
+    """A schedule as it is written now, of one whose steps have no unit; None for all others.
+
+    Without a unit, steps below 1 were shares of the training, and others epochs.
+    """
+    found = re.fullmatch(rf"steps:({_NUMBER}(?:,{_NUMBER})*)x({_NUMBER})", name)
+    if found is None:
+        return None
+    at = [float(each) for each in found[1].split(",")]
+    written = [f"{100 * each:g}%" if max(at) < 1 else f"{each:g}e" for each in at]
+    return f"steps:{','.join(written)}:x{found[2]}"

@@ -12,15 +12,16 @@ from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream, test_batches
 from siftback.lab.data.datasets import ImageData
 from siftback.lab.records.comparison_record import Evaluation, RecordWriter, RunSummary
+from siftback.lab.records.observations import kinds_of
 from siftback.lab.training import rates, suspects
 from siftback.lab.training.checkpoints import Checkpoints
 from siftback.lab.training.length import Length, Spent
-from siftback.lab.training.observer import Observer, kinds_of
-from siftback.lab.training.phase_clock import Clock
+from siftback.lab.training.observer import Observer
+from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.progress import Reporter
 from siftback.lab.training.settings import LENGTHS, Run, Settings, device_of
-from siftback.lab.training.stepper import Descent
-from siftback.lab.training.training_batches import Feed
+from siftback.lab.training.stepper import Stepper
+from siftback.lab.training.training_batches import TrainingBatches
 
 TEST_BATCH = 500
 
@@ -79,7 +80,7 @@ def train(
         settings: What it shares with the others of its comparison.
         data: The data set of ``settings``.
         record: Gets each evaluation as it is made, and the summary at the end.
-        reporter: Is told how far the run has come.
+        reporter: Reports how far the run has come.
         scored: For a strategy that has all examples scored first, what came of it.
         checkpoints: Get the run's state every so often; None keeps none.
         state: One of those, of the same run, to go on from; ``record`` is then that run's.
@@ -112,14 +113,14 @@ def train(
         if training.made > training.evaluated:
             evaluate()
     finally:
-        training.feed.close()
+        training.batches.close()
     summary = training.summary(record.evaluations)
-    feed = training.feed
-    if feed.guard is not None:
+    batches = training.batches
+    if batches.guard is not None:
         path = record.path.with_suffix(suspects.SUFFIX)
-        suspects.write(path, feed.guard, training.model, feed.stream, training.data, settings)
+        suspects.write(path, batches.guard, training.model, batches.stream, training.data, settings)
     record.end(summary)
-    return summary, training.descent.tested
+    return summary, training.stepper.tested
 
 
 def stages(
@@ -138,7 +139,7 @@ def stages(
         settings: How to train, but for the length.
         data: What to train on.
         epochs: How long; 0 gives the initial weights.
-        update: Is told what share of it is done.
+        update: Called with the share of it that is done.
         strategy: What chooses the examples; by default it is trained on everything.
         keep: The share that it keeps.
     """
@@ -193,12 +194,12 @@ class _Training:
             size=data.size,
         )
         self.model.to(self.device, memory_format=settings.layout)  # type: ignore[call-overload]
-        self.descent = Descent(self.model, settings, self.device)
-        self.clock = Clock(self.device)
+        self.stepper = Stepper(self.model, settings, self.device)
+        self.clock = PhaseClock(self.device)
         self.clock.add(self.scoring.seconds, "scoring")
         scoring = Spent(0.0, self.scoring.cost, self.scoring.seconds)
         length = Length.of(run, settings, whole // size * size, scoring)
-        self.feed = Feed(
+        self.batches = TrainingBatches(
             run,
             settings,
             data,
@@ -209,8 +210,8 @@ class _Training:
             self.scoring.scores,
             counts_uses or "losses" in kinds_of(settings.observe),
         )
-        self._selection = 0.0  # seconds of it that the clock was told of, and of refreshing copies
-        self._syncing = self.feed.refreshing
+        self._selection = 0.0  # seconds of it that the clock has counted, and of refreshing copies
+        self._syncing = self.batches.refreshing
         self.made = self.evaluated = 0
         self._done = 0.0
         self._losses = torch.zeros((), device=self.device)  # summed since the last evaluation
@@ -220,11 +221,11 @@ class _Training:
         """Trains, telling what share is done; says after each step whether a test is due."""
         wanted, others = self.settings.wanted_evaluations, self.settings.evaluate_at or ()
         self.clock.start("loading")
-        for images, labels in self.feed.batches():
+        for images, labels in self.batches:
             self._move_selection("loading")
             before = self._done
             self._step(images, labels)
-            now = self._done = self.feed.done
+            now = self._done = self.batches.done
             update(now)
             yield int(now * wanted) > int(before * wanted) or any(
                 before < share <= now for share in others
@@ -234,22 +235,22 @@ class _Training:
     def stage(self) -> Stage:
         """The model as it is now, in place of a test."""
         self.evaluated = self.made
-        feed, seconds = self.feed, self.clock.seconds
-        return Stage(self.model, feed.stream, feed.cost, seconds, feed.uses)
+        batches, seconds = self.batches, self.clock.seconds
+        return Stage(self.model, batches.stream, batches.cost, seconds, batches.uses)
 
     def is_due(self, checkpoints: Checkpoints) -> bool:
         """Whether to save a checkpoint now; none is saved of a training that is over."""
-        return checkpoints.due(self._done) and not self.feed.is_over
+        return checkpoints.due(self._done) and not self.batches.is_over
 
     def state_dict(self) -> dict[str, Any]:
         """All that the rest of the run depends on."""
         self.clock.mark("loading")
-        feed = self.feed.state_dict()  # which may work on selection, as the next batch would
+        batches = self.batches.state_dict()  # which may work on selection, as the next batch would
         self._move_selection("loading")
         return {
             "model": self.model.state_dict(),
-            "descent": self.descent.state_dict(),
-            "feed": feed,
+            "stepper": self.stepper.state_dict(),
+            "batches": batches,
             "observer": None if self._observer is None else self._observer.state_dict(),
             "phases": self.clock.phases,
             "made": self.made,
@@ -265,12 +266,15 @@ class _Training:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state of the same run, settings and data."""
         self.model.load_state_dict(state["model"])
-        self.descent.load_state_dict(state["descent"])
-        self.feed.load_state_dict(state["feed"])
+        self.stepper.load_state_dict(state["stepper"])
+        self.batches.load_state_dict(state["batches"])
         if self._observer is not None:
             self._observer.load_state_dict(state["observer"])
         self.clock.load(state["phases"])
-        self._selection, self._syncing = self.feed.stats.seconds_selection, self.feed.refreshing
+        self._selection, self._syncing = (
+            self.batches.stats.seconds_selection,
+            self.batches.refreshing,
+        )
         self.made, self.evaluated = state["made"], state["evaluated"]
         self._done = state["done"]
         self._losses, self._trained = state["losses"].to(self.device), state["trained"]
@@ -289,19 +293,19 @@ class _Training:
             data=self.data.name,
             model=self.settings.model_name,
             keep_asked=self.run.keep,
-            keep_measured=self.feed.stats.kept_share * self.left,
-            epochs=self.feed.epochs,
+            keep_measured=self.batches.stats.kept_share * self.left,
+            epochs=self.batches.epochs,
             steps=self.made,
-            examples_forwarded=self.feed.stats.forwards,
-            examples_backpropped=self.feed.stats.backwards,
+            examples_forwarded=self.batches.stats.forwards,
+            examples_backpropped=self.batches.stats.backwards,
             seconds_train=evaluations[-1].seconds,
-            seconds_selection=self.feed.stats.seconds_selection,
-            cost_forward_units=self.feed.cost + self.scoring.cost,
+            seconds_selection=self.batches.stats.seconds_selection,
+            cost_forward_units=self.batches.cost + self.scoring.cost,
             test_error_final=errors[-1],
             test_error_best=min(errors),
             record=self.run.record,
             seconds_by_phase=phases,
-            score_cost=self.feed.score_cost,
+            score_cost=self.batches.score_cost,
             cost_scoring=self.scoring.cost,
             seconds_scoring=self.scoring.seconds,
             seconds_observing={} if self._observer is None else self._observer.seconds,
@@ -310,9 +314,9 @@ class _Training:
 
     def _suspected(self) -> dict[str, int]:
         """How many examples the guard holds back, and how many of them it should."""
-        if self.feed.guard is None:
+        if self.batches.guard is None:
             return {}
-        suspects, data = self.feed.guard.suspects, self.data
+        suspects, data = self.batches.guard.suspects, self.data
         found = {"suspects": len(suspects)}
         if data.true_labels is not None:
             wrong = data.train_labels != data.true_labels
@@ -325,17 +329,17 @@ class _Training:
     def _step(self, images: Tensor, labels: Tensor) -> None:
         self.clock.mark("forward")
         with self.settings.casting(self.device):
-            loss = self.feed.loss(images, labels)
+            loss = self.batches.loss(images, labels)
         self._move_selection("forward")
         self.clock.mark("other")
-        self.feed.count_uses()
+        self.batches.count_uses()
         # The rate of a step is that of the middle of the share of training it stands for.
-        rate = self.rate((self._done + self.feed.done) / 2)
-        self.descent.set_rate(rate * self.feed.lr_scale)
+        rate = self.rate((self._done + self.batches.done) / 2)
+        self.stepper.set_rate(rate * self.batches.lr_scale)
         self.clock.mark("backward")
-        self.descent.backward(loss)
+        self.stepper.backward(loss)
         self.clock.mark("optimizer")
-        self.descent.step()
+        self.stepper.step()
         self.clock.mark("other")
         self.made += 1
         self._losses += loss.detach() * len(labels)
@@ -343,10 +347,10 @@ class _Training:
 
     def _move_selection(self, phase: str) -> None:
         """Seconds that selection took within a phase are selection's own."""
-        taken = self.feed.stats.seconds_selection - self._selection
+        taken = self.batches.stats.seconds_selection - self._selection
         self.clock.move(taken, phase, "selection")
         self._selection += taken
-        syncing = self.feed.refreshing - self._syncing
+        syncing = self.batches.refreshing - self._syncing
         self.clock.move(syncing, "selection", "syncing")
         self._syncing += syncing
 
@@ -355,19 +359,21 @@ class _Training:
         self.evaluated = self.made
         with self.clock.paused():
             test_loss, test_error = self._test()
-            agreed = self.feed.agreement()
+            agreed = self.batches.agreement()
             phases = self.clock.phases
             train_loss = float(self._losses) / self._trained
             self._losses.zero_()
             self._trained = 0
             if self._observer is not None:
-                self._observer.evaluation(self.model, self.feed.epochs, self.made, self.feed.uses)
+                self._observer.evaluation(
+                    self.model, self.batches.epochs, self.made, self.batches.uses
+                )
         return Evaluation(
-            epoch=self.feed.epochs,
-            examples=self.feed.stats.seen,
+            epoch=self.batches.epochs,
+            examples=self.batches.stats.seen,
             steps=self.made,
             seconds=sum(phases.values()),
-            cost=self.feed.cost + self.scoring.cost,
+            cost=self.batches.cost + self.scoring.cost,
             train_loss=train_loss,
             test_loss=test_loss,
             test_error=test_error,
@@ -378,7 +384,7 @@ class _Training:
     @torch.no_grad()
     def _test(self) -> tuple[float, float]:
         """Mean loss and error in percent over the test set."""
-        model = self.descent.tested
+        model = self.stepper.tested
         was_training = model.training
         model.eval()
         loss = torch.zeros((), device=self.device)

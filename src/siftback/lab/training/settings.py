@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import torch
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.address import title
 from siftback.lab.records.comparison_record import RECORDS
-from siftback.lab.training import rates, strategies
-from siftback.lab.training.observer import kinds_of
+from siftback.lab.records.observations import kinds_of
+from siftback.lab.training import rates
 
 Precision = Literal["fp32", "bf16", "fp16"]
 TYPES: dict[Precision, torch.dtype | None] = {
@@ -44,7 +44,7 @@ class Settings:
         epochs: Length of training in epochs of source examples; None where a budget is given.
         budget: Length of training as a cost, in epochs of Traditional: every strategy trains
             until its forwards and backwards cost as much.
-        cost_budget: The same in forwards of one example. Beside ``epochs`` it is no length: a
+        cost_budget: The same in forwards of one example. Beside ``epochs`` it is not a length: a
             training that has cost as much ends before its time.
         time_budget: Length of training in seconds of its clock; beside another length, as
             ``cost_budget``.
@@ -58,17 +58,17 @@ class Settings:
         train_limit: Use only so many training examples.
         precision: Type that forward passes compute in; fp16 scales the loss, and needs CUDA.
         device: Where to train: auto, cpu, cuda or mps.
-        evaluations: How often to test, evenly over training; None is once an epoch, and
-            `EVALUATIONS` times where the length is no number of epochs.
+        evaluations: How often to test, evenly over training; None is once per epoch, and
+            `EVALUATIONS` times where the length is not given in epochs.
         evaluate_at: Shares of training after which to test besides, each in (0, 1).
         stop_at: Test error in percent at which training ends, once it is measured.
         validation: Hold out so many training examples, and test on them in place of the test
             set: for choosing settings.
         flip: Share of the training labels that are made wrong.
         stale_every: Epochs from one selection pass to the next, for strategies that remember.
-        floor: Least chance of an example, for ``sb-memory``.
-        warmup: Share of training before it selects.
-        tail: Share of training at the end in which it selects no more.
+        floor: Least probability of an example, for ``sb-memory``.
+        warmup: Share of training before it selects, in [0, 1).
+        tail: Share of training at the end in which it selects no more, in [0, 1).
         decay: How much of an old loss stays in what it remembers.
         subset: File of the training examples to use (``siftback prune`` writes it), which then
             are the training set; None uses all.
@@ -76,7 +76,7 @@ class Settings:
             scored before it trains.
         score_epochs: Epochs that each of them is trained for.
         observe: What to look at besides whenever a model is tested: names of
-            `siftback.lab.training.observer.KINDS`, with commas between.
+            `siftback.lab.records.observations.KINDS`, with commas between.
         channels_last: Whether images and weights lie in torch's ``channels_last`` format.
         compile: Whether training and selection call the model through ``torch.compile``; tests
             and what looks into the model do not.
@@ -150,7 +150,13 @@ class Settings:
         kinds_of(self.observe)
         if not self.lr > 0:
             raise ConfigError(f"lr={self.lr}: give a learning rate above 0")
-        for name, most in (("stop_at", 100), ("label_smoothing", 1), ("mixup", math.inf)):
+        for name, most in (
+            ("stop_at", 100),
+            ("label_smoothing", 1),
+            ("mixup", math.inf),
+            ("warmup", 1),
+            ("tail", 1),
+        ):
             value = getattr(self, name)
             if value is not None and not 0 <= value < most:
                 raise ConfigError(f"{name}={value}: give a number in [0, {most})")
@@ -179,7 +185,7 @@ class Settings:
                 raise ConfigError(f"a training of {value} {LENGTHS[name]}: give more than 0")
 
     def recorded(self) -> dict[str, Any]:
-        """The fields as records tell them: of data and a subset what they are, not where."""
+        """The fields as records have them: of data and a subset what they are, not where."""
         found = asdict(self) | {"data": title(self.data)}
         if self.subset is not None:
             path = Path(self.subset)
@@ -239,11 +245,10 @@ class Run:
             raise ConfigError(
                 f"keep={self.keep} is not a share of the examples: give a number in (0, 1]"
             )
-        strategies.find(self.strategy)
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells this run from the others of its comparison."""
+        """What distinguishes this run from the others of its comparison."""
         return (self.strategy, self.matched_to, round(self.keep, 6), self.seed)
 
     @property

@@ -9,7 +9,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from siftback.lab.training.settings import Settings
 
 
-class Descent:
+class Stepper:
     """SGD on a model, as settings say.
 
     Args:

@@ -1,12 +1,8 @@
 """The strategies that the laboratory compares, one table."""
 
-from __future__ import annotations
-
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,11 +11,9 @@ from siftback import (
     IES,
     RS2,
     UCB,
-    ConfigError,
-    Downsampled,
+    EpochRule,
     Ewma,
     Fresh,
-    GaussianProcess,
     GradientBound,
     InBatchRank,
     InfoBatch,
@@ -27,23 +21,24 @@ from siftback import (
     Kakurenbo,
     Kath18,
     Memory,
+    NoiseGuard,
     Percentile,
-    Pipelined,
-    Proxy,
     Reduced,
     Scorer,
     Selector,
     SeTa,
+    Share,
     SoftTopK,
     Stale,
     TopK,
     Uniform,
 )
+from siftback.contrib import Downsampled, GaussianProcess, Int8, Proxy
+from siftback.errors import ConfigError
 from siftback.lab import models
-
-if TYPE_CHECKING:
-    from siftback.lab.data.datasets import ImageData
-    from siftback.lab.training.settings import Settings
+from siftback.lab.data.datasets import ImageData
+from siftback.lab.training.ideal_cost import IdealCost
+from siftback.lab.training.settings import Settings, device_of
 
 
 @dataclass(frozen=True)
@@ -53,13 +48,13 @@ class Strategy:
     Attributes:
         name: What the command line calls it.
         summary: What it does, in one line.
-        cost: Its ideal cost of one source example in forwards (1) and backwards (2), where s is
-            the share kept.
-        selector: Makes its selector from the share to keep and the settings; None for training
-            on everything.
+        cost: Its ideal cost of one source example.
+        selector: Makes, from the share to keep and the settings, what selects among the examples
+            of a scored batch; None for training on everything, or where a rule chooses.
         scorer: Makes its scorer from the settings and the data; None for a fresh forward pass.
-        rule: Makes, from the share to keep and the settings, what draws every epoch's examples by
-            a rule of its own; in place of a selector and a scorer.
+        rule: Makes, from the share to keep and the settings, what chooses each epoch's examples
+            before they are read.
+        pipelined: Whether a replica in another process scores batches before their turn.
         forwards_left_out: Whether what it left out of an epoch is forwarded after it, as its
             paper does, so that what is remembered of it stays fresh.
         single_pass: Whether it chooses among the rows of a larger training batch, of which only
@@ -67,18 +62,19 @@ class Strategy:
         drop: Share of the examples that it prunes by EL2N before training, from the share to
             keep; None prunes nothing. The selector keeps its share of what is left.
         learns: Whether it chooses by training's own losses.
-        guarded: Whether a noise guard holds back examples that seem mislabelled.
+        guarded: Whether a noise guard always holds back examples that seem mislabelled.
         irreducible: Makes its scorer from the settings and the irreducible losses of the
             examples, which holdout models give before training.
     """
 
     name: str
     summary: str
-    cost: str
+    cost: IdealCost
     selector: Callable[[float, Settings], Selector] | None = None
     scorer: Callable[[Settings, ImageData], Scorer] | None = None
     single_pass: bool = False
-    rule: Callable[[float, Settings], Scorer] | None = None
+    rule: Callable[[float, Settings], EpochRule] | None = None
+    pipelined: bool = False
     forwards_left_out: bool = False
     drop: Callable[[float], float] | None = None
     learns: bool = False
@@ -90,32 +86,10 @@ class Strategy:
         """Whether it leaves examples out."""
         return any((self.selector, self.rule, self.drop))
 
-    def ideal_cost(self, keep: float, stale_every: int = 3, price: float = 1.0) -> float:
-        """Its `cost` as a number: forwards for one source example.
-
-        Args:
-            keep: s, the share kept.
-            stale_every: n, the interval of selection passes.
-            price: r, what a score costs in forwards.
-
-        >>> STRATEGIES["sb"].ideal_cost(0.5), find("stale-sb-2").ideal_cost(0.5)
-        (2.5, 2.0)
-        """
-        values = {"s": keep, "n": stale_every, "r": price}
-
-        def product(text: str) -> float:
-            factors = re.findall(r"[\d.]+|[snr]", text)
-            return math.prod(values[one] if one in values else float(one) for one in factors)
-
-        terms = self.cost.partition(",")[0].split("+")  # after the comma it is said in words
-        parts = [term.partition("/") for term in terms]
-        return sum(product(above) / product(below) for above, _, below in parts)
-
     @property
     def guardable(self) -> bool:
-        """Whether a noise guard can be had: by losses, and by indices of the whole training set."""
-        no_losses = self.selector in (None, _uniform) or self.name in ("kath18-bound", "rho")
-        return not (no_losses or self.single_pass or self.drop)
+        """Whether a noise guard can be had: it is a part of `Memory`."""
+        return self.rule in (_memory, _guarded_memory)
 
     def dropped(self, keep: float) -> float:
         """Share of the examples pruned before training, where a share is to be kept in all."""
@@ -136,38 +110,56 @@ def _uniform(keep: float, settings: Settings) -> Selector:
     return Uniform(keep=keep)
 
 
-# What the share to keep is to methods that draw each epoch by a rule of their own. When selection
-# is on, the laboratory's schedule says, so that their own warm-ups and tails are off here.
+def _memory(keep: float, settings: Settings) -> Memory:
+    guard = NoiseGuard() if settings.noise_guard else None
+    return Memory(
+        keep,
+        floor=settings.floor,
+        warmup=Share(settings.warmup),
+        tail=Share(settings.tail),
+        decay=settings.decay,
+        guard=guard,
+    )
 
 
-def _infobatch(keep: float, settings: Settings) -> Scorer:
+def _guarded_memory(keep: float, settings: Settings) -> Memory:
+    return _memory(keep, replace(settings, noise_guard=True))
+
+
+def _stale(keep: float, settings: Settings) -> Stale:
+    return Stale(keep, every=settings.stale_every, scorer=_fresh(settings))
+
+
+# What the share to keep is to the other rules. When selection is on, the laboratory's schedule
+# says, so that their own warm-ups and tails are off here.
+
+
+def _infobatch(keep: float, settings: Settings) -> EpochRule:
     """Its r is the share pruned of those below the mean alone: more than ``keep`` stay."""
     return InfoBatch(ratio=1 - keep, delta=1.0)
 
 
-def _kakurenbo(keep: float, settings: Settings) -> Scorer:
+def _kakurenbo(keep: float, settings: Settings) -> EpochRule:
     """Its F is the most that it hides: ``keep`` is the least that stays."""
     return Kakurenbo(ratio=1 - keep)
 
 
-def _seta(keep: float, settings: Settings) -> Scorer:
+def _seta(keep: float, settings: Settings) -> EpochRule:
     """The window is that share of the groups, whose sizes differ: any share may stay."""
     return SeTa(window=keep, delta=1.0)
 
 
-def _ies(keep: float, settings: Settings) -> Scorer:
+def _ies(keep: float, settings: Settings) -> EpochRule:
     """A threshold decides: ``keep`` is the least that stays."""
     return IES(keep=min(keep, 0.999))
 
 
-def _fresh(settings: Settings) -> Scorer:
+def _fresh(settings: Settings) -> Fresh:
     return Fresh(autocast=settings.autocast, compile=settings.compile)
 
 
 def _proxy(settings: Settings, data: ImageData) -> Scorer:
     """A `cnn`, half as wide as the model if that is one too, and at its rate after the peak."""
-    from siftback.lab.training.settings import device_of  # which reads this table itself
-
     width = models.MODELS["cnn"].width
     if settings.model == "cnn":
         width = max(1, (settings.width or width) // 2)
@@ -202,131 +194,134 @@ def _table(*strategies: Strategy) -> dict[str, Strategy]:
     return {strategy.name: strategy for strategy in strategies}
 
 
+# What they cost. Traditional keeps everything; "the run it is matched to" is what `matched` costs.
+_TRADITIONAL = IdealCost(offered=3)
+_MATCHED = IdealCost(note="that of the run it is matched to")
+_SCORED = IdealCost(3, offered=1)
+_KEPT = IdealCost(3)
+_FORWARDED = IdealCost(2, offered=1)
+_STALE = IdealCost(3, offered=1, interval=None)
+_CHEAP = IdealCost(3, offered=1, cheap_scores=True)
+_APART = "scoring apart"
+
+
 STRATEGIES = _table(
-    Strategy("traditional", "every example, every epoch", "3"),
+    Strategy("traditional", "every example, every epoch", _TRADITIONAL),
     Strategy(
         "sb",
         "Selective-Backprop: a forward pass scores each example, high losses are kept",
-        "1 + 3s",
+        _SCORED,
         _percentile,
-    ),
-    Strategy(
-        "sb-guarded",
-        "as sb, but examples whose labels stay doubtful are held back",
-        "1 + 3s",
-        _percentile,
-        guarded=True,
     ),
     Strategy(
         "random",
         "Random-Backprop: a random share of the examples, no scores",
-        "3s",
+        _KEPT,
         _uniform,
     ),
     Strategy(
         "sb-single-pass",
         "Selective-Backprop with one forward: its kept rows alone are run backward",
-        "1 + 2s",
+        _FORWARDED,
         _percentile,
         single_pass=True,
     ),
     Strategy(
         "random-single-pass",
         "a forward of everything, a backward of a random share: what the scores must beat",
-        "1 + 2s",
+        _FORWARDED,
         _uniform,
         single_pass=True,
     ),
     Strategy(
         "stale-sb",
         "Stale-SB: a selection pass every n-th epoch, its losses used again in between",
-        "1/n + 3s",
-        _percentile,
-        lambda settings, data: Stale(settings.stale_every, scorer=_fresh(settings)),
+        _STALE,
+        rule=_stale,
     ),
     Strategy(
         "sb-memory",
         "no selection pass: examples are drawn by the loss they had when last trained on",
-        "3s",
-        lambda keep, settings: Percentile(keep=keep, history=1, floor=settings.floor),
-        lambda settings, data: Memory(
-            floor=settings.floor,
-            warmup=settings.warmup,
-            tail=settings.tail,
-            decay=settings.decay,
-        ),
+        _KEPT,
+        rule=_memory,
         learns=True,
+    ),
+    Strategy(
+        "sb-memory-guarded",
+        "as sb-memory, but examples whose labels stay doubtful are held back",
+        _KEPT,
+        rule=_guarded_memory,
+        learns=True,
+        guarded=True,
     ),
     Strategy(
         "sb-ewma",
         "as stale-sb, but by an average of past losses, those of training among them",
-        "1/n + 3s",
-        _percentile,
-        lambda settings, data: Ewma(every=settings.stale_every, scorer=_fresh(settings)),
+        _STALE,
+        rule=lambda keep, settings: Ewma(keep, every=settings.stale_every, scorer=_fresh(settings)),
         learns=True,
     ),
     Strategy(
         "sb-gp",
         "as sb-ewma, but by the prediction of a Gaussian process over epochs",
-        "1/n + 3s",
-        _percentile,
-        lambda settings, data: GaussianProcess(every=settings.stale_every, scorer=_fresh(settings)),
+        _STALE,
+        rule=lambda keep, settings: GaussianProcess(
+            keep, every=settings.stale_every, scorer=_fresh(settings)
+        ),
         learns=True,
     ),
     Strategy(
         "sb-bf16",
         "as sb, its passes in bfloat16",
-        "r + 3s",
+        _CHEAP,
         _percentile,
         lambda settings, data: Reduced("bf16", channels_last=True),
     ),
     Strategy(
         "sb-int8",
         "as sb, its passes in eight-bit integers",
-        "r + 3s",
+        _CHEAP,
         _percentile,
-        lambda settings, data: Reduced("int8", channels_last=True),
+        lambda settings, data: Int8(channels_last=True),
     ),
     Strategy(
         "sb-small",
         "as sb, its passes on images of half the side",
-        "r + 3s",
+        _CHEAP,
         _percentile,
         lambda settings, data: Downsampled(2, _fresh(settings)),
     ),
     Strategy(
         "sb-proxy",
         "as sb, its passes with a smaller model that is trained alongside",
-        "r + 3rs + 3s",
+        IdealCost(3, offered=1, cheap_scores=True, proxy=3),
         _percentile,
         lambda settings, data: _proxy(settings, data),
     ),
     Strategy(
         "sb-pipelined",
         "as sb, its passes made a step before by a replica in another process",
-        "1 + 3s, the 1 elsewhere",
+        IdealCost(3, offered=1, note="the 1 elsewhere"),
         _percentile,
-        lambda settings, data: Pipelined(
-            "process", threads=torch.get_num_threads(), scorer=_fresh(settings)
-        ),
+        pipelined=True,
     ),
     Strategy(
         "infobatch",
         "InfoBatch: of the examples below the mean loss a share is pruned, the rest weighted up",
-        "3s",
+        _KEPT,
         rule=_infobatch,
         learns=True,
     ),
     Strategy(
         "rs2",
         "RS2: every epoch the next random subset, until all were used",
-        "3s",
+        _KEPT,
         rule=lambda keep, settings: RS2(keep),
     ),
     Strategy(
         "kakurenbo",
         "KAKURENBO: hides low losses that are confidently right, and scales the learning rate",
-        "1 + 2s",
+        _FORWARDED,
         rule=_kakurenbo,
         learns=True,
         forwards_left_out=True,
@@ -334,21 +329,21 @@ STRATEGIES = _table(
     Strategy(
         "ucb",
         "prunes the lowest upper confidence bounds of the losses an example had",
-        "3s",
+        _KEPT,
         rule=lambda keep, settings: UCB(keep),
         learns=True,
     ),
     Strategy(
         "seta",
         "SeTa: a random subset, of it a window of losses that slides from easy to hard",
-        "3s",
+        _KEPT,
         rule=_seta,
         learns=True,
     ),
     Strategy(
         "ies",
         "IES: leaves out an example once its loss has settled",
-        "1 + 2s",
+        _FORWARDED,
         rule=_ies,
         learns=True,
         forwards_left_out=True,
@@ -356,65 +351,65 @@ STRATEGIES = _table(
     Strategy(
         "el2n",
         "pruned once: the examples of the highest EL2N scores, every epoch",
-        "3s, scoring apart",
+        IdealCost(3, note=_APART),
         drop=lambda keep: 1 - keep,
     ),
     Strategy(
         "diet-sb",
         f"Diet-SB: the {DIET:.0%} of lowest EL2N scores pruned once, then sb on the others",
-        f"{1 - DIET:g} + 3s, scoring apart",
+        IdealCost(3, offered=1 - DIET, note=_APART),
         _percentile,
         drop=_diet,
     ),
     Strategy(
         "diet-random",
         "as diet-sb, with random in place of sb",
-        "3s, scoring apart",
+        IdealCost(3, note=_APART),
         _uniform,
         drop=_diet,
     ),
     Strategy(
         "kath18",
         "importance sampling by the loss once its variance reduction pays, not reweighted",
-        "1 + 3s",
+        _SCORED,
         lambda keep, settings: Kath18(keep=keep, reweight=False),
     ),
     Strategy(
         "kath18-bound",
         "as kath18, by the bound of the gradient's norm, and reweighted to be unbiased",
-        "1 + 3s",
+        _SCORED,
         lambda keep, settings: Kath18(keep=keep),
         lambda settings, data: GradientBound(autocast=settings.autocast, compile=settings.compile),
     ),
     Strategy(
         "topk",
         "the highest losses of each batch",
-        "1 + 3s",
+        _SCORED,
         lambda keep, settings: TopK(keep=keep),
     ),
     Strategy(
         "rho",
         "RHO-LOSS: the highest losses less those of a model that was trained on other examples",
-        "1 + 3s, scoring apart",
+        IdealCost(3, offered=1, note=_APART),
         lambda keep, settings: TopK(keep=keep),
         irreducible=lambda settings, losses: Irreducible(losses, _fresh(settings)),
     ),
     Strategy(
         "soft-topk",
         "the highest of the losses of each batch plus noise",
-        "1 + 3s",
+        _SCORED,
         lambda keep, settings: SoftTopK(keep=keep),
     ),
     Strategy(
         "in-batch",
         "exactly k of each batch, by the rank of the loss within it",
-        "1 + 3s",
+        _SCORED,
         lambda keep, settings: InBatchRank(keep=keep),
     ),
     Strategy(
         "matched",
         "Traditional given the budget of a selective run, its learning rates fully decayed",
-        "that of the run it is matched to",
+        _MATCHED,
     ),
 )
 
@@ -425,7 +420,7 @@ def find(name: str) -> Strategy:
     Raises:
         ConfigError: Where there is none.
 
-    >>> find("sb").cost, find("stale-sb-5").cost
+    >>> str(find("sb").cost), str(find("stale-sb-5").cost)
     ('1 + 3s', '1/5 + 3s')
     """
     if every := re.fullmatch(r"stale-sb-([1-9]\d*)", name):
@@ -433,8 +428,8 @@ def find(name: str) -> Strategy:
         return replace(
             STRATEGIES["stale-sb"],
             name=name,
-            cost=f"1/{n} + 3s",
-            scorer=lambda settings, data: Stale(n, scorer=_fresh(settings)),
+            cost=replace(_STALE, interval=n),
+            rule=lambda keep, settings: _stale(keep, replace(settings, stale_every=n)),
         )
     if name not in STRATEGIES:
         raise ConfigError(f"no strategy {name!r}: give one of {', '.join(STRATEGIES)}")

@@ -1,34 +1,35 @@
 """The training examples that seem mislabelled, by a run's noise guard and by cleanlab.
 
-A run with a guard leaves ``records/NAME.suspects.parquet``: a row an example, with its ``index`` in
-the training set, its ``label``, the model's ``guess``, as ``score`` the loss that the guard saw
+A run with a guard leaves ``records/NAME.suspects.parquet``: one row per example, with its ``index``
+in the training set, its ``label``, the model's ``guess``, as ``score`` the loss that the guard saw
 last, whether it is a ``suspect``, the model's probabilities ``p_0`` and on, and ``true_label``
 where labels were flipped. The probabilities are those of the trained model on images that are not
 augmented. They are in-sample: cleanlab asks for those of a model that was not trained on the
 example. What the guard held back was hardly trained on; the other examples were.
 """
-# ruff: noqa: RUF001 - – is meant.
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
 import torch
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from torch import Tensor, nn
 
-from siftback import ConfigError, NoiseGuard
+from siftback import NoiseGuard
+from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.comparison_record import RECORDS
+from siftback.lab.records.formatting import NOT_REACHED
+from siftback.lab.records.tables import terminal
 from siftback.lab.training.settings import Settings, device_of
 
 SUFFIX = ".suspects.parquet"
-WRITER = "siftback compare --strategies sb-guarded"
+WRITER = "siftback compare --strategies sb-memory-guarded"
 
 
 def write(
@@ -190,35 +191,40 @@ def precision_recall(found: Tensor, wrong: Tensor) -> tuple[float, float]:
 
 def report(runs: list[Suspects], most: int) -> Group:
     """How the guard and cleanlab did on each run; of the first, the highest scores."""
-    summary = _table("run", "by", "suspects", "precision", "recall")
-    summary.title = "Examples thought mislabelled"
-    for run in runs:
-        both = {"guard": run.by_guard, "cleanlab": run.by_cleanlab}
-        both["both"] = run.by_guard & run.by_cleanlab
-        for by, found in both.items():
-            cells = [run.run, by, str(int(found.sum()))]
-            if run.wrong is not None:
-                cells += [_share(share) for share in precision_recall(found, run.wrong)]
-            summary.add_row(*cells)
-    summary.caption = "cleanlab by the trained model's probabilities, which are in-sample."
-    if runs[0].wrong is not None:
-        summary.caption += f" {int(runs[0].wrong.sum())} labels were made wrong."
     first = runs[0]
-    listed = first.ranked()[:most]
-    listing = _table("index", "label", "guess", "score", "guard", "cleanlab", "wrong")
-    listing.title = f"The highest scores of {first.run}"
-    for index in listed.tolist():
-        wrong = "" if first.wrong is None else _said(first.wrong[index])
-        listing.add_row(
-            str(index),
-            str(int(first.labels[index])),
-            str(int(first.guesses[index])),
-            f"{float(first.scores[index]):.2f}",
-            _said(first.by_guard[index]),
-            _said(first.by_cleanlab[index]),
-            wrong,
-        )
-    return Group(summary, "", listing)
+    caption = "cleanlab by the trained model's probabilities, which are in-sample."
+    if first.wrong is not None:
+        caption += f" {int(first.wrong.sum())} labels were made wrong."
+    summary = [row for run in runs for row in _summary(run)]
+    listed = [_listed(first, index) for index in first.ranked()[:most].tolist()]
+    return Group(
+        terminal(summary, title="Examples thought mislabelled", caption=caption),
+        "",
+        terminal(listed, title=f"The highest scores of {first.run}"),
+    )
+
+
+def _summary(run: Suspects) -> Iterator[dict[str, str]]:
+    both = {"guard": run.by_guard, "cleanlab": run.by_cleanlab}
+    both["both"] = run.by_guard & run.by_cleanlab
+    for by, found in both.items():
+        row = {"run": run.run, "by": by, "suspects": str(int(found.sum()))}
+        if run.wrong is not None:
+            precision, recall = precision_recall(found, run.wrong)
+            row |= {"precision": _share(precision), "recall": _share(recall)}
+        yield row
+
+
+def _listed(run: Suspects, index: int) -> dict[str, str]:
+    row = {
+        "index": str(index),
+        "label": str(int(run.labels[index])),
+        "guess": str(int(run.guesses[index])),
+        "score": f"{float(run.scores[index]):.2f}",
+        "guard": _yes_or_no(run.by_guard[index]),
+        "cleanlab": _yes_or_no(run.by_cleanlab[index]),
+    }
+    return row if run.wrong is None else row | {"wrong": _yes_or_no(run.wrong[index])}
 
 
 def _by_cleanlab(labels: Tensor, table: pa.Table) -> Tensor:
@@ -226,7 +232,7 @@ def _by_cleanlab(labels: Tensor, table: pa.Table) -> Tensor:
         from cleanlab.filter import find_label_issues
     except ImportError:
         raise ConfigError(
-            "cleanlab is not installed, beside which suspects are told: pip install "
+            "cleanlab is not installed, beside which suspects are judged: pip install "
             '"siftback[noise]"'
         ) from None
     names = [name for name in table.column_names if name.startswith("p_")]
@@ -235,18 +241,9 @@ def _by_cleanlab(labels: Tensor, table: pa.Table) -> Tensor:
     return torch.from_numpy(found)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(
-        title_justify="left", caption_justify="left", box=box.HORIZONTALS, show_edge=False
-    )
-    for name in columns:
-        table.add_column(name, justify="left" if name in ("run", "by") else "right")
-    return table
-
-
 def _share(share: float) -> str:
-    return "–" if share != share else f"{share:.3f}"
+    return NOT_REACHED if share != share else f"{share:.3f}"
 
 
-def _said(value: Tensor) -> str:
+def _yes_or_no(value: Tensor) -> str:
     return "yes" if value else "no"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from siftback import ConfigError
+from siftback.errors import ConfigError
 from siftback.lab.records.comparison_record import Evaluation, RunSummary
 from siftback.lab.training.progress import Reporter
 from siftback.lab.training.settings import Run
@@ -15,11 +15,11 @@ SCALARS = (
 
 
 class TensorBoard:
-    """Writes each evaluation's numbers, by steps; and passes on what it is told.
+    """Writes each evaluation's numbers, by steps; and passes on what it gets.
 
     Args:
         folder: Gets a folder of events for each run.
-        reporter: Is told everything too.
+        reporter: Gets everything too.
 
     Raises:
         ConfigError: Where the package ``tensorboard`` is missing.

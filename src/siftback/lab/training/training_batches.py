@@ -11,26 +11,31 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback import (
+    EpochRule,
+    Epochs,
     Fresh,
     Kakurenbo,
+    Memory,
     NoiseGuard,
-    Pipelined,
-    Proxy,
+    Pool,
+    RefreshedRule,
     Schedule,
     Scorer,
     SelectiveLoader,
     Selector,
-    SinglePassStats,
     Stats,
 )
+from siftback.contrib import Pipelined, Proxy
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData
 from siftback.lab.data.mixup import mix
 from siftback.lab.training import strategies
+from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent
-from siftback.lab.training.live_agreement import SAMPLE, agreement, losses, score_cost
-from siftback.lab.training.phase_clock import Clock
+from siftback.lab.training.live_agreement import SAMPLE, live_agreement, remembered, score_cost
+from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.settings import Run, Settings
+from siftback.loading.stats import SinglePassStats
 
 if TYPE_CHECKING:
     from siftback import SinglePass
@@ -39,7 +44,7 @@ if TYPE_CHECKING:
 TAILS = {"infobatch": 0.125, "seta": 0.125}
 
 
-class Feed:
+class TrainingBatches:
     """The batches of a run, of which its strategy chose the examples.
 
     Args:
@@ -55,13 +60,12 @@ class Feed:
 
     Attributes:
         strategy: The run's.
-        guard: What holds back examples that seem mislabelled, of a strategy that has it.
         stream: All examples, in the order of the seed.
         stats: What was done so far, in examples.
         uses: float32[N], how often each example was trained on, where that is counted.
         score_cost: What scoring an example costs in forwards, as measured.
         loss: ``loss(images, labels)``, the mean that is to be run backward; the strategy's scorer
-            is told what it learns from.
+            gets what it learns from.
     """
 
     def __init__(
@@ -72,7 +76,7 @@ class Feed:
         model: nn.Module,
         device: torch.device,
         length: Length,
-        clock: Clock,
+        clock: PhaseClock,
         scores: Tensor | None = None,
         counts_uses: bool = False,
     ) -> None:
@@ -83,7 +87,7 @@ class Feed:
         self._call = model
         if settings.compile:
             self._call = cast(nn.Module, torch.compile(model, dynamic=False))
-        self._losses = partial(losses, smoothing=settings.label_smoothing)
+        self._losses = partial(example_losses, smoothing=settings.label_smoothing)
         self._epoch_examples = len(data.train_labels) // settings.batch_size * settings.batch_size
         strategy = self.strategy = strategies.find(run.strategy)
         self._keep = min(1.0, run.keep / (1 - strategy.dropped(run.keep)))  # of what is left
@@ -91,10 +95,7 @@ class Feed:
         size = settings.batch_size
         if strategy.single_pass:  # so much larger that backwards are of the size asked for
             size = round(size / self._keep)
-        learns = any((strategy.scorer, strategy.rule, strategy.irreducible))
-        guarded = strategy.guarded or (settings.noise_guard and strategy.guardable)
-        self.guard = NoiseGuard() if guarded else None
-        indexed = learns or guarded or counts_uses
+        indexed = counts_uses or any((strategy.rule, strategy.irreducible))
         self.uses = torch.zeros(len(data.train_labels)) if counts_uses else None
         self.stream = BatchStream(
             data, size, run.seed, augment, device, settings.channels_last, indexed
@@ -106,6 +107,8 @@ class Feed:
         self._mixed = 0  # batches
         self._source: SelectiveLoader | BatchStream = self.stream
         self._scorer: Scorer | None = None
+        self._rule: EpochRule | None = None
+        self._replica: Pipelined | None = None
         self._sift: SinglePass | None = None
         self._positions = torch.arange(0)  # of the batch that the stream gave last
         self._exact = Fresh(autocast=settings.autocast, compile=settings.compile)
@@ -114,12 +117,12 @@ class Feed:
             self.stats = self._sift.stats
         elif strategy.selector is not None or strategy.rule is not None:
             self._source = self._selective()
-            if learns or self._source.selector.reweights:
-                self.loss = self._remembered_loss
+            if strategy.learns or self._reweights:
+                self.loss = self._recorded_loss
         if settings.mixup:
             self.loss = self._mixed_loss
 
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Training batches, epoch after epoch, until the training is over."""
         while True:
             self._source.set_epoch(self._epoch)
@@ -179,24 +182,30 @@ class Feed:
     @property
     def refreshing(self) -> float:
         """Seconds that the scorer took so far to copy weights, or to train a model of its own."""
-        names = ("seconds_sync", "seconds_refresh")
-        return sum(getattr(self._scorer, name, 0.0) for name in names)
+        if self._replica is not None:
+            return self._replica.seconds_sync
+        return float(getattr(self._scorer, "seconds_refresh", 0.0))
 
     def agreement(self) -> float | None:
-        """Of the scorer's scores with the losses as they are, where it is not a fresh pass."""
-        if self._scorer is None:
+        """Of the scores it selects by with the losses as they are, where those are others."""
+        scores: Scorer | Tensor | None = self._scorer
+        if self._rule is not None:
+            assert isinstance(self._source, SelectiveLoader)
+            scores = remembered(self._rule, self._source.epoch)
+        if scores is None:
             return None
-        assert isinstance(self._source, SelectiveLoader)
-        batches = self.stream.plain(SAMPLE)
         exact = Fresh(autocast=self._settings.autocast)
-        return agreement(
-            self._scorer, exact, self._model, batches, self._source.epoch, self._losses
-        )
+        return live_agreement(scores, exact, self._model, self.stream.plain(SAMPLE), self._losses)
+
+    @property
+    def guard(self) -> NoiseGuard | None:
+        """What holds back examples that seem mislabelled, of a strategy that has it."""
+        return self._rule.guard if isinstance(self._rule, Memory) else None
 
     def close(self) -> None:
-        """Ends what a scorer has running elsewhere."""
-        if isinstance(self._scorer, Pipelined):
-            self._scorer.close()
+        """Ends what runs elsewhere."""
+        if self._replica is not None:
+            self._replica.close()
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides which batches come next, and what was counted; for ``torch.save``.
@@ -237,11 +246,20 @@ class Feed:
         return self.strategy.selector(self._keep, self._settings)
 
     def _selective(self) -> SelectiveLoader:
-        """The stream, with the strategy's selector between it and training."""
+        """The stream, with the strategy's choice between it and training."""
         settings = self._settings
         selector = None if self.strategy.rule else self._selector()
+        stream: Any = self.stream
         if self.strategy.rule is not None:
-            self._scorer = self.strategy.rule(self._run.keep, settings)
+            self._rule = self.strategy.rule(self._run.keep, settings)
+        elif self.strategy.pipelined:
+            stream = self._replica = Pipelined(
+                stream,
+                self._model,
+                losses=self._losses,
+                threads=torch.get_num_threads(),
+                scorer=self._exact,
+            )
         elif self.strategy.irreducible is not None:
             assert self._scores is not None
             self._scorer = self.strategy.irreducible(settings, self._scores)  # of fresh passes
@@ -252,34 +270,38 @@ class Feed:
                 self._scorer, self._exact, self._model, batch, self._losses
             )
         loader = SelectiveLoader(
-            self.stream,
+            stream,
             self._model,
             losses=self._losses,
             selector=selector,
-            scorer=self._scorer or self._exact,
-            guard=self.guard or False,
+            scorer=None if self._rule is not None else self._scorer or self._exact,
+            memory=self._rule,
             schedule=self._schedule(),
             epochs=settings.epochs,
-            drop_last="carry",  # all batches full, and nothing kept is lost between epochs
+            # All batches full, and nothing kept is lost between epochs.
+            pool=Pool(settings.batch_size, drop_last="carry"),
             seed=self._run.seed,
         )
         self.stats = loader.stats
         return loader
 
     def _schedule(self) -> Schedule | None:
-        """When to select, where the scorer does not say so in epochs of the whole training."""
+        """When to select, where the rule does not say so in epochs of the whole training."""
         settings = self._settings
-        if self.strategy.rule is not None:
+        memory = isinstance(self._rule, Memory)
+        if self._rule is None or isinstance(self._rule, RefreshedRule):
+            return None
+        if not memory:
             tail = settings.tail or TAILS.get(self.strategy.name, 0.0)
             return _Between(lambda: self.done, 1 - tail)
-        if settings.epochs is not None or self.strategy.name != "sb-memory":
+        if settings.epochs is not None:
             return None
         if settings.budget is None:
             return _Between(lambda: self.done, 1 - settings.tail, settings.warmup)
         warmup = round(settings.warmup * settings.budget)
         selective = (1 - settings.warmup - settings.tail) * settings.budget / self._run.keep
         end = warmup + max(1, round(selective)) if settings.tail else None
-        return Schedule(warmup=warmup, end=end)
+        return Schedule(warmup=Epochs(warmup), end=None if end is None else Epochs(end))
 
     def _single_pass(self) -> "SinglePass":
         """The losses of a batch, of which the strategy's selector keeps some."""
@@ -294,24 +316,25 @@ class Feed:
             seed=self._run.seed,
         )
 
-    def _remembered_loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        """The weighted mean loss, of which the loader is told what each example has in it."""
+    @property
+    def _reweights(self) -> bool:
+        """Whether a selector gives weights, which training is to apply."""
+        selector = self._source.selector if isinstance(self._source, SelectiveLoader) else None
+        return selector is not None and selector.reweights
+
+    def _recorded_loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        """The weighted mean loss; the losses of the examples are recorded."""
         assert isinstance(self._source, SelectiveLoader)
-        if isinstance(self._scorer, Kakurenbo):
+        if isinstance(self._rule, Kakurenbo):
             each, correct, confidence = self._predict(images, labels)
-            self._source.remember(each, correct=correct, confidence=confidence)
-        else:
-            each = self._losses(self._call, (images, labels))
-            self._source.remember(each)
-        if self._source.selector.reweights:
-            each = each * self._source.weights
-        return each.mean()
+            return self._source.loss(each, correct=correct, confidence=confidence)
+        return self._source.loss(self._losses(self._call, (images, labels)))
 
     def _mixed_loss(self, images: Tensor, labels: Tensor) -> Tensor:
         """The mean loss of mixed images against both labels, each of its own example's weight."""
         weights = torch.ones(len(labels), device=labels.device)
-        if isinstance(self._source, SelectiveLoader) and self._source.selector.reweights:
-            weights = self._source.weights
+        if self._reweights:
+            weights = cast(SelectiveLoader, self._source).weights
         mixed, partners, share = mix(images, self._settings.mixup, self._run.seed, self._mixed)
         self._mixed += 1
         outputs = self._call(mixed)
@@ -347,7 +370,7 @@ class Feed:
                 break
             with self._settings.casting(self._device):
                 each, correct, confidence = self._predict(*self.stream.plain_of(indices))
-            self._source.remember(each, correct=correct, confidence=confidence, indices=indices)
+            self._source.record(each, correct=correct, confidence=confidence, indices=indices)
             self.stats.scored += len(indices)
         self._model.train()
         self.stats.seconds_selection += time.perf_counter() - started
@@ -366,7 +389,7 @@ class Feed:
         return self._plain() if self._sift is None else self._streamed()
 
     def _streamed(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The stream, without the indices that it may tell."""
+        """The stream, without the indices that may come with it."""
         for batch in self.stream:
             if self.stream.indexed:
                 self._positions, batch = batch

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Form(NamedTuple):
+class ModelSpec(NamedTuple):
     """The sizes of a model and of what it takes and gives.
 
     Attributes:

@@ -1,0 +1,285 @@
+"""A Gaussian process over epochs that predicts each example's loss from its last few.
+
+Jiang et al. 2019, section 3.3, "Using predicted losses". On top the mathematics, pure functions;
+below, the rule that remembers what these need.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from siftback.arguments import checked_integer, checked_number
+from siftback.rules.ewma import Predict, checked_predict
+from siftback.rules.loss_threshold import LossThreshold
+from siftback.rules.rule import RefreshedRule, checked_table
+from siftback.rules.score_table import ScoreTable
+from siftback.scorers.scorer import Scorer
+
+_CHUNK = 1 << 16  # examples that are predicted at a time
+_MISSING = -1  # in place of an epoch
+_LEAST_SD = 1e-12  # where all losses are the same
+_EPOCH_MOST = torch.iinfo(torch.int16).max
+
+
+class Posterior(NamedTuple):
+    """What a Gaussian process knows of each example's loss.
+
+    Attributes:
+        mean: float32[N]; NaN for an example never observed.
+        sd: float32[N], the standard deviation of a new observation, its noise included.
+    """
+
+    mean: Tensor
+    sd: Tensor
+
+
+class _Prior(NamedTuple):
+    """What is known of an example's loss before any was seen."""
+
+    mean: float
+    variance: float
+
+
+def posterior(
+    losses: Tensor,
+    epochs: Tensor,
+    epoch: int,
+    *,
+    length_scale: float,
+    noise: float,
+    mean: float,
+    variance: float,
+) -> Posterior:
+    """Gaussian-process regression of each example's loss over epochs, all examples at once.
+
+    Rasmussen and Williams 2006, eq. 2.25 and 2.26. With an example's observations ``y_i`` of
+    epochs ``e_i`` and the kernel ``k(e, e') = exp(-(e - e')^2 / (2 length_scale^2))``::
+
+        K_ij = k(e_i, e_j) + noise * [i = j],   w = K^-1 k(e, epoch)
+        mean + sum_i w_i (y_i - mean),   variance * (1 + noise - sum_i w_i k(e_i, epoch))
+
+    The kernel is the same for all, so w depends on the epochs alone: it is solved once for all
+    examples that were observed in the same epochs, by Cholesky decompositions in float64, 65,536
+    examples at a time.
+
+    Args:
+        losses: float[N, h], the observations.
+        epochs: int16[N, h], when they were made; -1 where there is none.
+        epoch: The epoch to predict.
+        length_scale: In epochs, above 0.
+        noise: The variance of an observation's noise, in units of ``variance``, above 0.
+        mean: The prior's mean, the same for all examples and epochs.
+        variance: The prior's variance.
+
+    >>> losses, epochs = torch.tensor([[1.0, 2.0]]), torch.tensor([[0, 1]], dtype=torch.int16)
+    >>> posterior(losses, epochs, 2, length_scale=2.0, noise=0.1, mean=1.5, variance=1.0)
+    Posterior(mean=tensor([2.1344]), sd=tensor([0.6048]))
+    """
+    parts = []
+    for start in range(0, len(losses), _CHUNK):
+        seen = epochs[start : start + _CHUNK]
+        groups, examples = _same_rows(seen)
+        times, there = seen[examples].double(), seen[examples] != _MISSING
+        pairs = there[:, :, None] & there[:, None, :]
+        kernel = _kernel(times[:, :, None] - times[:, None, :], length_scale) * pairs
+        diagonal = torch.where(there, noise, 1.0)  # 1 for those missing, which nothing weighs
+        cross = (_kernel(times - epoch, length_scale) * there)[:, :, None]
+        lower = torch.linalg.cholesky(kernel + torch.diag_embed(diagonal))
+        weights = torch.cholesky_solve(cross, lower)
+        shares = 1 + noise - (weights * cross).sum((1, 2))
+        shares[~there.any(1)] = torch.nan
+        residuals = losses[start : start + _CHUNK].double() - mean
+        means = mean + (weights[:, :, 0][groups] * residuals).sum(1)
+        sds = (variance * shares).clamp(min=0).sqrt()[groups]
+        parts.append((torch.where(sds.isnan(), torch.nan, means).float(), sds.float()))
+    if not parts:
+        return Posterior(losses.new_empty(0), losses.new_empty(0))
+    return Posterior(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
+def _kernel(distances: Tensor, length_scale: float) -> Tensor:
+    return torch.exp(-0.5 * (distances / length_scale) ** 2)
+
+
+def _same_rows(epochs: Tensor) -> tuple[Tensor, Tensor]:
+    """int64[N], which group of equal rows each is of, and int64[groups], an example of each."""
+    # A group's number and three epochs of 16 bits fit one int64; much faster than unique(dim=0).
+    packed = epochs.long() & 0xFFFF
+    groups = torch.zeros(len(epochs), dtype=torch.int64, device=epochs.device)
+    for start in range(0, epochs.shape[1], 3):
+        for column in packed[:, start : start + 3].unbind(1):
+            groups = (groups << 16) | column
+        found, groups = torch.unique(groups, return_inverse=True)
+    examples = torch.empty_like(found)
+    examples[groups] = torch.arange(len(epochs), device=epochs.device)
+    return groups, examples
+
+
+class GaussianProcess(RefreshedRule):
+    """Predicts an example's loss from its last few by a Gaussian process over epochs.
+
+    Jiang et al. 2019, section 3.3, "using historical losses to train a Gaussian process". As in
+    `Stale`, scoring passes are made every n-th epoch, and the examples of the n - 1 epochs after
+    one are drawn before they are read: by the loss that is predicted for the epoch. Losses of
+    training are observations too. Ideal cost per example of n epochs with share s kept, in
+    forwards (1) and backwards (2): ``1 + 3ns``.
+
+    One squared-exponential kernel over epochs is shared by all examples, see `posterior`. The
+    prior's mean and variance are those of all examples' latest losses, so that they follow
+    training; a loss of long ago fades to that mean, and the example becomes as uncertain as one
+    never seen. Of the losses that an example has in one epoch, the last one counts. One that is
+    not finite is not an observation.
+
+    Args:
+        keep: Share of the examples to keep, in (0, 1].
+        beta: In place of ``keep``, the exponent, ``keep = 1 / (beta + 1)``.
+        length_scale: Epochs over which losses are correlated, above 0.
+        noise: The variance of a single loss's noise (of dropout, of augmentation, of the other
+            examples in its batch) in units of the prior's variance, above 0.
+        every: n, the epochs from one scoring pass to the next, at least 1.
+        history: How many losses of an example are kept, at least 1: 8 bytes each.
+        predict: "loss"; or "probability", the paper's easier problem: the probability that the
+            loss exceeds the threshold, ``Phi((mean - threshold) / sd)``.
+        threshold_share: Share of the losses above the threshold, in (0, 1). The threshold is that
+            quantile of the last 1,024 losses of scoring passes; those of training are of chosen
+            examples, and count only before the first pass.
+        optimism: c, at least 0: how much is added for uncertainty, ``mean + c * sd``. To a
+            probability ``c * sd / (sd without observations)`` is added. By default 0, as a scoring
+            pass scores every example again; give more, such as 1, where passes are rare.
+        scorer: Scores the examples in a pass; by default a `Fresh` forward.
+        table: Where losses are remembered, and their epochs: a `ScoreTable` of ``2 * history``
+            columns, such as one in a file; by default in memory.
+
+    Raises:
+        ConfigError: Where one of them is out of its range, or both or neither of ``keep`` and
+            ``beta`` are given.
+
+    >>> process = GaussianProcess(keep=0.5, length_scale=4.0, noise=0.1)
+    >>> process.grow(3)
+    >>> process.rescore(torch.tensor([0, 1]), torch.tensor([1.0, 3.0]), epoch=0)
+    >>> process.update(torch.tensor([0, 1]), torch.tensor([1.5, 2.5]), epoch=1)
+    >>> process.predicted(epoch=2)
+    tensor([1.4947, 2.5053,    nan])
+    >>> process.draw(2, torch.Generator().manual_seed(1))  # what was never scored is kept
+    tensor([0., 1., 1.])
+    """
+
+    def __init__(
+        self,
+        keep: float | None = None,
+        beta: float | None = None,
+        *,
+        length_scale: float = 8.0,
+        noise: float = 0.3,
+        every: int = 3,
+        history: int = 6,
+        predict: Predict = "loss",
+        threshold_share: float = 1 / 3,
+        optimism: float = 0.0,
+        scorer: Scorer | None = None,
+        table: ScoreTable | None = None,
+    ) -> None:
+        self.history = checked_integer("history", history, 1)
+        # Losses and then their epochs: oldest first, the last in the last place; those missing
+        # are on the left.
+        table = checked_table("GaussianProcess", table, 2 * self.history)
+        super().__init__(keep, beta, every=every, scorer=scorer, table=table)
+        self.length_scale = checked_number("length_scale", length_scale, above=0)
+        self.noise = checked_number("noise", noise, above=0)
+        self.predict = checked_predict(predict)
+        self.optimism = checked_number("optimism", optimism, least=0)
+        self._threshold = LossThreshold(threshold_share)
+
+    @property
+    def threshold(self) -> float:
+        """The loss whose exceeding is predicted; NaN before any loss, or where losses are."""
+        return self._threshold.value
+
+    def posterior(self, epoch: int) -> Posterior:
+        """What is known of each example's loss in an epoch."""
+        losses, epochs = self.values[:, : self.history], self.values[:, self.history :]
+        mean, variance = self._prior()
+        return posterior(
+            losses.nan_to_num(0.0), epochs.nan_to_num(_MISSING).to(torch.int16),
+            min(epoch, _EPOCH_MOST), length_scale=self.length_scale, noise=self.noise,
+            mean=mean, variance=variance,
+        )  # fmt: skip
+
+    def predicted(self, epoch: int) -> Tensor:
+        """float32[examples], the losses, or their probability to exceed the threshold.
+
+        Raised where they are uncertain and ``optimism`` is above 0.
+        """
+        mean, sd = self.posterior(epoch)
+        if self.predict == "loss":
+            return mean + self.optimism * sd
+        sd = sd.clamp(min=_LEAST_SD)
+        probability: Tensor = torch.special.ndtr((mean - self.threshold) / sd)
+        if self.optimism:
+            # Within ndtr a mean of c * sd more would raise all alike, and change no rank.
+            prior_sd = math.sqrt(self._prior().variance * (1 + self.noise))
+            probability += self.optimism * sd / max(prior_sd, _LEAST_SD)
+        return probability
+
+    def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
+        """Adds the scores of a pass to the histories; they move the threshold."""
+        if self.predict == "probability":
+            self._threshold.join(scores)
+        super().rescore(indices, scores, epoch)
+
+    def update(
+        self,
+        indices: Tensor,
+        losses: Tensor,
+        epoch: int,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+    ) -> None:
+        """Adds training's losses to the histories; they move the threshold until a pass."""
+        if self.predict == "probability" and self.last_pass is None:
+            self._threshold.join(losses)
+        self.observe(indices, losses, epoch)
+
+    def observe(self, indices: Tensor, losses: Tensor, epoch: int) -> None:
+        """Adds to the examples' histories; the oldest loss leaves a full one."""
+        losses = losses.detach().to(self.values)
+        finite = losses.isfinite()
+        indices, losses = indices.cpu()[finite], losses[finite]
+        epoch = min(epoch, _EPOCH_MOST)
+        old = self.values[indices]
+        old_losses, old_epochs = old[:, : self.history], old[:, self.history :]
+        # An example that already has a loss of this epoch has that one replaced.
+        replaced = (old_epochs[:, -1:] == epoch).expand_as(old_losses)
+        new_losses = torch.where(replaced, old_losses, old_losses.roll(-1, 1))
+        new_epochs = torch.where(replaced, old_epochs, old_epochs.roll(-1, 1))
+        new_losses[:, -1], new_epochs[:, -1] = losses, epoch
+        self.table.record(indices, torch.cat((new_losses, new_epochs), 1))
+
+    def settings(self) -> dict[str, Any]:
+        """See `EpochRule.settings`."""
+        kernel = {"length_scale": self.length_scale, "noise": self.noise, "history": self.history}
+        predict = {"predict": self.predict, "threshold_share": self._threshold.share}
+        return {**super().settings(), **kernel, **predict, "optimism": self.optimism}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The histories, and what the threshold and the passes depend on."""
+        return {**super().state_dict(), "threshold": self._threshold.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from another's state.
+
+        Raises:
+            StateError: As for `RefreshedRule.load_state_dict`, before anything is changed.
+        """
+        super().load_state_dict(state)
+        self._threshold.load_state_dict(state["threshold"])
+
+    def _prior(self) -> _Prior:
+        latest = self.values[:, self.history - 1]
+        latest = latest[~latest.isnan()].double()
+        if not len(latest):
+            return _Prior(0.0, 1.0)
+        return _Prior(float(latest.mean()), float(latest.var(correction=0)))

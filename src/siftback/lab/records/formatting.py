@@ -1,0 +1,74 @@
+"""Numbers and settings as a reader sees them."""
+# ruff: noqa: RUF001 - – is meant.
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from siftback.lab.records.measures import MeanAndSpread
+
+NOT_REACHED = "–"
+
+
+def with_spread(value: MeanAndSpread, sign: bool = False) -> str:
+    """Writes a mean and, where several seeds give one, its spread.
+
+    >>> with_spread(MeanAndSpread(4.217, 0.104)), with_spread(MeanAndSpread(0.5, None), sign=True)
+    ('4.22 ± 0.10', '+0.50')
+    """
+    mean = f"{value.mean:+.2f}" if sign else f"{value.mean:.2f}"
+    return mean if value.spread is None else f"{mean} ± {value.spread:.2f}"
+
+
+def readable(amount: float) -> str:
+    """Writes a large number in three digits and a unit.
+
+    >>> [readable(amount) for amount in (128, 999.7, 60_000, 1_234_567, 2.5e9)]
+    ['128', '1 k', '60 k', '1.23 M', '2.5 G']
+    """
+    units = ["", " k", " M", " G", " T"]
+    while abs(amount) >= 999.5 and units[1:]:
+        amount /= 1000
+        del units[0]
+    return f"{amount:.3g}{units[0]}"
+
+
+def listed(values: Iterable[object]) -> str:
+    """Writes values once each, in order, with commas between.
+
+    >>> listed([0, 1, 0])
+    '0, 1'
+    """
+    return ", ".join(dict.fromkeys(str(value) for value in values))
+
+
+def fact(value: object) -> str:
+    """Writes a setting or a measured value in plain words.
+
+    >>> fact(True), fact(0.123456), fact([1, 2]), fact("onecycle")
+    ('yes', '0.1235', '1, 2', 'onecycle')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return ", ".join(map(fact, value)) if isinstance(value, list) else str(value)
+
+
+def facts_line(values: Mapping[str, Any]) -> str:
+    """Writes settings or an environment as one line; its arguments have a line of their own.
+
+    >>> facts_line({"data": "digits", "train_limit": None, "arguments": {}, "epochs": 2.0})
+    'data digits; epochs 2'
+    """
+    asked = {name: value for name, value in values.items() if name != "arguments"}
+    facts = {name: fact(value) for name, value in asked.items() if value not in (None, [], "")}
+    return "; ".join(f"{name.replace('_', ' ')} {text}" for name, text in facts.items())
+
+
+def readable_seconds(seconds: float) -> str:
+    """Writes seconds, in tenths where they are few.
+
+    >>> readable_seconds(12.34), readable_seconds(1234.5)
+    ('12.3', '1234')
+    """
+    return f"{seconds:.1f}" if seconds < 1000 else f"{seconds:.0f}"

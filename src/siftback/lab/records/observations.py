@@ -1,0 +1,128 @@
+"""What analyses need beyond the records, observed whenever a run is tested.
+
+Of each look there is one Parquet file per kind under ``observed/``, in a folder of the run's name:
+a run that is broken off leaves all that it had looked at, each file whole.
+
+============== ==========================================================================
+kind           columns
+============== ==========================================================================
+``losses``     ``epoch``, ``index``, ``loss``, ``uses``: every training example's loss, and
+               how often it was trained on so far
+``gradients``  ``epoch``, ``batch``, ``subset``, ``share``, ``cosine``, ``same_sign``: how the
+               gradient of a part of a batch is like that of the whole
+``confidence`` ``epoch``, ``split``, ``index``, ``confidence``, ``correct``: the probability
+               of the target, of every training and test example
+============== ==========================================================================
+
+Losses and confidence are those of a forward pass in eval mode over images that are not augmented.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import parquet
+
+from siftback.errors import ConfigError
+from siftback.lab.records.atomic_write import atomic_write
+
+KINDS = ("losses", "gradients", "confidence")
+OBSERVED = "observed"
+
+# Shares of a batch whose gradient is held against that of the whole.
+SHARES = (0.1, 0.25, 0.5)
+SUBSETS = ("high", "low", "random")
+
+# What reading a damaged file raises.
+_DAMAGED = (OSError, pa.ArrowException, LookupError, ValueError)
+
+
+def kinds_of(asked: str) -> tuple[str, ...]:
+    """What to look at, from names with commas between.
+
+    Raises:
+        ConfigError: For a name that is none of `KINDS`.
+
+    >>> kinds_of("losses, confidence"), kinds_of("")
+    (('losses', 'confidence'), ())
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in asked.split(",") if name.strip()))
+    if unknown := [name for name in names if name not in KINDS]:
+        raise ConfigError(f"observe {','.join(unknown)}: give some of {','.join(KINDS)}")
+    return names
+
+
+class Look(NamedTuple):
+    """What was seen at one evaluation.
+
+    Attributes:
+        epoch: Epochs of source examples done.
+        columns: The other columns by name, of N rows each.
+    """
+
+    epoch: float
+    columns: dict[str, NDArray[Any]]
+
+
+def folder_of(folder: Path, record: str) -> Path:
+    """Where a run's files are.
+
+    Args:
+        folder: The comparison's.
+        record: The run's record, relative to it.
+    """
+    return folder / OBSERVED / Path(record).stem
+
+
+def looks(folder: Path, record: str, kind: str) -> list[Look]:
+    """What was seen of a run, look by look; damaged files are left out.
+
+    Args:
+        folder: The comparison's.
+        record: The run's record, relative to it.
+        kind: One of `KINDS`.
+    """
+    found = []
+    for path in files(folder, record, kind):
+        try:
+            found.append(_read(path))
+        except _DAMAGED:
+            continue
+    return found
+
+
+def files(folder: Path, record: str, kind: str = "*") -> list[Path]:
+    """A run's files, of one kind or of all, in the order of its steps."""
+    return sorted(folder_of(folder, record).glob(f"{kind}-*.parquet"))
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with one of the files, if anything is, as far as its footer says."""
+    try:
+        parquet.read_metadata(path)
+    except _DAMAGED as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _read(path: Path) -> Look:
+    # Not memory-mapped, so that a file that is replaced meanwhile is read whole.
+    table = parquet.ParquetFile(path).read()
+    columns = {name: table[name].to_numpy() for name in table.column_names}
+    return Look(float(columns.pop("epoch")[0]), columns)
+
+
+def write_look(path: Path, epoch: float, columns: dict[str, Any]) -> None:
+    """Writes what was seen at one evaluation.
+
+    Args:
+        path: The file.
+        epoch: Epochs of source examples done.
+        columns: The other columns by name, of one length.
+    """
+    count = len(next(iter(columns.values())))
+    table = pa.table({"epoch": np.full(count, epoch), **columns})
+    with atomic_write(path) as whole:
+        parquet.write_table(table, whole, compression="zstd")

@@ -1,0 +1,109 @@
+"""Tables of text: on a terminal, in Markdown and as CSV, all from the same rows.
+
+A row is a mapping from the names of columns to cells. The columns are those of all rows, in the
+order in which they first come; a row that lacks one has an empty cell there.
+"""
+
+import csv
+import io
+from collections.abc import Collection, Mapping, Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+Rows = Sequence[Mapping[str, str]]
+
+
+def columns_of(rows: Sequence[Mapping[str, object]]) -> list[str]:
+    """The names of the columns of some rows.
+
+    >>> columns_of([{"a": "1"}, {"b": "2", "a": "3"}])
+    ['a', 'b']
+    """
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def terminal(
+    rows: Rows,
+    *,
+    title: str | None = None,
+    caption: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    wrapped: Collection[str] | None = None,
+    padding: tuple[int, int] = (0, 1),
+) -> Table:
+    """Rows as a table for a terminal: words at the left, numbers at the right.
+
+    Args:
+        rows: The rows.
+        title: What is above the table.
+        caption: What is below it.
+        headers: Shorter headers, by the names of columns.
+        wrapped: Columns whose cells may take several lines; by default all of words.
+        padding: Room around a cell: lines, and characters.
+    """
+    table = Table(
+        title=title,
+        caption=caption,
+        title_justify="left",
+        caption_justify="left",
+        box=box.HORIZONTALS,
+        show_edge=False,
+        padding=padding,
+    )
+    columns = columns_of(rows)
+    cells = [[row.get(name, "") for name in columns] for row in rows]
+    for place, (name, left) in enumerate(zip(columns, worded(cells), strict=True)):
+        words = left or place == 0
+        table.add_column(
+            (headers or {}).get(name, name),
+            justify="left" if words else "right",
+            no_wrap=not words if wrapped is None else name not in wrapped,
+        )
+    for line in cells:
+        table.add_row(*map(Text, line))
+    return table
+
+
+def markdown(rows: Rows) -> str:
+    r"""Writes rows as a Markdown table: one column per key, words aligned left and numbers right.
+
+    >>> print(markdown([{"strategy": "sb 0.33", "steps": "12"}, {"strategy": "a|b"}]))
+    | strategy | steps |
+    |:---|---:|
+    | sb 0.33 | 12 |
+    | a\|b |  |
+    """
+    columns = columns_of(rows)
+    lines = [columns, *([row.get(name, "") for name in columns] for row in rows)]
+    # A bar would end its cell, and a line's end the table.
+    head, *body = (
+        "| " + " | ".join(" ".join(cell.replace("|", r"\|").split()) for cell in line) + " |"
+        for line in lines
+    )
+    sides = [":---" if left else "---:" for left in worded(lines[1:])] or ["---:"] * len(columns)
+    rule = "|" + "|".join([":---", *sides[1:]]) + "|"
+    return "\n".join([head, rule, *body])
+
+
+def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
+    r"""Writes rows as CSV.
+
+    >>> as_csv([{"a": 1}, {"a": 2, "b": None}])
+    'a,b\n1,\n2,\n'
+    """
+    file = io.StringIO()
+    writer = csv.DictWriter(file, columns_of(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def worded(cells: Sequence[Sequence[str]]) -> list[bool]:
+    """Whether each column is of words, which stand at the left, and numbers at the right.
+
+    >>> worded([["1.5", "2 seeds", "sb"], ["-", "", "random"]])
+    [False, False, True]
+    """
+    return [any(cell[:1].isalpha() for cell in column) for column in zip(*cells, strict=True)]

@@ -1,0 +1,82 @@
+"""What a probe found, as data, as a table and in words."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from siftback.probing.advice import Advice, advice_text
+from siftback.probing.agreement import Agreement
+from siftback.probing.costs import Row, Seconds
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What was measured on one model, its batches and its device.
+
+    Attributes:
+        device: Where it was measured.
+        batch_size: N, examples of a batch.
+        parameters: How many numbers of the model are trained.
+        optimizer: The type of the optimizer measured; "SGD" where none was given.
+        rounds: How often each part was measured, in turns.
+        noise: Half the interquartile range of the training steps' seconds, over their median.
+        seconds: Medians over the rounds, by part.
+        seconds_compiling: What the single pass takes once, before its first step.
+        rows: Each strategy at each share kept; the first is Traditional.
+        agreement: Of each cheaper scorer with the exact one, by name.
+        failures: Why something could not be measured, by its name.
+        advice: What to do.
+        seconds_taken: How long all of this took.
+
+    >>> import torch
+    >>> from torch.nn import functional as F
+    >>> from siftback import probe
+    >>> model = torch.nn.Linear(8, 4)
+    >>> batches = [(torch.randn(32, 8), torch.randint(4, (32,))) for _ in range(2)]
+    >>> found = probe(model, batches, F.cross_entropy, keep=[0.5], single_pass=False)
+    >>> [row["strategy"] for row in found.table()]
+    ['traditional', 'sb', 'stale-sb', 'sb-memory', 'random']
+    """
+
+    device: str
+    batch_size: int
+    parameters: int
+    optimizer: str
+    rounds: int
+    noise: float
+    seconds: Seconds
+    seconds_compiling: float | None
+    rows: tuple[Row, ...]
+    agreement: Mapping[str, Agreement]
+    failures: Mapping[str, str]
+    advice: Advice
+    seconds_taken: float
+
+    @property
+    def forward_share(self) -> float:
+        """f, the forward's share of a forward and a backward."""
+        return self.seconds.forward_share
+
+    @property
+    def recommendation(self) -> str:
+        """What to do, in plain words, with the reason and what was not measured."""
+        return advice_text(self.advice, self.seconds, self.rows)
+
+    def table(self) -> list[dict[str, Any]]:
+        """One dict for each strategy and share kept: the fields of `siftback.probing.costs.Row`."""
+        return [asdict(row) for row in self.rows]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data: dicts, lists, numbers, strings and None."""
+        seconds = asdict(self.seconds)
+        seconds["single_pass"] = [
+            {"keep": keep, "seconds": each} for keep, each in self.seconds.single_pass.items()
+        ]
+        whole: dict[str, Any] = asdict(self) | {"seconds": seconds, "rows": self.table()}
+        whole["advice"]["text"] = self.recommendation
+        return {"forward_share": self.forward_share, **whole}
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)

@@ -1,0 +1,315 @@
+"""The seconds of each part of training and of selection, measured in turns."""
+
+import copy
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from siftback.device_time import now
+from siftback.loader import SelectiveLoader
+from siftback.loading import tree
+from siftback.loading.pool import Pool
+from siftback.loading.source import Item, ScoredBatch
+from siftback.loss_functions import Losses, check
+from siftback.probing.agreement import Agreement, agreement
+from siftback.probing.costs import SB, SINGLE_PASS, Seconds
+from siftback.probing.sample import Sample
+from siftback.rules.memory import Memory
+from siftback.schedule import Epochs
+from siftback.scorers.fresh import Fresh
+from siftback.scorers.scorer import Scorer
+from siftback.selectors.percentile import Percentile
+from siftback.selectors.selection import Selector
+from siftback.selectors.uniform import Uniform
+from siftback.single_pass.self_check import gradients
+
+T = TypeVar("T")
+
+# A median needs a few; a model so small that it gets to the most has used a fraction of the time.
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 50
+# Batches of the loader's own part that one round times together, each being so short.
+_REPEATS = 8
+# Examples that memory's draw is timed on at the most: beyond, its time grows in proportion.
+_MOST_EXAMPLES = 1_000_000
+
+
+class Rounds:
+    """Everything that is measured, each in its turn, round after round.
+
+    Args:
+        model: The model, in training mode; `run` leaves its parameters alone.
+        losses: ``losses(model, batch) -> Tensor[N]``.
+        sample: The batches to measure on, of which the first was read.
+        device: That of the model.
+        keeps: Shares of the examples to keep.
+        autocast: The type that training computes in; None follows the autocast in force.
+        seed: Of draws.
+
+    Attributes:
+        took: Seconds by the name of what was timed, one for each round.
+        failures: Why something could not be measured, by its name.
+        seconds_compiling: What the single pass took once; None where there is none.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        losses: Losses,
+        sample: Sample,
+        device: torch.device,
+        keeps: Sequence[float],
+        autocast: torch.dtype | None,
+        seed: int,
+    ) -> None:
+        self._model, self._losses, self._sample, self._device = model, losses, sample, device
+        self._keeps, self._autocast, self._seed = keeps, autocast, seed
+        self.took: dict[str, list[float]] = defaultdict(list)
+        self.failures: dict[str, str] = {}
+        self.seconds_compiling: float | None = None
+        self._scorers: dict[str, Scorer] = {SB: Fresh(autocast=autocast)}
+        self._scores: dict[str, dict[int, Tensor]] = defaultdict(dict)  # by name and batch
+        self._memory = _Remembered(sample, _middle(keeps), seed)
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._sift: Any = None
+
+    def prepare(
+        self,
+        scorers: Mapping[str, Scorer],
+        optimizer: torch.optim.Optimizer | None,
+        single_pass: bool,
+    ) -> None:
+        """Copies what would be changed by measuring it."""
+        for name, scorer in scorers.items():
+            with self._reporting(f"sb-{name}"):
+                self._scorers[f"sb-{name}"] = copy.deepcopy(scorer)
+        with self._reporting("optimizer"):
+            self._optimizer = _on_copies(self._model, optimizer)
+        if single_pass:
+            from siftback.single_pass.single_pass import SinglePass  # brings in the compiler
+
+            self._sift = SinglePass(self._model, losses=self._losses, keep=self._keeps[0])
+
+    def run(self, deadline: float) -> None:
+        """Rounds until the deadline: one to warm up, and no less than a few that count."""
+        if self._sample.workers:
+            self._sample.read_ahead((time.monotonic() + deadline) / 2)
+        for turn in range(_MOST_ROUNDS + 1):
+            started = time.monotonic()
+            self._round(turn)
+            if turn == 0:
+                self.took.clear()
+            ended = time.monotonic()
+            if turn >= _LEAST_ROUNDS and 2 * ended - started > deadline:
+                break
+
+    def seconds(self) -> Seconds:
+        """The medians; the mean of what a scorer does after a step, as it may do it seldom."""
+        middle = {name: statistics.median(each) for name, each in self.took.items()}
+        scorers = [name for name in self._scorers if name not in self.failures]
+        return Seconds(
+            loading=statistics.median(self._sample.took[1:] or self._sample.took),
+            forward=middle["forward"],
+            backward=middle["backward"],
+            optimizer=middle.get("optimizer", 0.0),
+            choosing=middle["choosing"],
+            choosing_uniformly=middle["choosing uniformly"],
+            drawing=middle["drawing"],
+            recording=middle["recording"],
+            scores={name: middle[name] for name in scorers},
+            refreshes={name: statistics.fmean(self.took[_after(name)]) for name in scorers},
+            single_pass={
+                keep: middle[_single(keep)] for keep in self._keeps if _single(keep) in middle
+            },
+            loads_ahead=self._sample.workers > 0,
+            reads_chosen_only=self._sample.reads_chosen_only,
+        )
+
+    def agreements(self) -> dict[str, Agreement]:
+        """Of each scorer with the exact one, on the batches that both have scored."""
+        exact = self._scores[SB]
+        found = {}
+        for name, scores in self._scores.items():
+            places = sorted(exact.keys() & scores.keys())
+            if name != SB and name not in self.failures and places:
+                one, other = (torch.cat([each[at] for at in places]) for each in (exact, scores))
+                found[name] = agreement(one, other, self._keeps, self._seed)
+        return found
+
+    def _round(self, turn: int) -> None:
+        place, item = self._sample.next(turn)
+        self._train(item.batch)
+        if self._optimizer is not None:
+            with self._reporting("optimizer"):
+                self._timed("optimizer", self._optimizer.step)
+        for name, scorer in self._scorers.items():
+            if name not in self.failures:
+                with self._reporting(name) if name != SB else nullcontext():
+                    self._score(name, scorer, place, item)
+        scores = self._scores[SB][place].nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        keep = _middle(self._keeps)
+        self._select("choosing", item.batch, scores, Percentile(keep=keep))
+        self._select("choosing uniformly", item.batch, scores, Uniform(keep=keep))
+        self._remember(item.batch, scores)
+        if self._sift is not None:
+            with self._reporting(SINGLE_PASS):
+                self._single_pass(place, item.batch)
+
+    def _train(self, batch: Any) -> None:
+        def forward() -> Tensor:
+            with self._casting():
+                return self._losses(self._model, batch)
+
+        losses = self._timed("forward", forward)
+        check(losses, self._sample.size)
+        self._timed("backward", lambda: gradients(self._model, losses.mean()))
+
+    def _score(self, name: str, scorer: Scorer, place: int, item: Item) -> None:
+        losses, model, batch = self._losses, self._model, item.batch
+        scores = self._timed(name, lambda: scorer.score(losses, model, batch, item.indices))
+        self._scores[name].setdefault(place, check(scores, self._sample.size))
+        self._timed(_after(name), lambda: scorer.after_step(losses, model, batch))
+
+    def _select(self, name: str, batch: Any, scores: Tensor, selector: Selector) -> None:
+        """Times the loader's own part of a selection, with scores that are given."""
+        loader = SelectiveLoader(
+            [ScoredBatch(batch, scores)] * _REPEATS,
+            self._model,
+            losses=self._losses,
+            selector=selector,
+            pool=Pool(self._sample.size, drop_last="carry"),
+            seed=self._seed,
+        )
+        self._timed(name, lambda: sum(1 for _ in loader))
+        self.took[name][-1] /= _REPEATS
+
+    def _remember(self, batch: Any, losses: Tensor) -> None:
+        """Times memory's draw of an epoch, and giving drawn batches and recording their losses."""
+        memory, size = self._memory, self._sample.size
+        batches = memory.begin(batch)
+        self._timed("drawing", lambda: next(batches))
+        self.took["drawing"][-1] *= size / memory.examples
+
+        def record() -> None:
+            for _ in range(_REPEATS):
+                memory.loader.record(losses)
+                next(batches)
+
+        self._timed("recording", record)
+        self.took["recording"][-1] /= _REPEATS
+        memory.loader.record(losses)
+
+    def _single_pass(self, place: int, batch: Any) -> None:
+        sift = self._sift
+        # The compiler marks the tensors it is given, and these are the user's.
+        batch = tree.take(batch, torch.arange(self._sample.size, device=self._device))
+
+        def step() -> None:
+            with self._casting():
+                loss = sift(batch)
+            gradients(self._model, loss)
+
+        for keep in self._keeps:
+            sift.selector = Percentile(keep=keep)
+            self._timed(_single(keep), step)
+        self._scores[SINGLE_PASS].setdefault(place, sift.losses)
+        self.seconds_compiling = sift.stats.seconds_compiling
+
+    def _timed(self, name: str, run: Callable[[], T]) -> T:
+        started = now(self._device)
+        result = run()
+        self.took[name].append(now(self._device) - started)
+        return result
+
+    @contextmanager
+    def _reporting(self, name: str) -> Iterator[None]:
+        """An error is a finding: whatever it is, the rest is measured all the same."""
+        try:
+            yield
+        except Exception as error:
+            self.failures[name] = f"{type(error).__name__}: {error}"
+            if name == SINGLE_PASS:
+                self._sift = None
+                for keep in self._keeps:
+                    self.took.pop(_single(keep), None)
+            elif name == "optimizer":
+                self._optimizer = None
+
+    def _casting(self) -> AbstractContextManager[Any]:
+        if self._autocast is None:
+            return nullcontext()
+        return torch.autocast(self._device.type, self._autocast)
+
+
+class _Remembered:
+    """A loader with a memory of as many examples as the data set has, all with a known loss.
+
+    Whatever is drawn, it gives the same batch, so that nothing but the loader's own work is timed.
+
+    Args:
+        sample: Says how many examples there are, and how many of them a batch has.
+        keep: Share of the examples to draw.
+        seed: Of the draws.
+
+    Attributes:
+        examples: How many examples a draw is among.
+        loader: Where losses are recorded.
+    """
+
+    indexed = True
+
+    def __init__(self, sample: Sample, keep: float, seed: int) -> None:
+        least = round((_REPEATS + 2) * sample.size / keep)  # so that a draw has enough batches
+        self.examples = max(least, min(sample.examples or 0, _MOST_EXAMPLES))
+        self._size = sample.size
+        self._batch: Any = None
+        self._drawn = torch.arange(self.examples)
+        memory = Memory(keep=keep, floor=0.0, warmup=Epochs(0))
+        self.loader = SelectiveLoader(self, memory=memory, pool=Pool(sample.size), seed=seed)
+        losses = torch.rand(self.examples, generator=torch.Generator().manual_seed(seed))
+        memory.update(torch.arange(self.examples), losses, epoch=0)
+
+    def begin(self, batch: Any) -> Iterator[Any]:
+        """An epoch of drawn examples, each batch of them given as ``batch``."""
+        self._batch = batch
+        return iter(self.loader)
+
+    def only(self, drawn: Tensor | None) -> None:
+        """Leaves out all other examples, as the loader's draw says."""
+        assert drawn is not None
+        self._drawn = drawn
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Any]]:
+        for indices in torch.split(self._drawn, self._size):
+            if len(indices) == self._size:
+                yield indices, self._batch
+
+
+def _on_copies(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
+    """An optimizer that steps copies of the parameters; SGD with momentum where none is given."""
+    if optimizer is None:
+        copies = [p.detach().clone() for p in model.parameters() if p.requires_grad]
+        stepped: torch.optim.Optimizer = torch.optim.SGD(copies, lr=1e-9, momentum=0.9)
+    else:
+        stepped = copy.deepcopy(optimizer)
+    for group in stepped.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    return stepped
+
+
+def _middle(keeps: Sequence[float]) -> float:
+    return sorted(keeps)[len(keeps) // 2]
+
+
+def _after(name: str) -> str:
+    return f"after {name}"
+
+
+def _single(keep: float) -> str:
+    return f"{SINGLE_PASS} {keep}"

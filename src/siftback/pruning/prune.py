@@ -1,0 +1,117 @@
+"""Pruning a data set once, before training: which examples to keep, by their scores."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from siftback.arguments import checked_share
+from siftback.errors import ConfigError
+
+
+def prune(
+    scores: Tensor,
+    drop: float | None = None,
+    *,
+    keep: Literal["hardest", "easiest"] = "hardest",
+    window: tuple[float, float] | None = None,
+    per_class: Tensor | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """Chooses the examples to keep by their scores.
+
+    With the n examples ranked from the easiest to the hardest and ``d = round(drop * n)``, the
+    hardest are ranks d to n, the easiest 0 to n - d, and a window (a, b) is ranks
+    ``round(a * n)`` to ``round(b * n)``, as the windows of Paul et al. 2021, which leave out
+    the very hardest. Halves are rounded up.
+
+    Args:
+        scores: float[N], higher for harder examples; infinite ones have a rank too.
+        drop: Share of the examples to leave out, in [0, 1).
+        keep: Which ones to keep, the hardest or the easiest.
+        window: In place of ``drop``: shares (a, b), 0 <= a < b <= 1.
+        per_class: int64[N], the class of each example, to rank and drop within each class; None
+            ranks all together.
+        seed: Orders examples of equal scores, so that places in the data set do not
+            matter.
+
+    Returns:
+        int64[k], the indices of those to keep, ascending, for
+        ``torch.utils.data.Subset(dataset, kept)``.
+
+    Raises:
+        ConfigError: Where scores are NaN, a share is outside its range, both or neither of
+            ``drop`` and ``window`` are given, classes do not fit, or nothing would be kept.
+
+    >>> scores = torch.tensor([0.9, 0.1, 0.5, 0.3])
+    >>> prune(scores, drop=0.25), prune(scores, drop=0.25, keep="easiest")
+    (tensor([0, 2, 3]), tensor([1, 2, 3]))
+    >>> prune(scores, window=(0.25, 0.75))
+    tensor([2, 3])
+    >>> prune(scores, drop=0.5, per_class=torch.tensor([0, 0, 1, 1]))
+    tensor([0, 2])
+    """
+    scores = _numbers(scores)
+    _check_shares(drop, keep, window)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(scores), generator=generator)
+    order = order[scores[order].argsort(stable=True)]
+    if per_class is None:
+        ranked = [order]
+    else:
+        classes = _classes(per_class, len(scores))[order]
+        ranked = [order[classes == each] for each in sorted(set(classes.tolist()))]
+    kept = torch.cat([_part(group, drop, keep, window) for group in ranked])
+    if not len(kept):
+        asked = f"drop={drop}" if window is None else f"window={window}"
+        raise ConfigError(f"{asked} keeps none of {len(scores)} examples: keep more of them")
+    return kept.sort().values
+
+
+def _numbers(scores: Tensor) -> Tensor:
+    if not isinstance(scores, Tensor) or scores.ndim != 1 or not len(scores):
+        given = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise ConfigError(f"scores of {given}: give a tensor with one score per example, float[N]")
+    missing = scores.isnan().nonzero().flatten()
+    if len(missing):
+        raise ConfigError(
+            f"{len(missing)} of {len(scores)} scores are NaN, the first is that of example "
+            f"{int(missing[0])}: score every example, or remove those without a score"
+        )
+    return scores.detach().cpu()
+
+
+def _check_shares(drop: float | None, keep: str, window: tuple[float, float] | None) -> None:
+    if (drop is None) == (window is None):
+        raise ConfigError(
+            f"drop={drop} and window={window}: give one of them, a share to leave out or the "
+            "shares that bound what is kept"
+        )
+    if drop is not None:
+        checked_share("drop", drop)
+    if keep not in ("hardest", "easiest"):
+        raise ConfigError(f'keep={keep!r}: give "hardest" or "easiest"')
+    if window is not None and not (len(window) == 2 and 0 <= window[0] < window[1] <= 1):
+        raise ConfigError(f"window={window}: give shares (a, b) with 0 <= a < b <= 1")
+
+
+def _classes(per_class: Tensor, count: int) -> Tensor:
+    if not isinstance(per_class, Tensor) or per_class.shape != (count,):
+        given = list(per_class.shape) if isinstance(per_class, Tensor) else per_class
+        raise ConfigError(
+            f"per_class={given} for {count} scores: give the class of each example, int64[{count}]"
+        )
+    if per_class.is_floating_point():
+        raise ConfigError(f"per_class is {per_class.dtype}: give integers, int64[{count}]")
+    return per_class.cpu()
+
+
+def _part(
+    ranked: Tensor, drop: float | None, keep: str, window: tuple[float, float] | None
+) -> Tensor:
+    """The part that is kept of examples that are ranked from the easiest to the hardest."""
+    n = len(ranked)
+    if window is not None:
+        return ranked[int(window[0] * n + 0.5) : int(window[1] * n + 0.5)]
+    dropped = int((drop or 0.0) * n + 0.5)
+    return ranked[dropped:] if keep == "hardest" else ranked[: n - dropped]

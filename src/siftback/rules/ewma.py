@@ -1,0 +1,152 @@
+"""Ewma: losses predicted by the average of those an example had before."""
+
+from typing import Any, Literal
+
+from torch import Tensor
+
+from siftback.arguments import checked_number, checked_share
+from siftback.errors import ConfigError
+from siftback.rules.loss_threshold import LossThreshold
+from siftback.rules.rule import RefreshedRule, checked_table, record_average
+from siftback.rules.score_table import ScoreTable
+from siftback.scorers.scorer import Scorer
+
+Predict = Literal["loss", "probability"]
+
+
+class Ewma(RefreshedRule):
+    """Predicts an example's loss by the average of those it had, older ones counting less.
+
+    Jiang et al. 2019, section 3.3, "exponentially weighted average of historical losses". As in
+    `Stale`, scoring passes are made every n-th epoch, and the examples of the n - 1 epochs after
+    one are drawn before they are read: by this average, which each loss updates, of a scoring
+    pass or of training::
+
+        average = decay * average + (1 - decay) * loss
+
+    ``Ewma(decay=0)`` is `Stale` whose scores training refreshes. Ideal cost per example of n
+    epochs with share s kept, in forwards (1) and backwards (2): ``1 + 3ns``.
+
+    Args:
+        keep: Share of the examples to keep, in (0, 1].
+        beta: In place of ``keep``, the exponent, ``keep = 1 / (beta + 1)``.
+        decay: In [0, 1); 0 remembers the last loss alone.
+        every: n, the epochs from one scoring pass to the next, at least 1.
+        predict: "loss"; or "probability", the paper's easier problem: the average is of
+            ``loss > threshold``, 1 or 0, and so the probability that the loss exceeds it.
+        threshold_share: Share of the losses above the threshold, in (0, 1). The threshold is that
+            quantile of the last 1,024 losses of scoring passes; those of training are of chosen
+            examples, and count only before the first pass.
+        optimism: c, at least 0: how much is added for an old average, ``c * sd * sqrt(age)``. Age
+            is in epochs since the example's last loss, and sd the standard deviation of the
+            averages over all examples; a loss that walks at random becomes less certain in this
+            way. By default 0, as a scoring pass scores every example again; give more, such as 1,
+            where passes are rare.
+        scorer: Scores the examples in a pass; by default a `Fresh` forward.
+        table: Where averages are remembered, and the epoch of the last loss: a `ScoreTable` of
+            two columns, such as one in a file; by default in memory, 8 bytes per example.
+
+    Raises:
+        ConfigError: Where one of them is out of its range, or both or neither of ``keep`` and
+            ``beta`` are given.
+
+    >>> import torch
+    >>> ewma = Ewma(keep=0.5, decay=0.5)
+    >>> ewma.grow(3)
+    >>> ewma.rescore(torch.tensor([0, 1]), torch.tensor([1.0, 2.0]), epoch=0)
+    >>> ewma.update(torch.tensor([1]), torch.tensor([1.0]), epoch=0)
+    >>> ewma.predicted(epoch=1)
+    tensor([1.0000, 1.5000,    nan])
+    >>> ewma.draw(1, torch.Generator().manual_seed(1))  # what was never scored is kept
+    tensor([0., 1., 1.])
+    """
+
+    def __init__(
+        self,
+        keep: float | None = None,
+        beta: float | None = None,
+        *,
+        decay: float = 0.5,
+        every: int = 3,
+        predict: Predict = "loss",
+        threshold_share: float = 1 / 3,
+        optimism: float = 0.0,
+        scorer: Scorer | None = None,
+        table: ScoreTable | None = None,
+    ) -> None:
+        table = checked_table("Ewma", table, 2)
+        super().__init__(keep, beta, every=every, scorer=scorer, table=table)
+        self.decay = checked_share("decay", decay)
+        self.predict = checked_predict(predict)
+        self.optimism = checked_number("optimism", optimism, least=0)
+        self._threshold = LossThreshold(threshold_share)
+
+    @property
+    def threshold(self) -> float:
+        """The loss whose exceeding is predicted; NaN before any loss, or where losses are."""
+        return self._threshold.value
+
+    def predicted(self, epoch: int) -> Tensor:
+        """float32[examples], the averages, raised with their age where ``optimism`` is above 0."""
+        scores, epochs = self.values.unbind(1)
+        finite = scores[scores.isfinite()]
+        if not self.optimism or len(finite) < 2:
+            return scores
+        return scores + self.optimism * finite.std() * (epoch - epochs).clamp(min=0).sqrt()
+
+    def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
+        """Averages the scores of a pass into the table; they move the threshold."""
+        if self.predict == "probability":
+            self._threshold.join(scores)
+        super().rescore(indices, scores, epoch)
+
+    def update(
+        self,
+        indices: Tensor,
+        losses: Tensor,
+        epoch: int,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+    ) -> None:
+        """Averages training's losses into the table; they move the threshold until a pass."""
+        if self.predict == "probability" and self.last_pass is None:
+            self._threshold.join(losses)
+        self.observe(indices, losses, epoch)
+
+    def observe(self, indices: Tensor, losses: Tensor, epoch: int) -> None:
+        """Averages the losses, or whether they exceed the threshold, into the table."""
+        if self.predict == "probability":
+            losses = (~(losses <= self.threshold)).float()  # also where there is no threshold
+        record_average(self.table, indices, losses, self.decay)
+        self.table.values[indices.cpu(), 1] = float(epoch)
+
+    def settings(self) -> dict[str, Any]:
+        """See `EpochRule.settings`."""
+        predict = {"predict": self.predict, "threshold_share": self._threshold.share}
+        own = {"decay": self.decay, **predict, "optimism": self.optimism}
+        return {**super().settings(), **own}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The averages, and what the threshold and the passes depend on."""
+        return {**super().state_dict(), "threshold": self._threshold.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from another's state.
+
+        Raises:
+            StateError: As for `RefreshedRule.load_state_dict`, before anything is changed.
+        """
+        super().load_state_dict(state)
+        self._threshold.load_state_dict(state["threshold"])
+
+
+def checked_predict(predict: Predict) -> Predict:
+    """What is predicted.
+
+    Raises:
+        ConfigError: Where it is neither "loss" nor "probability".
+    """
+    if predict not in ("loss", "probability"):
+        raise ConfigError(f'predict={predict!r}: give "loss" or "probability"')
+    return predict

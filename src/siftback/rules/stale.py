@@ -1,0 +1,77 @@
+"""Stale: scoring passes every n-th epoch, and their losses used again in between."""
+
+from torch import Tensor
+
+from siftback.rules.rule import RefreshedRule, checked_table, record_average
+from siftback.rules.score_table import ScoreTable
+from siftback.scorers.scorer import Scorer
+
+
+class Stale(RefreshedRule):
+    """Stale-SB: scoring passes every n-th epoch, their losses used again in between.
+
+    Jiang et al. 2019, section 3.3, "Re-using previous losses". In the n - 1 epochs after a
+    scoring pass, examples are drawn by the loss that they had in it, before they are read, with
+    probability ``percentile^beta`` among all. Exactly ``round(keep * N)`` of N are drawn. Ideal
+    cost per example of n epochs with share s kept, in forwards (1) and backwards (2):
+    ``1 + 3ns``; n = 1 is plain Selective-Backprop, bit for bit.
+
+    It learns nothing from training. To use training's losses between passes too, see `Ewma`.
+
+    Args:
+        keep: Share of the examples to keep, in (0, 1].
+        beta: In place of ``keep``, the exponent, ``keep = 1 / (beta + 1)``.
+        every: n, the epochs from one scoring pass to the next, at least 1.
+        scorer: Scores the examples in a pass; by default a `Fresh` forward.
+        table: Where scores are remembered, such as a `ScoreTable` in a file; by default in
+            memory, 4 bytes per example.
+
+    Raises:
+        ConfigError: Where one of them is out of its range, or both or neither of ``keep`` and
+            ``beta`` are given.
+
+    >>> import torch
+    >>> stale = Stale(keep=0.5, every=2)
+    >>> stale.grow(4)
+    >>> stale.is_pass(0)
+    True
+    >>> stale.rescore(torch.arange(4), torch.tensor([0.1, 3.0, 0.2, 2.0]), epoch=0)
+    >>> stale.is_pass(1), stale.draw(1, torch.Generator().manual_seed(4)), stale.is_pass(2)
+    (False, tensor([0., 1., 0., 1.]), True)
+
+    In a training loop:
+
+    >>> from torch.nn import functional as F
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from siftback import SelectiveLoader
+    >>> data = TensorDataset(torch.randn(256, 8), torch.randint(4, (256,)))
+    >>> model = torch.nn.Linear(8, 4)
+    >>> loader = DataLoader(data, batch_size=32, shuffle=True)
+    >>> loader = SelectiveLoader(loader, model, F.cross_entropy, memory=Stale(1 / 2), epochs=3)
+    >>> for _ in range(3):
+    ...     for x, y in loader:
+    ...         loss = loader.loss(F.cross_entropy(model(x), y, reduction="none"))
+    ...         loss.backward()
+    >>> loader.stats.seen, loader.stats.scored
+    (768, 256)
+    """
+
+    def __init__(
+        self,
+        keep: float | None = None,
+        beta: float | None = None,
+        *,
+        every: int = 3,
+        scorer: Scorer | None = None,
+        table: ScoreTable | None = None,
+    ) -> None:
+        table = checked_table("Stale", table, 1)
+        super().__init__(keep, beta, every=every, scorer=scorer, table=table)
+
+    def predicted(self, epoch: int) -> Tensor:
+        """float32[examples], the last score of each."""
+        return self.values[:, 0]
+
+    def observe(self, indices: Tensor, losses: Tensor, epoch: int) -> None:
+        """Puts the scores in the table."""
+        record_average(self.table, indices, losses, 0.0)

@@ -1,0 +1,211 @@
+"""The choice after the forward, for loops that own their step: which rows to backpropagate."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siftback.arguments import checked_integer
+from siftback.errors import BatchError, ConfigError, LossError, StateError
+from siftback.loss_functions import check
+from siftback.schedule import Schedule
+from siftback.selectors.percentile import resolve_selector
+from siftback.selectors.ranking import Threshold
+from siftback.selectors.sampling import count_of
+from siftback.selectors.selection import Selection, Selector
+
+
+class InBatch:
+    """Chooses exactly ``round(keep * n)`` of a batch's n losses, which a step then trains on.
+
+    For a training step of your own: compute the losses of the batch, let `select` choose among
+    them, and backpropagate the chosen ones. That saves what their number decides: a second,
+    smaller forward and backward on the chosen rows, or the backward of the parts that treat
+    examples one by one. (`SinglePass` shortens the whole backward of a model by itself.)
+
+    Give one of ``keep``, ``beta`` and ``selector``. A random choice keeps an example with the
+    probability that the selector gives for a fixed count; see `Percentile`.
+
+    Args:
+        keep: Share of the rows to keep, in (0, 1]; ``keep = 1 / (beta + 1)``.
+        beta: In place of ``keep``: the exponent of Selective-Backprop, at least 0.
+        selector: In place of both: any selector that can keep exactly k.
+        schedule: When to select, and how much to keep; None is always. While it is off, all rows
+            are kept, and the selector learns nothing.
+        epochs: Epochs of the whole training, where the schedule needs them.
+        steps_per_epoch: Calls in an epoch; needed with a schedule, as calls are what is counted.
+        seed: Of the choice's own generator; no global one is used.
+
+    Attributes:
+        selector: The selector.
+        steps: How many calls were made.
+
+    Raises:
+        ConfigError: Where an argument is outside its range, or two exclude each other.
+
+    >>> in_batch = InBatch(keep=1 / 2, seed=2)
+    >>> losses = torch.tensor([0.3, 2.5, 0.1, 1.2], requires_grad=True)
+    >>> positions, weights = in_batch.select(losses)
+    >>> positions, weights
+    (tensor([1, 3]), tensor([1., 1.]))
+    >>> (losses[positions] * weights).mean().backward()
+    >>> losses.grad
+    tensor([0.0000, 0.5000, 0.0000, 0.5000])
+    """
+
+    def __init__(
+        self,
+        keep: float | None = None,
+        beta: float | None = None,
+        selector: Selector | None = None,
+        *,
+        schedule: Schedule | None = None,
+        epochs: float | None = None,
+        steps_per_epoch: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.selector = exact_selector(selector, keep, beta)
+        self.steps = 0
+        self._own = float(self.selector.keep)
+        self._schedule, self._epochs = schedule, epochs
+        self._generator = torch.Generator().manual_seed(seed)
+        if schedule is not None:
+            if steps_per_epoch is None:
+                raise ConfigError(
+                    "a schedule without steps_per_epoch: give the number of calls in an epoch, "
+                    "by which it knows how far training is"
+                )
+            schedule.check_selector(self.selector)
+            schedule.is_on(0.0, epochs)  # raises where it needs the number of epochs
+            self._steps_per_epoch = checked_integer("steps_per_epoch", steps_per_epoch, 1)
+
+    def select(self, losses: Tensor, mask: Tensor | None = None) -> Selection:
+        """Chooses among the rows of a batch.
+
+        Args:
+            losses: float[N], one loss per row, on any device. Read, never changed; no gradient
+                flows through the choice.
+            mask: bool[N], True for the rows to choose among; None is all. A row left out is not
+                kept, and its loss plays no part, so that it may be anything.
+
+        Returns:
+            The rows kept, their positions ascending among all N, and their weights:
+            ``(losses[positions] * weights).mean()`` is the loss to train on. With n rows to choose
+            among, ``max(1, round(keep * n))`` are kept, or all where the schedule is off.
+
+        Raises:
+            LossError: Where there is not one floating-point loss per row, or that of a row to
+                choose among is not finite.
+            BatchError: Where the mask does not fit, or leaves no row.
+        """
+        count = losses.shape[0] if isinstance(losses, Tensor) and losses.ndim else 1
+        losses = check(losses, count)
+        rows = _rows(mask, losses)
+        candidates = losses if rows is None else losses[rows]
+        if not len(candidates):
+            raise BatchError(
+                f"there is no row to choose among: {count} losses, "
+                f"{'and no mask' if mask is None else 'all of them masked out'}; skip this batch"
+            )
+        _refuse_nonfinite(candidates, rows)
+        selection = self._select(candidates)
+        self.steps += 1
+        return (
+            selection if rows is None else selection._replace(positions=rows[selection.positions])
+        )
+
+    def _select(self, losses: Tensor) -> Selection:
+        keep = self._own
+        if self._schedule is not None:
+            epochs_done = self.steps / self._steps_per_epoch
+            batch = self.steps % self._steps_per_epoch
+            if not self._schedule.is_on(epochs_done, self._epochs, batch=batch):
+                return Selection(
+                    torch.arange(len(losses), device=losses.device), torch.ones_like(losses)
+                )
+            keep = self._schedule.keep(epochs_done, self._epochs, own=self._own)
+            if keep != self.selector.keep:
+                self.selector.set_keep(keep)  # type: ignore[attr-defined]  # checked when made
+        return self.selector.select(losses, self._generator, count_of(keep, len(losses)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides which rows come next; fit for ``torch.save``."""
+        return {
+            "selector": self.selector.state_dict(),
+            "kind": type(self.selector).__name__,
+            "keep": self._own,
+            "generator": self._generator.get_state(),
+            "steps": self.steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where another one, built with the same arguments, was stopped.
+
+        Raises:
+            StateError: Where the state is of something else, or of another share or selector.
+        """
+        if state.keys() != self.state_dict().keys():
+            raise StateError(
+                f"a state with {', '.join(sorted(state))}: give what state_dict() of an InBatch "
+                "returned"
+            )
+        saved, own = (state["kind"], state["keep"]), (type(self.selector).__name__, self._own)
+        if saved != own:
+            raise StateError(
+                f"a state of {saved[0]} that keeps {saved[1]:g} does not fit {own[0]} that keeps "
+                f"{own[1]:g}: build this one with the arguments of the one that was saved"
+            )
+        self.selector.load_state_dict(state["selector"])
+        self._generator.set_state(state["generator"])
+        self.steps = state["steps"]
+
+
+def exact_selector(
+    selector: Selector | None, keep: float | None, beta: float | None = None
+) -> Selector:
+    """As `resolve_selector`, for those who need exactly k examples.
+
+    Raises:
+        ConfigError: Where the selector cannot choose exactly so many as it is asked for.
+
+    >>> exact_selector(None, keep=0.5).keep
+    0.5
+    """
+    selector = resolve_selector(selector, keep, beta)
+    if "count" not in inspect.signature(selector.select).parameters:
+        raise ConfigError(
+            f"{type(selector).__name__}.select does not take the number of rows to keep: "
+            "give it a third parameter, count, and see Selector.select for what it means"
+        )
+    if isinstance(selector, Threshold) and selector.above is not None:
+        raise ConfigError(
+            f"Threshold(above={selector.above}) does not say how many rows it keeps, and a fixed "
+            "number is needed: give Threshold(keep=...) or TopK(keep=...)"
+        )
+    return selector
+
+
+def _rows(mask: Tensor | None, losses: Tensor) -> Tensor | None:
+    """int64[n], the rows to choose among; None where all are."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.shape != losses.shape or mask.dtype != torch.bool:
+        given = type(mask).__name__
+        if isinstance(mask, Tensor):
+            given = f"{mask.dtype} of shape {list(mask.shape)}"
+        raise BatchError(
+            f"the mask is {given}: give one bool per loss, torch.bool of shape "
+            f"{list(losses.shape)}, True for the rows to choose among"
+        )
+    return mask.to(losses.device).nonzero().squeeze(1)
+
+
+def _refuse_nonfinite(losses: Tensor, rows: Tensor | None) -> None:
+    wrong = ~losses.isfinite()
+    if wrong.any():
+        first = int(wrong.nonzero()[0])
+        raise LossError(
+            f"the loss of row {first if rows is None else int(rows[first])} is "
+            f"{float(losses[first])}: lower the learning rate or fix the example, or mask it out"
+        )

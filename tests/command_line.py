@@ -1,0 +1,6 @@
+"""What calling the command line gives, in tests."""
+
+from collections.abc import Callable
+
+# Arguments, to exit status, output and errors, whose line breaks are spaces.
+Call = Callable[..., tuple[int, str, str]]

@@ -1,0 +1,235 @@
+"""Memory: who is drawn, who is read, what is remembered, and what it costs."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from reference import shared_probability
+from remembering import (
+    Numbered,
+    Read,
+    Streamed,
+    epoch_of,
+    plain,
+    ruled,
+    seeded,
+    selective,
+    spread,
+)
+from siftback import Indexed, SelectiveLoader
+from siftback.errors import ConfigError, LossError, StateError
+from siftback.rules.memory import Memory
+from siftback.rules.score_table import ScoreTable
+from siftback.schedule import Epochs, Share
+from toys import CLASSES, FEATURES, assert_same, dataset, optimizer_of
+
+
+class Counting(torch.nn.Linear):
+    """Counts the examples that it forwards."""
+
+    def __init__(self):
+        super().__init__(FEATURES, CLASSES)
+        self.forwarded = 0
+
+    def forward(self, inputs):
+        self.forwarded += len(inputs)
+        return super().forward(inputs)
+
+
+def remembering(losses, **arguments):
+    rule = Memory(**arguments)
+    rule.grow(len(losses))
+    rule.update(torch.arange(len(losses)), losses, 0)
+    return rule
+
+
+@pytest.mark.parametrize(
+    ("beta", "floor", "count"), [(1.0, 0.1, 22), (3.0, 0.0, 10), (0.5, 0.25, 30), (0.0, 0.1, 40)]
+)
+def test_exactly_k_are_drawn_by_percentile_to_the_power_of_beta_with_a_floor(beta, floor, count):
+    losses, draws, generator = spread(40), 2000, seeded(3)
+    rule = remembering(losses, beta=beta, floor=floor)
+    assert rule.keep == pytest.approx(count / 40)
+    assert rule.count(1) == count
+    drawn = torch.stack([rule.draw(1, generator) for _ in range(draws)])
+    assert (drawn.count_nonzero(1) == count).all()
+    assert ((drawn == 0) | (drawn == 1)).all()
+    shares = drawn.mean(0).tolist()
+    for loss, share in zip(losses.tolist(), shares, strict=True):
+        expected = floor + (1 - floor) * shared_probability(losses.tolist(), loss, beta)
+        assert abs(share - expected) < 4.5 * (expected * (1 - expected) / draws) ** 0.5 + 1e-6
+
+
+@pytest.mark.parametrize("keep", [0.11, 0.25, 0.5, 0.55, 1.0])
+@pytest.mark.parametrize("size", [1, 2, 5, 97])
+def test_so_many_are_drawn_as_the_share_says(keep, size):
+    rule = remembering(spread(size), keep=keep)
+    assert rule.count(0) == max(1, round(keep * size))
+    assert int(rule.draw(1, seeded(0)).sum()) == rule.count(0)
+
+
+def test_keep_and_beta_are_one_knob():
+    for keep, beta in ((0.55, 1.0), (0.4, 2.0), (1.0, 0.0)):
+        assert Memory(keep).beta == pytest.approx(beta)
+        assert Memory(beta=beta).keep == pytest.approx(keep)
+    assert Memory().keep == pytest.approx(0.55)
+
+
+def test_a_loader_reads_and_forwards_what_was_drawn_alone():
+    data, model = Read(dataset(300)), Counting()
+    loader = SelectiveLoader(plain(data), memory=Memory(warmup=Epochs(1)), epochs=5)
+    optimizer, trained = optimizer_of(model), []
+    for epoch in range(5):
+        assert loader.steps(epoch) == len(loader) == (38 if epoch == 0 else 21)
+        trained.append([])
+        for inputs, targets in loader:
+            loss = loader.loss(F.cross_entropy(model(inputs), targets, reduction="none"))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            trained[-1].append(len(inputs))
+        reads = data.take_reads()
+        assert len(set(reads)) == len(reads) == sum(trained[-1])
+    assert [sum(epoch) for epoch in trained] == [300, 165, 165, 165, 165]  # 0.55 * 300
+    assert all(size == 8 for epoch in trained for size in epoch[:-1])
+    assert sum(len(epoch) for epoch in trained) == loader.total_steps
+    assert model.forwarded == 300 + 4 * 165 == loader.stats.forwards
+    assert (loader.stats.scored, loader.stats.seen) == (0, 1500)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_table_holds_each_examples_own_loss_whatever_the_order(shuffle):
+    losses = spread(500)
+    rule = Memory(warmup=Epochs(1))
+    epoch_of(ruled(rule, wrapped=plain(Numbered(losses), 16, shuffle=shuffle)))
+    assert_same(rule.table.scores(), losses)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "whole"),
+    [
+        ({"warmup": Epochs(2)}, [0, 1]),
+        ({"warmup": Share(0.25)}, [0, 1]),
+        ({"warmup": Epochs(1), "tail": Share(0.25)}, [0, 6, 7]),
+        ({"warmup": Epochs(1), "tail": Epochs(1)}, [0, 7]),
+        ({"warmup": Epochs(0), "tail": Share(0.5)}, [4, 5, 6, 7]),
+    ],
+)
+def test_everything_is_trained_on_while_warming_up_and_in_the_tail(arguments, whole):
+    loader = ruled(Memory(**arguments))
+    lengths = [len(epoch_of(loader)) for _ in range(8)]
+    assert lengths == [60 if epoch in whole else 33 for epoch in range(8)]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.7])
+def test_an_examples_losses_are_averaged(decay):
+    rule, expected = Memory(warmup=Epochs(1), decay=decay), {}
+    loader, generator = ruled(rule, 50), seeded(2)
+    for _ in range(5):
+        for batch in loader:
+            losses = torch.rand(len(batch["number"]), generator=generator)
+            loader.record(losses)
+            for number, loss in zip(batch["number"].tolist(), losses.tolist(), strict=True):
+                old = expected.get(number, loss)
+                expected[number] = decay * old + (1 - decay) * loss
+    means = torch.tensor([expected[number] for number in range(50)])
+    torch.testing.assert_close(rule.table.scores(), means)
+
+
+def test_a_loss_that_was_not_finite_is_forgotten_with_the_next():
+    rule = Memory(decay=0.5)
+    rule.grow(3)
+    rule.update(torch.arange(2), torch.tensor([torch.inf, 1.0]), 0)
+    rule.update(torch.arange(2), torch.tensor([2.0, 3.0]), 1)
+    assert rule.table.scores()[:2].tolist() == [2.0, 2.0]
+    assert rule.table.scores()[2].isnan()
+
+
+def test_what_has_no_loss_yet_is_kept():
+    rule = remembering(spread(50), keep=0.3)
+    rule.table.values[:9] = torch.nan
+    for seed in range(20):
+        weights = rule.draw(1, seeded(seed))
+        assert weights[:9].tolist() == [1.0] * 9
+        assert int(weights.sum()) == 15
+
+
+@pytest.mark.parametrize("losses", [torch.zeros(7), torch.zeros(8, 1), torch.zeros(8).long()])
+def test_losses_to_remember_are_one_per_example(losses):
+    loader = ruled(Memory(), 20)
+    next(iter(loader))
+    with pytest.raises(LossError):
+        loader.record(losses)
+
+
+def test_it_must_be_given_the_losses():
+    loader = ruled(Memory(), 20)
+    list(loader)
+    with pytest.raises(ConfigError, match=r"Memory learns from training, and of 3 batches no"):
+        list(loader)
+
+
+REFUSED = {
+    "keep and beta": (lambda: Memory(0.5, 1.0), "keep=0.5 and beta=1.0: give one of them"),
+    "keep": (lambda: Memory(1.5), "keep=1.5"),
+    "keep below the floor": (lambda: Memory(0.1), "keep=0.1 is not above floor=0.1"),
+    "beta": (lambda: Memory(beta=-1), "beta=-1: give a finite number, at least 0"),
+    "floor": (lambda: Memory(floor=1), r"floor=1: give a share in \[0, 1\)"),
+    "warmup": (lambda: Memory(warmup=-1), "warmup=-1: give"),
+    "tail": (lambda: Memory(tail=Share(1)), r"tail=Share\(1.0\) is the whole of training"),
+    "decay": (lambda: Memory(decay=1), r"decay=1: give a share in \[0, 1\)"),
+    "table": (lambda: Memory(table=ScoreTable(columns=2)), "remembers 1 numbers of each example"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
+def test_bad_arguments_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_an_empty_table_that_was_given_is_used(tmp_path):
+    table = ScoreTable(path=tmp_path / "scores.table")
+    assert Memory(table=table).table is table
+
+
+def test_a_state_of_another_share_is_refused():
+    message = r"state is of Memory\(keep=0.5,.*and this rule is Memory\(keep=0.2,"
+    with pytest.raises(StateError, match=message):
+        Memory(0.2).load_state_dict(Memory(0.5).state_dict())
+    annealed = Memory(0.5)
+    annealed.set_keep(0.7)  # by a schedule, which sets it again
+    Memory(0.5).load_state_dict(annealed.state_dict())
+
+
+def in_lists(losses, size=8):
+    numbers = torch.arange(len(losses))
+    batches = [{"number": part, "loss": losses[part]} for part in numbers.split(size)]
+    return Indexed(batches, index_of=lambda batch: batch["number"])
+
+
+def streamed(losses):
+    return torch.utils.data.DataLoader(Indexed(Streamed(losses)), 8)
+
+
+@pytest.mark.parametrize("source", [in_lists, streamed])
+def test_where_the_order_is_not_known_the_drawn_are_filtered_out(source):
+    losses, rule = spread(90), Memory(0.3, warmup=Epochs(1))
+    loader = ruled(rule, wrapped=source(losses))
+    for epoch in range(4):
+        numbers = epoch_of(loader)
+        assert numbers == sorted(numbers)
+        assert len(numbers) == (27 if epoch else 90)
+        assert_same(rule.table.scores()[: len(losses)], losses)
+    assert loader.stats.seen == 4 * 90
+    assert loader.stats.considered == 3 * 90
+    assert loader.stats.unread == 0
+
+
+def test_an_epochs_examples_are_all_counted_where_a_short_batch_is_dropped():
+    wrapped = plain(Numbered(spread(100)), drop_last=True)
+    loader = selective(wrapped, memory=Memory(warmup=Epochs(1)), epochs=4)
+    for epoch in range(4):
+        epoch_of(loader)
+        assert loader.stats.seen == 96 + 100 * epoch
+        assert loader.epochs_done == epoch + 1

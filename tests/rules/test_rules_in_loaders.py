@@ -1,0 +1,256 @@
+"""Every rule in a loader: what is read, counted and saved, and stopping anywhere."""
+
+import io
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+
+from remembering import (
+    REFRESHED,
+    RULES,
+    Numbered,
+    Read,
+    Streamed,
+    plain,
+    ruled,
+    seeded,
+    spread,
+    steps_of,
+    weights_of,
+)
+from siftback import Indexed, Percentile, SelectiveSampler
+from siftback.contrib.gaussian_process import GaussianProcess
+from siftback.errors import ConfigError, StateError
+from siftback.loading.pool import Pool
+from siftback.rules.ewma import Ewma
+from siftback.rules.infobatch import InfoBatch
+from siftback.rules.memory import Memory
+from siftback.rules.rs2 import RS2
+from siftback.rules.score_table import ScoreTable
+from siftback.rules.stale import Stale
+from siftback.rules.ucb import UCB
+from toys import assert_same
+
+every = pytest.mark.parametrize("name", RULES)
+
+
+@every
+def test_nothing_is_read_but_what_was_drawn(name):
+    data = Read(Numbered(spread(60)))
+    loader = ruled(RULES[name](), wrapped=plain(data))
+    left_out = 0
+    for epoch in range(8):
+        found = weights_of(loader, epoch)
+        assert data.take_reads() == list(found)  # these, in this order
+        out = set(loader.left_out.tolist())
+        assert out == set(range(60)) - found.keys()
+        assert (epoch or name.startswith("rs2")) or not out
+        left_out += len(out)
+    assert left_out == loader.stats.unread > 0
+    assert loader.stats.seen == 8 * 60
+    assert loader.stats.scored == 0
+    assert loader.stats.forwards + left_out == 8 * 60
+
+
+@every
+def test_steps_are_known_beforehand_where_the_count_is(name):
+    rule = RULES[name]()
+    loader = ruled(rule, 61)
+    rule.grow(61)
+    if rule.count(3) is None:
+        with pytest.raises(TypeError, match=f"how many examples {type(rule).__name__} draws is"):
+            loader.steps(3)
+        return
+    expected, total = [loader.steps(epoch) for epoch in range(8)], loader.total_steps
+    assert [len(list(steps_of(loader, epoch))) for epoch in range(8)] == expected
+    assert sum(expected) == total
+
+
+@pytest.mark.parametrize("count", [1, 40])
+@every
+def test_a_single_example_and_equal_losses_are_trained_on(name, count):
+    loader = ruled(RULES[name](), wrapped=plain(Numbered(torch.ones(count))))
+    for _ in range(3):
+        numbers = []
+        for batch in loader:
+            right = torch.zeros(len(batch["number"]), dtype=torch.bool)
+            loader.record(batch["loss"], correct=right, confidence=batch["loss"])
+            numbers += loader.weights.tolist()
+        assert numbers or name == "ies"
+
+
+SOURCES = {
+    "shuffled": lambda **options: plain(Numbered(spread(44)), **options),
+    "last batch dropped": lambda **options: plain(Numbered(spread(44)), drop_last=True, **options),
+    "in order": lambda **options: plain(Numbered(spread(44)), shuffle=False, **options),
+    "stream": lambda **options: DataLoader(Indexed(Streamed(spread(44))), 8, **options),
+    "list": lambda: Indexed(
+        list(plain(Numbered(spread(44)), shuffle=False)), index_of=lambda batch: batch["number"]
+    ),
+}
+POOLS = {
+    "smaller batches": Pool(3),
+    "larger batches": Pool(20, drop_last="carry"),
+    "carried": Pool(5, drop_last="carry"),
+}
+EPOCHS = 5
+
+
+def run(rule, source, checkpoint=None, *, pool=None, options=None):
+    """Steps, checkpoints after each of them, and the end."""
+    arguments = {} if pool is None else {"pool": Pool(pool.batch_size, pool.drop_last)}
+    wrapped = source(**(options or {}))
+    loader = ruled(rule, wrapped=wrapped, epochs=EPOCHS, **arguments)
+    if checkpoint:
+        loader.load_state_dict(torch.load(io.BytesIO(checkpoint), weights_only=True))
+    steps, checkpoints = [], []
+
+    def save():
+        file = io.BytesIO()
+        torch.save(loader.state_dict(), file)
+        checkpoints.append((len(steps), file.getvalue()))
+
+    save()
+    while loader.epoch < EPOCHS:
+        for step in steps_of(loader, loader.epoch):
+            steps.append((step, loader.lr_scale))
+            save()
+        save()
+    stats = loader.stats
+    counts = (stats.seen, stats.unread, stats.kept, stats.scored, stats.released)
+    return steps, checkpoints, (counts, loader.memory.state_dict())
+
+
+def same_end(one, other):
+    assert one[0] == other[0]
+    assert repr(one[1]) == repr(other[1])
+    for name in ("table",):
+        torch.testing.assert_close(one[1][name], other[1][name], rtol=0, atol=0, equal_nan=True)
+
+
+ALL = RULES | REFRESHED
+VARIANTS = {f"{name}, shuffled": (name, "shuffled", None) for name in ALL}
+VARIANTS |= {
+    f"{name}, {source}": (name, source, None)
+    for name in ("stale", "memory")
+    for source in list(SOURCES)[1:]
+}
+VARIANTS |= {
+    f"{name}, {pool}": (name, "shuffled", pool)
+    for name, pool in zip(("stale", "process", "memory"), POOLS, strict=True)
+}
+
+
+@pytest.mark.parametrize(("name", "source", "pool"), VARIANTS.values(), ids=VARIANTS)
+def test_stopping_anywhere_equals_never_stopping(name, source, pool):
+    make, source, pool = ALL[name], SOURCES[source], POOLS.get(pool)
+    steps, checkpoints, end = run(make(), source, pool=pool)
+    assert end[0][2] < end[0][0]  # something was left out
+    for done, checkpoint in checkpoints[:: 1 if name in ("infobatch", "memory", "stale") else 5]:
+        rest, _, other_end = run(make(), source, checkpoint, pool=pool)
+        assert rest == steps[done:]
+        same_end(other_end, end)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("name", ["infobatch", "rs2", "memory", "stale"])
+def test_with_persistent_workers_too(name):
+    steps, _, end = run(ALL[name](), SOURCES["shuffled"])
+    workers = {"num_workers": 2, "persistent_workers": True}
+    same_steps, checkpoints, other_end = run(ALL[name](), SOURCES["shuffled"], options=workers)
+    assert same_steps == steps
+    same_end(other_end, end)
+    for done, checkpoint in checkpoints[2::15]:
+        rest, _, other_end = run(ALL[name](), SOURCES["shuffled"], checkpoint, options=workers)
+        assert rest == steps[done:]
+        same_end(other_end, end)
+
+
+@pytest.mark.parametrize(
+    ("make", "columns"), [(lambda table: Memory(table=table), 1), (lambda t: Ewma(0.5, table=t), 2)]
+)
+def test_a_table_in_a_file_goes_back_to_the_state(make, columns, tmp_path):
+    def rule():
+        return make(ScoreTable(columns=columns, path=tmp_path / "scores.table"))
+
+    # Each run begins with the file of the one before, as of its end.
+    steps, checkpoints, end = run(rule(), SOURCES["shuffled"])
+    for done, checkpoint in checkpoints[::4]:
+        rest, _, other_end = run(rule(), SOURCES["shuffled"], checkpoint)
+        assert rest == steps[done:]
+        same_end(other_end, end)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_state_does_not_change_as_its_loader_goes_on(name):
+    loader = ruled(ALL[name](), 40, epochs=3)
+    for epoch in range(2):
+        for place, _ in enumerate(steps_of(loader, epoch)):
+            if (epoch, place) == (0, 3):
+                file, state = io.BytesIO(), loader.state_dict()
+                torch.save(state, file)
+    before = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    assert repr(state["draw"]) == repr(before["draw"])
+
+
+@pytest.mark.parametrize("make", [lambda: Memory(), lambda: GaussianProcess(0.5), UCB])
+def test_a_state_of_fewer_examples_is_refused(make):
+    few, more = ruled(make(), 40), ruled(make(), 41)
+    with pytest.raises(StateError, match="40 examples does not fit 41: resume with the data set"):
+        more.load_state_dict(few.state_dict())
+
+
+REFUSED_STATES = {
+    "another rule": (lambda: Ewma(0.5), lambda: Stale(0.5), "memory"),
+    "another share": (lambda: Memory(0.2), lambda: Memory(0.5), r"Memory\(keep=0.5"),
+    "another history": (
+        lambda: GaussianProcess(0.5, history=5),
+        lambda: GaussianProcess(0.5),
+        "history=6",
+    ),
+}
+
+
+@pytest.mark.parametrize(("here", "there", "message"), REFUSED_STATES.values(), ids=REFUSED_STATES)
+def test_a_state_of_another_rule_or_share_is_refused(here, there, message):
+    with pytest.raises(StateError, match=message):
+        ruled(here()).load_state_dict(ruled(there()).state_dict())
+
+
+@pytest.mark.parametrize("given", [{"keep": 0.5}, {"selector": Percentile(keep=0.5)}])
+def test_a_rule_and_another_choice_are_refused(given):
+    with pytest.raises(ConfigError, match="UCB"):
+        ruled(UCB(), **given)
+
+
+def test_a_share_of_training_needs_its_length():
+    with pytest.raises(ConfigError, match="epochs="):
+        ruled(InfoBatch(), epochs=None)
+    ruled(InfoBatch(delta=1.0), epochs=None)
+
+
+def test_a_batch_sampler_that_cannot_leave_examples_out_is_refused():
+    class Own(BatchSampler):
+        pass
+
+    data = Numbered(spread(9))
+    batches = Own(SequentialSampler(data), 4, False)
+    with pytest.raises(ConfigError, match="RS2 leaves examples out before they are read, which a"):
+        ruled(RS2(), wrapped=DataLoader(data, batch_sampler=batches))
+    ruled(RS2(), wrapped=DataLoader(data, batch_size=4, sampler=SelectiveSampler(data)))
+
+
+def test_alone_in_a_sampler_a_rule_draws_too():
+    data, rule = Numbered(spread(40)), Memory(0.5)
+    sampler = SelectiveSampler(data, rule, epochs=8, seed=3)
+    lengths = []
+    for _ in range(4):
+        numbers = []
+        for indices, batch in DataLoader(Indexed(data), 8, sampler=sampler):
+            sampler.update(indices, batch["loss"])
+            numbers += indices.tolist()
+        lengths.append(len(numbers))
+    assert lengths == [40, 40, 20, 20]
+    assert_same(rule.table.scores(), data.losses)
+    assert_same(rule.draw(9, seeded(1)).sum(), torch.tensor(20.0))

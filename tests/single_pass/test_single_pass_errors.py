@@ -1,0 +1,142 @@
+"""What the single pass refuses, and what it says: models, arguments and batches that do not fit."""
+
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from siftback import Selection, SinglePass, Threshold
+from siftback.errors import BatchError, ConfigError, GradientError, LossError, TraceError
+from siftback.loading import tree
+from siftback.selectors.uniform import All
+from single_pass_models import CASES, CLASSES, SIDE, Mlp, N, images
+
+KEEP = 1 / 3
+
+
+class Layer(nn.Module):
+    """A layer given by a function."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class Branch(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.mean() > 0:
+            return x
+        return -x
+
+
+class Fixed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(12, 4, -1).flatten(1)
+
+
+class Filter(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + x[x[:, 0] > 0].square().sum()
+
+
+class Similarity(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.T).softmax(1) @ x
+
+
+def with_layer(layer: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    flat = 3 * SIDE**2
+    return nn.Sequential(nn.Flatten(), nn.Linear(flat, 16), layer, nn.Linear(16, CLASSES))
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        (Branch(), "Data-dependent branching"),
+        (Fixed(), "fixed at 12"),
+        (Filter(), "depends on the data"),
+        (Similarity(), "more than one dimension"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_model_that_cannot_be_traced(layer, why):
+    sift = SinglePass(with_layer(layer), F.cross_entropy, keep=KEEP)
+    line = type(layer).forward.__code__.co_firstlineno + 1
+    with pytest.raises(
+        TraceError,
+        match=rf"module '2', line {line} of .*{why}.*train this model with SelectiveLoader",
+    ):
+        sift(*images())
+
+
+def test_batches_that_keep_changing_are_an_error():
+    model = nn.Sequential(nn.AdaptiveAvgPool1d(4), nn.Flatten(), nn.Linear(4, CLASSES))
+    sift = SinglePass(model, F.cross_entropy, keep=KEEP, check=False)
+    targets = torch.randint(CLASSES, (N,))
+    with pytest.raises(TraceError, match="pad sequences to a few lengths"):
+        deque(sift(torch.randn(N, 1, length), targets) for length in range(5, 30))
+    assert sift.stats.compilations > 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x - x.mean(0), lambda x: x + x.roll(1, 0), lambda x: x * x.norm()],
+    ids=["mean", "roll", "norm"],
+)
+def test_a_layer_that_couples_examples_is_named(function):
+    sift = SinglePass(with_layer(Layer(function)), F.cross_entropy, keep=KEEP)
+    with pytest.raises(GradientError, match=r"depends on the others: 2 \(Layer\).*SelectiveLoader"):
+        sift(*images())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({}, "keep=None and beta=None"),
+        ({"keep": 1.5}, "keep=1.5"),
+        ({"keep": 0.5, "selector": All()}, "both a selector and keep"),
+        ({"keep": 0.5, "losses": CASES["mlp"].losses}, "both of loss_fn and losses"),
+        ({"keep": 0.5, "backend": "fast"}, "backend='fast'"),
+    ],
+)
+def test_arguments_that_make_no_sense(arguments, problem):
+    with pytest.raises(ConfigError, match=problem):
+        SinglePass(Mlp(), F.cross_entropy, **arguments)
+
+
+class Independent(All):
+    def select(self, scores, generator) -> Selection:
+        return super().select(scores, generator)
+
+
+def test_a_selector_must_keep_as_many_as_it_is_asked_to():
+    with pytest.raises(ConfigError, match=r"Independent\.select .* third parameter, count"):
+        SinglePass(Mlp(), F.cross_entropy, selector=Independent())
+    with pytest.raises(ConfigError, match=r"Threshold\(above=0.5\) does not say how many"):
+        SinglePass(Mlp(), F.cross_entropy, selector=Threshold(above=0.5))
+
+
+@pytest.mark.parametrize(
+    ("batch", "problem"),
+    [
+        ((torch.zeros(3, 2),), "not an .inputs, targets. pair"),
+        ((torch.zeros(3, 2), torch.zeros(2)), "unlike sizes"),
+        (tree.take(images(), torch.arange(0)), "empty batch"),
+    ],
+)
+def test_batches_that_do_not_fit(batch, problem):
+    with pytest.raises(BatchError, match=problem):
+        SinglePass(Mlp(), F.cross_entropy, keep=KEEP)(*batch)
+
+
+def test_a_reduced_loss_is_refused():
+    sift = SinglePass(Mlp(), lambda outputs, targets: F.cross_entropy(outputs, targets), keep=KEEP)
+    with pytest.raises(LossError, match="reduced to one number"):
+        sift(*images())

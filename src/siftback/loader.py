@@ -10,31 +10,30 @@ import torch
 from torch import Tensor, nn
 
 from siftback import loader_state
-from siftback.batch_selection import BatchSelection, OnNonfinite, checked_nonfinite
-from siftback.errors import BatchError, ConfigError
+from siftback.arguments import checked_integer, checked_number
+from siftback.batch_selection import BatchSelection, OnNonfinite
+from siftback.epochs_done import EpochsDone
+from siftback.errors import BatchError, ConfigError, SiftbackError, StateError
 from siftback.loading import tree
 from siftback.loading.attaching import attached
-from siftback.loading.handover import MOST_AHEAD, Handed, Handover
 from siftback.loading.indices import IndexCheck, examples_of
-from siftback.loading.order import is_trackable
+from siftback.loading.order import batches_of, sampler_of
 from siftback.loading.pool import Pool
-from siftback.loading.source import Item, Source
+from siftback.loading.source import Item, size_of
 from siftback.loading.stats import Stats
 from siftback.loss_functions import Losses, LossFn, per_example, resolve
 from siftback.loss_record import LossRecord
-from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.rule import EpochRule, RefreshedRule
-from siftback.rules.sampler import SelectiveSampler, ranks_of, repeats, selective_batches
+from siftback.rules.sampler import repeats
 from siftback.schedule import Schedule
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.percentile import Percentile
-from siftback.selectors.selection import Selector
+from siftback.selectors.selection import Selection, Selector
 from siftback.step_counts import StepCounts
+from siftback.wrapped_loader import draw_of, drop_last_of, no_indices, pool_of, source_of
 
-# Batches that a loop may have read before it trains on the first of an epoch.
-_FEW = 5
-_PASSED_THROUGH = ("dataset", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory")
+_PASSED_THROUGH = ("dataset", "num_workers", "collate_fn", "pin_memory", "persistent_workers")
 
 
 class SelectiveLoader:
@@ -135,16 +134,17 @@ class SelectiveLoader:
         on_nonfinite: OnNonfinite = "error",
         seed: int = 0,
     ) -> None:
-        if epochs is not None and not epochs > 0:
-            raise ConfigError(f"epochs={epochs!r}: give the number of epochs, more than 0")
-        self.model, self.epochs, self.stats = model, epochs, Stats()
-        self._attach, self._exact, self._seed = attach, exact, seed
+        self.epochs = None if epochs is None else checked_number("epochs", epochs, above=0)
+        self.model, self.stats = model, Stats()
+        self._attach, self._exact, self._seed = attach, exact, checked_integer("seed", seed, 0)
         self._generator = torch.Generator().manual_seed(seed)
-        self._draw = _draw_of(loader, memory, epochs, schedule, seed)
-        self._source, self._drawer = _source_of(loader, self._draw, seed)
-        self._check = IndexCheck(
-            examples_of(loader), repeats=repeats(getattr(loader, "sampler", None))
-        )
+        self._draw = draw_of(loader, memory, epochs, schedule, seed)
+        self._source = source_of(loader, self._draw, seed)
+        # What of another loader than a DataLoader leaves out examples that were not drawn.
+        self._drawer: Any = None
+        if self._draw is not None and not self._source.is_ordered and hasattr(loader, "only"):
+            self._drawer = loader
+        self._check = IndexCheck(examples_of(loader), repeats=repeats(sampler_of(loader)))
         if self._draw is None:
             self.schedule = schedule or Schedule()
             self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
@@ -170,49 +170,41 @@ class SelectiveLoader:
                 self._generator,
                 exact,
             )
-        self._pool = pool or _pool_of(loader)
-        self._handover = Handover()
-        self._record = LossRecord(self._draw, checked_nonfinite(on_nonfinite), self.stats)
-        self._recorded = False  # any loss, in this epoch
+        self._pool = pool_of(loader) if pool is None else pool
+        self._record = LossRecord(
+            self._draw,
+            on_nonfinite,
+            self.stats,
+            attach=attach,
+            knows_indices=self._source.knows_indices,
+        )
         self._unfinished: Any = None  # the batch that training was given last
-        self._epoch = 0  # of the batch given last, also where the source is done with it
-        # Epochs done: before the batch given last, before the next one, and after those pooled.
-        self._now = self._next = self._after = 0.0
+        self._done = EpochsDone()
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch of training batches; continues the epoch that a loaded state was within."""
         self._finish_step()
         resumed = self._source.is_resumed
-        if not resumed and self._source.is_within:  # an epoch was broken off
-            self._handover.clear()
-            if self._pool is not None:
-                self._pool.abandon()
-                self.stats.dropped = self._pool.dropped
-        self._check_losses()
-        self._handover.clear()
+        if not resumed and self._source.is_within:
+            self._break_off()
         if not (resumed and self._source.is_within):
             self._begin_epoch()
-        self._epoch = self._source.epoch
-        items = self._source.batches()
-        yield from self._full_batches()  # those still pooled when a state was saved
+        epoch, items = self._source.epoch, self._source.batches()
+        yield from self._full_batches(epoch)  # those still pooled when a state was saved
         for item in items:
             self._offer(item)
             self._source.position += 1
-            self._after = self._source.epochs_done
-            yield from self._full_batches()
+            self._done.read(self._source.epochs_done)
+            yield from self._full_batches(epoch)
         if self._pool is None or (self._source.position == 0 and not self._draws):
             raise BatchError(
                 f"the wrapped {type(self._source.loader).__name__} gave no batch: "
                 "give one that is not empty and can be iterated once an epoch"
             )
-        if self._draw is not None and self._draw.draws:
-            self._count_unread(self._draw.end_epoch())
-        self._source.end_epoch()
-        self._after = float(self._source.epoch)
-        yield from self._give(self._pool.end_epoch(), 1)
-        if not self._recorded:
-            self._check_losses(most=_FEW)
-        self._now = self._next = self._after
+        self._end_epoch()
+        yield from self._give(self._pool.end_epoch(), 1, epoch)
+        self._record.end_epoch()
+        self._done.finish()
         self.stats.dropped = self._pool.dropped
 
     def __len__(self) -> int:
@@ -222,6 +214,16 @@ class SelectiveLoader:
             TypeError: Where that is not known before the epoch is over.
         """
         return self.steps(self.epoch)
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler that batches are made from: the wrapped loader's, or what replaced it."""
+        return sampler_of(self._source.loader)
+
+    @property
+    def batch_sampler(self) -> Any:
+        """The batch sampler: the wrapped loader's, or what replaced it."""
+        return batches_of(self._source.loader)
 
     def __getattr__(self, name: str) -> Any:
         if name in _PASSED_THROUGH and "_source" in self.__dict__:
@@ -256,7 +258,9 @@ class SelectiveLoader:
             TypeError: Where they are not known beforehand, see `steps`.
         """
         if self.epochs is None:
-            raise ConfigError("total_steps needs the length of training: give epochs=")
+            raise ConfigError(
+                "total_steps needs the length of training: give epochs= to the loader"
+            )
         counts = self._counts()
         return sum(counts.of_epoch(epoch) for epoch in range(math.ceil(self.epochs)))
 
@@ -277,21 +281,26 @@ class SelectiveLoader:
                 losses, the one that was given first.
             correct: bool[b], whether each was predicted right, for rules that need it.
             confidence: float[b], the probability of the prediction, likewise.
-            indices: int64[b], the examples, where they are told: ``sift_index`` of a batch with
-                ``attach=True``.
-            weights: float[b], with ``indices``: the batch's ``sift_weight``.
+            indices: int64[b], in place of the order: of which examples the losses are, such as
+                ``sift_index`` of a batch with ``attach=True``.
+            weights: float32[b], with ``indices``: their weights, such as ``sift_weight``; by
+                default those that they were given with.
             reduced: Whether ``losses`` is one number for the whole batch. Each of its examples
                 is then remembered by the mean of the numbers it had a part in.
 
         Raises:
-            ConfigError: Where no batch waits for its losses.
+            BatchError: Where ``indices`` are not those of examples.
+            ConfigError: Where no batch waits for its losses, or weights cannot be applied.
             LossError: Where there is not one finite loss for each example.
         """
-        handed, kept = self._record_losses(losses, correct, confidence, indices, reduced)
-        if handed is not None:
-            weights = handed.weights if handed.needs_weights else None
-            handed.used = True
-        return self._record.mean(losses, weights, kept, reduced)
+        return self._record.loss(
+            losses,
+            correct=correct,
+            confidence=confidence,
+            indices=indices,
+            weights=weights,
+            reduced=reduced,
+        )
 
     def record(
         self,
@@ -313,10 +322,13 @@ class SelectiveLoader:
             reduced: As for `loss`.
 
         Raises:
+            BatchError: As for `loss`.
             ConfigError: As for `loss`.
             LossError: As for `loss`.
         """
-        self._record_losses(losses, correct, confidence, indices, reduced)
+        self._record.record(
+            losses, correct=correct, confidence=confidence, indices=indices, reduced=reduced
+        )
 
     def watch(self, loss_fn: LossFn) -> Callable[[Any, Any], Tensor]:
         """A loss function that gives the mean of ``loss_fn`` over a batch, and records its losses.
@@ -350,7 +362,7 @@ class SelectiveLoader:
         Raises:
             ConfigError: Where the loop reads ahead, so that it could be that of several batches.
         """
-        return self._handover.current("weights").weights
+        return self._record.current("weights").weights
 
     @property
     def indices(self) -> Tensor:
@@ -359,9 +371,9 @@ class SelectiveLoader:
         Raises:
             ConfigError: Where the loader does not know them, or the loop reads ahead.
         """
-        handed = self._handover.current("indices")
+        handed = self._record.current("indices")
         if handed.indices is None:
-            raise ConfigError(_no_indices("loader.indices"))
+            raise ConfigError(no_indices("loader.indices", self._source.loader))
         return handed.indices
 
     @property
@@ -397,7 +409,7 @@ class SelectiveLoader:
     @property
     def epochs_done(self) -> float:
         """Epochs of source examples done before the batch in training."""
-        return self._now
+        return self._done.now
 
     @property
     def progress(self) -> float:
@@ -411,13 +423,19 @@ class SelectiveLoader:
         """
         if self.epochs is None:
             raise ConfigError("progress needs the length of training: give epochs= to the loader")
-        return min(self._now / self.epochs, 1.0)
+        return min(self._done.now / self.epochs, 1.0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets which epoch comes next, of this loader and of the one it wraps."""
+        """Sets which epoch comes next, of this loader and of the one it wraps.
+
+        What is left of another epoch that was broken off is then not given any more.
+        """
+        if epoch != self._source.epoch and self._source.is_within:
+            self._finish_step()
+            self._break_off()
         self._source.set_epoch(epoch)
         if not self._source.is_within and not self._source.is_resumed:
-            self._now = self._next = self._after = float(epoch)
+            self._done.begin(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides which examples come next; fit for ``torch.save``.
@@ -439,7 +457,7 @@ class SelectiveLoader:
             "draw": None if self._draw is None else self._draw.state_dict(),
             "record": self._record.state_dict(),
             "pool": None if self._pool is None else self._pool.state_dict(),
-            "epochs_done": (self._next, self._after),
+            "epochs_done": self._done.state_dict(),
             "generator": self._generator.get_state(),
             "stats": asdict(self.stats),
         }
@@ -453,45 +471,50 @@ class SelectiveLoader:
         """
         before = self.state_dict()
         loader_state.check(state, before)
+        self._source.check(state["source"])
         try:
-            self._load(state)
-        except Exception:
-            self._load(before)
-            raise
+            self._load_parts(state)
+            pool, done, stats = _pool_from(state["pool"]), EpochsDone(), Stats(**state["stats"])
+            done.load_state_dict(state["epochs_done"])
+            self._source.load_state_dict(state["source"])
+        except Exception as error:
+            self._load_parts(before)
+            if isinstance(error, SiftbackError):
+                raise
+            raise StateError(
+                f"the state is damaged ({error!r}): give what state_dict() of a SelectiveLoader "
+                "returned"
+            ) from error
+        self._pool, self._done, self._unfinished = pool, done, None
+        vars(self.stats).update(vars(stats))
+        self._record.clear()
+        self._check.begin_epoch()  # as batches that were done do not come here again
+        self._tell_drawer()
 
-    def _load(self, state: dict[str, Any]) -> None:
-        self._source.load_state_dict(state["source"])
+    def _load_parts(self, state: dict[str, Any]) -> None:
+        """Takes on the states of those parts that may refuse theirs."""
         if self._selection is not None:
             self._selection.selector.load_state_dict(state["selector"])
             self._selection.scorer.load_state_dict(state["scorer"])
         if self._draw is not None:
             self._draw.load_state_dict(state["draw"])
-            self._tell_drawer()
         self._record.load_state_dict(state["record"])
-        if state["pool"] is None:
-            self._pool = None
-        else:
-            self._pool = self._pool or Pool(state["pool"]["batch_size"])
-            self._pool.load_state_dict(state["pool"])
-        self._unfinished = None
-        self._handover.clear()
-        self._check.begin_epoch()  # as batches that were done do not come here again
-        self._next, self._after = state["epochs_done"]
-        self._now = self._next
-        for name, value in state["stats"].items():
-            setattr(self.stats, name, value)
         self._generator.set_state(state["generator"])
 
     def _settings(self) -> dict[str, Any]:
         """What a state must agree with, so that another choice is not gone on with in silence."""
-        selection, draw = self._selection, self._draw
+        selection, draw, pool = self._selection, self._draw, self._pool
         return {
             "selector": None if selection is None else type(selection.selector).__name__,
             "keep": self._own_keep,
             "scorer": None if selection is None else type(selection.scorer).__name__,
             "memory": None if draw is None else type(draw.rule).__name__,
+            "schedule": repr(self.schedule),
             "exact": self._exact,
             "seed": self._seed,
+            "examples": self._check.examples,
+            "batch_size": None if pool is None else pool.batch_size,
+            "drop_last": None if pool is None else pool.drop_last,
         }
 
     @property
@@ -500,8 +523,9 @@ class SelectiveLoader:
         return self._draw is not None and self._draw.draws
 
     @property
-    def _learns(self) -> bool:
-        return self._draw is not None and self._draw.learns
+    def _leaves_unread(self) -> bool:
+        """Whether what was not drawn is not read either."""
+        return self._draws and (self._source.is_ordered or self._drawer is not None)
 
     @property
     def _reweights(self) -> bool:
@@ -514,21 +538,43 @@ class SelectiveLoader:
             self._source.loader,
             self._pool,
             self._draw,
-            self._selection.selector if self._selection is not None else None,
+            self.selector,
+            self._own_keep,
             self.schedule,
             self.epochs,
             self._exact,
         )
 
     def _begin_epoch(self) -> None:
+        """Makes sure that the one before was trained on, and draws the examples of this one."""
+        self._record.begin_epoch(broken_off=False)
         self._check.begin_epoch()
-        self._recorded = False
-        self._now = self._next = self._after = float(self._source.epoch)
+        self._done.begin(self._source.epoch)
         if self._draw is not None:
             started = time.perf_counter()
             self._draw.begin(self._source.epoch)
             self._tell_drawer()
             self.stats.seconds_selection += time.perf_counter() - started
+
+    def _end_epoch(self) -> None:
+        """Notes that the source has no more of this epoch."""
+        if self._leaves_unread:
+            assert self._draw is not None
+            self._count_unread(self._draw.end_epoch())
+        self._source.end_epoch()
+        self._done.read(float(self._source.epoch))
+
+    def _break_off(self) -> None:
+        """Drops what is left of an epoch of which training did not ask for all batches.
+
+        One of whose batches none was left to be read is over; any other begins again.
+        """
+        self._record.begin_epoch(broken_off=True)
+        if self._source.is_exhausted:
+            self._end_epoch()
+        if self._pool is not None:
+            self._pool.abandon()
+            self.stats.dropped = self._pool.dropped
 
     def _tell_drawer(self) -> None:
         """Passes what was drawn to a wrapped loader that leaves examples out itself."""
@@ -536,50 +582,26 @@ class SelectiveLoader:
             drawn = self._draw.weights.nonzero().squeeze(1) if self._draw.draws else None
             self._drawer.only(drawn)
 
-    def _check_losses(self, most: int = 0) -> None:
-        """Makes sure that the losses and weights of the batches given so far were used.
-
-        Args:
-            most: How many batches a loop may have read ahead.
-
-        Raises:
-            ConfigError: Where they were not.
-        """
-        missing = self._handover.unsettled
-        if missing <= most or (self._attach and self._recorded):
-            return
-        self._handover.clear()
-        if self._learns:
-            assert self._draw is not None
-            raise ConfigError(
-                f"{type(self._draw.rule).__name__} learns from training, and of {missing} batches "
-                "no losses were recorded: call loader.loss(losses) for each batch, in the order "
-                "they were given, with one loss per example"
-            )
-        raise ConfigError(
-            f"the weights of {missing} batches were never used: run loader.loss(losses) backward, "
-            "which applies them, or multiply each batch's losses with loader.weights"
-        )
-
     def _offer(self, item: Item) -> None:
         """Adds to the pool what is to be kept of a batch of the wrapped loader."""
-        batch, indices, count = item.batch, item.indices, tree.size(item.batch)
+        batch, indices, known = item.batch, item.indices, None
+        if self._selection is None and indices is not None:
+            known = len(indices)  # which a batch of an unknown structure need not say
+        count = tree.size(batch) if known is None else size_of(batch, known)
         if count == 0:
             raise BatchError(
                 f"{self._source.place} is empty: leave empty batches out of the wrapped loader"
             )
         if self._pool is None:
-            self._pool = Pool(count, _drop_last_of(self._source.loader))
+            self._pool = Pool(count, drop_last_of(self._source.loader))
         self.stats.seen += count
         started = time.perf_counter()
         if self.model is not None:
             batch = tree.to_device_of(batch, self.model)
         if self._draw is not None:
             if indices is None:
-                raise BatchError(
-                    f"the examples of {self._source.place} are not known by index: "
-                    + _no_indices(type(self._draw.rule).__name__)
-                )
+                name, place = type(self._draw.rule).__name__, self._source.place
+                raise BatchError(f"{place}: {no_indices(name, self._source.loader)}")
             self._check.check(indices, self._source.place)
             self._draw.rule.grow(int(indices.max()) + 1)
         selection = self._select(item._replace(batch=batch), count)
@@ -587,21 +609,24 @@ class SelectiveLoader:
             weights = torch.ones(count, device=tree.device(batch))
         else:
             if len(selection.positions) < count:
-                batch = tree.take(batch, selection.positions)
+                batch, known = tree.take(batch, selection.positions), None
             weights = selection.weights.to(tree.device(batch))  # those from memory are on the CPU
             if indices is not None:
                 indices = indices[selection.positions.to(indices.device)]
             self.stats.considered += count
             self.stats.kept += len(weights)
             self.stats.seconds_selection += time.perf_counter() - started
-        self._pool.add((batch, weights) if indices is None else (batch, weights, indices))
+        self._pool.add(
+            (batch, weights) if indices is None else (batch, weights, indices), size=known
+        )
 
-    def _select(self, item: Item, count: int) -> Any:
+    def _select(self, item: Item, count: int) -> Selection | None:
         """What is to be kept of a batch; None where all of it is, without selection."""
         if self._draws:
             assert self._draw is not None
             assert item.indices is not None
-            self._count_unread(self._draw.passed(count) - count)
+            if self._leaves_unread:
+                self._count_unread(self._draw.passed(count) - count)
             return self._draw.keep(item.indices)
         if self._selection is None:
             return None
@@ -626,26 +651,26 @@ class SelectiveLoader:
         self.stats.considered += count
         self.stats.unread += count
 
-    def _full_batches(self) -> Iterator[Any]:
+    def _full_batches(self, epoch: int) -> Iterator[Any]:
         if self._pool is not None:
             full = len(self._pool) // self._pool.batch_size
             if full:
-                yield from self._give(self._pool.full_batches(), full)
+                yield from self._give(self._pool.full_batches(), full, epoch)
 
-    def _give(self, released: Iterator[Any], count: int) -> Iterator[Any]:
+    def _give(self, released: Iterator[Any], count: int, epoch: int) -> Iterator[Any]:
         """Gives batches to training, and does after each what is to be done then.
 
         Args:
             released: Batches, with weights and, where known, indices.
             count: How many.
+            epoch: That they are given in.
         """
         for left, (batch, weights, *indices) in zip(range(count, 0, -1), released, strict=False):
             self.stats.released += len(weights)
             of = indices[0] if indices else None
-            self._check_losses(most=MOST_AHEAD)
-            self._handover.give(Handed(weights, of, self._epoch, self._learns, self._reweights))
+            self._record.give(weights, of, epoch, self._reweights)
             self._unfinished = batch
-            self._now, self._next = self._next, self._next + (self._after - self._next) / left
+            self._done.give(left)
             yield attached(batch, of, weights) if self._attach else batch
             self._finish_step()
 
@@ -656,44 +681,6 @@ class SelectiveLoader:
             started = time.perf_counter()
             self._selection.after_step(self.model, batch)
             self.stats.seconds_selection += time.perf_counter() - started
-
-    def _record_losses(
-        self,
-        losses: Tensor,
-        correct: Tensor | None,
-        confidence: Tensor | None,
-        indices: Tensor | None,
-        reduced: bool,
-    ) -> tuple[Handed | None, Tensor | None]:
-        """Records losses; gives the batch they are of, and which of them stay in the mean."""
-        handed, epoch = None, self._epoch
-        if indices is None:
-            count = None if reduced or losses.ndim == 0 else len(losses)
-            self._record.check_reduced(losses, reduced)
-            handed = self._handover.next(count)
-            indices, epoch = handed.indices, handed.epoch
-        else:
-            self._handover.find(indices)
-        self._recorded = True
-        kept = self._record.take(losses, indices, epoch, correct, confidence, reduced)
-        return handed, kept
-
-
-def _no_indices(name: str) -> str:
-    return (
-        f"{name} needs each example's index. A DataLoader over a map-style data set gives it, "
-        "unless its collate function leaves examples out; another loader as pairs "
-        "(indices, batch): Indexed(dataset), or Indexed(loader, index_of=fn)"
-    )
-
-
-def _drop_last_of(loader: Any) -> bool:
-    return bool(getattr(loader, "drop_last", False))
-
-
-def _pool_of(loader: Any) -> Pool | None:
-    size = getattr(loader, "batch_size", None)
-    return None if size is None else Pool(size, _drop_last_of(loader))
 
 
 def _selector_of(selector: Selector | None, keep: float | None) -> Selector:
@@ -725,49 +712,9 @@ def _of_rule(
     return None, None
 
 
-def _draw_of(
-    loader: Iterable[Any],
-    memory: EpochRule | None,
-    epochs: float | None,
-    schedule: Schedule | None,
-    seed: int,
-) -> EpochDraw | None:
-    """The draw by a rule: that given, or that of the loader's own `SelectiveSampler`."""
-    sampler: Any = getattr(loader, "sampler", None)
-    own = sampler.draw if isinstance(sampler, SelectiveSampler) else None
-    if memory is None and own is None:
+def _pool_from(state: dict[str, Any] | None) -> Pool | None:
+    if state is None:
         return None
-    if memory is not None and own is not None:
-        raise ConfigError(
-            f"both memory={type(memory).__name__}(...) and a SelectiveSampler with "
-            f"{type(own.rule).__name__}(...) given: give the rule to one of them"
-        )
-    rule = memory if own is None else own.rule
-    if not isinstance(rule, EpochRule):
-        raise ConfigError(
-            f"memory={rule!r} is not an EpochRule: give an instance, such as memory=Memory()"
-        )
-    examples = examples_of(loader)
-    if examples is not None:
-        rule.grow(examples)
-    rank, world = ranks_of(loader)
-    return EpochDraw(
-        rule,
-        epochs=epochs if epochs is not None or own is None else own.epochs,
-        schedule=schedule,
-        seed=seed,
-        rank=rank,
-        world=world,
-    )
-
-
-def _source_of(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> tuple[Source, Any]:
-    """The wrapped loader, and what of it leaves out examples that were not drawn."""
-    if draw is None:
-        return Source(loader), None
-    if is_trackable(loader):
-        return Source(loader, selective_batches(loader, draw, seed)), None  # type: ignore[arg-type]
-    source = Source(loader)
-    if not source.knows_indices:
-        raise ConfigError(_no_indices(type(draw.rule).__name__))
-    return source, loader if hasattr(loader, "only") else None
+    pool = Pool(state["batch_size"], state["drop_last"])
+    pool.load_state_dict(state)
+    return pool

@@ -6,6 +6,9 @@ from siftback.errors import StateError
 
 VERSION = 3
 
+# Of these a loader may not know its own before the first batch.
+_FOUND_OUT = ("examples", "batch_size", "drop_last")
+
 
 def check(state: dict[str, Any], here: dict[str, Any]) -> None:
     """Makes sure that a state is that of a loader built with the same arguments.
@@ -17,7 +20,7 @@ def check(state: dict[str, Any], here: dict[str, Any]) -> None:
     Raises:
         StateError: Where it is of another version, or something is missing or of other settings.
     """
-    version = state.get("version")
+    version = state.get("version") if isinstance(state, dict) else None
     if version != VERSION:
         raise StateError(
             f"a loader's state of version {version!r}; this release reads version "
@@ -31,7 +34,8 @@ def check(state: dict[str, Any], here: dict[str, Any]) -> None:
         )
     for name, own in here["settings"].items():
         saved = state["settings"].get(name)
-        if saved != own:
+        found_out = name in _FOUND_OUT and None in (saved, own)
+        if saved != own and not found_out:
             raise StateError(
                 f"the state was saved with {name}={saved!r}, and this loader has {name}={own!r}: "
                 f"build it with the same {name}"

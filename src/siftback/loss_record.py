@@ -1,41 +1,215 @@
-"""Losses that training found: checked, counted, and given to a rule that learns from them."""
+"""Losses that training found: of which batch they are, and what becomes of them."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from siftback.batch_selection import OnNonfinite
-from siftback.errors import ConfigError, LossError
+from siftback.batch_selection import OnNonfinite, checked_nonfinite
+from siftback.errors import BatchError, ConfigError, LossError
+from siftback.loading.handover import MOST_AHEAD, Handed, Handover
+from siftback.loading.indices import checked_indices
 from siftback.loading.stats import Stats
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.score_table import ScoreTable
 
+# Batches that a loop may have read before it trains on the first of an epoch.
+_FEW = 5
+
 
 class LossRecord:
-    """Takes the losses of training's batches to a rule, and makes their mean.
+    """Matches losses with the batches given, gives them to a rule, and makes their mean.
 
     Args:
-        draw: Whose rule learns from them; None where nothing does.
+        draw: Whose rule learns from the losses; None where nothing does.
         on_nonfinite: What to do with an example whose loss is not finite.
         stats: Counts those.
+        attach: Whether batches carry their weights, which are then the loop's to apply.
+        knows_indices: Whether the examples of batches are known by index.
     """
 
-    def __init__(self, draw: EpochDraw | None, on_nonfinite: OnNonfinite, stats: Stats) -> None:
-        self._draw = draw
-        self._on_nonfinite = on_nonfinite
-        self._stats = stats
+    def __init__(
+        self,
+        draw: EpochDraw | None,
+        on_nonfinite: OnNonfinite,
+        stats: Stats,
+        *,
+        attach: bool,
+        knows_indices: bool,
+    ) -> None:
+        self._draw, self._stats = draw, stats
+        self._on_nonfinite = checked_nonfinite(on_nonfinite)
+        self._attach, self._knows_indices = attach, knows_indices
+        self._handover = Handover()
+        self._epoch = 0  # of the batch given last
+        self._reweights = False  # any batch given
         # Of losses of whole batches: the mean that each example had a part in, and of how many.
         self._means: ScoreTable | None = None
 
-    def check_reduced(self, losses: Tensor, reduced: bool) -> None:
-        """Makes sure that it is one loss for each example, or one for the batch as was said.
+    def give(self, weights: Tensor, indices: Tensor | None, epoch: int, reweights: bool) -> None:
+        """Notes a batch that training is being given.
+
+        Args:
+            weights: float32[b], its loss weights.
+            indices: int64[b], the dataset indices of its examples; None where unknown.
+            epoch: That it is given in.
+            reweights: Whether its weights must be applied.
 
         Raises:
-            LossError: Where it is not.
+            ConfigError: Where the losses or weights of many batches before it were not used.
         """
+        self._check(MOST_AHEAD - 1)
+        self._epoch, self._reweights = epoch, self._reweights or reweights
+        must_apply = reweights and not self._attach
+        self._handover.give(Handed(weights, indices, epoch, self._learns, must_apply))
+
+    def current(self, what: str) -> Handed:
+        """The batch in training, see `Handover.current`."""
+        return self._handover.current(what)
+
+    def end_epoch(self) -> None:
+        """Makes sure that an epoch's losses and weights were used, as far as can be known by now.
+
+        A loop may have read the last few batches ahead.
+
+        Raises:
+            ConfigError: Where none were.
+        """
+        if not self._handover.settled:
+            self._check(_FEW)
+
+    def begin_epoch(self, *, broken_off: bool) -> None:
+        """Makes sure that the losses and weights of the epoch before were used.
+
+        Args:
+            broken_off: Whether not all of its batches were trained on.
+
+        Raises:
+            ConfigError: Where they were not.
+        """
+        if not broken_off:
+            self._check(0)
+        else:
+            self.end_epoch()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets the batches given."""
+        self._handover.clear()
+        self._reweights = False
+
+    def loss(
+        self,
+        losses: Tensor,
+        *,
+        correct: Tensor | None,
+        confidence: Tensor | None,
+        indices: Tensor | None,
+        weights: Tensor | None,
+        reduced: bool,
+    ) -> Tensor:
+        """The weighted mean of losses, which are recorded: see `SelectiveLoader.loss`."""
+        self._check_kind(losses, reduced)
+        if indices is None:
+            if weights is not None:
+                raise ConfigError(
+                    "weights= are those of the examples in indices=: give both, or neither"
+                )
+            handed = self._handover.next(None if reduced else len(losses))
+            handed.used = True
+            own, epoch, indices = handed.weights, handed.epoch, handed.indices
+            weights = own if handed.needs_weights or (self._attach and self._reweights) else None
+            count = len(own)
+        else:
+            indices, epoch = self._checked(indices, losses, reduced), self._epoch
+            count = len(indices)
+            found = self._found(indices, use=True)
+            if weights is None and self._reweights:
+                weights = found
+                if found is None:
+                    raise ConfigError(
+                        "the examples in indices= are not those of batches that wait for their "
+                        "losses, so that their weights are not known: give weights= too, or call "
+                        "loader.record(losses, indices=...), which applies none"
+                    )
+            elif weights is not None and weights.shape != (count,):
+                raise LossError(
+                    f"weights has shape {list(weights.shape)}, and there are {count} examples: "
+                    f"give one for each, float[{count}]"
+                )
+        if reduced and weights is not None and bool((weights != 1).any()):
+            raise ConfigError(
+                "the examples of this batch have weights, which cannot be applied to a loss of "
+                "the whole batch: give one loss per example"
+            )
+        kept = self._take(losses, indices, count, epoch, correct, confidence, reduced)
+        if reduced:
+            return losses.reshape(())
+        if weights is not None:
+            losses = losses * weights.to(losses.device)
+        if kept is not None:
+            losses = losses[kept]
+        return losses.mean() if len(losses) else losses.sum()  # of none, a zero
+
+    def record(
+        self,
+        losses: Tensor,
+        *,
+        correct: Tensor | None,
+        confidence: Tensor | None,
+        indices: Tensor | None,
+        reduced: bool,
+    ) -> None:
+        """Records losses: see `SelectiveLoader.record`."""
+        self._check_kind(losses, reduced)
+        if indices is None:
+            handed = self._handover.next(None if reduced else len(losses))
+            indices, epoch, count = handed.indices, handed.epoch, len(handed.weights)
+        else:
+            indices, epoch = self._checked(indices, losses, reduced), self._epoch
+            count = len(indices)
+            self._found(indices, use=False)
+        self._take(losses, indices, count, epoch, correct, confidence, reduced)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The means of losses of whole batches."""
+        return {"means": None if self._means is None else self._means.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from another's state."""
+        means = None
+        if state["means"] is not None:
+            means = ScoreTable(columns=2)
+            means.load_state_dict(state["means"])
+        self._means = means
+
+    @property
+    def _learns(self) -> bool:
+        return self._draw is not None and self._draw.learns
+
+    def _check(self, most: int) -> None:
+        """Makes sure that of all but so many batches the losses and weights were used."""
+        losses, weights = self._handover.without_losses, self._handover.without_weights
+        if max(losses, weights) <= most:
+            return
+        self._handover.clear()
+        if losses:
+            assert self._draw is not None
+            raise ConfigError(
+                f"{type(self._draw.rule).__name__} learns from training, and of {losses} batches "
+                "no losses were recorded: call loader.loss(losses) for each batch, in the order "
+                "they were given, with one loss per example"
+            )
+        raise ConfigError(
+            f"the weights of {weights} batches were never used: run loader.loss(losses) backward, "
+            "which applies them, or multiply each batch's losses with loader.weights"
+        )
+
+    @staticmethod
+    def _check_kind(losses: Any, reduced: bool) -> None:
+        """Makes sure that it is one loss for each example, or one for the batch as was said."""
         if not isinstance(losses, Tensor) or not losses.is_floating_point():
-            kind = losses.dtype if isinstance(losses, Tensor) else type(losses).__name__
+            kind = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
             raise LossError(
                 f"the losses are {kind}: give a floating-point tensor, one loss per example"
             )
@@ -55,102 +229,55 @@ class LossRecord:
                 "over the other dimensions"
             )
 
-    def take(
+    def _checked(self, indices: Any, losses: Tensor, reduced: bool) -> Tensor:
+        """The indices given with losses, as int64[n] on the CPU."""
+        count = len(losses) if not reduced else len(indices)
+        indices = checked_indices(indices, count, "loader.loss")
+        if self._knows_indices and count and self._draw is not None:
+            least, most = int(indices.min()), int(indices.max())
+            if least < 0 or most >= self._draw.rule.examples:
+                raise BatchError(
+                    f"indices= holds {least if least < 0 else most}, and there are "
+                    f"{self._draw.rule.examples} examples: give indices of the data set"
+                )
+        return indices
+
+    def _found(self, indices: Tensor, *, use: bool) -> Tensor | None:
+        return self._handover.find(indices, use=use) if len(indices) else torch.ones(0)
+
+    def _take(
         self,
         losses: Tensor,
         indices: Tensor | None,
+        count: int,
         epoch: int,
         correct: Tensor | None,
         confidence: Tensor | None,
         reduced: bool,
     ) -> Tensor | None:
-        """Gives the losses to the rule, where it learns from them.
-
-        Args:
-            losses: float[n], or a single one of the whole batch.
-            indices: int64[n], the dataset indices of the examples.
-            epoch: That they were trained on in.
-            correct: bool[n], for rules that need it.
-            confidence: float[n], likewise.
-            reduced: Whether it is a single one.
-
-        Returns:
-            bool[n], which of them are to stay in the mean; None where all are.
-
-        Raises:
-            LossError: Where there is not one for each example, or one is not finite and that is
-                to be an error.
-        """
-        self.check_reduced(losses, reduced)
-        if self._draw is None or not self._draw.learns or indices is None:
-            return None
-        indices = indices.cpu()
+        """Gives losses to the rule; bool[n], which stay in the mean, None where all do."""
         values = losses.detach().float().cpu()
-        values = values.reshape(()).expand(len(indices)) if reduced else values
-        if len(values) != len(indices):
-            raise LossError(
-                f"{len(values)} losses were given for {len(indices)} examples: give one for each"
-            )
+        values = values.reshape(()).expand(count) if reduced else values
         finite = values.isfinite()
         all_finite = bool(finite.all())
         if not all_finite:
             self._count_nonfinite(values, finite, indices)
-        if reduced and all_finite:
-            values = self._averaged(indices, values)
-        found = {"correct": correct, "confidence": confidence}
-        parts = {
-            name: part.detach().cpu()[finite] if part.shape == indices.shape else part
-            for name, part in found.items()
-            if part is not None
-        }
-        self._draw.update(indices[finite], values[finite], epoch, **parts)
+        if self._learns and indices is not None:
+            assert self._draw is not None
+            if reduced and all_finite:
+                values = self._averaged(indices, values)
+            self._draw.update(indices, values, epoch, correct=correct, confidence=confidence)
         drops = self._on_nonfinite == "drop" and not all_finite and not reduced
         return finite.to(losses.device) if drops else None
 
-    def mean(
-        self, losses: Tensor, weights: Tensor | None, kept: Tensor | None, reduced: bool
-    ) -> Tensor:
-        """The weighted mean of losses.
-
-        Args:
-            losses: float[n], or a single one of the whole batch.
-            weights: float32[n]; None where all are 1.
-            kept: bool[n], which stay in the mean; None where all do.
-            reduced: Whether it is a single one.
-
-        Raises:
-            ConfigError: Where weights are to be applied to a single one.
-        """
-        if reduced:
-            if weights is not None and bool((weights != 1).any()):
-                raise ConfigError(
-                    "the examples of this batch have weights, which cannot be applied to a loss of "
-                    "the whole batch: give one loss per example"
-                )
-            return losses.reshape(())
-        if weights is not None:
-            losses = losses * weights.to(losses.device)
-        return (losses if kept is None else losses[kept]).mean()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The means of losses of whole batches."""
-        return {"means": None if self._means is None else self._means.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another's state."""
-        self._means = None
-        if state["means"] is not None:
-            self._means = ScoreTable(columns=2)
-            self._means.load_state_dict(state["means"])
-
-    def _count_nonfinite(self, values: Tensor, finite: Tensor, indices: Tensor) -> None:
+    def _count_nonfinite(self, values: Tensor, finite: Tensor, indices: Tensor | None) -> None:
         self._stats.nonfinite += int((~finite).sum())
         if self._on_nonfinite == "error":
             row = int((~finite).nonzero()[0])
+            example = f"{row} of the batch" if indices is None else f"{int(indices[row])}"
             raise LossError(
-                f"the loss of example {int(indices[row])} of the data set is {float(values[row])}: "
-                "lower the learning rate or fix the example, or give the loader "
-                'on_nonfinite="keep" or "drop"'
+                f"the loss of example {example} is {float(values[row])}: lower the learning rate "
+                'or fix the example, or give the loader on_nonfinite="keep" or "drop"'
             )
 
     def _averaged(self, indices: Tensor, values: Tensor) -> Tensor:

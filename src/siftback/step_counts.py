@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from siftback.loading.order import is_plain, is_trackable
+from siftback.loading.indices import examples_of
+from siftback.loading.order import batches_of, is_plain, is_trackable, sampler_of
 from siftback.loading.pool import Pool
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.schedule import Schedule
@@ -19,6 +20,7 @@ class StepCounts:
         pool: Makes the training batches.
         draw: Draws epochs before they are read; None where nothing does.
         selector: Selects among scored batches; None where nothing does.
+        own_keep: The selector's own share.
         schedule: When selection is on.
         epochs: Of the whole training.
         exact: Whether exactly ``round(keep * N)`` of each scored batch are kept.
@@ -30,13 +32,15 @@ class StepCounts:
         pool: Pool | None,
         draw: EpochDraw | None,
         selector: Selector | None,
+        own_keep: float,
         schedule: Schedule,
         epochs: float | None,
         exact: bool,
     ) -> None:
         self._loader, self._pool, self._draw = loader, pool, draw
-        self._selector, self._schedule = selector, schedule
+        self._selector, self._own_keep, self._schedule = selector, own_keep, schedule
         self._epochs, self._exact = epochs, exact
+        self._examples: dict[int, int] = {}  # of each epoch asked about
 
     def of_epoch(self, epoch: int) -> int:
         """Training batches of an epoch.
@@ -61,73 +65,95 @@ class StepCounts:
         Raises:
             TypeError: Where they are not known before it.
         """
-        if self._draw is None or self._draw.is_pass(epoch):
+        if epoch not in self._examples:
+            self._examples[epoch] = self._count(epoch)
+        return self._examples[epoch]
+
+    def _count(self, epoch: int) -> int:
+        draw = self._draw
+        if draw is None or draw.plans_pass(epoch):
             return sum(self._kept(epoch))
-        count = self._draw.count(epoch)
+        count = draw.count(epoch)
         if count is None:
             raise TypeError(
-                f"how many examples {type(self._draw.rule).__name__} draws is not known before "
-                "the epoch begins: take a rule of a fixed count, such as Memory, or follow "
+                f"how many examples {type(draw.rule).__name__} draws is not known before the "
+                "epoch begins: take a rule of a fixed count, such as Memory, or follow "
                 "loader.progress in place of a number of steps"
             )
-        self._check_sampler()
-        return count // self._draw.world
+        self._check_each_once()
+        return self._read_of(count // draw.world)
 
-    def _check_sampler(self) -> None:
-        """Makes sure that the sampler gives each drawn example once.
+    def _check_each_once(self) -> None:
+        """Makes sure that the loader gives each drawn example once.
 
         Raises:
-            TypeError: Where it is one of the user's own, which may not.
+            TypeError: Where it may not, or nobody knows how many there are.
         """
-        if not is_trackable(self._loader):
-            return
-        sampler = getattr(self._loader.batch_sampler.batches, "sampler", None)
-        if getattr(sampler, "replays", False):
-            return
-        raise TypeError(
-            f"how many examples of a {type(getattr(sampler, 'sampler', sampler)).__name__} are "
-            "drawn is not known before the epoch begins: follow loader.progress, or give the "
-            "DataLoader shuffle=True in place of that sampler"
-        )
+        loader = self._loader
+        if is_trackable(loader):
+            sampler = sampler_of(loader)
+            if getattr(sampler, "replays", False) and is_plain(batches_of(loader)):
+                return
+            kind = getattr(sampler, "sampler", sampler)  # which a filtering one is of
+            if not is_plain(batches_of(loader)):
+                kind = batches_of(loader)
+            raise TypeError(
+                f"how many examples of a {type(kind).__name__} are drawn is not known before the "
+                "epoch begins: follow loader.progress in place of a number of steps, or give the "
+                "DataLoader shuffle=True in place of it"
+            )
+        if examples_of(loader) is None:
+            raise TypeError(
+                f"how many examples a {type(loader).__name__} has is not known before an epoch is "
+                "over: follow loader.progress in place of a number of steps"
+            )
+
+    def _read_of(self, examples: int) -> int:
+        """How many of some examples are read, as the wrapped loader may drop a last short batch."""
+        owner = batches_of(self._loader)
+        owner = owner if is_plain(owner) else self._loader
+        size = getattr(owner, "batch_size", None)
+        if size and getattr(owner, "drop_last", False):
+            return int(examples // size * size)
+        return examples
 
     def _kept(self, epoch: int) -> Iterator[int]:
         """Examples kept of each batch of the wrapped loader."""
-        sizes = self._sizes()
-        selector = self._selector
-        own = 1.0 if selector is None else selector.keep
-        for batch, size in enumerate(sizes):
-            done = epoch + batch / len(sizes)
-            if selector is None or not self._schedule.is_on(done, self._epochs, batch):
-                yield size
+        count, size, examples = self._sizes()
+        for batch in range(count):
+            here = min(size, examples - batch * size)
+            done = epoch + batch / count
+            if self._selector is None or not self._schedule.is_on(done, self._epochs, batch):
+                yield here
                 continue
-            if not self._exact and selector.keep < 1:
+            keep = self._schedule.keep(done, self._epochs, own=self._own_keep)
+            if not self._exact and keep < 1:
                 raise TypeError(
-                    f"how many examples {type(selector).__name__} keeps is left to chance: give "
-                    "exact=True, which keeps exactly round(keep * N) of each batch, or follow "
-                    "loader.progress in place of a number of steps"
+                    f"how many examples {type(self._selector).__name__} keeps is left to "
+                    "randomness: give exact=True, which keeps exactly round(keep * N) of each "
+                    "batch, or follow loader.progress in place of a number of steps"
                 )
-            yield count_of(self._schedule.keep(done, self._epochs, own=own), size)
+            yield count_of(keep, here) if self._exact else here
 
-    def _sizes(self) -> list[int]:
-        """The size of each batch of the wrapped loader.
+    def _sizes(self) -> tuple[int, int, int]:
+        """How many batches the wrapped loader has, of what size, and of how many examples.
 
         Raises:
             TypeError: Where it cannot say.
         """
-        loader = self._loader
+        loader, batches = self._loader, batches_of(self._loader)
         try:
-            count = len(loader)
-            batches = loader.batch_sampler.batches if is_trackable(loader) else None
-            if batches is not None and is_plain(batches):
-                examples = len(batches.sampler)
-                return [
-                    min(batches.batch_size, examples - start)
-                    for start in range(0, count * batches.batch_size, batches.batch_size)
-                ]
-        except TypeError:
-            count = None
+            if is_trackable(loader) and is_plain(batches):
+                sampler = sampler_of(loader)
+                examples = len(sampler)
+                if getattr(sampler, "replays", False):  # of which a draw may leave out some
+                    examples = sampler.examples // sampler.world
+                examples = self._read_of(examples)
+                return -(-examples // batches.batch_size), batches.batch_size, examples
+        except TypeError:  # a sampler without a length
+            pass
         raise TypeError(
             f"how many examples each batch of a {type(loader).__name__} has is not known before "
-            f"it is read{'' if count is None else f', of {count} batches'}: follow loader.progress "
-            "in place of a number of steps, or wrap a DataLoader of a map-style data set"
+            "it is read: follow loader.progress in place of a number of steps, or wrap a "
+            "DataLoader of a map-style data set"
         )

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from siftback.errors import BatchError, ConfigError
+from siftback.loading.order import TrackedBatches, is_trackable, sampler_of, with_order
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -27,12 +28,13 @@ def Indexed(source: Any, index_of: IndexOf | None = None) -> Any:  # noqa: N802 
         source: A data set, map-style or iterable: each example becomes ``(index, example)``, and a
             loader over it gives ``(indices, batch)``. An iterable one must give the same examples
             in the same order each epoch, as an example's index is its place; each worker process
-            counts its own examples: its n-th gets ``n * workers + worker``. Or, with
-            ``index_of``, any loader.
+            counts its own examples: its n-th gets ``n * workers + worker``. Or a ``DataLoader``
+            over a map-style data set, with any collate function; or, with ``index_of``, any
+            loader.
         index_of: ``index_of(batch) -> int64[N]``, for a loader whose batches hold the indices.
 
     Raises:
-        ConfigError: Where it is neither.
+        ConfigError: Where it is none of these.
 
     >>> data = Indexed(["a", "b", "c"])
     >>> len(data), data[1]
@@ -43,6 +45,14 @@ def Indexed(source: Any, index_of: IndexOf | None = None) -> Any:  # noqa: N802 
     """
     if index_of is not None:
         return _IndexedLoader(source, index_of)
+    if is_trackable(source):
+        order = TrackedBatches(source.batch_sampler)
+        return _IndexedLoader(with_order(source, order), lambda _: torch.tensor(order.take()))
+    if isinstance(source, DataLoader):
+        raise ConfigError(
+            "a DataLoader of this kind does not say which examples a batch has: give it "
+            "Indexed(dataset), or give Indexed(loader, index_of=fn)"
+        )
     if hasattr(source, "__getitem__") and not isinstance(source, IterableDataset):
         return _IndexedMap(source)
     if hasattr(source, "__iter__"):
@@ -224,10 +234,9 @@ class IndexCheck:
 
 def examples_of(loader: Iterable[Any]) -> int | None:
     """How many examples a loader is over: what it or its sampler says, or its data set's length."""
-    for owner in (loader, getattr(loader, "sampler", None)):
+    for owner in (loader, sampler_of(loader)):
         if hasattr(owner, "examples"):
-            return int(cast(Any, owner).examples)
+            return int(owner.examples)
     data = getattr(loader, "dataset", None)
-    if data is None or isinstance(data, IterableDataset):
-        return None
-    return len(data)
+    known = hasattr(data, "__len__") and not isinstance(data, IterableDataset)
+    return len(cast(Any, data)) if known else None

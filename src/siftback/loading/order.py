@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
+
+from siftback.errors import BatchError
+from siftback.loading.generators import Generators
 
 
 class TrackedBatches(Sampler[list[Any]]):
@@ -38,7 +39,7 @@ class TrackedBatches(Sampler[list[Any]]):
         self._order: Iterator[Any] = iter(())
         self.begun = False
         self._resumed: Iterable[Any] | None = None
-        self._before: list[tuple[torch.Generator | None, Tensor]] = []
+        self._before: tuple[Generators, list[Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.batches)  # type: ignore[arg-type]
@@ -49,7 +50,16 @@ class TrackedBatches(Sampler[list[Any]]):
         return self._ask()
 
     def take(self) -> list[Any]:
-        """The indices of the batch that came next."""
+        """The indices of the batch that came next.
+
+        Raises:
+            BatchError: Where no batch was asked for: the loader has another order than this one.
+        """
+        if not self._asked:
+            raise BatchError(
+                "the wrapped DataLoader gave a batch that its batch_sampler was not asked for: "
+                "wrap the DataLoader itself, before anything else wraps or prepares it"
+            )
         return self._asked.popleft()
 
     def rest(self) -> list[list[Any]]:
@@ -62,23 +72,17 @@ class TrackedBatches(Sampler[list[Any]]):
         """Has the next epoch that is begun consist of these batches."""
         self._resumed = batches
 
-    def draw_after(self, states: list[tuple[torch.Generator | None, Tensor]]) -> None:
-        """Puts generators into a state just before the next epoch's order is drawn from them.
-
-        Args:
-            states: Each generator, None for PyTorch's global one, with its state.
-        """
-        self._before = states
+    def draw_after(self, generators: Generators, states: list[Any]) -> None:
+        """Puts generators into a state just before the next epoch's order is drawn from them."""
+        self._before = generators, states
 
     def _ask(self) -> Iterator[list[Any]]:
         self.begun = True
-        for generator, state in self._before:
-            if generator is None:
-                torch.set_rng_state(state)
-            else:
-                generator.set_state(state)
+        if self._before is not None:
+            generators, states = self._before
+            generators.put_back(states)
         order = self.batches if self._resumed is None else self._resumed
-        self._resumed, self._before = None, []
+        self._resumed = self._before = None
         self._order = iter(order)
         for batch in iter(lambda: next(self._order, None), None):
             self._asked.append(list(batch))
@@ -104,11 +108,20 @@ def is_trackable(loader: object) -> bool:
         isinstance(loader, DataLoader)
         and loader.batch_sampler is not None
         and not isinstance(loader.dataset, IterableDataset)
-        and getattr(loader, "in_order", True)
+        and keeps_order(loader)
     )
 
 
-def with_order(loader: "DataLoader[Any]", batches: Iterable[Any]) -> "DataLoader[Any]":
+def keeps_order(loader: object) -> bool:
+    """Whether a loader gives batches in the order in which it asked for them.
+
+    >>> keeps_order(DataLoader(range(4), num_workers=2, in_order=False))
+    False
+    """
+    return getattr(loader, "in_order", True) or getattr(loader, "num_workers", 0) == 0
+
+
+def with_order(loader: "DataLoader[Any]", batches: TrackedBatches) -> "DataLoader[Any]":
     """The same loader, but for which examples its batches have.
 
     Workers, pinning, collating and whatever else a subclass has stay as they are.
@@ -122,10 +135,28 @@ def with_order(loader: "DataLoader[Any]", batches: Iterable[Any]) -> "DataLoader
     # read them; this one has no iterator yet.
     same.__dict__.update(
         batch_sampler=batches,
-        sampler=getattr(batches, "sampler", loader.sampler),
+        sampler=getattr(batches.batches, "sampler", loader.sampler),
         _iterator=None,
     )
     return same
+
+
+def batches_of(loader: object) -> Any:
+    """The batch sampler of a loader; None where it has none."""
+    batches = getattr(loader, "batch_sampler", None)
+    return batches.batches if isinstance(batches, TrackedBatches) else batches
+
+
+def sampler_of(loader: object) -> Any:
+    """The sampler that a loader's batches are made from; None where it has none.
+
+    Of a loader that was given a batch sampler it is the one within that.
+
+    >>> sampler_of(DataLoader(range(4), batch_sampler=BatchSampler(range(3), 2, False)))
+    range(0, 3)
+    """
+    own = getattr(loader, "sampler", None)
+    return getattr(batches_of(loader), "sampler", own)
 
 
 def is_plain(batches: object) -> bool:

@@ -53,19 +53,21 @@ class Pool:
     def __len__(self) -> int:
         return self._pooled
 
-    def add(self, batch: Any, rows: Tensor | None = None) -> None:
+    def add(self, batch: Any, rows: Tensor | None = None, size: int | None = None) -> None:
         """Adds a batch, or copies of some of its rows.
 
         Args:
             batch: A nested batch of N examples.
             rows: int64[k], the positions of those to add; all where None.
+            size: N, of a batch whose structure does not say it. It is released as it is, or not
+                at all.
 
         Raises:
             BatchError: Where the parts of the batch have mismatched sizes.
         """
         if rows is not None:
             batch = tree.take(batch, rows)
-        added = tree.size(batch)
+        added = tree.size(batch) if size is None else size
         if added:
             self._pool.append((batch, added))
             self._pooled += added
@@ -79,9 +81,10 @@ class Pool:
         """Does with the rest what ``drop_last`` says; releases at most one smaller batch."""
         if self.drop_last == "carry" or not self._pooled:
             return
-        rest = self._release(self._pooled)
+        count = self._pooled
+        rest = self._release(count)
         if self.drop_last:
-            self.dropped += tree.size(rest)
+            self.dropped += count
         else:
             yield rest
 
@@ -97,7 +100,8 @@ class Pool:
         # A copy, as training may change in place what is released after this.
         pooled = [batch for batch, _ in self._pool]
         pool = tree.clone(tree.concatenate(pooled)) if pooled else None
-        return {"batch_size": self.batch_size, "pool": pool, "dropped": self.dropped}
+        settings = {"batch_size": self.batch_size, "drop_last": self.drop_last}
+        return {**settings, "pool": pool, "dropped": self.dropped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes up the examples of another pool; its batch size may differ."""

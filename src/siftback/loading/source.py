@@ -1,17 +1,28 @@
 """The wrapped loader: where in it training is, which examples come, and how to come back there."""
 
+import copy
+import operator
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from numbers import Integral
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from siftback.errors import StateError
+from siftback.errors import BatchError, StateError
 from siftback.loading import tree
+from siftback.loading.generators import Generators
 from siftback.loading.indices import checked_indices, collating, is_indexed
-from siftback.loading.order import TrackedBatches, is_trackable, skipping, with_order
+from siftback.loading.order import (
+    TrackedBatches,
+    batches_of,
+    is_plain,
+    is_trackable,
+    keeps_order,
+    sampler_of,
+    skipping,
+    with_order,
+)
 
 
 class ScoredBatch(NamedTuple):
@@ -82,8 +93,8 @@ class Source:
             self.loader = with_order(cast(Any, loader), self._order)
         if self._indexed:
             self.loader = collating(self.loader)
-        # The states of the generators that order the loader, as the epoch began.
-        self._began: list[Tensor] = []
+        self._generators = Generators([self.loader, self._order and self._order.batches])
+        self._began: list[Any] = []  # the generators' states as the epoch began
         self._state: dict[str, Any] | None = None  # to be gone on from
         self._iterated = False
 
@@ -111,9 +122,19 @@ class Source:
         return self.position > 0
 
     @property
+    def is_exhausted(self) -> bool:
+        """Whether all batches of this epoch were read, though nobody asked for more."""
+        return 0 < (self._length() or 0) <= self.position
+
+    @property
     def knows_indices(self) -> bool:
         """Whether batches come with the indices of their examples."""
         return self._indexed or self._order is not None
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the order of the examples is known before they are read."""
+        return self._order is not None
 
     @property
     def place(self) -> str:
@@ -127,50 +148,45 @@ class Source:
     @property
     def epochs_done(self) -> float:
         """Epochs done, with the fraction of the current one where the loader has a length."""
-        try:
-            share = self.position / max(len(self.loader), 1)
-        except TypeError:  # an iterable without a length
-            share = 0.0
-        return self.epoch + min(share, 1.0)
+        length = self._length()
+        return self.epoch + (min(self.position / length, 1.0) if length else 0.0)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch comes next, also of the loader or of its sampler."""
         if epoch != self.epoch:
             self._move_to(epoch)
-        for owner in (
-            self.loader,
-            getattr(self.loader, "batch_sampler", None),
-            getattr(self.loader, "sampler", None),
-        ):
+        for owner in (self.loader, batches_of(self.loader), sampler_of(self.loader)):
             if hasattr(owner, "set_epoch"):
-                cast(Any, owner).set_epoch(epoch)
+                owner.set_epoch(epoch)
                 break
 
     def state_dict(self) -> dict[str, Any]:
-        """The place, and what the rest of the epoch and later ones come from."""
+        """The place, and what the rest of the epoch and later ones come from.
+
+        Raises:
+            StateError: Within an epoch of a loader whose order nothing can repeat.
+        """
         if self._state is not None:  # nothing was read since it was loaded
             return self._state
-        state = {
-            "epoch": self.epoch,
-            "position": self.position,
-            "kind": self._kind,
-            "generators": [generator.get_state() for generator in self._generators()],
-        }
+        workers = self._iterated and getattr(self.loader, "persistent_workers", False)
+        state = {"epoch": self.epoch, "position": self.position, "workers": workers}
         if self._order is not None:
-            begun = self._order.begun
-            replayed = self._replayed is not None
-            return state | {
-                "rest": _packed(self._order.rest()) if begun and not replayed else None,
-                "begun": begun,
-                "workers": self._iterated and self.loader.persistent_workers,
-            }
+            begun, rest = self._order.begun, None
+            if begun and self._replayed is None:
+                # Before the generators' states, which a sampler may draw it from.
+                rest = _packed(self._order.rest())
+            states = self._generators.states()
+            more = {"kind": "ordered", "generators": states, "rest": rest, "begun": begun}
+            return state | more
         own = _own_state(self.loader)
-        began = self._began if self.is_within else self._orders()
-        return (
-            state
-            | {"kind": "iterable" if own is None else "stateful", "began": began}
-            | {"loader": own}
-        )
+        if own is None and self.is_within and not keeps_order(self.loader):
+            raise StateError(
+                "a DataLoader with in_order=False gives batches in an order that cannot be "
+                "repeated: save the state between epochs, or leave in_order= out"
+            )
+        kind = "iterable" if own is None else "stateful"
+        began = self._began if self.is_within else self._generators.states()
+        return state | {"kind": kind, "generators": began, "loader": own}
 
     def check(self, state: dict[str, Any]) -> None:
         """Makes sure that a state fits, and changes nothing.
@@ -179,15 +195,16 @@ class Source:
             StateError: Where it is of another kind of loader, or of one that is ordered by another
                 number of generators.
         """
-        kind = self._kind
-        if self._order is None:
-            kind = "iterable" if _own_state(self.loader) is None else "stateful"
-        if state["kind"] != kind:
+        ordered = self._order is not None
+        fits = ordered if state["kind"] == "ordered" else not ordered
+        if state["kind"] == "stateful":
+            fits = fits and hasattr(self.loader, "load_state_dict")
+        if not fits:
             raise StateError(
                 f"the state was saved with {_KINDS[state['kind']]}, and this "
-                f"{type(self.loader).__name__} is {_KINDS[kind]}: wrap the same kind of loader"
+                f"{type(self.loader).__name__} is not one: wrap the same kind of loader"
             )
-        before, here = len(state["generators"]), len(self._generators())
+        before, here = len(state["generators"]) - 1, len(self._generators)
         if before != here:
             raise StateError(
                 f"the state was saved with {before} generators in the wrapped loader and its "
@@ -201,60 +218,70 @@ class Source:
             StateError: As `check`, before anything is changed.
         """
         self.check(state)
-        began = state.get("began") or state["generators"]
-        for generator, before in zip(self._generators(), began, strict=False):
-            generator.set_state(before)
         if state.get("loader") is not None:
-            self.loader.load_state_dict(state["loader"])
+            self.loader.load_state_dict(copy.deepcopy(state["loader"]))
+        self._generators.put_back_own(state["generators"])
         self.epoch, self.position = state["epoch"], state["position"]
         self._state = state
 
     @property
-    def _kind(self) -> str:
-        return "iterable" if self._order is None else "ordered"
+    def _replayed(self) -> Any:
+        """The sampler, where the order of batches is a function of a seed and the epoch."""
+        sampler = self._seeded
+        return sampler if is_plain(batches_of(self.loader)) else None
 
     @property
-    def _replayed(self) -> Any:
+    def _seeded(self) -> Any:
         """The sampler, where its order is a function of a seed and the epoch."""
-        sampler = getattr(self.loader, "sampler", None)
+        sampler = sampler_of(self.loader)
         return sampler if getattr(sampler, "replays", False) else None
 
+    def _length(self) -> int | None:
+        try:
+            return len(self.loader)
+        except TypeError:  # an iterable without a length
+            return None
+
     def _ordered(self, order: TrackedBatches, state: dict[str, Any] | None) -> Iterator[Any]:
-        sampler = self._replayed
-        if sampler is not None:
-            sampler.set_epoch(self.epoch)
+        if self._seeded is not None:
+            self._seeded.set_epoch(self.epoch)
         self._iterated = True
         if state is None:
-            return iter(self.loader)
+            return iter(cast(Iterable[Any], self.loader))
         if not state["begun"]:
             if state["workers"]:
                 # Workers that persist took their seed in an earlier epoch. Those here take one
                 # now, from the generator that the order is to come from.
-                saved = zip(self._generators(), state["generators"], strict=True)
-                order.draw_after([*saved, (None, torch.get_rng_state())])
-            return iter(self.loader)
-        if sampler is not None:
+                states = [*state["generators"][:-1], torch.get_rng_state()]
+                order.draw_after(self._generators, states)
+            return iter(cast(Iterable[Any], self.loader))
+        if self._replayed is not None:
             order.resume(skipping(order.batches, self.position))
         else:
             order.resume(_unpacked(state["rest"]))
         with torch.random.fork_rng([]):  # from which new workers take their seed
             batches = iter(self.loader)
-        for generator, after in zip(self._generators(), state["generators"], strict=True):
-            generator.set_state(after)
+        self._generators.put_back_own(state["generators"])
         return batches
 
     def _read(self, state: dict[str, Any] | None) -> Iterator[Any]:
         within = state is not None and self.is_within
+        # Workers that persist took their seed in an earlier epoch; new ones must not move a
+        # generator.
+        again = state is not None and not within and state["workers"]
+        self._iterated = True
         # What orders an epoch was drawn as it began, from the global generator too. Drawing it
         # again must not move that one.
-        with torch.random.fork_rng([]) if within else nullcontext():
+        with torch.random.fork_rng([]) if within or again else nullcontext():
             if state is not None and within:
-                torch.set_rng_state(state["began"][-1])
-            self._began = self._orders()
+                torch.set_rng_state(state["generators"][-1])
+            self._began = self._generators.states()
             batches = iter(self.loader)
             if state is not None and within and state["loader"] is None:
                 for _ in range(self.position):
                     next(batches, None)
+        if again:
+            self._generators.put_back_own(self._began)
         return batches
 
     def _item(self, given: Any) -> Item:
@@ -268,9 +295,9 @@ class Source:
             return Item(batch, checked_indices(indices, tree.size(batch), self.place), scores)
         if self._order is None:
             return Item(given, None, scores)
-        asked = self._order.take()
-        # A sampler may give keys that are no numbers, and a collate function leave examples out.
-        known = len(asked) == tree.size(given) and all(isinstance(key, Integral) for key in asked)
+        asked = _integers(self._order.take())
+        # A sampler may give keys that are not numbers, and a collate function leave examples out.
+        known = asked is not None and size_of(given, len(asked)) == len(asked)
         return Item(given, torch.tensor(asked, dtype=torch.int64) if known else None, scores)
 
     def _move_to(self, epoch: int) -> None:
@@ -278,17 +305,17 @@ class Source:
         if self._order is not None:
             self._order.begun = False
 
-    def _generators(self) -> list[torch.Generator]:
-        """The loader's own generators, which its order may come from."""
-        owners = [self.loader, getattr(self.loader, "sampler", None)]
-        if self._order is not None:
-            owners.append(self._order.batches)
-        found = [getattr(owner, "generator", None) for owner in owners]
-        return [generator for generator in found if isinstance(generator, torch.Generator)]
 
-    def _orders(self) -> list[Tensor]:
-        """The states of all generators that the order may come from, the global one last."""
-        return [*(generator.get_state() for generator in self._generators()), torch.get_rng_state()]
+def size_of(batch: Any, otherwise: int) -> int:
+    """The number of examples in a batch; another one where the batch is of an unknown structure.
+
+    >>> size_of([torch.zeros(3, 8, 6), torch.zeros(2, 4)], otherwise=2)  # images of any size
+    2
+    """
+    try:
+        return tree.size(batch)
+    except BatchError:
+        return otherwise
 
 
 _KINDS = {
@@ -303,15 +330,23 @@ def _own_state(loader: Any) -> Any:
     if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
         return None
     try:
-        return loader.state_dict()
+        return copy.deepcopy(loader.state_dict())
     except (AttributeError, NotImplementedError):  # a wrapper of one that has none
+        return None
+
+
+def _integers(keys: list[Any]) -> list[int] | None:
+    """What a sampler gave as Python's integers; None where something else is among it."""
+    try:
+        return [operator.index(key) for key in keys]
+    except TypeError:
         return None
 
 
 def _packed(batches: list[list[Any]]) -> Any:
     """Index lists as two tensors, which take a fraction of their room."""
-    flat = [index for batch in batches for index in batch]
-    if not all(isinstance(index, Integral) for index in flat):
+    flat = _integers([index for batch in batches for index in batch])
+    if flat is None:
         return batches
     sizes = torch.tensor([len(batch) for batch in batches], dtype=torch.int64)
     return {"indices": torch.tensor(flat, dtype=torch.int64), "sizes": sizes}

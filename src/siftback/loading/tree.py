@@ -143,8 +143,11 @@ def tensors(batch: Any) -> list[Tensor]:
 
 
 def device(batch: Any) -> torch.device:
-    """The device of the batch's first tensor; the CPU where it has none."""
-    return next((part.device for part in tensors(batch)), torch.device("cpu"))
+    """The device of the batch's first tensor; the CPU where none is found."""
+    try:
+        return next((part.device for part in tensors(batch)), torch.device("cpu"))
+    except BatchError:  # of a structure that is not known
+        return torch.device("cpu")
 
 
 def _is_values(part: Any) -> bool:

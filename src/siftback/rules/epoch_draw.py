@@ -1,6 +1,6 @@
 """Between a loader and a rule: which examples an epoch has, and what training found of them."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ class EpochDraw:
         weights: float32[examples], the loss weight of each in this epoch, 0 for those left out.
         draws: Whether this epoch leaves out what its draw did, before it is read.
         reweights: Whether any weight was other than 0 and 1, in this epoch or before.
+        is_filtered: Whether a sampler of the user's own gives the examples, whose number is then
+            known only once it has (`takes`).
 
     Raises:
         ConfigError: Where the schedule needs the number of epochs, or there are not as many
@@ -68,7 +70,9 @@ class EpochDraw:
             )
         self.draws = self.reweights = False
         self.weights = torch.ones(rule.examples)
+        self.is_filtered = False
         self._count = rule.examples  # drawn, by all processes
+        self._whole = self._mine = 0  # of all examples and of the drawn, what this process reads
         self._read = self._passed = 0  # of the drawn examples and of all, in this epoch
         self._recorded: list[tuple[Any, ...]] = []  # in this epoch, where others are to know it
 
@@ -82,12 +86,29 @@ class EpochDraw:
         on = self.schedule.is_on(epoch, self.epochs)
         return on and isinstance(self.rule, RefreshedRule) and self.rule.is_pass(epoch)
 
+    def plans_pass(self, epoch: int) -> bool:
+        """Whether an epoch has a scoring pass in a training from the first epoch to the last."""
+        if not isinstance(self.rule, RefreshedRule):
+            return False
+        last: int | None = None
+        for earlier in range(epoch + 1):
+            due = last is None or earlier - last >= self.rule.every
+            if due and self.schedule.is_on(earlier, self.epochs):
+                last = earlier
+        return last == epoch
+
     def count(self, epoch: int) -> int | None:
         """How many examples all processes read in an epoch; None where nobody knows before it."""
-        if not self.schedule.is_on(epoch, self.epochs) or self.is_pass(epoch):
+        if not self.schedule.is_on(epoch, self.epochs) or self.plans_pass(epoch):
             return self.rule.examples
-        self._anneal(epoch)
-        return self.rule.count(epoch)
+        if self.schedule.anneal is None:
+            return self.rule.count(epoch)
+        keep = getattr(self.rule, "keep", 1.0)
+        try:
+            self._anneal(epoch)
+            return self.rule.count(epoch)
+        finally:
+            cast(Any, self.rule).set_keep(keep)
 
     def begin(self, epoch: int) -> None:
         """Draws for an epoch, unless it is one in which everything is read."""
@@ -121,6 +142,15 @@ class EpochDraw:
         rows = weights.nonzero().squeeze(1)
         return Selection(rows, weights[rows])
 
+    def takes(self, whole: int, mine: int) -> None:
+        """Sets of how many examples this process reads how many, where a sampler decides that."""
+        self._whole, self._mine = whole, mine
+
+    @property
+    def mine(self) -> int | None:
+        """How many examples this process reads in this epoch; None where nobody knows yet."""
+        return None if self.is_filtered and not self._whole else self._mine
+
     def passed(self, count: int) -> int:
         """How many examples of the data set a batch of drawn ones stands for.
 
@@ -128,13 +158,14 @@ class EpochDraw:
         """
         self._read += count
         before = self._passed
-        mine = len(self.weights) // self.world
-        self._passed = round(mine * self._read / max(self._count // self.world, 1))
+        self._passed = self._read
+        if self._whole:
+            self._passed = min(round(self._whole * self._read / max(self._mine, 1)), self._whole)
         return self._passed - before
 
     def end_epoch(self) -> int:
         """What is missing of the data set's examples, where a last short batch was dropped."""
-        return len(self.weights) // self.world - self._passed
+        return max(self._whole - self._passed, 0)
 
     @property
     def left_out(self) -> Tensor:
@@ -155,20 +186,33 @@ class EpochDraw:
         correct: Tensor | None = None,
         confidence: Tensor | None = None,
     ) -> None:
-        """Gives the rule what training found: int64[n] and float32[n], finite.
+        """Gives the rule what training found of some examples.
+
+        Args:
+            indices: int64[n], on the CPU. Of one that comes twice, the last loss counts.
+            losses: float32[n], on the CPU. What is not finite is left out.
+            epoch: That they were trained on in.
+            correct: bool[n], for rules that need it.
+            confidence: float[n], likewise.
 
         Raises:
             ConfigError: Where a rule that needs them was not given correct and confidence.
             LossError: Where there is not one of each for each example.
         """
-        for name, found in (("correct", correct), ("confidence", confidence)):
-            if found is not None and found.shape != indices.shape:
+        parts: list[Tensor | None] = []
+        for name, found in (("losses", losses), ("correct", correct), ("confidence", confidence)):
+            if found is not None and getattr(found, "shape", None) != indices.shape:
+                shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
                 raise LossError(
-                    f"{name} has shape {list(found.shape)}, and there are {len(indices)} losses: "
-                    f"give one for each example, [{len(indices)}]"
+                    f"{name} has shape {shape}, and there are {len(indices)} examples: give a "
+                    f"tensor with one for each, [{len(indices)}]"
                 )
-        if self.learns:
-            self._give("update", indices, losses, epoch, correct, confidence)
+            parts.append(None if found is None else found.detach().cpu())
+        rows = losses.isfinite().nonzero().squeeze(1)
+        rows = _last_of_each(indices, rows)
+        if self.learns and len(rows):
+            taken = [None if part is None else part[rows] for part in parts]
+            self._give("update", indices[rows], taken[0], epoch, *taken[1:])
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
         """Gives the rule the scores of a pass: int64[n] and float32[n]."""
@@ -182,8 +226,7 @@ class EpochDraw:
             "examples": len(self.weights),
             "drawn": (drawn, self.weights[drawn]) if self.draws else None,
             "reweights": self.reweights,
-            "read": self._read,
-            "passed": self._passed,
+            "read": (self._whole, self._mine, self._read, self._passed),
             "recorded": list(self._recorded),
         }
 
@@ -208,7 +251,7 @@ class EpochDraw:
             self.weights[drawn] = weights
         self._count_drawn()
         self.reweights = state["reweights"]
-        self._read, self._passed = state["read"], state["passed"]
+        self._whole, self._mine, self._read, self._passed = state["read"]
         self._recorded = list(state["recorded"])
 
     def _anneal(self, epoch: int) -> None:
@@ -219,6 +262,9 @@ class EpochDraw:
 
     def _count_drawn(self) -> None:
         self._count = int(self.weights.count_nonzero())
+        self._whole = self._mine = 0
+        if not self.is_filtered:
+            self._whole, self._mine = len(self.weights) // self.world, self._count // self.world
         weighed = (self.weights != 0) & (self.weights != 1)
         self.reweights = self.reweights or bool(weighed.any())
 
@@ -238,7 +284,26 @@ class EpochDraw:
     def _take_up_others(self) -> None:
         if self.world == 1:
             return
-        for rank, recorded in enumerate(all_gather(self._recorded)):
+        others = all_gather((self._seed, self._recorded))
+        for rank, (seed, _) in enumerate(others):
+            if seed != self._seed:
+                raise ConfigError(
+                    f"seed={self._seed} in the process of rank {self.rank}, and {seed} in that of "
+                    f"rank {rank}: give all processes the same seed, from which they share one "
+                    "order and one draw"
+                )
+        for rank, (_, recorded) in enumerate(others):
             for what, *found in recorded if rank != self.rank else ():
                 self._take(what, tuple(found))
         self._recorded = []
+
+
+def _last_of_each(indices: Tensor, rows: Tensor) -> Tensor:
+    """Of some rows of indices those whose index does not come again after them, ascending.
+
+    >>> _last_of_each(torch.tensor([7, 5, 7, 2]), torch.tensor([0, 1, 2]))
+    tensor([1, 2])
+    """
+    order = indices[rows].sort(stable=True)
+    is_last = order.values.diff(append=order.values.new_full((1,), -1)) != 0
+    return rows[order.indices[is_last]].sort().values

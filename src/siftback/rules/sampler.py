@@ -10,7 +10,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from siftback.errors import ConfigError, StateError
 from siftback.loading.distributed import rank_and_world
-from siftback.loading.order import is_plain
+from siftback.loading.indices import checked_indices
+from siftback.loading.order import is_plain, is_trackable, sampler_of
 from siftback.loading.seeding import Stream, generator_of
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.rule import EpochRule, RefreshedRule
@@ -55,12 +56,12 @@ class SelectiveSampler(Sampler[int]):
             passes.
 
     >>> from siftback import Epochs, Memory
-    >>> sampler = SelectiveSampler(range(4), Memory(keep=0.5, floor=0, warmup=Epochs(1)), seed=1)
+    >>> sampler = SelectiveSampler(range(4), Memory(keep=0.5, floor=0, warmup=Epochs(1)), seed=2)
     >>> list(sampler)
-    [1, 3, 0, 2]
+    [3, 0, 1, 2]
     >>> sampler.update(torch.arange(4), torch.tensor([0.1, 0.2, 2.0, 3.0]))
     >>> len(sampler), list(sampler)
-    (2, [2, 3])
+    (2, [2, 0])
     >>> list(SelectiveSampler(range(5), shuffle=False, rank=1, world=2))
     [1, 3]
     """
@@ -100,7 +101,8 @@ class SelectiveSampler(Sampler[int]):
             rule.grow(self.examples)
             self.draw = EpochDraw(rule, epochs=epochs, seed=seed, rank=self.rank, world=self.world)
         self._epoch = 0  # the next one
-        self._current: int | None = None  # that of the order that was begun last
+        self._current: int | None = None  # that of the order that is being given
+        self._last = 0  # the one that was begun last
 
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch the next ``iter()`` gives."""
@@ -119,14 +121,15 @@ class SelectiveSampler(Sampler[int]):
             found: ``correct`` and ``confidence`` for a rule that needs them, `EpochRule.update`.
 
         Raises:
+            BatchError: Where the indices are not integers from 0 on, one for each loss.
             ConfigError: Where there is no rule.
+            LossError: Where there is not one of each for each example.
         """
         if self.draw is None:
             raise ConfigError("there is no rule to update: give SelectiveSampler(dataset, rule)")
         losses = losses.detach().float().cpu()
-        finite = losses.isfinite()
-        parts = {name: part.detach().cpu()[finite] for name, part in found.items()}
-        self.draw.update(indices.cpu()[finite], losses[finite], self._current or 0, **parts)
+        indices = checked_indices(indices, len(losses), "SelectiveSampler.update")
+        self.draw.update(indices, losses, self._last, **found)
 
     def order(self, epoch: int) -> Tensor:
         """int64[n], this process's examples of an epoch in their order, as drawn last."""
@@ -163,7 +166,8 @@ class SelectiveSampler(Sampler[int]):
 
     def begin(self) -> int:
         """Begins the next epoch, and says which one it is."""
-        self._current, self._epoch = self._epoch, self._epoch + 1
+        self._current = self._last = self._epoch
+        self._epoch += 1
         if self.draw is not None and self._draws_itself:
             self.draw.begin(self._current)
         return self._current
@@ -179,6 +183,7 @@ class SelectiveSampler(Sampler[int]):
             **self._settings(),
             "epoch": self._epoch,
             "current": self._current,
+            "last": self._last,
             "draw": self.draw.state_dict() if self.draw and self._draws_itself else None,
         }
 
@@ -198,7 +203,7 @@ class SelectiveSampler(Sampler[int]):
             if state["draw"] is None:
                 raise StateError("the state is of a SelectiveSampler without a rule: give it none")
             self.draw.load_state_dict(state["draw"])
-        self._epoch, self._current = state["epoch"], state["current"]
+        self._epoch, self._current, self._last = state["epoch"], state["current"], state["last"]
 
     def _settings(self) -> dict[str, Any]:
         names = ("examples", "seed", "shuffle", "rank", "world")
@@ -245,23 +250,33 @@ class FilteredSampler(Sampler[int]):
 
     def __init__(self, sampler: Iterable[int], draw: EpochDraw) -> None:
         self.sampler, self._draw = sampler, draw
-        self.generator = getattr(sampler, "generator", None)
+        draw.is_filtered = True
         if hasattr(sampler, "set_epoch"):
-            self.set_epoch = cast(Any, sampler).set_epoch
+            self.set_epoch = sampler.set_epoch
 
     def __iter__(self) -> Iterator[int]:
-        weights = self._draw.weights
-        for index in self.sampler:
-            if not self._draw.draws or weights[index] != 0:
-                yield index
+        if not self._draw.draws:
+            return iter(self.sampler)
+        if not hasattr(self.sampler, "__len__"):  # it may never end
+            return filter(self._is_drawn, self.sampler)
+        whole = list(self.sampler)
+        kept = list(filter(self._is_drawn, whole))
+        self._draw.takes(len(whole), len(kept))
+        return iter(kept)
 
     def __len__(self) -> int:
         if not self._draw.draws:
             return len(cast(Sized, self.sampler))
-        raise TypeError(
-            f"how many examples are left of those that a {type(self.sampler).__name__} gives is "
-            "not known before they are"
-        )
+        if self._draw.mine is None:
+            raise TypeError(
+                f"how many examples are left of those that a {type(self.sampler).__name__} gives "
+                "is not known before they are"
+            )
+        return self._draw.mine
+
+    def _is_drawn(self, index: int) -> bool:
+        weights = self._draw.weights
+        return not 0 <= index < len(weights) or bool(weights[index] != 0)
 
 
 def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> Iterable[list[int]]:
@@ -278,33 +293,23 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
     Raises:
         ConfigError: Where a batch sampler of the user's own cannot leave examples out.
     """
-    batches = cast(Any, loader.batch_sampler)
-    inner = getattr(batches, "sampler", None)
-    if isinstance(inner, SelectiveSampler):
+    batches, inner = cast(Any, loader.batch_sampler), sampler_of(loader)
+    rule = type(draw.rule).__name__
+    if isinstance(inner, SelectiveSampler) and hasattr(batches, "sampler"):
         inner.follow(draw)
         return cast(Iterable[list[int]], batches)
-    rule = type(draw.rule).__name__
     if not is_plain(batches):
         raise ConfigError(
             f"{rule} leaves examples out before they are read, which a {type(batches).__name__} "
-            f"cannot: give it sampler=SelectiveSampler(dataset) as the sampler it makes batches "
-            "from, or leave batch_sampler= out"
+            "cannot: have it make its batches from sampler=SelectiveSampler(dataset), kept as its "
+            "attribute `sampler`, or leave batch_sampler= out"
         )
-    sampler: Sampler[int] | FilteredSampler
-    if _is_random(inner) or isinstance(inner, SequentialSampler):
+    sampler: Sampler[int]
+    if _gives_all(inner, loader.dataset):
         sampler = SelectiveSampler(
             cast(Sized, loader.dataset),
-            shuffle=_is_random(inner),
-            seed=seed,
-            rank=draw.rank,
-            world=draw.world,
-        )
-        sampler.follow(draw)
-    elif isinstance(inner, DistributedSampler):
-        sampler = SelectiveSampler(
-            cast(Sized, loader.dataset),
-            shuffle=inner.shuffle,
-            seed=inner.seed,
+            shuffle=getattr(inner, "shuffle", not isinstance(inner, SequentialSampler)),
+            seed=getattr(inner, "seed", seed),
             rank=draw.rank,
             world=draw.world,
         )
@@ -321,25 +326,38 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
 
 
 def ranks_of(loader: Any) -> tuple[int, int]:
-    """The rank and the number of processes that a loader's examples are shared among."""
-    for owner in (loader, getattr(loader, "sampler", None)):
+    """The rank and the number of processes that a loader's examples are shared among.
+
+    What neither the loader nor its sampler says is that of ``torch.distributed`` for a
+    ``DataLoader`` whose sampler is replaced; any other loader has all that it gives to itself.
+    """
+    for owner in (loader, sampler_of(loader)):
         if isinstance(owner, DistributedSampler):
             return owner.rank, owner.num_replicas
         if hasattr(owner, "rank") and hasattr(owner, "world"):
-            return cast(Any, owner).rank, cast(Any, owner).world
-    return rank_and_world()
+            return owner.rank, owner.world
+    return rank_and_world() if is_trackable(loader) else (0, 1)
 
 
-def repeats(sampler: object) -> bool:
-    """Whether a sampler may give an index more than once in an epoch."""
-    return bool(getattr(sampler, "replacement", False))
+def repeats(sampler: Any) -> bool:
+    """Whether a sampler may give an index more than once in an epoch.
+
+    >>> from torch.utils.data import WeightedRandomSampler
+    >>> repeats(WeightedRandomSampler([0.5, 2.0], 2)), repeats(SequentialSampler(range(2)))
+    (True, False)
+    """
+    source = getattr(sampler, "data_source", None)
+    more = source is not None and getattr(sampler, "num_samples", 0) > len(source)
+    return more or bool(getattr(sampler, "replacement", False))
 
 
-def _is_random(sampler: Any) -> bool:
-    """Whether it is torch's or torchdata's random order of everything, each example once."""
-    return (
-        type(sampler).__name__ == "RandomSampler"
-        and type(sampler).__module__.startswith(("torch.", "torchdata."))
-        and not sampler.replacement
-        and sampler.num_samples == len(sampler.data_source)
-    )
+def _gives_all(sampler: Any, dataset: Any) -> bool:
+    """Whether it is torch's or torchdata's order of a whole data set, each example once."""
+    kind = type(sampler)
+    if not kind.__module__.startswith(("torch.", "torchdata.")) or repeats(sampler):
+        return False
+    source: Any = getattr(sampler, "data_source", getattr(sampler, "dataset", None))
+    if kind.__name__ in ("DistributedSampler", "StatefulDistributedSampler"):
+        return len(source) == len(dataset)
+    whole = kind.__name__ in ("RandomSampler", "SequentialSampler")
+    return whole and len(source) == len(sampler) == len(dataset)

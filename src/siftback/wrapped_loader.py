@@ -1,0 +1,131 @@
+"""What a wrapped loader is to the `SelectiveLoader` round it: its source, draw and pool."""
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from siftback.errors import ConfigError
+from siftback.loading.indices import examples_of
+from siftback.loading.order import batches_of, is_plain, is_trackable, keeps_order, sampler_of
+from siftback.loading.pool import Pool
+from siftback.loading.source import Source
+from siftback.rules.epoch_draw import EpochDraw
+from siftback.rules.rule import EpochRule
+from siftback.rules.sampler import SelectiveSampler, ranks_of, selective_batches
+from siftback.schedule import Schedule
+
+
+def draw_of(
+    loader: Iterable[Any],
+    memory: EpochRule | None,
+    epochs: float | None,
+    schedule: Schedule | None,
+    seed: int,
+) -> EpochDraw | None:
+    """The draw by a rule: that given, or that of the loader's own `SelectiveSampler`.
+
+    Args:
+        loader: The wrapped loader.
+        memory: The rule; None where none was given.
+        epochs: Of the whole training; None where it is not known.
+        schedule: In place of the rule's own.
+        seed: Of the draws by a rule that was given.
+
+    Raises:
+        ConfigError: Where ``memory`` is not a rule, or there are two.
+    """
+    sampler = sampler_of(loader)
+    own = sampler.draw if isinstance(sampler, SelectiveSampler) else None
+    if memory is None and own is None:
+        return None
+    if memory is not None and own is not None and own.rule is not memory:
+        raise ConfigError(
+            f"both memory={type(memory).__name__}(...) and a SelectiveSampler with "
+            f"{type(own.rule).__name__}(...) given: give the rule to one of them"
+        )
+    rule = memory if own is None else own.rule
+    if not isinstance(rule, EpochRule):
+        raise ConfigError(
+            f"memory={rule!r} is not an EpochRule: give an instance, such as memory=Memory()"
+        )
+    rule.grow(examples_of(loader) or 0)
+    rank, world = ranks_of(loader)
+    return EpochDraw(
+        rule,
+        epochs=epochs if epochs is not None or own is None else own.epochs,
+        schedule=schedule,
+        seed=seed if own is None else sampler.seed,
+        rank=rank,
+        world=world,
+    )
+
+
+def source_of(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Source:
+    """The wrapped loader, with the place in it; of a ``DataLoader`` only what a draw leaves.
+
+    Args:
+        loader: The wrapped loader.
+        draw: What leaves examples out before they are read; None where nothing does.
+        seed: Of the order, where the loader's own sampler is replaced.
+
+    Raises:
+        ConfigError: Where the examples that a draw would leave out are not known by index.
+    """
+    if draw is None:
+        return Source(loader)
+    if is_trackable(loader):
+        return Source(loader, selective_batches(cast("DataLoader[Any]", loader), draw, seed))
+    source = Source(loader)
+    if not source.knows_indices:
+        raise ConfigError(no_indices(type(draw.rule).__name__, loader))
+    return source
+
+
+def no_indices(name: str, loader: Any) -> str:
+    """Why a loader's examples are not known by index, and what to do.
+
+    Args:
+        name: What needs the indices.
+        loader: The wrapped loader.
+    """
+    kind = type(loader).__name__
+    if isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
+        why = (
+            f"the {type(loader.dataset).__name__} is an IterableDataset: if it gives the same "
+            "examples in the same order each epoch, give the DataLoader Indexed(dataset)"
+        )
+    elif isinstance(loader, DataLoader) and loader.batch_sampler is None:
+        why = (
+            "a DataLoader with batch_size=None does not say which examples a batch has: give it "
+            "batch_size=, or batch_sampler= in place of a sampler of lists"
+        )
+    elif not keeps_order(loader):
+        why = (
+            "a DataLoader with in_order=False gives batches in another order than it asked for "
+            "them: leave in_order= out, or give the DataLoader Indexed(dataset)"
+        )
+    elif is_trackable(loader):
+        why = (
+            "the collate function gives another number of examples than it was given, or the "
+            "sampler keys that are not integers: give the DataLoader Indexed(dataset)"
+        )
+    else:
+        why = (
+            f"a {kind} does not say it: give a DataLoader over a map-style data set, or "
+            "Indexed(loader, index_of=fn), where fn(batch) gives the indices of a batch"
+        )
+    return f"{name} needs the index of each example, and {why}"
+
+
+def drop_last_of(loader: Any) -> bool:
+    """Whether a loader gives no smaller batch at an epoch's end."""
+    owner = batches_of(loader)
+    return bool(getattr(owner if is_plain(owner) else loader, "drop_last", False))
+
+
+def pool_of(loader: Any) -> Pool | None:
+    """A pool of a loader's own batch size; None where it does not say one."""
+    owner = batches_of(loader)
+    size = getattr(owner if is_plain(owner) else loader, "batch_size", None)
+    return None if size is None else Pool(size, drop_last_of(loader))

@@ -32,9 +32,9 @@ class Downsampled(Scorer):
             of its images [N, C, H, W]. By default the first part of an (inputs, targets) pair.
 
     Raises:
-        ConfigError: Where ``factor`` is out of its range. While scoring: where the model does
+        ConfigError: If ``factor`` is out of its range. While scoring: if the model does
             not take the smaller images.
-        BatchError: While scoring, where there is no image tensor.
+        BatchError: If, while scoring, there is no image tensor.
 
     >>> from siftback.loss_functions import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
@@ -109,7 +109,7 @@ def downsample(images: Tensor, factor: float) -> Tensor:
     tensor([[[[1.5000]]]])
 
     Raises:
-        BatchError: Where they are not such images, or nothing would be left of them.
+        BatchError: If they are not such images, or nothing would be left of them.
     """
     if not isinstance(images, Tensor) or images.ndim != 4:
         given = f"of {list(images.shape)}" if isinstance(images, Tensor) else f"a {type(images)}"

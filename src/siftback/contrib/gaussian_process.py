@@ -153,7 +153,7 @@ class GaussianProcess(RefreshedRule):
             columns, such as one in a file; by default in memory.
 
     Raises:
-        ConfigError: Where one of them is out of its range, or both or neither of ``keep`` and
+        ConfigError: If one of them is out of its range, or both or neither of ``keep`` and
             ``beta`` are given.
 
     >>> process = GaussianProcess(keep=0.5, length_scale=4.0, noise=0.1)

@@ -43,7 +43,7 @@ class Int8(Scorer):
             are not finite.
 
     Raises:
-        ConfigError: Where an argument is out of its range. While scoring: where the model cannot
+        ConfigError: If an argument is out of its range. While scoring: if the model cannot
             be copied, or there are no kernels or no layers for it.
 
     >>> from siftback.loss_functions import pair_losses
@@ -134,7 +134,7 @@ class Quantised:
         layers: Its 8-bit layers, by their path in it.
 
     Raises:
-        ConfigError: Where the model has no such layer.
+        ConfigError: If the model has no such layer.
     """
 
     def __init__(self, snapshot: Snapshot, static: bool) -> None:
@@ -163,7 +163,7 @@ class Quantised:
         """Takes the values of a state.
 
         Raises:
-            StateError: Where it is of a model of other tensors.
+            StateError: If it is of a model of other tensors.
         """
         self._snapshot.load_state_dict(state["tensors"])
         for path, layer in self.layers.items():
@@ -280,7 +280,7 @@ def quantise(model: nn.Module, static: bool) -> tuple[nn.Module, dict[str, Int8L
         The model, and the new layers by their path in it.
 
     Raises:
-        ConfigError: Where the model has no such layer.
+        ConfigError: If the model has no such layer.
     """
     layers = {
         path: (module, Int8Layer(module, static))

@@ -66,14 +66,14 @@ class Pipelined:
             it and its own.
 
     Raises:
-        ConfigError: Where an argument is out of its range, both or neither of ``loss_fn`` and
+        ConfigError: If an argument is out of its range, both or neither of ``loss_fn`` and
             ``losses`` are given, or, when first iterated, where the model or the losses cannot be
             copied to the place.
 
     While it is iterated:
 
     Raises:
-        ReplicaError: Where the process fails, with its own traceback; where it ends, or does not
+        ReplicaError: If the process fails, with its own traceback; where it ends, or does not
             answer in time. It is then gone, and the next epoch starts another one. An error on a
             device is raised as it is.
 
@@ -222,7 +222,7 @@ class Pipelined:
         """Continues from another one's state, in any place.
 
         Raises:
-            StateError: Where the wrapped loader is of another kind.
+            StateError: If the wrapped loader is of another kind.
         """
         self._source.load_state_dict(state["source"])
         self._drains, self._resumed = state["drains"], True

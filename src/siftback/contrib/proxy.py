@@ -39,7 +39,7 @@ class Proxy(Scorer):
         seconds_refresh: Spent training it, in seconds of the host.
 
     Raises:
-        ConfigError: Where the optimizer has parameters that are not the proxy's, or where the
+        ConfigError: If the optimizer has parameters that are not the proxy's, or if the
             proxy is the model that is trained.
 
     >>> from siftback.loss_functions import pair_losses
@@ -123,7 +123,7 @@ class Proxy(Scorer):
         """Continues from another scorer's state.
 
         Raises:
-            StateError: Where only one of the two is trained, or the inner scorer or the proxy is
+            StateError: If only one of the two is trained, or the inner scorer or the proxy is
                 another one.
         """
         if ("model" in state) != (self.optimizer is not None):

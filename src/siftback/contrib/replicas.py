@@ -141,8 +141,8 @@ class ProcessReplica:
         seconds_sync: Seconds that this process was kept by copying weights.
 
     Raises:
-        ConfigError: Where the model, the losses or the scorer cannot be pickled.
-        ReplicaError: Where the process ends, fails, or does not answer in time; here and in all
+        ConfigError: If the model, the losses or the scorer cannot be pickled.
+        ReplicaError: If the process ends, fails, or does not answer in time; here and in all
             methods. It is then stopped.
     """
 
@@ -339,7 +339,7 @@ def check_weights(here: Sequence[Tensor], there: Sequence[Tensor]) -> None:
     """Makes sure that a replica fits weights that are copied into it.
 
     Raises:
-        ReplicaError: Where it does not.
+        ReplicaError: If it does not.
     """
     shapes = [[tuple(weight.shape) for weight in weights] for weights in (here, there)]
     if shapes[0] != shapes[1]:

@@ -31,7 +31,7 @@ class Ema(Scorer):
         seconds_refresh: Spent copying and averaging, in seconds of the host.
 
     Raises:
-        ConfigError: Where ``decay`` is outside that range. While scoring: where the model cannot be
+        ConfigError: If ``decay`` is outside that range. While scoring: if the model cannot be
             copied.
 
     >>> from siftback.loss_functions import pair_losses

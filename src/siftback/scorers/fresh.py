@@ -28,7 +28,7 @@ class Fresh(Scorer):
             while it compiles; the model itself, and how it is trained, stay as they are.
 
     Raises:
-        ConfigError: Where ``mode`` is neither, or ``autocast`` is not a floating-point type.
+        ConfigError: If ``mode`` is neither, or ``autocast`` is not a floating-point type.
 
     >>> from siftback.loss_functions import pair_losses
     >>> losses, batch = pair_losses(nn.functional.mse_loss), (torch.eye(2), torch.zeros(2, 2))
@@ -54,8 +54,8 @@ class Fresh(Scorer):
             float32[N].
 
         Raises:
-            BatchError: Where the batch is on another device than the model.
-            LossError: Where the losses are not a floating-point tensor of shape [N].
+            BatchError: If the batch is on another device than the model.
+            LossError: If the losses are not a floating-point tensor of shape [N].
         """
         # `no_grad`, not `inference_mode`: a tensor that the model caches on the way, such as a
         # table of positions, must still be fit for training.

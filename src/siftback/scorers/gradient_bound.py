@@ -33,7 +33,7 @@ class GradientBound(Scorer):
         compile: Whether to score through ``torch.compile(model)``.
 
     Raises:
-        ConfigError: Where ``mode`` is neither, or ``autocast`` is not a floating-point type.
+        ConfigError: If ``mode`` is neither, or ``autocast`` is not a floating-point type.
 
     >>> from siftback.loss_functions import pair_losses
     >>> losses, logits = pair_losses(nn.functional.cross_entropy), torch.tensor([[0.0, 0.0]])
@@ -60,8 +60,8 @@ class GradientBound(Scorer):
             float32[N].
 
         Raises:
-            BatchError: Where the batch is on another device than the model.
-            LossError: Where the losses are not a floating-point tensor of shape [N], do not come
+            BatchError: If the batch is on another device than the model.
+            LossError: If the losses are not a floating-point tensor of shape [N], do not come
                 from the model's outputs, or these do not have a row for each example.
         """
         count = tree.size(batch)

@@ -34,8 +34,8 @@ class Irreducible(Scorer):
         scorer: What makes the losses of a batch; by default a `Fresh` forward pass.
 
     Raises:
-        ConfigError: Where the losses are not a floating-point tensor of one dimension. While
-            scoring: where the indices are not known, or an example has no irreducible loss.
+        ConfigError: If the losses are not a floating-point tensor of one dimension. While
+            scoring: if the indices are not known, or an example has no irreducible loss.
 
     >>> from torch.nn import functional as F
     >>> from siftback import Pool, SelectiveLoader, TopK
@@ -69,7 +69,7 @@ class Irreducible(Scorer):
             indices: int64[N], their dataset indices.
 
         Raises:
-            ConfigError: Where ``indices`` is None, or an example has no irreducible loss.
+            ConfigError: If ``indices`` is None, or an example has no irreducible loss.
         """
         if indices is None:
             raise ConfigError(
@@ -106,7 +106,7 @@ class Irreducible(Scorer):
         """Continues from another one's state, with its irreducible losses.
 
         Raises:
-            StateError: Where those are of another number of examples.
+            StateError: If those are of another number of examples.
         """
         if len(state["losses"]) != len(self.losses):
             raise StateError(
@@ -145,10 +145,10 @@ def irreducible_losses(
         float32[N], by dataset index, on the CPU; NaN for examples that the loader did not give.
 
     Raises:
-        ConfigError: Where both or neither of ``loss_fn`` and ``losses`` are given, or the loader
+        ConfigError: If both or neither of ``loss_fn`` and ``losses`` are given, or the loader
             does not say whose losses these would be.
-        BatchError: Where an index is not one of the data set's, or comes twice.
-        LossError: Where there is not one floating-point loss per example.
+        BatchError: If an index is not one of the data set's, or comes twice.
+        LossError: If there is not one floating-point loss per example.
 
     >>> from torch.nn import functional as F
     >>> data = torch.utils.data.TensorDataset(torch.tensor([[1.0], [3.0]]), torch.zeros(2, 1))

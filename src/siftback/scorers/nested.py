@@ -15,7 +15,7 @@ def load_nested(scorer: Scorer, state: dict[str, Any]) -> None:
     """Continues from what `nested_state` gave.
 
     Raises:
-        StateError: Where that was of another class.
+        StateError: If that was of another class.
     """
     (kind,), here = state, type(scorer).__name__
     if kind != here:

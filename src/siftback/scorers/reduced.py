@@ -43,7 +43,7 @@ class Reduced(Scorer):
             faster. Not for models that call ``view`` on feature maps.
 
     Raises:
-        ConfigError: Where an argument is out of its range. While scoring: where the model cannot
+        ConfigError: If an argument is out of its range. While scoring: if the model cannot
             be copied.
 
     >>> from siftback.loss_functions import pair_losses

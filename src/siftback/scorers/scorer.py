@@ -46,7 +46,7 @@ class Scorer:
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """All that later scores depend on, besides the model; fit for ``torch.save``."""
+        """All that later scores depend on, besides the model; can be saved with ``torch.save``."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ class SelectionPass:
         compile: Whether to call ``torch.compile(model)`` in the model's place.
 
     Raises:
-        ConfigError: Where ``mode`` is neither, or ``autocast`` is not a floating-point type.
+        ConfigError: If ``mode`` is neither, or ``autocast`` is not a floating-point type.
     """
 
     def __init__(self, mode: Mode, autocast: torch.dtype | None, compile: bool) -> None:
@@ -45,7 +45,7 @@ class SelectionPass:
         """Gives what to call for the model's outputs; the model is `untouched` afterwards.
 
         Raises:
-            BatchError: Where the batch is on another device than the model.
+            BatchError: If the batch is on another device than the model.
         """
         device = device_of(model, batch)
         casting = (
@@ -67,7 +67,7 @@ def device_of(model: nn.Module, batch: Any) -> torch.device:
     """The device that a model and its batch are on.
 
     Raises:
-        BatchError: Where they are on different ones.
+        BatchError: If they are on different ones.
     """
     devices = [part.device for part in tree.tensors(batch)] or [torch.device("cpu")]
     weight = next(model.parameters(), None)

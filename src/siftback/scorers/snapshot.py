@@ -25,7 +25,7 @@ class Snapshot:
         copied: By name, the tensors that are not shared.
 
     Raises:
-        ConfigError: Where the model cannot be copied.
+        ConfigError: If the model cannot be copied.
 
     >>> layer = nn.Linear(2, 1)
     >>> snapshot = Snapshot(layer, lambda t: t.bfloat16() if t.ndim > 1 else t)
@@ -89,7 +89,7 @@ class Snapshot:
         """Takes the values of a state.
 
         Raises:
-            StateError: Where it is of a model of other tensors.
+            StateError: If it is of a model of other tensors.
         """
         shapes = {name: list(tensor.shape) for name, tensor in state.items()}
         here = {name: list(target.shape) for name, target in self.copied.items()}
@@ -133,7 +133,7 @@ class Refreshed:
         seconds: Spent on that, in seconds of the host.
 
     Raises:
-        ConfigError: Where ``steps`` is not a positive integer.
+        ConfigError: If ``steps`` is not a positive integer.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> refreshed = Refreshed(lambda m: Snapshot(m, lambda t: t.detach().clone()), steps=2)

@@ -58,7 +58,7 @@ class LossHistory:
         size: R, how many losses are remembered.
 
     Raises:
-        ConfigError: Where ``size`` is not a positive integer.
+        ConfigError: If ``size`` is not a positive integer.
 
     >>> history = LossHistory(size=4)
     >>> history.percentile(torch.tensor([0.1, 0.2, 0.2, 0.9]))
@@ -112,7 +112,7 @@ class LossHistory:
         """Takes over the losses of another history of the same size.
 
         Raises:
-            StateError: Where the size differs.
+            StateError: If the size differs.
         """
         if state["size"] != self.size:
             raise StateError(

@@ -119,7 +119,7 @@ class Kath18:
         momentum: a, how much of the average stays, in [0, 1).
 
     Raises:
-        ConfigError: Where one of them is outside its range.
+        ConfigError: If one of them is outside its range.
 
     Where exactly k are asked for (``count=``), with replacement too k distinct rows are kept: those
     that did not come up fill the number, with weight 0, and the others weigh ``n / (N g)``.
@@ -202,7 +202,7 @@ class Kath18:
         return {"tau": self._tau.cpu().clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another's average."""
+        """Continues from another's average."""
         self._tau = state["tau"].clone()
 
     def _next(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -42,7 +42,7 @@ class InBatch:
         steps: How many calls were made.
 
     Raises:
-        ConfigError: Where an argument is outside its range, or two exclude each other.
+        ConfigError: If an argument is outside its range, or two exclude each other.
 
     >>> in_batch = InBatch(keep=1 / 2, seed=2)
     >>> losses = torch.tensor([0.3, 2.5, 0.1, 1.2], requires_grad=True)
@@ -95,9 +95,9 @@ class InBatch:
             among, ``max(1, round(keep * n))`` are kept, or all where the schedule is off.
 
         Raises:
-            LossError: Where there is not one floating-point loss per row, or that of a row to
+            LossError: If there is not one floating-point loss per row, or that of a row to
                 choose among is not finite.
-            BatchError: Where the mask does not fit, or leaves no row.
+            BatchError: If the mask does not fit, or leaves no row.
         """
         count = losses.shape[0] if isinstance(losses, Tensor) and losses.ndim else 1
         losses = check(losses, count)
@@ -130,7 +130,7 @@ class InBatch:
         return self.selector.select(losses, self._generator, count_of(keep, len(losses)))
 
     def state_dict(self) -> dict[str, Any]:
-        """All that decides which rows come next; fit for ``torch.save``."""
+        """All that decides which rows come next; can be saved with ``torch.save``."""
         return {
             "selector": self.selector.state_dict(),
             "kind": type(self.selector).__name__,
@@ -143,7 +143,7 @@ class InBatch:
         """Goes on where another one, built with the same arguments, was stopped.
 
         Raises:
-            StateError: Where the state is of something else, or of another share or selector.
+            StateError: If the state is of something else, or of another share or selector.
         """
         if state.keys() != self.state_dict().keys():
             raise StateError(
@@ -167,7 +167,7 @@ def exact_selector(
     """As `resolve_selector`, for those who need exactly k examples.
 
     Raises:
-        ConfigError: Where the selector cannot choose exactly so many as it is asked for.
+        ConfigError: If the selector cannot choose exactly so many as it is asked for.
 
     >>> exact_selector(None, keep=0.5).keep
     0.5

@@ -23,7 +23,7 @@ def beta_of_keep(keep: float, floor: float = 0.0) -> float:
     probability of any example, ``floor + (1 - floor) / (beta + 1)``.
 
     Raises:
-        ConfigError: Where ``keep`` is not in (0, 1], or not above the floor.
+        ConfigError: If ``keep`` is not in (0, 1], or not above the floor.
 
     >>> beta_of_keep(1 / 3), beta_of_keep(1.0), round(beta_of_keep(0.55, floor=0.1), 6)
     (2.0, 0.0, 1.0)
@@ -40,7 +40,7 @@ def keep_of_beta(beta: float, floor: float = 0.0) -> float:
     """The share that an exponent keeps: ``keep = floor + (1 - floor) / (beta + 1)``, beta >= 0.
 
     Raises:
-        ConfigError: Where ``beta`` is negative or not finite.
+        ConfigError: If ``beta`` is negative or not finite.
 
     >>> keep_of_beta(1.0)
     0.5
@@ -101,7 +101,7 @@ class Percentile:
             ``P = floor + (1 - floor) * CDF_R(loss)^beta``.
 
     Raises:
-        ConfigError: Where both or neither of ``keep`` and ``beta`` are given, or one is outside
+        ConfigError: If both or neither of ``keep`` and ``beta`` are given, or one is outside
             its range.
 
     >>> selector = Percentile(keep=1 / 3)
@@ -158,7 +158,7 @@ class Percentile:
         return self.history.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another history of the same size."""
+        """Continues from another history of the same size."""
         self.history.load_state_dict(state)
 
 
@@ -168,7 +168,7 @@ def resolve_selector(
     """The selector given, or Selective-Backprop's of a share or an exponent.
 
     Raises:
-        ConfigError: Where both are given, or neither, or one is outside its range.
+        ConfigError: If both are given, or neither, or one is outside its range.
     """
     if selector is None:
         return Percentile(keep=keep, beta=beta)

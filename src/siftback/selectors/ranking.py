@@ -129,7 +129,7 @@ class TopK(_Stateless):
         keep: Share of the examples to keep, in (0, 1].
 
     Raises:
-        ConfigError: Where it is outside its range.
+        ConfigError: If it is outside its range.
 
     >>> TopK(keep=1 / 2).select(torch.tensor([4.0, 1.0, 3.0, 2.0]), torch.Generator()).positions
     tensor([0, 2])
@@ -162,7 +162,7 @@ class SoftTopK(_Stateless):
         temperature: T, above 0, in the unit of the scores.
 
     Raises:
-        ConfigError: Where one is outside its range.
+        ConfigError: If one is outside its range.
 
     >>> selector = SoftTopK(keep=1 / 2, temperature=2.0)
     >>> scores, generator = torch.tensor([4.0, 1.0, 3.0, 2.0]), torch.Generator().manual_seed(1)
@@ -200,7 +200,7 @@ class InBatchRank(_Stateless):
         keep: Share of the examples to keep, in (0, 1].
 
     Raises:
-        ConfigError: Where it is outside its range.
+        ConfigError: If it is outside its range.
 
     >>> selector, scores = InBatchRank(keep=1 / 2), torch.tensor([4.0, 1.0, 3.0, 2.0])
     >>> selector.probabilities(scores)
@@ -241,7 +241,7 @@ class Threshold:
         keep: The share; 1 with a fixed threshold, whose share nobody knows beforehand.
 
     Raises:
-        ConfigError: Where both or neither of ``above`` and ``keep`` are given, or one is outside
+        ConfigError: If both or neither of ``above`` and ``keep`` are given, or one is outside
             its range.
 
     >>> scores = torch.tensor([4.0, 1.0, 3.0, 2.0])
@@ -272,7 +272,7 @@ class Threshold:
         """Changes the share of a moving threshold, in (0, 1].
 
         Raises:
-            ConfigError: Where the threshold is fixed, or the share outside its range.
+            ConfigError: If the threshold is fixed, or the share outside its range.
         """
         if self.above is not None:
             raise ConfigError(
@@ -302,5 +302,5 @@ class Threshold:
         return self.history.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another history of the same size."""
+        """Continues from another history of the same size."""
         self.history.load_state_dict(state)

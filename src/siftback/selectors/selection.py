@@ -57,5 +57,5 @@ class Selector(Protocol):
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another selector's state."""
+        """Continues from another selector's state."""
         ...

@@ -38,7 +38,7 @@ class Unbiased:
         self_normalised: Whether the weights of a selection are scaled to a mean of 1.
 
     Raises:
-        ConfigError: Where the selector has no ``probabilities``, or the floor is outside its range.
+        ConfigError: If the selector has no ``probabilities``, or the floor is outside its range.
 
     >>> from siftback import Percentile, TopK
     >>> scores, generator = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.Generator().manual_seed(2)
@@ -77,7 +77,7 @@ class Unbiased:
         """Changes the share to keep, in (floor, 1], and so the inner selector's.
 
         Raises:
-            ConfigError: Where it is outside its range, or the inner selector's cannot be changed.
+            ConfigError: If it is outside its range, or the inner selector's cannot be changed.
         """
         if not is_number(keep) or not self.floor < keep <= 1:
             raise ConfigError(f"keep={keep!r}: give a share in ({self.floor}, 1], above the floor")
@@ -109,5 +109,5 @@ class Unbiased:
         return {type(self.selector).__name__: self.selector.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another one's over the same kind of selector."""
+        """Continues from another one's over the same kind of selector."""
         self.selector.load_state_dict(state[type(self.selector).__name__])

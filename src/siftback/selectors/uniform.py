@@ -19,7 +19,7 @@ class Uniform:
         keep: Probability of each example, in (0, 1].
 
     Raises:
-        ConfigError: Where ``keep`` is outside its range.
+        ConfigError: If ``keep`` is outside its range.
 
     >>> kept = Uniform(keep=0.5).select(torch.zeros(1000), torch.Generator().manual_seed(0))
     >>> len(kept.positions)

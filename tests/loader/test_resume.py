@@ -67,7 +67,9 @@ def test_stopping_anywhere_equals_never_stopping(source, arguments):
 
 @vital
 @in_workers
-@pytest.mark.parametrize("arguments", [SELECTIVE["released"], MEMORY["memory"]], ids=["sb", "memory"])
+@pytest.mark.parametrize(
+    "arguments", [SELECTIVE["released"], MEMORY["memory"]], ids=["sb", "memory"]
+)
 @pytest.mark.parametrize("source", WORKERS.values(), ids=WORKERS)
 def test_with_workers_too(source, arguments):
     check_resumes(training(source, arguments), every=3)
@@ -87,7 +89,10 @@ RULES = {
 def test_a_sampler_alone_goes_on_in_torchdatas_loader(rule, workers):
     def make():
         sampler = SelectiveSampler(dataset(), rule(), seed=3, epochs=3)
-        loader, done = torchdatas(Indexed(dataset()), sampler=sampler, num_workers=workers), Counter()
+        loader, done = (
+            torchdatas(Indexed(dataset()), sampler=sampler, num_workers=workers),
+            Counter(),
+        )
 
         def steps():
             while done.value < 3:
@@ -243,7 +248,10 @@ def without_times(state):
 OF_RULES = {
     "another share": ({"memory": Memory(keep=0.1, floor=0.0)}, r"keep=0.5.*keep=0.1"),
     "another floor": ({"memory": Memory(keep=0.5, floor=0.2)}, r"floor=0.1.*floor=0.2"),
-    "another rule": ({"memory": InfoBatch(0.5), "epochs": 9}, r"memory='Memory', and .* memory='InfoBatch'"),
+    "another rule": (
+        {"memory": InfoBatch(0.5), "epochs": 9},
+        r"memory='Memory', and .* memory='InfoBatch'",
+    ),
     "another seed": ({"seed": 2}, r"seed=0, .* seed=2"),
     "more examples": ({"count": 41}, r"examples=40, .* examples=41"),
     "another batch size": ({"batch_size": 4}, r"batch_size=8, .* batch_size=4"),

@@ -261,7 +261,7 @@ class Source:
         else:
             order.resume(_unpacked(state["rest"]))
         with torch.random.fork_rng([]):  # from which new workers take their seed
-            batches = iter(self.loader)
+            batches: Iterator[Any] = iter(self.loader)
         self._generators.put_back_own(state["generators"])
         return batches
 
@@ -283,13 +283,13 @@ class Source:
             elif own:
                 torch.manual_seed(seed)
             self._began = self._generators.states()
-            batches = iter(self.loader)
+            batches: Iterator[Any] = iter(self.loader)
             if state is not None and within and state["loader"] is None:
                 for _ in range(self.position):
                     next(batches, None)
         if again:
             self._generators.put_back_own(self._began)
-        return cast(Iterator[Any], batches)
+        return batches
 
     def _item(self, given: Any) -> Item:
         scores = None

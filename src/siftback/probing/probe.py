@@ -126,8 +126,9 @@ def _checked(
     sampler = getattr(loader, "sampler", None)
     if isinstance(sampler, SelectiveSampler) and sampler.draw is not None:
         raise ConfigError(
-            f"the loader's SelectiveSampler leaves out examples by "
-            f"{type(sampler.draw.rule).__name__}: give a loader over all examples, with SelectiveSampler(dataset) or shuffle=True"
+            "the loader's SelectiveSampler leaves out examples by "
+            f"{type(sampler.draw.rule).__name__}: give a loader over all examples, with "
+            "SelectiveSampler(dataset) or shuffle=True"
         )
     if not keeps or not all(is_number(share) and 0 < share < 1 for share in keeps):
         raise ConfigError(f"keep={keeps!r}: give shares in (0, 1), such as (1/2, 1/3)")

@@ -122,7 +122,7 @@ class BatchSelection:
             count -= len(others)
             if count > len(rows):
                 raise LossError(
-                    f"only {len(rows)} losses of {place} are finite, and {count} are to be kept: "
+                    f"only {len(rows)} losses of {place} are finite, and {count} must be kept: "
                     'lower the learning rate, or leave exact= or on_nonfinite="drop" out'
                 )
         selection = Selection(rows[:0], scores[:0])

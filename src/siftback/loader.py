@@ -136,9 +136,11 @@ class SelectiveLoader:
     ) -> None:
         self.epochs = None if epochs is None else checked_number("epochs", epochs, above=0)
         self.model, self.stats = model, Stats()
-        self._attach, self._exact, self._seed = attach, exact, checked_integer("seed", seed, 0)
+        self._attach, self._seed = attach, checked_integer("seed", seed, 0)
         self._generator = torch.Generator().manual_seed(seed)
         self._draw = draw_of(loader, memory, epochs, schedule, seed)
+        # Several processes must make equally many steps.
+        self._exact = exact or (self._draw is not None and self._draw.world > 1)
         self._source = source_of(loader, self._draw, seed)
         # What of another loader than a DataLoader leaves out examples that were not drawn.
         self._drawer: Any = None

@@ -170,7 +170,7 @@ class SelectiveLoader:
                 resolve(loss_fn, losses) if needs_scores else None,
                 on_nonfinite,
                 self._generator,
-                exact,
+                self._exact,
             )
         self._pool = pool_of(loader) if pool is None else pool
         self._record = LossRecord(

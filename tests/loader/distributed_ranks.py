@@ -1,5 +1,6 @@
 """What one of several processes does, for `test_distributed`: ``torchrun ... this OUT``."""
 
+import faulthandler
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -135,6 +136,7 @@ def refused():
 
 
 def main(out):
+    faulthandler.dump_traceback_later(100, exit=True)  # that no process outlives the test
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     found = {name: trained(memory=make()) for name, make in (RULES | REMEMBERED).items()}

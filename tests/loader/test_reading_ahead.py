@@ -318,10 +318,10 @@ BY_INDEX = {
     "floats": ({"indices": torch.zeros(7)}, BatchError, r"its indices are torch.float32"),
     "weights alone": ({"weights": torch.ones(7)}, ConfigError, r"give both, or neither"),
     "too few weights": (
-        {"indices": torch.arange(7), "weights": torch.ones(6)}, LossError, r"weights has shape \[6\]"
+        {"indices": torch.arange(7), "weights": torch.ones(6)}, LossError, r"weights has shape"
     ),
     "too few judgements": (
-        {"correct": torch.ones(6, dtype=torch.bool)}, LossError, r"correct has shape \[6\], and .* 7",
+        {"correct": torch.ones(6, dtype=torch.bool)}, LossError, r"correct has shape \[6\], and",
     ),
     "a list of judgements": ({"confidence": [0.5] * 7}, LossError, r"confidence has shape list"),
 }  # fmt: skip

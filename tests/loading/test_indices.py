@@ -115,7 +115,7 @@ def test_the_order_is_a_function_of_the_seed_and_the_epoch():
 
 def test_losses_are_of_the_epoch_that_was_begun_last():
     class Noted(Chosen):
-        left = list(range(6))
+        left: ClassVar = list(range(6))
         epochs: ClassVar = []
 
         def update(self, indices, losses, epoch, *, correct=None, confidence=None):
@@ -149,8 +149,8 @@ def with_indices(*batches, known=100):
 
 
 WRONG = {
-    "missing": (None, r"indices of batch 1 of epoch 0 are a NoneType that is not a tensor: give one"),
-    "words": (["a", "b", "c", "d"], r"indices of batch 1 of epoch 0 are a list that is not a tensor"),
+    "missing": (None, r"indices of batch 1 of epoch 0 are a NoneType that is not a tensor: g"),
+    "words": (["a", "b", "c", "d"], r"indices of batch 1 of epoch 0 are a list that is not"),
     "one missing": (
         torch.arange(3), r"batch 1 of epoch 0 has 4 examples, .* shape \[3\]: .* int64\[4\]"
     ),

@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check results recipes clean
+.PHONY: demo test check results report recipes clean
 
 demo: .venv/lab  ## Train on the embedded digits with and without selection; print the table.
 	$(BIN)/siftback compare --data digits --model cnn --strategies traditional,sb,random \
@@ -15,9 +15,11 @@ check: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-results: .venv/lab  ## Rebuild docs/results.md and docs/report.html from the records under results/.
+results: .venv/lab  ## Write docs/results.md from the records under results/.
 	$(BIN)/siftback results results --out docs/results.md
-	$(BIN)/siftback report results/recipes results/table1-* --out docs/report.html
+
+report: .venv/lab  ## Build report/index.html, the whole report, from the same records.
+	$(BIN)/siftback report $(filter-out results/tuning,$(wildcard results/*)) --out report/index.html
 
 recipes: .venv/lab  ## Rebuild the tables of docs/recipes.md from the recipes.
 	sed -i '/^## The recipes$$/q' docs/recipes.md
@@ -31,4 +33,4 @@ recipes: .venv/lab  ## Rebuild the tables of docs/recipes.md from the recipes.
 	touch $@
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv report runs

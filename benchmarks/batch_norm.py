@@ -139,7 +139,7 @@ def exactly(model: nn.Module, seed: int, kept: list[Tensor]) -> Callable[[Batch]
     return loss_of
 
 
-def again(model: nn.Module, kept: list[Tensor]) -> Callable[[Batch], Tensor]:
+def second_forward(model: nn.Module, kept: list[Tensor]) -> Callable[[Batch], Tensor]:
     """The same rows by a forward of their own, as two-pass SB trains on them."""
     rows = iter(kept)
 
@@ -208,7 +208,7 @@ def main() -> None:
         sliced = train(model, data, seed, epochs, lambda batch: sift(*batch))  # noqa: B023
         errors.setdefault("single pass, over k", []).append(sliced)
         model = fresh(data, seed)
-        second = train(model, data, seed, epochs, again(model, kept))
+        second = train(model, data, seed, epochs, second_forward(model, kept))
         errors.setdefault("second forward", []).append(second)
     where = f"{epochs} epochs of {examples}, {seeds} seeds"
     for name, each in errors.items():

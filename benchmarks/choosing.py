@@ -5,9 +5,9 @@ are taken in turns; each ratio is the median over rounds. Nothing here makes a f
 scores: that is what `scorers.py` measures.
 
 1. A selector turns the scores of a batch of 128, and of 4,096, into a selection.
-2. What draws an epoch's examples draws them from 50,000, once an epoch: its share of a batch is
-   that time over the number of batches. What it does for each batch is added: finding the batch's
-   weights, and remembering its losses.
+2. A rule draws an epoch's examples from 50,000, once an epoch: its share of a batch is that time
+   over the number of batches. What is done for each batch is added: finding the batch's weights,
+   and recording its losses.
 """
 
 import inspect
@@ -17,17 +17,23 @@ from collections.abc import Callable, Iterable
 
 import torch
 from rich.progress import track
-from siftback.epoch_draw import Recall, selector_for
-from siftback.rules.remembered import Remembering
-from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
 
 import siftback
 from goals import Goal, begin, options, report
-from siftback import Indexed, Kath18, Percentile, SelectiveSampler, Selector, Threshold
+from siftback import (
+    EpochRule,
+    InBatch,
+    Kath18,
+    Percentile,
+    RefreshedRule,
+    Schedule,
+    Selector,
+    Threshold,
+)
+from siftback.contrib import GaussianProcess
 from siftback.lab.models import build
-from siftback.loading.indices import Indices
+from siftback.rules.epoch_draw import EpochDraw
 
 KEEP, EXAMPLES, BATCHES, MOST = 1 / 2, 50_000, (128, 4096), 0.005
 TITLE = "What choosing costs: over a step of resnet18 of width 16, 3x32x32, keep 1/2"
@@ -40,9 +46,9 @@ def public(kind: Callable[[type], bool]) -> list[type]:
 
 
 def selectors() -> dict[str, Selector]:
-    """Every public selector, and those of its forms that do other work."""
+    """Every public selector, with the default arguments and some that lead to other work."""
     made: dict[str, Selector] = {}
-    for kind in public(lambda c: hasattr(c, "select") and c is not siftback.Selector):
+    for kind in public(lambda c: hasattr(c, "select") and c not in (Selector, InBatch)):
         parameters = inspect.signature(kind).parameters
         if "selector" in parameters:
             made[kind.__name__] = kind(Percentile(keep=KEEP))
@@ -53,9 +59,14 @@ def selectors() -> dict[str, Selector]:
     return made
 
 
-def remembering() -> dict[str, Remembering]:
-    """Every public scorer that draws an epoch's examples before they are read."""
-    return {kind.__name__: kind() for kind in public(lambda c: issubclass(c, Remembering))}
+def rules() -> dict[str, EpochRule]:
+    """Every public rule, and the Gaussian process."""
+    made: dict[str, EpochRule] = {}
+    kinds = public(lambda c: issubclass(c, EpochRule) and not inspect.isabstract(c))
+    for kind in (*kinds, GaussianProcess):
+        has_keep = "keep" in inspect.signature(kind).parameters
+        made[kind.__name__] = kind(keep=KEEP) if has_keep else kind()
+    return made
 
 
 class Timer:
@@ -106,61 +117,58 @@ def selection(selector: Selector, size: int, device: torch.device) -> Callable[[
     return lambda: selector.select(scores[next(turns) % 8], generator)
 
 
-class Memory:
-    """A scorer that knows all examples, as a loader uses it."""
+class KnownRule:
+    """A rule that knows all examples, as a loader uses it."""
 
-    def __init__(self, scorer: Remembering, size: int, device: torch.device) -> None:
-        examples = range(EXAMPLES)
-        loader = DataLoader(Indexed(examples), size, sampler=SelectiveSampler(examples))
-        keep = None if scorer.selector() is not None else KEEP
-        selector = selector_for(scorer, None, keep, None, 1024)
-        self._recall = Recall(loader, scorer, Indices(loader, None), selector)
-        self._scorer, self._generator = scorer, torch.Generator().manual_seed(0)
-        self._epoch = 0
-        losses = torch.rand(5, EXAMPLES, generator=self._generator).to(device)
+    def __init__(self, rule: EpochRule, size: int, device: torch.device) -> None:
+        rule.grow(EXAMPLES)
+        self._draw, self._epoch = EpochDraw(rule, schedule=Schedule()), 0
+        generator = torch.Generator().manual_seed(0)
+        losses = torch.rand(5, EXAMPLES, generator=generator)
         for each in losses:  # enough for all that look at several
-            self._told(torch.arange(EXAMPLES), each)
+            correct, confidence = each < KEEP, each
+            self._draw.update(
+                torch.arange(EXAMPLES), each, self._epoch, correct=correct, confidence=confidence
+            )
+            if isinstance(rule, RefreshedRule):
+                self._draw.rescore(torch.arange(EXAMPLES), each, self._epoch)
             self._epoch += 1
-        self._indices = torch.randperm(EXAMPLES, generator=self._generator)[:size].sort().values
-        self._losses = losses[0, :size]
-        self._correct = self._losses < KEEP
+        self._indices = torch.randperm(EXAMPLES, generator=generator)[:size].sort().values
+        self._losses = losses[0, :size].to(device)
 
     def draw(self) -> None:
         """What is done once an epoch."""
-        if not self._scorer.draws(self._epoch):  # a selection pass is due
-            self._told(torch.arange(1), self._losses[:1])
+        if self._draw.is_pass(self._epoch):
+            self._draw.rescore(torch.arange(1), torch.ones(1), self._epoch)
             self._epoch += 1
-        self._recall.begin_epoch(on=True, epoch=self._epoch, generator=self._generator)
+        self._draw.begin(self._epoch)
         self._epoch += 1
 
     def batch(self) -> None:
         """What is done for each batch."""
-        self._recall.keep(self._indices)
-        self._recall.learn(self._indices, self._losses, self._epoch, self._correct, self._losses)
-
-    def _told(self, indices: Tensor, losses: Tensor) -> None:
-        self._recall.learn(indices, losses, self._epoch, losses < KEEP, losses)
-        if self._scorer.makes_passes:
-            self._recall.scored(indices, losses, self._epoch)
+        self._draw.keep(self._indices)
+        losses = self._losses.cpu()
+        correct = losses < KEEP
+        self._draw.update(self._indices, losses, self._epoch, correct=correct, confidence=losses)
 
 
 def measure(size: int, rounds: int, repeats: int, device: torch.device) -> Iterable[Goal]:
     """Ratios of one size of batch."""
     timer, step = Timer(device), training_step(size, device)
     calls = {name: selection(made, size, device) for name, made in selectors().items()}
-    memories = {name: Memory(made, size, device) for name, made in remembering().items()}
-    shares: dict[str, list[float]] = {name: [] for name in (*calls, *memories)}
+    drawing = {name: KnownRule(made, size, device) for name, made in rules().items()}
+    shares: dict[str, list[float]] = {name: [] for name in (*calls, *drawing)}
     timer.seconds(step, 1)  # warming up
     for _ in track(range(rounds), description=f"batches of {size}", transient=True):
         whole = timer.seconds(step, 3 if size < 1000 else 1)
         for name, call in calls.items():
             shares[name].append(timer.seconds(call, repeats) / whole)
-        for name, memory in memories.items():
-            drawing = timer.seconds(memory.draw, 3) * size / EXAMPLES
-            shares[name].append((drawing + timer.seconds(memory.batch, repeats)) / whole)
+        for name, rule in drawing.items():
+            once = timer.seconds(rule.draw, 3) * size / EXAMPLES
+            shares[name].append((once + timer.seconds(rule.batch, repeats)) / whole)
     for name, values in shares.items():
         share = statistics.median(values)
-        what = f"{name}: draw and memory" if name in memories else name
+        what = f"{name}: draw and record" if name in drawing else name
         yield Goal(
             f"batches of {size:,} on {device.type}", f"{what} over step", share,
             f"at most {MOST}", share <= MOST,

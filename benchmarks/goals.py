@@ -53,7 +53,7 @@ def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def report(title: str, goals: list[Goal], asked: argparse.Namespace) -> None:
-    """Prints the table, a line a ratio, and writes the record that the page is made from."""
+    """Prints the table, one line per ratio, and writes the record that the page is made from."""
     table = Table("setting", "ratio", "measured", "goal", title=title)
     before = None
     for goal in goals:

@@ -1,17 +1,19 @@
 """What selection costs beyond its forward passes, and how near an SB step comes to its ideal.
 
-Three questions, each answered by a ratio of times taken in turns in the same run:
+Four questions, each answered by a ratio of times taken in turns in the same run:
 
-1. The loader's own code (modes and random state put by, ranks, draws, taking rows, pooling) as a
+1. The loader's own code (modes and random state put back, ranks, draws, taking rows, pooling) as a
    share of an SB step. It is timed within a training loop whose losses are given instead of
-   computed: all is real but the selection pass's forward.
+   computed: all is real but the scoring pass's forward.
 2. Turning 128 losses into a selection, against Algorithm 2 one loss at a time with
    ``scipy.stats.percentileofscore``.
 3. An SB step over its ideal, ``(1 + 3s) / 3`` of Traditional's step with share s trained on, which
    counts a backward as two forwards; and over the ideal with this model's own forward share f,
    ``f + s``.
+4. What memory adds to a training step, as a share of it: giving a drawn batch and recording its
+   losses, and the step's part of the epoch's draw among 50,000 examples.
 
-A step is counted per batch of the wrapped loader, so that an SB step is one selection pass and s
+A step is counted per batch of the wrapped loader, so that an SB step is one scoring pass and s
 training steps. Ratios are medians over rounds; in each round every loop has its turn.
 """
 
@@ -31,10 +33,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from goals import Goal, begin, median_seconds, options, report
-from siftback import Percentile, SelectiveLoader
+from siftback import Epochs, Fresh, Memory, Percentile, Pool, SelectiveLoader
 from siftback.lab.models import build
 
-KEEP, HISTORY, BATCH = 1 / 3, 1024, 128
+KEEP, HISTORY, BATCH, EXAMPLES = 1 / 3, 1024, 128, 50_000
 SETTINGS = {
     "fp32": (None, torch.contiguous_format),
     "fp32 channels_last": (None, torch.channels_last),
@@ -68,6 +70,25 @@ def selection_speedup(repeats: int) -> float:
     return statistics.median(ratios)
 
 
+class Drawn:
+    """Batches that are there already, under the indices of the examples that were drawn."""
+
+    indexed = True
+
+    def __init__(self, batches: list[tuple[Tensor, Tensor]]) -> None:
+        self.examples, self._batches = EXAMPLES, cycle(batches)
+        self._drawn = torch.arange(EXAMPLES)
+
+    def only(self, drawn: Tensor) -> None:
+        """Leaves all other examples out."""
+        self._drawn = drawn
+
+    def __iter__(self) -> Iterator[Any]:
+        for indices in self._drawn.split(BATCH):
+            if len(indices) == BATCH:
+                yield indices, next(self._batches)
+
+
 class Loops:
     """Traditional, SB, and SB with given losses, over the same batches with a model each."""
 
@@ -94,11 +115,14 @@ class Loops:
             self._loader(self.models[1], F.cross_entropy),
             self._loader(self.models[2], None, losses=lambda model, batch: next(stored)),
         ]
+        memory = Memory(keep=KEEP, warmup=Epochs(0))
+        self.remembering = SelectiveLoader(Drawn(self.data), memory=memory, pool=Pool(BATCH))
+        memory.update(torch.arange(EXAMPLES), torch.rand(EXAMPLES, generator=generator), epoch=0)
 
     def _loader(self, model: nn.Module, loss_fn: Any, **arguments: Any) -> SelectiveLoader:
         return SelectiveLoader(
-            self.data, model, loss_fn, keep=KEEP, history=HISTORY, batch_size=BATCH,
-            drop_last="carry", autocast=self.autocast, **arguments,
+            self.data, model, loss_fn, selector=Percentile(keep=KEEP, history=HISTORY),
+            scorer=Fresh(autocast=self.autocast), pool=Pool(BATCH, drop_last="carry"), **arguments,
         )  # fmt: skip
 
     def casting(self) -> Any:
@@ -107,14 +131,15 @@ class Loops:
             return nullcontext()
         return torch.autocast(self.device.type, self.autocast)
 
-    def step(self, which: int, batch: tuple[Tensor, Tensor]) -> None:
-        """One training step of one of the models."""
+    def step(self, which: int, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """One training step of one of the models; gives its losses."""
         inputs, targets = batch
         with self.casting():
-            loss = F.cross_entropy(self.models[which](inputs), targets)
-        loss.backward()
+            losses = F.cross_entropy(self.models[which](inputs), targets, reduction="none")
+        losses.mean().backward()
         self.optimizers[which].step()
         self.optimizers[which].zero_grad()
+        return losses.detach()
 
     def clock(self) -> float:
         """The time, when all that was asked of the device is done."""
@@ -123,14 +148,14 @@ class Loops:
         return time.perf_counter()
 
     def traditional(self) -> float:
-        """Seconds a batch of ordinary training."""
+        """Seconds per batch of ordinary training."""
         started = self.clock()
         for batch in self.data:
             self.step(0, batch)
         return (self.clock() - started) / self.batches
 
     def forward(self) -> float:
-        """Seconds a batch of a forward pass as a selection pass makes it."""
+        """Seconds per batch of a forward pass as a scoring pass makes it."""
         model = self.models[0].eval()
         started = self.clock()
         with torch.no_grad(), self.casting():
@@ -141,7 +166,7 @@ class Loops:
         return seconds
 
     def sb(self) -> tuple[float, float]:
-        """Seconds a batch, and the share of the examples that was trained on."""
+        """Seconds per batch, and the share of the examples that was trained on."""
         before = self.selective[0].stats.released
         started = self.clock()
         for batch in self.selective[0]:
@@ -151,7 +176,7 @@ class Loops:
         return seconds, share
 
     def own_code(self) -> float:
-        """Seconds a batch in the loader's own code, with training steps between as ever."""
+        """Seconds per batch in the loader's own code, with training steps between as ever."""
         batches: Iterator[Any] = iter(self.selective[1])
         seconds = 0.0
         while True:
@@ -162,14 +187,30 @@ class Loops:
                 return seconds / self.batches
             self.step(2, batch)
 
+    def memory(self) -> float:
+        """Seconds that memory adds to a batch, with training steps between as ever."""
+        started = self.clock()
+        batches = iter(self.remembering)
+        batch = next(batches)
+        drawing = self.clock() - started
+        seconds = 0.0
+        for _ in range(self.batches):
+            losses = self.step(2, batch)
+            started = self.clock()
+            self.remembering.record(losses)
+            batch = next(batches)
+            seconds += self.clock() - started
+        self.remembering.record(losses)
+        return seconds / self.batches + drawing * BATCH / (KEEP * EXAMPLES)
+
 
 def measure(setting: str, rounds: int, batches: int, device: torch.device) -> list[Goal]:
     loops = Loops(setting, batches, device)
-    own, ideal, own_ideal, forwards, shares = [], [], [], [], []
+    own, ideal, own_ideal, forwards, shares, memory = [], [], [], [], [], []
     for turn in track(range(rounds + 2), description=setting, transient=True):
         traditional, forward = loops.traditional(), loops.forward()
         sb, share = loops.sb()
-        code = loops.own_code()
+        code, remembering = loops.own_code(), loops.memory()
         if turn < 2:
             continue  # warming up, and filling the pool and the history
         own.append(code / sb)
@@ -177,10 +218,13 @@ def measure(setting: str, rounds: int, batches: int, device: torch.device) -> li
         own_ideal.append(sb / (forward + share * traditional))
         forwards.append(forward / traditional)
         shares.append(share)
+        memory.append(remembering / traditional)
     middle = {
         name: statistics.median(values)
-        for name, values in (("own", own), ("ideal", ideal), ("own ideal", own_ideal))
-    }
+        for name, values in (
+            ("own", own), ("ideal", ideal), ("own ideal", own_ideal), ("memory", memory)
+        )
+    }  # fmt: skip
     return [
         Goal(setting, "share trained on, s", statistics.mean(shares)),
         Goal(setting, "forward over step, f", statistics.median(forwards)),
@@ -189,6 +233,8 @@ def measure(setting: str, rounds: int, batches: int, device: torch.device) -> li
         Goal(setting, "SB step over ideal (1+3s)/3", middle["ideal"],
              "at most 1.05", middle["ideal"] <= 1.05),
         Goal(setting, "SB step over ideal f+s", middle["own ideal"]),
+        Goal(setting, "memory's draw and record, over training step", middle["memory"],
+             "at most 0.005", middle["memory"] <= 0.005),
     ]  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """What scores that are remembered, predicted or cheap cost.
 
 1. A `ScoreTable` of 1e6, 1e7 and 1e8 examples, in memory and in a mapped file: rows recorded and
-   gathered in batches of random indices, and rows of whole-table scores, in millions a second;
-   the resident memory that a table adds once every row was recorded, in bytes a row, and the most
+   gathered in batches of random indices, and rows of whole-table scores, in millions per second;
+   the resident memory that a table adds once every row was recorded, in bytes per row, and the most
    that the process has had, in MB. For a file these count the pages of it that are in memory.
    Each table has a process of its own.
 2. The predictions of `GaussianProcess` for all examples, against scikit-learn's regressor in a
@@ -10,9 +10,9 @@
    the examples leave, and with epochs that differ from example to example. Both are timed in
    turns, and the ratio is the median over rounds.
 3. An epoch with each scorer, over its ideal, for a narrow `resnet18` and a ViT on images of
-   CIFAR's shape. With T the time of Traditional's epoch, P that of a bare selection pass over all
-   examples (`Scorer.score` alone) and s the share kept in fact, the ideal is
-   ``passes * P + s * T``, where an epoch has 1 pass, 1/3 (`Stale(every=3)`) or none. In each round
+   CIFAR's shape. With T the time of Traditional's epoch, P that of a bare scoring pass over all
+   examples (`Scorer.score` alone) and s the share actually kept, the ideal is
+   ``passes * P + s * T``, where an epoch has 1 pass, 1/3 (`Stale`) or none. In each round
    every loop has its turn; ratios are medians over rounds. For larger selection batches it is the
    time over that of one as large as the training batch.
 """
@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from rich.progress import track
@@ -34,22 +35,21 @@ from torch import nn
 
 from goals import Goal, begin, median_seconds, options, report
 from siftback import (
-    Fresh,
+    Epochs,
     Memory,
     Percentile,
+    Pool,
     Reduced,
-    Scorer,
     ScoreTable,
     SelectiveLoader,
-    Selector,
     Stale,
     Uniform,
 )
-from siftback.contrib import Downsampled, GaussianProcess
+from siftback.contrib import Downsampled, GaussianProcess, Int8
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData
 from siftback.lab.models import build
-from siftback.lab.training.live_agreement import losses
+from siftback.lab.training.example_losses import example_losses
 from transformers import Vit
 
 TITLE = "What scores from elsewhere cost: keep 1/3, batch 128"
@@ -80,16 +80,16 @@ def table_numbers(rows: int, folder: str | None, threads: int) -> dict[str, floa
         scores = torch.rand(batch, generator=generator)
         started = time.perf_counter()
         for indices in batches:
-            table.record(indices, scores, epoch=2)
+            table.record(indices, scores)
         recorded = time.perf_counter()
         for indices in batches:
-            table.scores(indices)
+            table.values[indices]
         gathered = time.perf_counter()
         millions = len(batches) * batch / 1e6
         numbers[f"record by {batch}, M/s"] = millions / (recorded - started)
         numbers[f"gather by {batch}, M/s"] = millions / (gathered - recorded)
     numbers["all scores, M/s"] = rows / median_seconds(table.scores, 3) / 1e6
-    numbers["bytes a row"] = added
+    numbers["bytes per row"] = added
     numbers["most MB"] = memory("VmHWM") / 1e6
     return numbers
 
@@ -99,7 +99,7 @@ def fill(table: ScoreTable, rows: int) -> None:
     scores = torch.rand(FILL, generator=torch.Generator().manual_seed(0))
     for start in range(0, rows, FILL):
         indices = torch.arange(start, min(start + FILL, rows))
-        table.record(indices, scores[: len(indices)], epoch=1)
+        table.record(indices, scores[: len(indices)])
 
 
 def tables(asked: argparse.Namespace) -> list[Goal]:
@@ -125,9 +125,10 @@ def as_training_leaves(process: GaussianProcess, examples: int, epochs: int) -> 
     generator = torch.Generator().manual_seed(1)
     for epoch in range(epochs):
         if epoch % process.every == 0:
-            process.scored(torch.arange(examples), torch.rand(examples, generator=generator), epoch)
+            scores = torch.rand(examples, generator=generator)
+            process.rescore(torch.arange(examples), scores, epoch)
         chosen = torch.randperm(examples, generator=generator)[: examples // 3]
-        process.trained(chosen, torch.rand(len(chosen), generator=generator), epoch)
+        process.update(chosen, torch.rand(len(chosen), generator=generator), epoch)
 
 
 def at_random(process: GaussianProcess, examples: int, epochs: int) -> None:
@@ -136,7 +137,7 @@ def at_random(process: GaussianProcess, examples: int, epochs: int) -> None:
     for epoch in range(5 * epochs):
         chosen = torch.rand(examples, generator=generator) < 0.2
         indices = chosen.nonzero().squeeze(1)
-        process.scored(indices, torch.rand(len(indices), generator=generator), epoch)
+        process.rescore(indices, torch.rand(len(indices), generator=generator), epoch)
 
 
 HISTORIES: dict[str, Callable[[GaussianProcess, int, int], None]] = {
@@ -147,15 +148,14 @@ HISTORIES: dict[str, Callable[[GaussianProcess, int, int], None]] = {
 
 def one_at_a_time(process: GaussianProcess, count: int, epoch: int) -> Callable[[], object]:
     """The predictions of the first examples by scikit-learn, one after the other."""
-    state = process.state_dict()
-    losses, epochs = state["losses"], state["epochs"]
+    losses, epochs = process.values.split(process.history, 1)
     latest = losses[:, -1].double()
     mean, variance = float(latest.mean()), float(latest.var(correction=0))
     kernel = ConstantKernel(variance) * RBF(process.length_scale)
     kernel += WhiteKernel(process.noise * variance)
     examples = []
     for row in range(count):
-        there = epochs[row] >= 0
+        there = ~epochs[row].isnan()
         when = epochs[row][there].double().numpy()[:, None]
         examples.append((when, (losses[row][there].double() - mean).numpy()))
 
@@ -175,7 +175,7 @@ def processes(asked: argparse.Namespace) -> list[Goal]:
     examples, count, rounds = (20_000, 50, 3) if asked.quick else (50_000, 200, 7)
     goals = []
     for setting, observe in HISTORIES.items():
-        process = GaussianProcess()
+        process = GaussianProcess(keep=KEEP)
         process.grow(examples)
         observe(process, examples, 12)
         epoch = 60
@@ -209,29 +209,41 @@ class Loop:
         started = time.perf_counter()
         for _ in range(epochs):
             for batch in self.source:
-                each = losses(self.model, batch)
-                if isinstance(self.source, SelectiveLoader):
-                    self.source.remember(each)
-                each.mean().backward()
+                each = example_losses(self.model, batch)
+                selects = isinstance(self.source, SelectiveLoader)
+                loss = self.source.loss(each) if selects else each.mean()
+                loss.backward()
                 self.optimizer.step()
                 self.optimizer.zero_grad()
         return (time.perf_counter() - started) / epochs
 
 
-def percentile() -> Selector:
-    return Percentile(keep=KEEP)
+class Way(NamedTuple):
+    """A way to select.
+
+    Attributes:
+        arguments: Makes what the loader is given.
+        passes: Scoring passes per epoch.
+        has_goal: Whether an epoch is to be near its ideal.
+    """
+
+    arguments: Callable[[], dict[str, Any]]
+    passes: float
+    has_goal: bool
 
 
-# Scorer, selector, selection passes of an epoch, and whether the goal is set for it.
-Way = tuple[Callable[[], Scorer], Callable[[], Selector], float, bool]
-WAYS: dict[str, Way] = {
-    "random": (Fresh, lambda: Uniform(keep=KEEP), 0, True),
-    "sb": (Fresh, percentile, 1, False),
-    "stale-sb, n = 3": (lambda: Stale(3), percentile, 1 / 3, True),
-    "sb-memory": (lambda: Memory(floor=0.0, warmup=0), percentile, 0, False),
-    "sb-bf16": (lambda: Reduced("bf16", channels_last=True), percentile, 1, True),
-    "sb-int8": (lambda: Reduced("int8", channels_last=True), percentile, 1, False),
-    "sb-small": (lambda: Downsampled(2), percentile, 1, False),
+def percentile(**more: Any) -> dict[str, Any]:
+    return {"selector": Percentile(keep=KEEP), **more}
+
+
+WAYS = {
+    "random": Way(lambda: {"selector": Uniform(keep=KEEP)}, 0, True),
+    "sb": Way(percentile, 1, False),
+    "stale-sb, n = 3": Way(lambda: {"memory": Stale(keep=KEEP, every=3)}, 1 / 3, True),
+    "sb-memory": Way(lambda: {"memory": Memory(keep=KEEP, floor=0.0, warmup=Epochs(0))}, 0, False),
+    "sb-bf16": Way(lambda: percentile(scorer=Reduced("bf16", channels_last=True)), 1, True),
+    "sb-int8": Way(lambda: percentile(scorer=Int8(channels_last=True)), 1, False),
+    "sb-small": Way(lambda: percentile(scorer=Downsampled(2)), 1, False),
 }
 SELECTION_BATCHES = (2, 4, 8)
 
@@ -266,13 +278,11 @@ def of_model(name: str, make: Callable[[], nn.Module], data: ImageData, rounds: 
     passes = len(data.train_labels) // BATCH
     loops: dict[str, Loop] = {}
     ways = {way: its for way, its in WAYS.items() if name != "vit" or way != "sb-small"}
-    for way, (scorer, selector, *_) in ways.items():
-        loops[way] = looping(make(), data, BATCH, scorer(), selector())
+    for way, its in ways.items():
+        loops[way] = looping(make(), data, BATCH, its.arguments())
     skipped = () if name == "vit" else SELECTION_BATCHES
     for times in skipped:
-        loops[f"selection batch {times}"] = looping(
-            make(), data, times * BATCH, Fresh(), percentile()
-        )
+        loops[f"selection batch {times}"] = looping(make(), data, times * BATCH, percentile())
     for loop in (plain, *loops.values()):
         loop.run(3)  # kernels are chosen, and what is remembered is there
     taken: dict[str, list[float]] = {way: [] for way in loops}
@@ -286,10 +296,10 @@ def of_model(name: str, make: Callable[[], nn.Module], data: ImageData, rounds: 
                 continue
             stats = loop.source.stats
             share = (stats.released - before[1]) / (stats.seen - before[0])
-            often = WAYS[way][2]
+            often = WAYS[way].passes
             bare = often and passes * median_seconds(
                 lambda scorer=loop.source.scorer, model=loop.model: scorer.score(
-                    losses, model, batch
+                    example_losses, model, batch, None
                 ),
                 3,
             )
@@ -297,7 +307,7 @@ def of_model(name: str, make: Callable[[], nn.Module], data: ImageData, rounds: 
     goals = []
     for way, found in ideals.items():
         ratio = statistics.median(found)
-        wanted = WAYS[way][3]
+        wanted = WAYS[way].has_goal
         goals.append(
             Goal(f"{name}, {way}", "ideal over measured epoch", ratio,
                  f"at least {NEAR_IDEAL}" if wanted else "",
@@ -312,15 +322,11 @@ def of_model(name: str, make: Callable[[], nn.Module], data: ImageData, rounds: 
     return goals
 
 
-def looping(
-    model: nn.Module, data: ImageData, batch: int, scorer: Scorer, selector: Selector
-) -> Loop:
+def looping(model: nn.Module, data: ImageData, batch: int, arguments: dict[str, Any]) -> Loop:
     """A loop whose loader selects in batches of a size."""
     stream = BatchStream(data, batch, seed=0, indexed=True)
-    loader = SelectiveLoader(
-        stream, model, losses=losses, selector=selector, scorer=scorer, batch_size=BATCH,
-        drop_last="carry",
-    )  # fmt: skip
+    pool = Pool(BATCH, drop_last="carry")
+    loader = SelectiveLoader(stream, model, losses=example_losses, pool=pool, **arguments)
     return Loop(model, loader)
 
 

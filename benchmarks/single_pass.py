@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler else writes a line a start
+os.environ.setdefault(
+    "KINETO_LOG_LEVEL", "99"
+)  # the profiler otherwise writes a line at each start
 
 import torch
 from rich.progress import track

@@ -125,8 +125,8 @@ def run(rule, source, checkpoint=None, *, pool=None, options=None):
 def same_end(one, other):
     assert one[0] == other[0]
     assert repr(one[1]) == repr(other[1])
-    for name in ("table",):
-        torch.testing.assert_close(one[1][name], other[1][name], rtol=0, atol=0, equal_nan=True)
+    tables = one[1]["table"], other[1]["table"]
+    torch.testing.assert_close(*tables, rtol=0, atol=0, equal_nan=True)
 
 
 ALL = RULES | REFRESHED
@@ -187,7 +187,7 @@ def test_a_state_does_not_change_as_its_loader_goes_on(name):
     loader = ruled(ALL[name](), 40, epochs=3)
     for epoch in range(2):
         for place, _ in enumerate(steps_of(loader, epoch)):
-            if (epoch, place) == (0, 3):
+            if (epoch, place) == (0, 1):
                 file, state = io.BytesIO(), loader.state_dict()
                 torch.save(state, file)
     before = torch.load(io.BytesIO(file.getvalue()), weights_only=True)

@@ -127,7 +127,7 @@ def test_a_selector_must_keep_as_many_as_it_is_asked_to():
     ("batch", "problem"),
     [
         ((torch.zeros(3, 2),), "not an .inputs, targets. pair"),
-        ((torch.zeros(3, 2), torch.zeros(2)), "unlike sizes"),
+        ((torch.zeros(3, 2), torch.zeros(2)), "mismatched sizes"),
         (tree.take(images(), torch.arange(0)), "empty batch"),
     ],
 )

@@ -182,6 +182,17 @@ class RefreshedRule(EpochRule):
     Raises:
         ConfigError: Where an argument is out of its range, both or neither of ``keep`` and
             ``beta`` are given, or ``scorer`` is a rule.
+
+    >>> class LastScore(RefreshedRule):
+    ...     def predicted(self, epoch):
+    ...         return self.values[:, 0]
+    ...     def observe(self, indices, losses, epoch):
+    ...         self.table.record(indices, losses)
+    >>> rule = LastScore(0.5, None, every=2, scorer=None, table=ScoreTable())
+    >>> rule.grow(4)
+    >>> rule.rescore(torch.arange(4), torch.tensor([0.1, 0.2, 2.0, 3.0]), epoch=0)
+    >>> rule.is_pass(1), rule.is_pass(2), rule.draw(1, torch.Generator().manual_seed(0))
+    (False, True, tensor([1., 0., 0., 1.]))
     """
 
     def __init__(

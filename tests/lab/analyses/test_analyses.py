@@ -246,7 +246,7 @@ def test_pictures_of_least_and_most_loss(made):
     for picture, index in ((least, 7), (most, 9)):
         assert torch.from_numpy(picture.image).permute(2, 0, 1).equal(data.train_images[index])
         assert picture.label == str(int(data.train_labels[index]))
-    assert "mean losses over training go from 0.62 to 2" in gallery.sentence
+    assert "mean losses of 100 examples over training go from 0.62 to 2" in gallery.sentence
 
 
 def test_a_wrong_label_is_told(tmp_path):

@@ -23,9 +23,10 @@ from siftback.errors import ConfigError
 from siftback.lab.analyses import Figure, Gallery, Grid, Missing, Panel, Picture, Series, analyse
 from siftback.lab.analyses.findings import FastestEpoch
 from siftback.lab.analyses.reading import read
+from siftback.lab.papers import CLAIMS
 from siftback.lab.recipes.running import shown_in
 from siftback.lab.report.charts import looks
-from siftback.lab.report.page import PAGE_MOST, rendered, write_report
+from siftback.lab.report.page import rendered, write_report
 
 ROOT = Path(__file__).parents[3]
 FOUND = [FastestEpoch("cnn on digits", "sb", 0.5)]
@@ -227,10 +228,25 @@ def test_a_page_that_would_be_too_large_carries_no_raw_numbers(filled, tmp_path,
     assert problem.startswith(f"index.html has {page.stat().st_size / 1e6:.1f} MB: ")
 
 
-def test_the_report_in_the_repository_is_small_enough_to_mail():
-    page = (ROOT / "docs" / "report.html").read_bytes()
-    assert page.startswith(b"<!doctype html>")
-    assert len(page) < PAGE_MOST
+def test_the_papers_and_the_benchmarks_are_in_full(filled, tmp_path):
+    results = filled.folder.parent
+    recipes, benchmarks = results / "recipes", results / "benchmarks"
+    shutil.copytree(filled.folder, recipes / "table1-small" / "mnist")
+    benchmarks.mkdir()
+    row = {"setting": "fp32", "what": "speed", "measured": 2.5, "goal": "at least 2", "met": True}
+    one = {"title": "Speed of beads", "environment": {"cpu": "Abacus 9"}, "rows": [row]}
+    (benchmarks / "beads.json").write_text(json.dumps(one))
+    (benchmarks / "torn.json").write_text("{")
+    page, problems = write_report([recipes, benchmarks], tmp_path / "page.html")
+    assert problems == ["torn.json is damaged, and left out (JSONDecodeError)"]
+    text = Page(page.read_text(encoding="utf-8")).text
+    papers = text.rpartition("The papers' numbers beside ours")[2]
+    assert "final error of Traditional 1.72 % 10.50 ± 0.71 % Wide ResNet, SVHN cnn on" in papers
+    assert papers.count(" not run ") > len(CLAIMS) / 2
+    assert "Speed of beads. Measured on: cpu Abacus 9" in text
+    assert "speed (at least 2) fp32 2.5" in text
+    without, _ = write_report([filled.folder], tmp_path / "without.html")
+    assert "The papers' numbers" not in without.read_text(encoding="utf-8")
 
 
 def test_a_page_alone_carries_all(filled, tmp_path, monkeypatch):
@@ -398,7 +414,7 @@ def test_what_is_no_comparison_is_told(filled, tmp_path):
         "empty holds no summary.json, and is left out",
         "scores.parquet holds no summary.json, and is left out",
     ]
-    with pytest.raises(ConfigError, match="nowhere is no folder"):
+    with pytest.raises(ConfigError, match="nowhere is not a folder"):
         read([tmp_path / "nowhere"])
     with pytest.raises(ConfigError, match=r"holds no summary\.json"):
         read([filled.folder.parent / "empty"])

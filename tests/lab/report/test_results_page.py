@@ -1,13 +1,20 @@
-"""The page says what the records say, and goes on where some of them are damaged."""
+"""The page says what the records say, is short, and goes on where some of them are damaged."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from siftback.lab.analyses.error_plots import draw
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.report.results_page import write_page
+from siftback.lab.report.results_page import benchmarks_of, main_verdicts, write_page
+from siftback.lab.report.verdict import verdicts
+from written_records import add
+from written_records import comparison as empty
+
+ROOT = Path(__file__).parents[3]
+LINES = 200
 
 
 @pytest.fixture
@@ -36,145 +43,158 @@ def change(comparison, strategy, **fields):
     comparison.write()
 
 
-def test_says_what_was_run_and_where(filled, page):
-    text = page()
-    for fact in (
-        "## abacus",
-        "Data: digits",
-        "Seeds: 0, 1",
-        "precision fp32",
-        "Abacus 9",
-        "c0ffee",
-    ):
-        assert fact in text
-    assert "| sb 0.5 | 12.50 ± 0.71 |" in text
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The page of the repository's own records, written now."""
+    path = tmp_path_factory.mktemp("repository") / "docs" / "results.md"
+    write_page(ROOT / "results", path)
+    link = "](../results/)"
+    text = path.read_text(encoding="utf-8")
+    return re.sub(r"\]\([^)]*results/\)", link, text, count=1)
+
+
+def test_the_page_in_the_repository_is_what_its_records_give(recorded):
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == recorded
+
+
+def test_the_page_in_the_repository_is_short_and_whole(recorded):
+    assert len(recorded.splitlines()) <= LINES
+    sections = re.findall(r"^## (.*)$", recorded, re.MULTILINE)
+    assert sections == [
+        "What paid",
+        "What a verdict rests on",
+        "The papers' numbers beside ours",
+        "What the benchmarks say",
+        "Settings, chosen on held-out training examples",
+    ]
+    for data in ("mnist", "cifar10", "digits"):
+        assert f"- **{data}**: of " in recorded
+    assert "not run" not in recorded
+    assert "not recorded" not in recorded
+    assert "unreadable" not in recorded
+
+
+def test_no_note_beside_the_records_has_numbers_of_its_own():
+    assert not list((ROOT / "results").rglob("*.md"))
+
+
+def test_what_a_verdict_rests_on_is_given(filled, page):
+    rests = page().partition("## What a verdict rests on")[2]
+    assert "| abacus | cnn on digits | 1 | 6 | 0, 1 | Abacus 9 |  | c0ffee |" in rests
+    assert "without any effect, 20% with 2 seeds\n  would count as having paid" in rests
 
 
 def test_verdict_is_computed_from_the_runs(filled, page):
-    # 12 - 13 and 13 - 14.5 against matched; 2 and 2 against Traditional.
+    # 12 - 13 and 13 - 14.5 against matched.
     text = page()
-    assert "**sb 0.5 paid.** Against matched to sb 0.5" in text
-    assert "by -1.25 ± 0.35 points, in 1.20 times the seconds." in text
-    assert "by +2.00 ± 0.00 points" in text
-    assert "should take 0.50 of the time, and it took 0.60 of it (+20% on the ideal)" in text
-    assert "| abacus | sb 0.5 | paid | -1.25 ± 0.35 |" in text
+    row = "| digits | sb | 0.5 | 1 epoch | 2 | -1.25 ± 0.35 | paid | 1, 0, 0 |"
+    assert row in text
+    assert "- **digits**: of 1 configuration in 1 comparison 1 paid, 0 stayed within" in text
+    assert "Clearest: sb 0.5 in abacus, with a test error 1.25 ± 0.35 points lower" in text
+    assert text.index("## What paid") < text.index(row) < text.index("## What a verdict rests on")
 
 
 def test_a_changed_record_changes_the_page(filled, page):
     before = page()
     change(filled, "sb", test_error_final=16.0)
     after = page()
-    assert "**sb 0.5 did not pay.**" in after
+    assert "+2.25 ± 1.06 | did worse | 0, 0, 1 |" in after
     assert after != before
     change(filled, "matched", test_error_final=16.0)
-    assert "**sb 0.5 made no difference within the seeds' spread.**" in page()
+    assert "+0.00 ± 0.00 | within the spread | 0, 1, 0 |" in page()
 
 
-def test_an_evaluation_that_changes_changes_the_speedup(filled, page):
-    before = page()
-    record = filled.folder / filled.runs[1].record
-    for run in filled.by_label()["sb 0.5"]:
-        record = filled.folder / run.record
-        text = record.read_text(encoding="utf-8")
-        record.write_text(text.replace('"test_error": 1', '"test_error": 0.1'), encoding="utf-8")
-    assert "| 1.67 | 1.67 | 1.67 |" not in before
-    assert "| 1.67 | 1.67 | 1.67 |" in page()
-
-
-def test_undecided_where_there_is_one_seed_or_no_baseline(comparison, add_run, page):
+def test_one_seed_or_no_baseline_has_no_row(comparison, add_run, page):
     add_run("sb", 0, [(12, 2, 100, 12)], keep=0.5)
-    text = page()
-    assert "**sb 0.5 is undecided, as there is no run of the same budget.**" in text
-    assert "Where it paid" not in text, "a table of those that have a baseline"
+    assert "## What paid" not in page()
     add_run("traditional", 0, [(12, 2, 100, 13)])
-    text = page()
-    assert "**sb 0.5 is undecided, as one seed has no spread.** Against traditional" in text
-    assert "Where it paid" in text
-    assert "the whole of Traditional" not in text
+    assert "## What paid" not in page()
 
 
-def test_the_plot_is_linked_from_where_the_page_lies(filled, page, tmp_path):
-    assert "![" not in page()
-    draw(filled, filled.folder)
-    assert "(../results/abacus/error.png)](../results/abacus/error.svg)" in page()
-    assert (tmp_path / "docs" / "../results/abacus/error.png").exists()
-    assert str(tmp_path) not in page()
+def test_a_strategy_has_its_longest_training_and_the_share_nearest_a_half(tmp_path):
+    short, long = (empty(tmp_path / name) for name in ("short", "long"))
+    for of, cost, keeps in ((short, 100, [0.5]), (long, 1000, [0.25, 0.4])):
+        for seed in (0, 1):
+            add(of, "traditional", [(10, 1, cost, 10 + seed)], seed)
+            for keep in keeps:
+                add(of, "sb", [(10, 1, cost, 9)], seed, keep=keep)
+                add(of, "gone", [(10, 1, cost, 9)], seed, keep=keep)  # no strategy of the lab
+    add(short, "random", [(10, 1, 100, 9)], 0, keep=0.1)
+    add(short, "random", [(10, 1, 100, 9)], 1, keep=0.1)
+    chosen = main_verdicts(verdicts([short, long]))
+    assert {(one.strategy, one.comparison, one.keep) for one in chosen} == {
+        ("sb", "long", 0.4),
+        ("gone", "long", 0.4),
+        ("random", "short", 0.1),
+    }
+    page = tmp_path / "page.md"
+    write_page(tmp_path, page)
+    assert "| digits | gone | 0.4 | 1 epoch | 2 | -1.50 ± 0.71 | paid | 3, 0, 0 |" in (
+        page.read_text(encoding="utf-8")
+    )
 
 
 @pytest.mark.parametrize(
-    "summary", [None, "{", "[]", "{}", '{"runs": [{}], "environment": {}}', "\udcff"]
+    "summary", ["{", "[]", "{}", '{"runs": [{}], "environment": {}}', "\udcff"]
 )
 def test_a_damaged_folder_is_named_and_the_rest_is_made(filled, page, tmp_path, summary):
     broken = filled.folder.parent / "broken"
     broken.mkdir()
-    if summary is not None:
-        content = summary.encode("utf-8", "surrogateescape")
-        (broken / "summary.json").write_bytes(content)
+    (broken / "summary.json").write_bytes(summary.encode("utf-8", "surrogateescape"))
     text = page()
-    assert "## broken\n\n**Unreadable**" in text
-    assert "**sb 0.5 paid.**" in text
+    assert "- broken/summary.json" in text.partition("## Left out")[2]
+    assert "| paid |" in text
     assert str(tmp_path) not in text
 
 
-def test_a_missing_record_makes_the_folder_unreadable(filled, page):
+def test_a_missing_record_leaves_its_run_out(filled, page):
     (filled.folder / filled.runs[0].record).unlink()
     text = page()
-    assert "## abacus\n\n**Unreadable**" in text
-    assert ".jsonl: No such file" in text
-    assert "| abacus |" not in text
+    assert "is missing, and left out" in text.partition("## Left out")[2]
+    assert "| abacus | cnn on digits | 1 | 5 |" in text
 
 
-def test_a_bare_environment_and_no_run(comparison, page):
-    comparison.environment.clear()
-    comparison.write()
-    text = page()
-    assert "Measured on: not recorded" in text
-    assert "No run has finished." in text
+def test_a_bare_environment(filled, page):
+    filled.environment.clear()
+    filled.write()
+    assert "| abacus | cnn on digits | 1 | 6 | 0, 1 |" in page()
 
 
 def ratio(setting, what, measured, goal="", met=None):
     return {"setting": setting, "what": what, "measured": measured, "goal": goal, "met": met}
 
 
-def test_benchmarks_are_tables(filled, page):
+def test_a_benchmark_is_a_line_with_its_goals(filled, page):
     folder = filled.folder.parent / "benchmarks"
     folder.mkdir()
-    benchmark = {
-        "title": "Overhead of selection",
-        "environment": {"cpu": "Abacus 9"},
-        "rows": [
-            ratio("fp32", "share of a step", 0.00123456, "at most 0.005", met=True),
-            ratio("fp32", "a|b", 7.0),
-            ratio("bf16", "share of a step", 0.0123456, "at most 0.005", met=False),
-        ],
-    }
-    (folder / "overhead.json").write_text(json.dumps(benchmark), encoding="utf-8")
+
+    def write(name, *rows):
+        content = {"title": name, "environment": {"cpu": "Abacus 9"}, "rows": rows}
+        (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+
+    goal = "at most 0.005"
+    write(
+        "A",
+        ratio("fp32", "share of a step", 0.00123456, goal, met=True),
+        ratio("fp32", "a|b", 7.0),
+        ratio("bf16", "share of a step", 0.0123456, goal, met=False),
+    )
+    write("B", ratio("fp32", "speed", 1234.5))
+    write("C", *(ratio("fp32", f"r{n}", 0.001, goal, met=True) for n in range(5)))
     (folder / "torn.json").write_text('{"title": "T', encoding="utf-8")
+    (folder / "bare.json").write_text('{"title": "T", "rows": [{}]}', encoding="utf-8")
     text = page()
-    assert "## Overhead of selection\n\nMeasured on: cpu Abacus 9\n" in text
-    assert r"| setting | share of a step (at most 0.005) | a\|b |" in text
-    assert "| fp32 | 0.001235 | 7 |" in text
-    assert "| bf16 | 0.01235 (missed) |  |" in text
-    assert "## torn.json\n\n**Unreadable**" in text
-    assert "## benchmarks" not in text
+    assert f"- **A**: share of a step 0.0012 to 0.012, {goal} in 1 of 2.\n" in text
+    assert "- **B**: 1 number without a goal, in the report.\n" in text
+    assert f"- **C**: the ratios 0.001, {goal} in 5 of 5.\n" in text
+    assert "- **torn.json is damaged, and left out (JSONDecodeError).**" in text
+    assert "- **bare.json is damaged, and left out (KeyError).**" in text
+    assert [one["title"] for one in benchmarks_of(folder)[0]] == ["A", "B", "C"]
 
 
 def test_no_results_at_all(comparison, page):
     comparison.folder.parent.mkdir()
     assert page().startswith("# Results")
-
-
-def test_runs_of_several_machines_are_told_apart(comparison, add_run, page):
-    add_run("traditional", 0, [(10.0, 100, 3000, 8.0)])
-    moved = add_run("sb", 0, [(9.0, 90, 2700, 9.0)], keep=0.5)
-    record = comparison.folder / moved.record
-    header, _, rest = record.read_text().partition("\n")
-    environment = {"environment": {"cpu": "Slide rule", "device": "cpu"}}
-    record.write_text(json.dumps(json.loads(header) | environment) + "\n" + rest)
-    text = page()
-    assert "whose seconds do not compare: traditional on Abacus 9; sb 0.5 on Slide rule" in text
-    assert "Against the whole of Traditional it differs by" in text
-    assert "of the time" not in text
 
 
 def test_settings_are_chosen_by_a_table_of_their_own(comparison, add_run, page):
@@ -189,28 +209,8 @@ def test_settings_are_chosen_by_a_table_of_their_own(comparison, add_run, page):
     (results / "tuning" / "c").mkdir()
     (results / "tuning" / "c" / "summary.json").write_text('{"runs": 3}')
     text = page().partition("## Settings")[2]
-    assert "**c is unreadable**, and left out" in text
+    assert "**tuning/c is damaged, and left out (" in text
     assert "| a | traditional | floor 0.1 | 8.00 | 3,000 | 0 |" in text
     assert "| b | traditional | floor 0.3 | 8.00 | 3,000 | 0 |" in text
-    assert "Asked for: epochs 2" in text
-
-
-def test_a_folder_of_comparisons_is_one_table_with_what_guards_held_back(comparison, add_run, page):
-    add_run("gone", 0, [(10.0, 100, 3000, 8.0)], keep=0.5)  # a strategy that there is no more
-    several = comparison.folder.parent / "abacus-noise"
-    for flip, held, right in ((0.0, 5, None), (0.2, 40, 30)):
-        part = Comparison(several / f"flip{flip:g}", dict(comparison.environment), [])
-        part.environment["arguments"] = {"epochs": 2, "flip": flip}
-        wrong = {"suspects_wrong": right, "labels_wrong": None if right is None else 60}
-        part.runs.append(replace(comparison.runs[0], suspects=held, **wrong))
-        part.write()
-    (several / "notes.md").write_text("Beads of the wrong colour.\n")
-    text = page().partition("## abacus-noise")[2]
-    assert "\n\nBeads of the wrong colour.\n\n| comparison |" in text
-    assert "| flip0 | gone 0.5 | flip 0 | 8.00 | 3,000 | 0 | 5 |  |  |" in text
-    assert "| flip0.2 | gone 0.5 | flip 0.2 | 8.00 | 3,000 | 0 | 40 | 0.750 | 0.500 |" in text
-
-
-def test_notes_of_a_comparison_are_part_of_its_section(filled, page):
-    (filled.folder / "notes.md").write_text("Beads stick on damp days.\n")
-    assert "\n\nBeads stick on damp days.\n\n| strategy |" in page()
+    assert "All with epochs 2." in text
+    assert "tuning" not in page().partition("## Settings")[0]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.report.verdict import chance_of_paying, headline, named, verdicts
+from siftback.lab.report.verdict import headline, named, probability_of_paying, verdicts
 
 
 @pytest.fixture
@@ -87,13 +87,13 @@ def test_seconds_of_two_machines_are_not_compared(filled):
     assert "times the seconds" not in sb.evidence
 
 
-def test_chance_of_paying_is_that_of_drawn_differences():
+def test_probability_of_paying_is_that_of_drawn_differences():
     draw = np.random.default_rng(0)
     times = 100_000
     for seeds in (2, 3, 4):
         differences = draw.normal(size=(times, seeds))
         share = (differences.mean(1) < -differences.std(1, ddof=1)).mean()
-        assert chance_of_paying(seeds) == pytest.approx(share, abs=4 * math.sqrt(0.25 / times))
+        assert probability_of_paying(seeds) == pytest.approx(share, abs=4 * math.sqrt(0.25 / times))
 
 
 def test_folders_of_one_name_are_told_apart(tmp_path):

@@ -137,18 +137,19 @@ class ParetoShares(NamedTuple):
 
 
 class ExtremeLosses(NamedTuple):
-    """The least and the most mean loss, and the share of all loss that the hardest tenth has."""
+    """The least and most mean loss of the examples, and the share that the hardest tenth has."""
 
     title: str
+    examples: int
     least: float
     most: float
     hardest_share: float
 
     def sentence(self) -> str:
         return (
-            f"{self.title}: mean losses over training go from {self.least:.2g} to "
-            f"{self.most:.2g}; the hardest tenth of the examples has {self.hardest_share:.0%} of "
-            "all loss."
+            f"{self.title}: mean losses of {self.examples:,} examples over training go from "
+            f"{self.least:.2g} to {self.most:.2g}; the hardest tenth of the examples has "
+            f"{self.hardest_share:.0%} of all loss."
         )
 
 
@@ -182,15 +183,19 @@ class ProbabilityAtMedian(NamedTuple):
 
 
 class ProbabilityVariances(NamedTuple):
-    """The mean variance of an example's probability of selection, by configuration."""
+    """The mean variance of the examples' probability of selection, by configuration."""
 
     title: str
     beta: float
+    examples: int
     variances: Mapping[str, float]
 
     def sentence(self) -> str:
         each = ", ".join(f"{value:.3f} under {label}" for label, value in self.variances.items())
-        return f"{self.title}, beta {self.beta:.2g}: mean variance of the probability {each}."
+        return (
+            f"{self.title}, beta {self.beta:.2g}: mean variance of the probability of "
+            f"{self.examples:,} examples {each}."
+        )
 
 
 class GradientSimilarities(NamedTuple):

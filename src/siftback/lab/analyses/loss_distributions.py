@@ -54,7 +54,7 @@ def extremes(comparisons: Sequence[Comparison]) -> Gallery | Missing:
             row = f"{which} loss: {of.title}"
             shown += pictures(data, [int(index) for index in indices[places]], captions, row)
         ends = float(mean.min()), float(mean.max())
-        findings.append(ExtremeLosses(_of(of), *ends, _hardest_share(mean)))
+        findings.append(ExtremeLosses(_of(of), len(mean), *ends, _hardest_share(mean)))
     if not shown:
         return Missing(name, title, why)
     return Gallery(name, title, findings, f"{PAPER}, figure 2", shown)
@@ -142,7 +142,7 @@ def probability_over_training(comparisons: Sequence[Comparison]) -> Figure | Mis
         panels.append(
             Panel(found[0].title, "strategy", "variance of the probability", "bars", [spread])
         )
-        findings.append(ProbabilityVariances(found[0].title, beta, variances))
+        findings.append(ProbabilityVariances(found[0].title, beta, len(index), variances))
     if not panels:
         return Missing(name, title, f"No losses were observed twice. {command('losses')}")
     return Figure(name, title, findings, f"{PAPER}, figure 15", {"epoch": panels})

@@ -1,6 +1,6 @@
 """The papers' numbers beside ours, row by row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from siftback.lab.papers.ours import NotRecordedError, overhead
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL
 
-__all__ = ["CLAIMS", "RUNS", "Claim", "beside"]
+__all__ = ["CLAIMS", "RUNS", "Claim", "beside", "short"]
 
 
 def beside(results: Path) -> list[dict[str, str]]:
@@ -19,25 +19,49 @@ def beside(results: Path) -> list[dict[str, str]]:
 
     Args:
         results: Holds the recipes' runs in ``recipes/``, as ``siftback run --scale small --out``
-            leaves them, and ``benchmarks/``. What is not there, or cannot be read, is told in its
-            row.
+            leaves them, and ``benchmarks/``. A row says where they are not
+            there, or cannot be read.
     """
+    return [*_rows(CLAIMS, results), _overhead(results)]
+
+
+def short(results: Path) -> list[dict[str, str]]:
+    """The main numbers alone, in fewer columns.
+
+    Args:
+        results: As for `beside`.
+    """
+    main = [claim for claim in CLAIMS if claim.main]
+    rows = [*_rows(main, results, brief=True), _overhead(results)]
+    return [
+        {"what": f"{row['what']} ({row['in']}: {row['measured there on']})"}
+        | {name: row[name] for name in ("the paper's", "ours")}
+        | {"ours measured on": row["and here on"]}
+        for row in rows
+    ]
+
+
+def _rows(claims: Sequence[Claim], results: Path, brief: bool = False) -> list[dict[str, str]]:
     read = cache(lambda name: Comparison.read(results / name))  # many claims are of the same runs
-    rows = [_row(claim, read) for claim in CLAIMS]
+    return [_row(claim, read, brief) for claim in claims]
+
+
+def _overhead(results: Path) -> dict[str, str]:
     benchmark = results / "benchmarks" / "overhead.json"
-    return [*rows, _filled(OVERHEAD, _tried(lambda: overhead(benchmark)), "benchmarks/overhead.py")]
+    return _filled(OVERHEAD, _tried(lambda: overhead(benchmark)), "benchmarks/overhead.py")
 
 
-def _row(claim: Claim, read: Callable[[str], Comparison]) -> dict[str, str]:
+def _row(claim: Claim, read: Callable[[str], Comparison], brief: bool) -> dict[str, str]:
     found: list[Comparison] = []
 
     def find() -> str:
         found.extend(map(read, claim.folders))
         return claim.ours(found)
 
-    told = _tried(find)
-    here = "; ".join(dict.fromkeys(_setup(one) for one in found if one.runs))
-    return _filled((claim.place, claim.what, claim.paper, claim.there), told, here)
+    ours = _tried(find)
+    setups = list(dict.fromkeys(_setup(one) for one in found if one.runs))
+    here = f"{len(setups)} comparisons" if brief and len(setups) > 1 else "; ".join(setups)
+    return _filled((claim.place, claim.what, claim.paper, claim.there), ours, here)
 
 
 def _tried(find: Callable[[], str]) -> str:

@@ -1,4 +1,4 @@
-"""Our side of each of the papers' numbers, found in the records and put in words.
+"""Our side of each of the papers' numbers, from the records, in words.
 
 Each function takes the comparisons that a claim names, or makes one that does, and raises
 `NotRecordedError` where they do not hold the number.
@@ -45,7 +45,7 @@ def final_error(found: Found) -> str:
 def speedups(strategy: str) -> Finder:
     """How much sooner a strategy was at each of table 1's targets, in time and in cost."""
 
-    def told(found: Found) -> str:
+    def find(found: Found) -> str:
         in_time, in_cost = (
             ", ".join(NOT_REACHED if cell is None else f"{cell:.2f}" for cell in cells)
             for cells in (
@@ -55,37 +55,37 @@ def speedups(strategy: str) -> Finder:
         )
         return f"{in_time} in time; {in_cost} in cost"
 
-    return told
+    return find
 
 
 def at_best(strategy: str) -> Finder:
     """The most that a strategy's speed-up in time is, over data sets and targets."""
 
-    def told(found: Found) -> str:
+    def find(found: Found) -> str:
         reached = [cell for cell in _cells(found, strategy).values() if cell is not None]
         if not reached:
             raise NotRecordedError("no target was reached")
         return f"up to {max(reached):.2f}"
 
-    return told
+    return find
 
 
 def over(strategy: str, other: str) -> Finder:
     """How many times sooner than another a strategy was, over data sets and targets."""
 
-    def told(found: Found) -> str:
+    def find(found: Found) -> str:
         ratios = _ratios(found, strategy, other)
         if len(ratios) == 1:
             return f"{ratios[0]:.2f}, at the one target that both reached"
         return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
-    return told
+    return find
 
 
 def stale_time(found: Found) -> str:
     """The time to a target that Stale-SB needs less than SB, the mean over all."""
     saved = statistics.mean(1 - 1 / ratio for ratio in _ratios(found, STALE, "sb"))
-    return f"{abs(saved):.0%} {'less' if saved >= 0 else 'more'} in the mean"
+    return f"{abs(saved):.0%} {'less' if saved >= 0 else 'more'} on average"
 
 
 def stale_selection(found: Found) -> str:
@@ -108,7 +108,7 @@ def left_out(found: Found) -> str:
 def equal_signs(found: Found) -> str:
     """Figure 5b at the paper's tenth of a batch."""
     _, signs = _figure("fig5", found).views["10% of the batch"]
-    return f"{statistics.mean(_line(signs.series, 'highest losses').y):.0f} % in the mean"
+    return f"{statistics.mean(_line(signs.series, 'highest losses').y):.0f} % on average"
 
 
 def cosines(found: Found) -> str:
@@ -125,22 +125,22 @@ def cosines(found: Found) -> str:
 def at_percentile(figure: str, percentile: float) -> Finder:
     """Figure 8 or 9 at a percentile, of SB and of Traditional."""
 
-    def told(found: Found) -> str:
+    def find(found: Found) -> str:
         (panel,) = _figure(figure, found).views["percentile"]
         lines = [_line(panel.series, label) for label in (_label(found[0], "sb"), TRADITIONAL)]
         values = [np.interp(percentile, np.asarray(one.x, float), one.y) for one in lines]
         return f"SB {values[0]:.0f} %, Traditional {values[1]:.0f} %"
 
-    return told
+    return find
 
 
 def error_difference(strategy: str, keep: float | None = None) -> Finder:
     """A strategy's final error less Traditional's."""
 
-    def told(found: Found) -> str:
+    def find(found: Found) -> str:
         return f"{_difference(found[0], strategy, keep)} points"
 
-    return told
+    return find
 
 
 def random_and_sb(found: Found) -> str:
@@ -168,7 +168,7 @@ def pareto(found: Found) -> str:
 
 
 def variances(found: Found) -> str:
-    """Figure 15's mean variance of an example's chance, by strategy."""
+    """Figure 15's mean variance of an example's probability of selection, by strategy."""
     *_, panel = _figure("fig15", found).views["epoch"]
     (spread,) = panel.series
     return ", ".join(f"{x} {y:.3f}" for x, y in zip(spread.x, spread.y, strict=True))
@@ -198,7 +198,7 @@ def overhead(benchmark: Path) -> str:
 def epoch(strategy: str, keep: float) -> Finder:
     """Seconds of an epoch, and over those of the baseline."""
 
-    def told(found: Found) -> str:
+    def find(found: Found) -> str:
         grid = _made("diet-table", found)
         assert isinstance(grid, Grid)
         label = strategy if strategy == TRADITIONAL else _label(found[0], strategy, keep)
@@ -207,7 +207,7 @@ def epoch(strategy: str, keep: float) -> Finder:
         assert isinstance(ratio, float)
         return f"{seconds.middle:.2f} s, {ratio:.2f} of the baseline's"
 
-    return told
+    return find
 
 
 def _made(name: str, found: Found) -> Analysis:
@@ -231,7 +231,7 @@ def _line(lines: Iterable[Series], label: str) -> Series:
 
 
 def _label(comparison: Comparison, strategy: str, keep: float | None = None) -> str:
-    """The label of a strategy, at a share kept where that is told."""
+    """The label of a strategy, at a share kept where one is given."""
     groups = comparison.by_label()
     for label in selective_labels(comparison):
         run = groups[label][0]

@@ -20,12 +20,13 @@ from siftback.lab.analyses.figure import (
     Missing,
     shown,
 )
+from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes.running import shown_in
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
-from siftback.lab.records.formatting import NOT_REACHED, fact, listed, with_spread
+from siftback.lab.records.formatting import NOT_REACHED, fact, facts_line, listed, with_spread
 from siftback.lab.records.measures import MeanAndSpread, ordered_labels
-from siftback.lab.records.summary_table import phase_rows, rows
-from siftback.lab.records.tables import worded
+from siftback.lab.records.summary_table import measured, phase_rows, rows
+from siftback.lab.records.tables import columns_of, worded
 from siftback.lab.report.charts import chart_data, looks, pairs_of
 from siftback.lab.report.embedding import (
     CARRIED_MOST,
@@ -35,26 +36,31 @@ from siftback.lab.report.embedding import (
     script,
     template,
 )
-from siftback.lab.report.verdict import Outcome, counted, headline, named, verdicts
+from siftback.lab.report.results_page import BENCHMARKS, benchmarks_of
+from siftback.lab.report.verdict import OUTCOMES, counted, headline, named, verdicts
 
 PAGE = "index.html"
 PAGE_MOST = 10_000_000  # bytes
 FIGURES = "figures"
 DATA = "data"
 
-_OUTCOMES: dict[Outcome, str] = {
-    "paid": "paid",
-    "level": "within the spread",
-    "lost": "did worse",
-    "undecided": "undecided",
-}
+_PAPERS = """\
+Theirs as they print them; ours from the runs of their recipes at the small scale, and of table 1 \
+from longer ones too. The scales are far apart: other networks, fewer images, fewer epochs, other \
+machines. Where a number differs, that says what was seen here at this size, and nothing about \
+theirs. Speed-ups are medians over the seeds, in time and in cost, with a dash where a seed did \
+not reach the target; differences in error are in percentage points, mean and standard deviation \
+over the seeds, and below zero where the method ends lower than Traditional.\
+"""
 
 
 def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
     """Makes the report of recorded comparisons.
 
     Args:
-        folders: Comparisons, or folders that hold some at any depth.
+        folders: Comparisons, or folders that hold some at any depth. Where a folder of the papers'
+            recipes, ``recipes``, is among them, the papers' numbers are in the report; where
+            ``benchmarks`` is, so are the tables of its JSON files.
         out: The folder to write: ``index.html``, which may be moved alone; ``figures/`` with each
             figure as SVG, PNG and CSV; and ``data/`` with the raw numbers. Where it ends in
             ``.html``, the page alone.
@@ -66,7 +72,10 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
     Raises:
         ConfigError: Where a folder does not exist, or none holds a comparison.
     """
-    comparisons, problems = read(folders)
+    measured_in = [folder for folder in folders if folder.resolve().name == BENCHMARKS]
+    comparisons, problems = read([one for one in folders if one not in measured_in])
+    tables, damaged = _tables(folders, measured_in)
+    problems += damaged
     analyses = [
         analysis
         for name in ANALYSES
@@ -76,7 +85,7 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
     if out.suffix != ".html":
         page, files, most = out / PAGE, _beside(comparisons, analyses, out), [CARRIED_MOST, 0]
     for carried_most in most:
-        text = rendered(comparisons, problems, analyses, files, carried_most).encode()
+        text = rendered(comparisons, problems, analyses, files, carried_most, tables).encode()
         if len(text) <= PAGE_MOST:
             break
     else:
@@ -109,22 +118,53 @@ def rendered(
     analyses: Sequence[Analysis],
     files: Mapping[str, Sequence[str]],
     carried_most: float = CARRIED_MOST,
+    tables: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The page.
 
     Args:
-        comparisons: What it tells of.
+        comparisons: What it is of.
         problems: What it goes without, a line each.
         analyses: What it shows.
         files: By an analysis' name, the files beside the page that show it too.
         carried_most: How many bytes a file of raw numbers may have, compressed, for the page to
             carry it; larger ones are linked beside the page.
+        tables: What it has beside the comparisons: ``id``, ``title``, ``note`` and ``grids``.
     """
     environment = template()
     environment.filters |= {"points": _points, "interval": _interval, "ratio": _ratio}
-    told = _told(comparisons) | _analysed(analyses, comparisons, files)
+    content = _compared(comparisons) | _analysed(analyses, comparisons, files)
     page = environment.get_template("page.html.j2")
-    return page.render(told | {"damaged": problems, "link": partial(_link, carried_most)})
+    link = partial(_link, carried_most)
+    return page.render(content | {"damaged": problems, "link": link, "tables": tables})
+
+
+def _tables(
+    folders: Sequence[Path], measured_in: Sequence[Path]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The papers' numbers and the benchmarks, and what of them is damaged, a line each."""
+    tables = [
+        {
+            "id": "papers",
+            "title": "The papers' numbers beside ours",
+            "note": _PAPERS,
+            "grids": [_filled("The papers' numbers", beside(folder.resolve().parent))],
+        }
+        for folder in folders
+        if folder.resolve().name == RUNS
+    ]
+    problems: list[str] = []
+    for folder in measured_in:
+        found, damaged = benchmarks_of(folder)
+        problems += damaged
+        grids = [
+            _filled(one["title"], measured(one["rows"]))
+            | {"caption": f"{one['title']}. Measured on: {facts_line(one['environment'])}"}
+            for one in found
+        ]
+        note = "A ratio beside its goal, where it has one."
+        tables.append({"id": "benchmarks", "title": "Benchmarks", "note": note, "grids": grids})
+    return tables, problems
 
 
 def _link(carried_most: float, path: str, content: bytes) -> dict[str, str]:
@@ -136,7 +176,7 @@ def _link(carried_most: float, path: str, content: bytes) -> dict[str, str]:
     return {"href": carried, "download": f"{name}.gz"}
 
 
-def _told(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+def _compared(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """What the page says of the comparisons themselves."""
     judged = verdicts(comparisons)
     each = [_comparison(name, comparison) for name, comparison in named(comparisons)]
@@ -151,7 +191,7 @@ def _told(comparisons: Sequence[Comparison]) -> dict[str, Any]:
         "headline": headline(judged),
         "decided": [one for one in judged if one.outcome != "undecided"],
         "undecided": [one for one in judged if one.outcome == "undecided"],
-        "outcomes": _OUTCOMES,
+        "outcomes": OUTCOMES,
         "comparisons": each,
         "configured": [one for one in each if one["table"]["rows"]],
         "phases": [one for one in each if one["phases"]["rows"]],
@@ -256,9 +296,10 @@ def _comparison(name: str, comparison: Comparison) -> dict[str, Any]:
 
 def _filled(title: str, table: Sequence[dict[str, str]]) -> dict[str, Any]:
     """A table of rows by column name, of which not every row has every column."""
-    columns = list(dict.fromkeys(column for row in table for column in row))
+    columns = columns_of(table)
     cells = [[row.get(column, "") for column in columns] for row in table]
-    return {"title": title, "columns": columns, "rows": cells, "worded": worded(cells)}
+    filled = {"title": title, "columns": columns, "rows": cells, "worded": worded(cells)}
+    return filled | {"caption": ""}
 
 
 def _facts(comparison: Comparison) -> Iterable[tuple[str, str]]:

@@ -1,265 +1,306 @@
-"""The results page: every comparison under ``results/``, and in plain words whether it paid.
+"""The page of results: what paid, what that rests on, the papers' numbers and the benchmarks.
 
-Nothing on the page is typed in. It is written from the summaries, the records and the benchmarks'
-outputs that lie in the repository, and written again it says what they then say.
+All of its numbers come from the summaries, the records and the benchmarks' outputs in the
+repository. It is for a person to read: the report (:mod:`siftback.lab.report.page`) has the rest.
 """
 
 import json
 import os
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from siftback.errors import ConfigError
-from siftback.lab.analyses.error_plots import PLOT
-from siftback.lab.papers import RUNS
-from siftback.lab.papers.chapter import chapter, notes
-from siftback.lab.records.comparison_record import RECORDS, SUMMARY, Comparison
-from siftback.lab.records.formatting import facts_line, listed, with_spread
-from siftback.lab.records.measures import (
-    TRADITIONAL,
-    MeanAndSpread,
-    mean_ratio,
-    ordered_labels,
-    paired_difference,
-    same_budget,
-    selective_labels,
-)
-from siftback.lab.records.summary_table import markdown_table, measured, phase_rows, series
+from siftback.lab.analyses.configurations import images, setup
+from siftback.lab.analyses.reading import UNREADABLE, read
+from siftback.lab.papers import RUNS, short
+from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed, with_spread
+from siftback.lab.records.summary_table import series
 from siftback.lab.records.tables import markdown
-
-# A damaged file can fail in as many ways as there are steps in reading it.
-_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError)
+from siftback.lab.report.verdict import (
+    OUTCOMES,
+    Verdict,
+    counted,
+    headline,
+    named,
+    probability_of_paying,
+    verdicts,
+)
 
 BENCHMARKS = "benchmarks"
 TUNING = "tuning"
 
+# Of the settings that all tuning shares, those that the page has.
+_SHARED = ("data", "model", "width", "budget", "epochs", "batch_size", "train_limit", "validation")
+
 _HEAD = """\
 # Results
 
-Written from the records under `{results}` by `siftback results`; edit nothing here, as the next
-run of the command replaces it.
-
-**How to read it.** A selective strategy *paid* where its final test error is lower than that of
-Traditional given the same budget: the `matched` run, which has the same cost in forwards (a
-backward counted as two) and a learning-rate schedule that ends with it. In a comparison by budget
-every run has the same cost, and Traditional itself is that baseline. The mean difference over
-the seeds has to exceed its own sample standard deviation to count. That is a low bar: if nothing
-but chance were at work, two seeds would clear it in about 39 % of the cases and three in about
-23 %. Differences are in percentage points, negative where the selective run is better.
+Written by `make results` from the records under [`{name}/`]({link}), and from nothing else; edit
+nothing here. `make report` builds `report/index.html` from the same records in about a minute, with
+every configuration, figure and table, all of the papers' numbers, and the benchmarks in full.
 """
 
-_PHASES = """\
-Where the seconds of training went (syncing: refreshing copies of the model, training a proxy);
-and of strategies whose scores are not those of a fresh forward pass, what a score costs and the
-rank correlation of the scores with the losses of such a pass.\
+_PAID = """\
+## What paid
+
+{headline}
+
+{by_data}
+
+One row for each strategy on each data set, the clearest first: its longest training and, there, the
+share nearest one half. A difference is in percentage points of final test error, selective less
+Traditional of the same cost, mean and standard deviation over the seeds: negative is better. The
+last column counts how all configurations of that strategy on that data set came out.
+
+{table}
+"""
+
+_RESTS = """\
+## What a verdict rests on
+
+- **Budget.** Cost is counted in forwards of one example, a backward being two. The baseline is
+  Traditional of the same cost: shortened, with a learning-rate schedule that ends where it ends, or
+  in a comparison by budget Traditional itself. A budget is given in epochs of that baseline.
+- **Bar.** A configuration *paid*, or *did worse*, where the mean difference exceeds its own
+  standard deviation over the seeds. That is a low bar: without any effect, {odds}
+  would count as having paid.
+- **Seconds** decide nothing here: other work shared the machines at times.
+
+{table}
+"""
+
+_PAPERS = """\
+## The papers' numbers beside ours
+
+The main ones; the report has all. The papers trained larger networks
+for far longer on GPUs, so a number that differs says what was seen at this size, and nothing about
+theirs. Speed-ups are medians over the seeds; a dash is a target that a seed did not reach.
+
+{table}
 """
 
 
-def write_page(results_folder: Path, page_path: Path) -> None:
-    """Writes the page from every comparison and benchmark under a folder.
+def write_page(results: Path, page: Path) -> None:
+    """Writes the page.
 
-    A folder or file that cannot be read is named as such, and the rest of the page is made.
+    What cannot be read is named at the end of the page, and the rest is made.
 
     Args:
-        results_folder: Holds a folder a comparison, which may have ``notes.md`` on what its
-            numbers mean, or a folder of several comparisons, whose settings differ, for one
-            table; ``benchmarks/*.json``, under ``recipes/`` the runs of the papers' recipes, and
-            under ``tuning/`` comparisons that settings were chosen by.
-        page_path: The Markdown file to write; its links are relative to where it lies.
+        results: Holds comparisons at any depth; ``benchmarks/*.json``; under ``recipes/`` the runs
+            of the papers' recipes, and under ``tuning/`` comparisons that settings were chosen by.
+        page: The Markdown file to write; its links are relative to its folder.
 
     Raises:
         ConfigError: Where there is no such folder.
     """
-    if not results_folder.is_dir():
-        raise ConfigError(f"{results_folder} is no folder: give one that holds comparisons")
-    folders = sorted(
-        entry
-        for entry in results_folder.iterdir()
-        if entry.is_dir()
-        and entry.name not in (BENCHMARKS, RUNS, TUNING)
-        and not entry.name.startswith(".")
-    )
-    sources = [*folders, *sorted((results_folder / BENCHMARKS).glob("*.json"))]
-    verdicts: list[dict[str, str]] = []
-    sections = [_section(source, page_path, verdicts) for source in sources]
-    for summary in sorted((results_folder / RUNS).rglob(SUMMARY)):
-        with suppress(*_UNREADABLE, OSError):  # which the recipe's own section tells
-            name = summary.parent.relative_to(results_folder).as_posix()
-            verdicts += _verdicts(Comparison.read(summary.parent), name)
-    head = _HEAD.format(results=f"{results_folder.name}/")
-    overview = (
-        [f"## Where it paid, at the same budget\n\n{markdown(verdicts)}\n"] if verdicts else []
-    )
-    page_path.parent.mkdir(parents=True, exist_ok=True)
-    tuning = _tuning(results_folder / TUNING)
-    papers = chapter(results_folder, page_path)
-    text = "\n".join([head, *overview, *papers, *sections, *tuning])
-    page_path.write_text(text, encoding="utf-8")
+    if not results.is_dir():
+        raise ConfigError(f"{results} is not a folder: give one that holds comparisons")
+    comparisons, problems = comparisons_of(results)
+    link = f"{quote(Path(os.path.relpath(results, page.parent)).as_posix())}/"
+    judged = [one for one in verdicts(comparisons) if one.outcome != "undecided"]
+    parts = [_HEAD.format(name=results.name, link=link), *_paid(judged)]
+    if judged:
+        parts.append(_rests(judged, comparisons))
+    if (results / RUNS).is_dir():
+        parts.append(_PAPERS.format(table=markdown(short(results))))
+    parts += _benchmarks(results / BENCHMARKS)
+    parts += _tuning(results / TUNING)
+    if problems:
+        parts.append("## Left out\n\n" + "\n".join(f"- {problem}" for problem in problems) + "\n")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("\n".join(parts), encoding="utf-8")
 
 
-def judgement(difference: MeanAndSpread | None) -> str:
-    """What a difference in error, selective minus same budget, says in words.
+def comparisons_of(results: Path) -> tuple[list[Comparison], list[str]]:
+    """The comparisons under a folder of results that were judged on a test set.
 
-    >>> judgement(MeanAndSpread(-0.5, 0.1)), judgement(MeanAndSpread(0.5, 0.1))
-    ('paid', 'did not pay')
-    >>> judgement(MeanAndSpread(-0.5, 0.6))
-    "made no difference within the seeds' spread"
+    Args:
+        results: As for `write_page`.
+
+    Returns:
+        They, and what is damaged, a line each.
     """
-    if difference is None:
-        return "is undecided, as there is no run of the same budget"
-    if difference.spread is None:
-        return "is undecided, as one seed has no spread"
-    if abs(difference.mean) <= difference.spread:
-        return "made no difference within the seeds' spread"
-    return "paid" if difference.mean < 0 else "did not pay"
+    folders = [
+        folder
+        for folder in sorted(results.iterdir())
+        if folder.name not in (BENCHMARKS, TUNING) and any(folder.rglob(SUMMARY))
+    ]
+    return read(folders) if folders else ([], [])
 
 
-def _section(source: Path, page_path: Path, verdicts: list[dict[str, str]]) -> str:
-    try:
-        if source.suffix == ".json":
-            return _benchmark(source)
-        if not (source / SUMMARY).exists() and any(source.glob(f"*/{SUMMARY}")):
-            return "\n".join(_series(source, source.name, "final error, %"))
-        comparison = Comparison.read(source)
-        text = _comparison(comparison, page_path)
-        verdicts += _verdicts(comparison, comparison.folder.name)
-    except OSError as error:
-        reason = f"{Path(str(error.filename)).name}: {error.strerror}"
-    except _UNREADABLE as error:
-        reason = f"{type(error).__name__}: {error}"
-    else:
-        return text
-    return f"## {source.name}\n\n**Unreadable**, and left out ({reason}).\n"
+def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """What the benchmarks wrote, in the order of their files' names.
+
+    Args:
+        folder: Holds a JSON file for each.
+
+    Returns:
+        Each one's ``title``, ``environment`` and ``rows``, and what is damaged, a line each.
+    """
+    found, problems = [], []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            one = json.loads(path.read_text(encoding="utf-8"))
+            rows = [
+                {key: row[key] for key in ("setting", "what", "measured", "goal", "met")}
+                for row in one["rows"]
+            ]
+            found.append(
+                {
+                    "title": str(one["title"]),
+                    "environment": dict(one.get("environment") or {}),
+                    "rows": rows,
+                }
+            )
+        except UNREADABLE as error:
+            problems.append(f"{path.name} is damaged, and left out ({type(error).__name__})")
+    return found, problems
 
 
-def _comparison(comparison: Comparison, page_path: Path) -> str:
-    folder = comparison.folder
-    here = quote(Path(os.path.relpath(folder, page_path.parent)).as_posix())
-    parts = [f"## {folder.name}", _what_was_run(comparison)]
-    if comparison.runs:
-        sentences = [f"- {_sentence(comparison, label)}" for label in selective_labels(comparison)]
-        parts += ["\n".join(sentences) or "No selective strategy was run."]
-        parts += [*notes(folder), markdown_table(comparison)]
-        if phases := phase_rows(comparison):
-            parts += [_PHASES, markdown(phases)]
-    else:
-        parts.append("No run has finished.")
-    if (folder / f"{PLOT}.png").exists():
-        parts.append(f"[![Test error of {folder.name}]({here}/{PLOT}.png)]({here}/{PLOT}.svg)")
-    parts.append(f"From [{SUMMARY}]({here}/{SUMMARY}) and [{RECORDS}]({here}/{RECORDS}).")
-    return "\n\n".join(parts) + "\n"
+def _paid(judged: Sequence[Verdict]) -> list[str]:
+    if not judged:
+        return []
+    by_data: dict[str, list[Verdict]] = {}
+    for one in judged:
+        by_data.setdefault(one.data, []).append(one)
+    rows = [
+        {
+            "data set": one.data,
+            "strategy": one.strategy,
+            "share kept": f"{one.keep:.2g}",
+            "budget": str(one.budget),
+            "seeds": str(one.seeds),
+            "difference, points": with_spread(one.difference, sign=True),
+            "verdict": OUTCOMES[one.outcome],
+            "paid, within, worse": ", ".join(
+                str(count) for count in _counts(by_data[one.data], one.strategy)
+            ),
+        }
+        for one in main_verdicts(judged)
+        if one.difference is not None
+    ]
+    lines = "\n".join(f"- {_data_set(data, found)}" for data, found in by_data.items())
+    return [_PAID.format(headline=headline(judged), by_data=lines, table=markdown(rows))]
+
+
+def main_verdicts(judged: Sequence[Verdict]) -> list[Verdict]:
+    """One verdict for each strategy on each data set, in the order given.
+
+    That is of its longest training: the comparison of the largest budget. Of several shares kept
+    there, it is the one nearest one half.
+
+    Args:
+        judged: Verdicts with a baseline.
+    """
+    longest: dict[str, float] = {}
+    for one in judged:
+        if one.budget:
+            longest[one.comparison] = max(one.budget.cost, longest.get(one.comparison, 0.0))
+
+    def rank(one: Verdict) -> tuple[float, float]:
+        return longest.get(one.comparison, 0.0), -abs(one.keep - 0.5)
+
+    best: dict[tuple[str, str], Verdict] = {}
+    for one in judged:
+        key = one.data, one.strategy
+        if key not in best or rank(one) > rank(best[key]):
+            best[key] = one
+    return [one for one in judged if best[one.data, one.strategy] is one]
+
+
+def _counts(found: Iterable[Verdict], strategy: str | None = None) -> tuple[int, int, int]:
+    """How many paid, stayed within the spread, and did worse."""
+    seen = Counter(one.outcome for one in found if strategy in (None, one.strategy))
+    return seen["paid"], seen["level"], seen["lost"]
+
+
+def _data_set(data: str, found: Sequence[Verdict]) -> str:
+    """The sentence on one data set."""
+    paid, level, worse = _counts(found)
+    comparisons = counted(len({one.comparison for one in found}), "comparison")
+    text = f"**{data}**: of {counted(len(found), 'configuration')} in {comparisons} {paid} paid, "
+    text += f"{level} stayed within the spread, and {worse} did worse."
+    first = found[0]
+    if first.outcome == "paid":
+        text += f" Clearest: {first.label} in {first.comparison}, with a test error {first.brief}."
+    return text
+
+
+def _rests(judged: Sequence[Verdict], comparisons: Sequence[Comparison]) -> str:
+    seeds = sorted({one.seeds for one in judged})
+    odds = " and ".join(f"{probability_of_paying(n):.0%} with {n} seeds" for n in seeds)
+    found = Counter(one.comparison for one in judged)
+    rows = [
+        {
+            "comparison": name,
+            "what was trained": f"{setup(one)}{images(one)}",
+            "verdicts": str(found[name]),
+            "runs": str(len(one.runs)),
+            "seeds": listed(sorted(run.seed for run in one.runs)),
+            "machine": listed(one.machine(label) for label in one.by_label()),
+            "recorded": str(one.environment.get("date", ""))[:10],
+            "commit": str(one.environment.get("commit", ""))[:7],
+        }
+        for name, one in named(comparisons)
+        if found[name]
+    ]
+    return _RESTS.format(odds=odds, table=markdown(rows))
+
+
+def _benchmarks(folder: Path) -> list[str]:
+    found, problems = benchmarks_of(folder)
+    lines = [f"- {_benchmark(one)}" for one in found] + [f"- **{one}.**" for one in problems]
+    if not lines:
+        return []
+    return ["## What the benchmarks say\n\n" + "\n".join(lines) + "\n"]
+
+
+def _benchmark(one: Mapping[str, Any]) -> str:
+    """A benchmark in a line: what is asked of it, and how often that was met."""
+    title, rows = f"**{one['title']}**", one["rows"]
+    by_goal: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["goal"]:
+            by_goal.setdefault((row["what"], row["goal"]), []).append(row)
+    if not by_goal:
+        return f"{title}: {counted(len(rows), 'number')} without a goal, in the report."
+    if len(by_goal) > 4:  # too many to name each
+        together: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        for (_, goal), of in by_goal.items():
+            together.setdefault(("the ratios", goal), []).extend(of)
+        by_goal = together
+    return f"{title}: {'; '.join(_goal(*key, of) for key, of in by_goal.items())}."
+
+
+def _goal(what: str, goal: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    measured = [row["measured"] for row in rows]
+    met = sum(bool(row["met"]) for row in rows)
+    ends = dict.fromkeys(
+        f"{end:,.0f}" if end >= 100 else f"{end:.2g}" for end in (min(measured), max(measured))
+    )
+    return f"{what} {' to '.join(ends)}, {goal} in {met} of {len(rows)}"
 
 
 def _tuning(folder: Path) -> list[str]:
     """What settings were chosen by: each configuration's error on held-out training examples."""
-    title = "Settings, chosen on held-out training examples"
-    return _series(folder, title, "error on held-out examples, %")
-
-
-def _series(folder: Path, title: str, error: str) -> list[str]:
-    """Comparisons that differ in settings, a folder each, as one table.
-
-    Args:
-        folder: Holds theirs, and may hold ``notes.md``.
-        title: Of the section.
-        error: What the column of final errors is called.
-    """
-    comparisons, damaged = [], []
+    comparisons, problems = [], []
     for summary in sorted(folder.glob(f"*/{SUMMARY}")):
         try:
-            comparison = Comparison.read(summary.parent)
-            series([comparison], error)
-            comparisons.append(comparison)
-        except _UNREADABLE as problem:
-            damaged.append(f"**{summary.parent.name} is unreadable**, and left out ({problem}).\n")
+            one = Comparison.read(summary.parent)
+            series([one], "")
+            comparisons.append(one)
+        except UNREADABLE as error:
+            name = f"{folder.name}/{summary.parent.name}"
+            problems.append(f"**{name} is damaged, and left out ({type(error).__name__}).**\n")
     if not comparisons:
-        return damaged
-    shared, rows = series(comparisons, error)
-    told = "".join(f"\n{text}\n" for text in notes(folder))
-    return [
-        f"## {title}\n\n- Asked for: {facts_line(shared)}\n"
-        f"- Measured on: {facts_line(comparisons[0].environment)}\n{told}\n{markdown(rows)}\n",
-        *damaged,
-    ]
-
-
-def _difference(comparison: Comparison, label: str) -> MeanAndSpread | None:
-    baseline = same_budget(comparison, label)
-    return paired_difference(comparison, label, baseline) if baseline else None
-
-
-def _verdicts(comparison: Comparison, name: str) -> list[dict[str, str]]:
-    """A row for each of its configurations that has a run of the same budget."""
-    rows = []
-    for label in selective_labels(comparison):
-        baseline, difference = same_budget(comparison, label), _difference(comparison, label)
-        if baseline is None or difference is None:
-            continue
-        seconds = mean_ratio(comparison, label, baseline, "seconds_train")
-        rows.append(
-            {
-                "comparison": name,
-                "strategy": label,
-                "verdict at equal cost": judgement(difference),
-                "error difference, points": with_spread(difference, sign=True),
-                "seconds taken, over its baseline's": f"{seconds:.2f}" if seconds else "",
-            }
-        )
-    return rows
-
-
-def _sentence(comparison: Comparison, label: str) -> str:
-    baseline, difference = same_budget(comparison, label), _difference(comparison, label)
-    text = f"**{label} {judgement(difference)}.**"
-    if baseline and difference:
-        text += (
-            f" Against {baseline}, Traditional of the same budget, its final test error "
-            f"differs by {with_spread(difference, sign=True)} points"
-        )
-        seconds = mean_ratio(comparison, label, baseline, "seconds_train")
-        text += f", in {seconds:.2f} times the seconds." if seconds else "."
-    return text if baseline == TRADITIONAL else text + _against_traditional(comparison, label)
-
-
-def _against_traditional(comparison: Comparison, label: str) -> str:
-    lost = paired_difference(comparison, label, TRADITIONAL)
-    cost = mean_ratio(comparison, label, TRADITIONAL, "cost_forward_units")
-    seconds = mean_ratio(comparison, label, TRADITIONAL, "seconds_train")
-    if lost is None or not cost or not seconds:
-        return ""
-    whole = f" Against the whole of Traditional it differs by {with_spread(lost, sign=True)} points"
-    if comparison.machine(label) != comparison.machine(TRADITIONAL):
-        return whole + "."
-    return (
-        f"{whole}; by its count of forwards and backwards it should take {cost:.2f} of the time, "
-        f"and it took {seconds:.2f} of it ({seconds / cost - 1:+.0%} on the ideal)."
-    )
-
-
-def _what_was_run(comparison: Comparison) -> str:
-    runs, arguments = comparison.runs, comparison.environment.get("arguments") or {}
-    facts = {
-        "Data": listed(run.data for run in runs),
-        "Model": listed(run.model for run in runs),
-        "Strategies": listed(run.strategy for run in runs),
-        "Epochs": f"up to {max((run.epochs for run in runs), default=0):g}",
-        "Seeds": listed(sorted(run.seed for run in runs)),
-        "Asked for": facts_line(arguments),
-    }
-    lines = [f"- {name}: {value}" for name, value in facts.items() if value]
-    machines: dict[str, list[str]] = {}
-    for label in ordered_labels(comparison):
-        machines.setdefault(comparison.machine(label), []).append(label)
-    if len(machines) > 1:
-        where = "; ".join(f"{', '.join(labels)} on {name}" for name, labels in machines.items())
-        lines.append(f"- On several machines, whose seconds do not compare: {where}")
-    return "\n".join(
-        [*lines, f"- Measured on: {facts_line(comparison.environment) or 'not recorded'}"]
-    )
-
-
-def _benchmark(path: Path) -> str:
-    benchmark = json.loads(path.read_text(encoding="utf-8"))
-    environment = f"Measured on: {facts_line(benchmark.get('environment') or {})}"
-    return f"## {benchmark['title']}\n\n{environment}\n\n{markdown(measured(benchmark['rows']))}\n"
+        return problems
+    shared, rows = series(comparisons, "error on held-out examples, %")
+    for row in rows:
+        row["settings"] = row["settings"] or NOT_REACHED
+    asked = facts_line({name: shared[name] for name in _SHARED if name in shared})
+    title = "## Settings, chosen on held-out training examples"
+    return [f"{title}\n\nAll with {asked}.\n\n{markdown(rows)}\n", *problems]

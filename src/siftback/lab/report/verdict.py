@@ -1,15 +1,15 @@
-"""Whether selection paid, in words and numbers, from the runs of the same budget."""
+"""Whether selection paid, in words and numbers, from runs of the same budget."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from scipy import stats
 
 from siftback.lab.analyses.budget import CONFIDENCE, interval
-from siftback.lab.analyses.configurations import setup
+from siftback.lab.analyses.configurations import argument, setup
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import with_spread
 from siftback.lab.records.measures import (
@@ -22,11 +22,40 @@ from siftback.lab.records.measures import (
     same_budget,
     selective_labels,
 )
-from siftback.lab.report.results_page import judgement
 
 Outcome = Literal["paid", "level", "lost", "undecided"]
 
-_OUTCOMES: dict[str, Outcome] = {"paid": "paid", "did not pay": "lost"}
+# As a word of a table, the best first.
+OUTCOMES: dict[Outcome, str] = {
+    "paid": "paid",
+    "level": "within the spread",
+    "lost": "did worse",
+    "undecided": "undecided",
+}
+
+
+class Budget(NamedTuple):
+    """What a selective configuration and its baseline may spend.
+
+    Attributes:
+        cost: In forwards of one example, a backward being two: what the baseline spent, the mean
+            over the seeds.
+        epochs: How many epochs of the baseline that is.
+        images: Of how many training images; None for the whole data set.
+    """
+
+    cost: float
+    epochs: float
+    images: int | None
+
+    def __str__(self) -> str:
+        """In words.
+
+        >>> str(Budget(30_000.0, 2.504, 4000)), str(Budget(150_000.0, 1.0, None))
+        ('2.5 epochs of 4,000 images', '1 epoch')
+        """
+        length = f"{self.epochs:.2g} epoch{'' if self.epochs == 1 else 's'}"
+        return f"{length} of {self.images:,} images" if self.images else length
 
 
 @dataclass(frozen=True)
@@ -36,8 +65,12 @@ class Verdict:
     Attributes:
         comparison: The comparison's name, as `named` gives it.
         setup: Model and data set, in words.
+        data: The data set.
+        strategy: The configuration's strategy.
+        keep: The share that it was asked to keep.
         label: The configuration.
         baseline: Traditional of the same budget; None where there is no such run.
+        budget: What both may spend; None without a baseline.
         differences: Its final test error less the baseline's, in percentage points, for each
             seed that both ran.
         seconds: Its seconds of training over the baseline's, the mean over the seeds; None where
@@ -49,8 +82,12 @@ class Verdict:
 
     comparison: str
     setup: str
+    data: str
+    strategy: str
+    keep: float
     label: str
     baseline: str | None
+    budget: Budget | None
     differences: tuple[float, ...]
     seconds: float | None
     whole_error: MeanAndSpread | None
@@ -68,10 +105,8 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """The verdict as a word."""
-        if self.difference is None or self.difference.spread is None:
-            return "undecided"
-        return _OUTCOMES.get(judgement(self.difference), "level")
+        """The verdict."""
+        return judgement(self.difference)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -87,7 +122,17 @@ class Verdict:
     @property
     def words(self) -> str:
         """The verdict as the end of a sentence, after the configuration's name."""
-        return judgement(self.difference)
+        match self.outcome:
+            case "paid":
+                return "paid"
+            case "level":
+                return "made no difference within the seeds' spread"
+            case "lost":
+                return "did not pay"
+            case "undecided" if self.differences:
+                return "is undecided, as one seed has no spread"
+            case "undecided":
+                return "is undecided, as there is no run of the same budget"
 
     @property
     def brief(self) -> str:
@@ -120,6 +165,21 @@ class Verdict:
         return text
 
 
+def judgement(difference: MeanAndSpread | None) -> Outcome:
+    """What a difference in error, selective less same budget, comes to.
+
+    >>> judgement(MeanAndSpread(-0.5, 0.1)), judgement(MeanAndSpread(0.5, 0.1))
+    ('paid', 'lost')
+    >>> judgement(MeanAndSpread(-0.5, 0.6)), judgement(MeanAndSpread(-0.5, None))
+    ('level', 'undecided')
+    """
+    if difference is None or difference.spread is None:
+        return "undecided"
+    if abs(difference.mean) <= difference.spread:
+        return "level"
+    return "paid" if difference.mean < 0 else "lost"
+
+
 def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
     """The verdict on every selective configuration: first what paid, the clearest ahead."""
     found = [
@@ -127,17 +187,17 @@ def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
         for name, comparison in named(comparisons)
         for label in selective_labels(comparison)
     ]
-    order: list[Outcome] = ["paid", "level", "lost", "undecided"]
+    order = list(OUTCOMES)
     return sorted(found, key=lambda one: (order.index(one.outcome), _upper_bound(one)))
 
 
-def chance_of_paying(seeds: int) -> float:
+def probability_of_paying(seeds: int) -> float:
     """How often a selection without any effect would count as having paid.
 
-    That is the chance that a mean of ``seeds`` normal differences around zero lies below minus
+    That is the probability that a mean of ``seeds`` normal differences around zero lies below minus
     its sample standard deviation: ``P(t(n - 1) < -sqrt(n))``.
 
-    >>> [round(chance_of_paying(seeds), 3) for seeds in (2, 3, 5)]
+    >>> [round(probability_of_paying(seeds), 3) for seeds in (2, 3, 5)]
     [0.196, 0.113, 0.045]
     """
     return float(stats.t.cdf(-math.sqrt(seeds), seeds - 1))
@@ -147,10 +207,7 @@ def headline(found: Sequence[Verdict]) -> str:
     """What came out over all comparisons, in a few sentences."""
     if not found:
         return "No selective strategy was run, so there is nothing to judge."
-    by_outcome = {
-        outcome: [one for one in found if one.outcome == outcome]
-        for outcome in ("paid", "level", "lost", "undecided")
-    }
+    by_outcome = {outcome: [one for one in found if one.outcome == outcome] for outcome in OUTCOMES}
     paid, decided = by_outcome["paid"], [one for one in found if one.outcome != "undecided"]
     undecided = len(by_outcome["undecided"])
     parts = [
@@ -167,7 +224,7 @@ def headline(found: Sequence[Verdict]) -> str:
     elif paid:
         text += f"Of what paid, no {CONFIDENCE:.0%} interval lies wholly below zero. "
     if decided:
-        expected = sum(chance_of_paying(one.seeds) for one in decided)
+        expected = sum(probability_of_paying(one.seeds) for one in decided)
         text += (
             f"If selection had no effect at all, about {expected:.1f} of the {len(decided)} that "
             "are decided would count as paid by chance alone."
@@ -209,15 +266,29 @@ def _verdict(name: str, comparison: Comparison, label: str) -> Verdict:
     baseline = same_budget(comparison, label)
     both = pairs(comparison, label, baseline) if baseline else []
     whole = baseline != TRADITIONAL
+    run = comparison.by_label()[label][0]
     return Verdict(
         comparison=name,
         setup=setup(comparison),
+        data=run.data,
+        strategy=run.strategy,
+        keep=run.keep_asked,
         label=label,
         baseline=baseline,
+        budget=_budget(comparison, baseline) if baseline else None,
         differences=tuple(run.test_error_final - base.test_error_final for run, base in both),
         seconds=_seconds(comparison, label, baseline) if baseline else None,
         whole_error=paired_difference(comparison, label, TRADITIONAL) if whole else None,
         whole_seconds=_seconds(comparison, label, TRADITIONAL) if whole else None,
+    )
+
+
+def _budget(comparison: Comparison, baseline: str) -> Budget:
+    runs = comparison.by_label()[baseline]
+    return Budget(
+        mean_and_spread(run.cost_forward_units for run in runs).mean,
+        mean_and_spread(run.epochs for run in runs).mean,
+        argument(comparison, "train_limit"),
     )
 
 

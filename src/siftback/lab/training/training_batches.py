@@ -23,6 +23,7 @@ from siftback import (
     Scorer,
     SelectiveLoader,
     Selector,
+    SinglePassStats,
     Stats,
 )
 from siftback.contrib import Pipelined, Proxy
@@ -35,7 +36,6 @@ from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent
 from siftback.lab.training.live_agreement import SAMPLE, live_agreement, remembered, score_cost
 from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.settings import Run, Settings
-from siftback.loading.stats import SinglePassStats
 
 if TYPE_CHECKING:
     from siftback import SinglePass

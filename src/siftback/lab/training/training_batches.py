@@ -33,7 +33,13 @@ from siftback.lab.data.mixup import mix
 from siftback.lab.training import strategies
 from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent
-from siftback.lab.training.live_agreement import SAMPLE, live_agreement, remembered, score_cost
+from siftback.lab.training.live_agreement import (
+    SAMPLE,
+    Replica,
+    live_agreement,
+    remembered,
+    score_cost,
+)
 from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.settings import Run, Settings
 
@@ -117,7 +123,7 @@ class TrainingBatches:
             self.stats = self._sift.stats
         elif strategy.selector is not None or strategy.rule is not None:
             self._source = self._selective()
-            if strategy.learns or self._reweights:
+            if self._reweights or (self._rule and strategies.learns(self._rule)):
                 self.loss = self._recorded_loss
         if settings.mixup:
             self.loss = self._mixed_loss
@@ -180,6 +186,11 @@ class TrainingBatches:
         return self._source.lr_scale if isinstance(self._source, SelectiveLoader) else 1.0
 
     @property
+    def selecting(self) -> float:
+        """Seconds that selection took so far; waiting for a replica's scores is loading's."""
+        return self.stats.seconds_selection + (self.refreshing if self._replica else 0.0)
+
+    @property
     def refreshing(self) -> float:
         """Seconds that the scorer took so far to copy weights, or to train a model of its own."""
         if self._replica is not None:
@@ -192,6 +203,8 @@ class TrainingBatches:
         if self._rule is not None:
             assert isinstance(self._source, SelectiveLoader)
             scores = remembered(self._rule, self._source.epoch)
+        elif self._replica is not None:  # any place gives the scores that the process gives
+            scores = Replica(self._model, self._losses, self._exact, place=self._device)
         if scores is None:
             return None
         exact = Fresh(autocast=self._settings.autocast)
@@ -253,22 +266,13 @@ class TrainingBatches:
         if self.strategy.rule is not None:
             self._rule = self.strategy.rule(self._run.keep, settings)
         elif self.strategy.pipelined:
-            stream = self._replica = Pipelined(
-                stream,
-                self._model,
-                losses=self._losses,
-                threads=torch.get_num_threads(),
-                scorer=self._exact,
-            )
+            stream = self._pipelined()
         elif self.strategy.irreducible is not None:
             assert self._scores is not None
             self._scorer = self.strategy.irreducible(settings, self._scores)  # of fresh passes
         elif self.strategy.scorer is not None:
             self._scorer = self.strategy.scorer(settings, self._data)
-            batch = next(self.stream.plain(settings.batch_size))
-            self.score_cost = score_cost(
-                self._scorer, self._exact, self._model, batch, self._losses
-            )
+            self.score_cost = self._cost_of(self._scorer)
         loader = SelectiveLoader(
             stream,
             self._model,
@@ -284,6 +288,20 @@ class TrainingBatches:
         )
         self.stats = loader.stats
         return loader
+
+    def _pipelined(self) -> Pipelined:
+        """The stream, scored ahead by a replica whose process has been started."""
+        how: dict[str, Any] = {"threads": torch.get_num_threads(), "scorer": self._exact}
+        beside = Replica(self._model, self._losses, **how)
+        self.score_cost = self._cost_of(beside)
+        beside.close()
+        self._replica = Pipelined(self.stream, self._model, losses=self._losses, **how)
+        next(iter(self._replica))  # its start is no part of training, which begins again
+        return self._replica
+
+    def _cost_of(self, scorer: Scorer) -> float:
+        batch = next(self.stream.plain(self._settings.batch_size))
+        return score_cost(scorer, self._exact, self._model, batch, self._losses)
 
     def _schedule(self) -> Schedule | None:
         """When to select, where the rule does not say so in epochs of the whole training."""

@@ -59,6 +59,8 @@ class Strategy:
             paper does, so that what is remembered of it stays fresh.
         single_pass: Whether it chooses among the rows of a larger training batch, of which only
             the kept ones are run backward.
+        tail: The last share of training on everything, as its paper has it; the settings may ask
+            for another. Only of rules.
         drop: Share of the examples that it prunes by EL2N before training, from the share to
             keep; None prunes nothing. The selector keeps its share of what is left.
         irreducible: Makes its scorer from the settings and the irreducible losses of the
@@ -74,6 +76,7 @@ class Strategy:
     rule: Callable[[float, Settings], EpochRule] | None = None
     pipelined: bool = False
     forwards_left_out: bool = False
+    tail: float = 0.0
     drop: Callable[[float], float] | None = None
     irreducible: Callable[[Settings, Tensor], Scorer] | None = None
 
@@ -314,6 +317,7 @@ STRATEGIES = _table(
         "InfoBatch: of the examples below the mean loss a share is pruned, the rest weighted up",
         _KEPT,
         rule=_infobatch,
+        tail=0.125,
     ),
     Strategy(
         "rs2",
@@ -339,6 +343,7 @@ STRATEGIES = _table(
         "SeTa: a random subset, of it a window of losses that slides from easy to hard",
         _KEPT,
         rule=_seta,
+        tail=0.125,
     ),
     Strategy(
         "ies",

@@ -13,11 +13,11 @@ from command_line import Call
 from siftback.errors import ConfigError
 from siftback.lab.data.datasets import load
 from siftback.lab.experiments.comparison import Plan, compare
+from siftback.lab.experiments.suspects_report import precision_recall
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.summary_table import suspected
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.settings import Settings
-from siftback.lab.training.suspects import precision_recall
 
 QUICK = Settings("digits", width=4, epochs=4, flip=0.2, batch_size=64, device="cpu")
 NAME = "sb-memory-guarded-keep0.5-seed0"

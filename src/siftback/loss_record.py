@@ -285,8 +285,8 @@ class LossRecord:
         if self._means is None:
             self._means = ScoreTable(columns=2)
         self._means.grow(int(indices.max()) + 1)
-        mean, visits = self._means.values[indices].nan_to_num(0.0).unbind(1)
-        visits = visits + 1
-        mean = mean + (values - mean) / visits
+        before = self._means.values[indices].nan_to_num(0.0)
+        visits = before[:, 1] + 1
+        mean: Tensor = before[:, 0] + (values - before[:, 0]) / visits
         self._means.record(indices, torch.stack((mean, visits), 1))
         return mean

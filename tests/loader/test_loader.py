@@ -12,20 +12,21 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler
 
-from reference import algorithm_1, batch_first, one_at_a_time, shared_chance
-from siftback import Percentile, Schedule, SelectiveLoader, Uniform
+from reference import algorithm_1, batch_first, one_at_a_time, shared_probability
+from siftback import Epochs, Fresh, Percentile, Pool, Schedule, SelectiveLoader, Share, Uniform
 from siftback.errors import ConfigError
 from siftback.selectors.uniform import All
 from toys import assert_same, dataset, given_losses, network, numbered, shuffled, train
 
 KEEP_ALL = {
     "keep": {"keep": 1},
-    "beta": {"beta": 0},
-    "scored in train mode": {"keep": 1, "mode": "train"},
-    "scored in bfloat16": {"keep": 1, "autocast": torch.bfloat16},
+    "beta": {"selector": Percentile(beta=0)},
+    "exact": {"keep": 1, "exact": True},
+    "scored in train mode": {"keep": 1, "scorer": Fresh(mode="train")},
+    "scored in bfloat16": {"keep": 1, "scorer": Fresh(autocast=torch.bfloat16)},
     "selector": {"selector": All()},
-    "schedule off": {"keep": 0.1, "schedule": Schedule(start=3)},
-    "schedule off in shares": {"keep": 0.1, "schedule": Schedule(warmup=1.0), "epochs": 3},
+    "schedule off": {"keep": 0.1, "schedule": Schedule(start=Epochs(3))},
+    "schedule off in shares": {"keep": 0.1, "schedule": Schedule(warmup=Share(1.0)), "epochs": 3},
 }
 
 
@@ -57,7 +58,7 @@ def test_selection_shows_in_nothing_but_the_batches(count, batch_size, keep, dro
     source = partial(shuffled, count, batch_size, drop_last=drop_last)
     selective, plain = network(), network()
     torch.manual_seed(1)
-    loader = SelectiveLoader(source(), selective, F.cross_entropy, keep=keep, mode=mode)
+    loader = SelectiveLoader(source(), selective, F.cross_entropy, keep=keep, scorer=Fresh(mode))
     given = train(loader, selective, epochs=2)
     batches = given
     if keep == 1:
@@ -89,8 +90,8 @@ def test_selections_are_those_of_algorithm_1(selection_batch, batch_size, keep, 
     losses = torch.randn(100, generator=torch.Generator().manual_seed(2)).exp().round(decimals=1)
     source = numbered(losses, selection_batch)
     loader = SelectiveLoader(
-        source, nn.Identity(), losses=given_losses, keep=keep, history=size,
-        batch_size=batch_size, drop_last=drop_last, seed=5,
+        source, nn.Identity(), losses=given_losses,
+        selector=Percentile(keep=keep, history=size), pool=Pool(batch_size, drop_last), seed=5,
     )  # fmt: skip
 
     draws, history = torch.Generator().manual_seed(5), deque(maxlen=size)
@@ -98,7 +99,7 @@ def test_selections_are_those_of_algorithm_1(selection_batch, batch_size, keep, 
 
     def probabilities(losses):
         drawn.extend(torch.rand(len(losses), generator=draws).tolist())
-        return algorithm_2(losses, history, 1 / keep - 1, shared_chance)
+        return algorithm_2(losses, history, 1 / keep - 1, shared_probability)
 
     drawn, carried = deque(), []
     for _ in range(3):
@@ -122,7 +123,7 @@ def test_kept_share_converges_to_keep(keep, kind, ties):
     losses = torch.rand(20_000, generator=torch.Generator().manual_seed(7))
     source = numbered(losses.round(decimals=1) if ties else losses, 128)
     loader = SelectiveLoader(
-        source, nn.Identity(), losses=given_losses, selector=kind(keep=keep), batch_size=32
+        source, nn.Identity(), losses=given_losses, selector=kind(keep=keep), pool=Pool(32)
     )
     released = sum(len(batch["number"]) for batch in loader)
     assert released == loader.stats.kept
@@ -143,7 +144,8 @@ def test_kept_share_converges_to_keep(keep, kind, ties):
     ids=["wrapped", "smaller", "larger", "first of a list", "first of a batch sampler"],
 )
 def test_batch_size_is_as_asked_or_that_of_the_wrapped_loader(source, batch_size, size, keep):
-    loader = SelectiveLoader(source, network(), F.cross_entropy, keep=keep, batch_size=batch_size)
+    pool = None if batch_size is None else Pool(batch_size)
+    loader = SelectiveLoader(source, network(), F.cross_entropy, keep=keep, pool=pool)
     sizes = [len(inputs) for inputs, _ in loader]
     assert sizes[:-1] == [size] * (len(sizes) - 1)
     assert 0 < sizes[-1] <= size
@@ -153,8 +155,8 @@ def test_batch_size_is_as_asked_or_that_of_the_wrapped_loader(source, batch_size
 def test_what_was_done_is_counted():
     model = network()
     loader = SelectiveLoader(
-        shuffled(44, 8), model, F.cross_entropy, keep=0.5, drop_last=True, batch_size=6,
-        schedule=Schedule(warmup=1), epochs=3,
+        shuffled(44, 8), model, F.cross_entropy, keep=0.5, pool=Pool(6, drop_last=True),
+        schedule=Schedule(warmup=Epochs(1)), epochs=3,
     )  # fmt: skip
     released = len(train(loader, model, epochs=3)) * 6
     stats = loader.stats
@@ -167,7 +169,6 @@ def test_what_was_done_is_counted():
         "scored": 2 * 44,
         "released": released,
         "dropped": 44 + stats.kept - released,
-        "capped": 0,
         "nonfinite": 0,
         "seconds_selection": stats.seconds_selection,
     }
@@ -189,7 +190,7 @@ def test_progress_counts_source_examples():
     loader = SelectiveLoader(shuffled(40, 8), network(), F.cross_entropy, selector=All(), epochs=2)
     assert loader.progress == 0
     progress = [loader.progress for _ in range(2) for _ in loader]
-    assert progress == pytest.approx([step / 10 for step in range(1, 11)])
+    assert progress == pytest.approx([step / 10 for step in range(10)])
     assert (loader.epoch, loader.epochs_done, loader.progress) == (2, 2.0, 1.0)
     with pytest.raises(ConfigError, match="give epochs= to the loader"):
         _ = SelectiveLoader(shuffled(), network(), F.cross_entropy, keep=0.5).progress
@@ -210,10 +211,10 @@ def test_the_epoch_reaches_the_wrapped_sampler():
 
 
 @pytest.mark.parametrize("drop_last", [False, "carry"])
-def test_an_epoch_that_was_broken_off_begins_anew(drop_last):
+def test_an_epoch_that_was_broken_off_begins_again(drop_last):
     source = numbered(torch.zeros(40), 8)
     loader = SelectiveLoader(
-        source, nn.Identity(), losses=given_losses, keep=1, batch_size=5, drop_last=drop_last
+        source, nn.Identity(), losses=given_losses, keep=1, pool=Pool(5, drop_last)
     )
     for batch in loader:
         assert batch["number"].tolist() == [0, 1, 2, 3, 4]
@@ -225,3 +226,42 @@ def test_an_epoch_that_was_broken_off_begins_anew(drop_last):
     assert len(whole) - len(numbers) == (3 if carried else 0)
     assert loader.epoch == 1
     assert loader.stats.kept == loader.stats.released + loader.stats.dropped + len(carried)
+
+
+def test_what_is_left_of_an_epoch_that_was_broken_off_is_not_given_in_another():
+    loader = SelectiveLoader(
+        numbered(torch.zeros(64), 32), nn.Identity(), losses=given_losses, keep=1, pool=Pool(8)
+    )
+    next(iter(loader))  # of a batch that three more come of
+    loader.set_epoch(1)
+    assert torch.cat([batch["number"] for batch in loader]).tolist() == list(range(64))
+    assert (loader.epoch, loader.stats.dropped) == (2, 24)
+
+
+@pytest.mark.parametrize("pool", [Pool(8), Pool(5), Pool(5, drop_last=True)])
+def test_a_loop_that_asks_for_no_more_than_there_are_ends_the_epoch(pool):
+    loader = SelectiveLoader(
+        DataLoader(dataset(40), 8), network(), F.cross_entropy, keep=0.5, exact=True, pool=pool
+    )
+    for epoch in range(3):
+        batches = iter(loader)
+        inputs = [next(batches)[0] for _ in range(loader.steps(epoch))]
+        assert sum(map(len, inputs)) == 20
+        assert loader.state_dict()["source"]["position"] in (0, 5)
+    list(loader)
+    assert (loader.epoch, loader.stats.seen, loader.stats.released) == (4, 160, 80)
+
+
+def test_the_attributes_of_the_wrapped_loader_are_passed_through():
+    source = shuffled(44, 8, drop_last=True)
+    loader = SelectiveLoader(source, network(), F.cross_entropy, keep=0.5)
+    assert loader.dataset is source.dataset
+    assert loader.sampler is source.sampler
+    assert loader.batch_sampler is source.batch_sampler
+    assert loader.collate_fn is source.collate_fn
+    assert (loader.batch_size, loader.drop_last, loader.num_workers) == (8, True, 0)
+    without = SelectiveLoader(list(source), network(), F.cross_entropy, keep=0.5)
+    assert not hasattr(without, "dataset")
+    assert (without.sampler, without.batch_sampler, without.batch_size) == (None, None, None)
+    with pytest.raises(AttributeError, match="'SelectiveLoader' object has no attribute 'nothing'"):
+        _ = loader.nothing

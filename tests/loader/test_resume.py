@@ -1,72 +1,147 @@
 """Stopping after any step and going on elsewhere equals never stopping."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
-from resuming import ARGUMENTS, EPOCHS, SOURCES, run
-from siftback import Percentile, SelectiveLoader, Uniform
+from resuming import (
+    FILTERED,
+    MEMORY,
+    ORDERED,
+    OWN,
+    SELECTIVE,
+    UNORDERED,
+    WORKERS,
+    Counter,
+    Stream,
+    check_resumes,
+    torchdatas,
+    training,
+)
+from siftback import (
+    Epochs,
+    Indexed,
+    InfoBatch,
+    Memory,
+    Percentile,
+    Pool,
+    Schedule,
+    SelectiveLoader,
+    SelectiveSampler,
+    Uniform,
+)
 from siftback.errors import StateError
-from toys import assert_same, dataset, given_losses, numbered
+from toys import assert_same, dataset, given_losses, numbered, shuffled
 
-VARIANTS = [(source, "released") for source in SOURCES]
-VARIANTS += [(source, "smaller batches") for source in list(SOURCES)[1:]]
-VARIANTS += [("shuffled", arguments) for arguments in list(ARGUMENTS)[1:]]
+# torchdata's own
+vital = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+in_workers = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+SOURCES = UNORDERED | ORDERED | OWN
+VARIANTS = [(SOURCES[name], SELECTIVE["released"]) for name in SOURCES]
+IDS = [f"{name}, released" for name in SOURCES]
+VARIANTS += [(SOURCES[name], SELECTIVE["smaller batches"]) for name in SOURCES]
+IDS += [f"{name}, smaller batches" for name in SOURCES]
+VARIANTS += [(shuffled, SELECTIVE[name]) for name in SELECTIVE]
+IDS += [f"shuffled, {name}" for name in SELECTIVE]
+REMEMBERED = ORDERED | FILTERED
+VARIANTS += [(REMEMBERED[name], MEMORY["memory"]) for name in REMEMBERED]
+IDS += [f"{name}, memory" for name in REMEMBERED]
+VARIANTS += [(shuffled, MEMORY[name]) for name in MEMORY]
+IDS += [f"shuffled, {name}" for name in MEMORY]
 
 
-@pytest.mark.parametrize(("source", "arguments"), VARIANTS)
+# Where many small steps are stopped after each.
+AS_EVER = [*UNORDERED.values()][:2] + [*ORDERED.values()][:6]
+
+
+@vital
+@pytest.mark.parametrize(("source", "arguments"), VARIANTS, ids=IDS)
 def test_stopping_anywhere_equals_never_stopping(source, arguments):
-    source, arguments = SOURCES[source], ARGUMENTS[arguments]
-    batches, checkpoints, end = run(source, arguments)
-    for done, checkpoint in checkpoints:
-        rest, _, same_end = run(source, arguments, checkpoint)
-        assert_same(rest, batches[done:])
-        assert_same(same_end, end)
+    small = arguments is SELECTIVE["smaller batches"] and source not in AS_EVER
+    check_resumes(training(source, arguments), every=3 if small else 1)
 
 
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's own
-def test_torchdatas_loader_goes_on_from_any_step():
-    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+@vital
+@in_workers
+@pytest.mark.parametrize(
+    "arguments", [SELECTIVE["released"], MEMORY["memory"]], ids=["sb", "memory"]
+)
+@pytest.mark.parametrize("source", WORKERS.values(), ids=WORKERS)
+def test_with_workers_too(source, arguments):
+    check_resumes(training(source, arguments), every=3)
 
-    def examples(checkpoint=None):
-        torch.manual_seed(5)
-        loader = SelectiveLoader(
-            stateful(dataset(), batch_size=8, shuffle=True), nn.Identity(),
-            losses=lambda model, batch: batch[0][:, 0], keep=0.5, batch_size=5,
-        )  # fmt: skip
-        if checkpoint:
-            loader.load_state_dict(checkpoint)
-        batches, checkpoints = [], []
-        while loader.epoch < EPOCHS:
-            for batch in loader:
-                batches.append(batch)
-                checkpoints.append(loader.state_dict())
-        return batches, checkpoints
 
-    batches, checkpoints = examples()
-    for done, checkpoint in enumerate(checkpoints, start=1):
-        assert_same(examples(checkpoint)[0], batches[done:])
+RULES = {
+    "none": lambda: None,
+    "memory": lambda: Memory(keep=0.5, warmup=Epochs(1)),
+    "weights": lambda: InfoBatch(0.5, 1.0),
+}
+
+
+@vital
+@in_workers
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_alone_goes_on_in_torchdatas_loader(rule, workers):
+    def make():
+        sampler = SelectiveSampler(dataset(), rule(), seed=3, epochs=3)
+        loader, done = (
+            torchdatas(Indexed(dataset()), sampler=sampler, num_workers=workers),
+            Counter(),
+        )
+
+        def steps():
+            while done.value < 3:
+                for indices, (inputs, _) in loader:
+                    if sampler.draw is not None and workers == 0:
+                        sampler.update(indices, inputs[:, 0].abs() + done.value)
+                    yield indices
+                done.value += 1
+
+        return {"loader": loader, "done": done}, steps, lambda: None
+
+    check_resumes(make, every=1 if workers == 0 else 3)
+
+
+@vital
+def test_a_sampler_alone_is_drawn_from_again_in_each_epoch():
+    sampler = SelectiveSampler(range(40), Memory(keep=0.5, warmup=Epochs(1)), seed=3, epochs=3)
+    orders = []
+    for _ in range(3):
+        for index in sampler:
+            sampler.update(torch.tensor([index]), torch.tensor([float(index)]))
+            orders.append(index)
+    assert len(orders) == 40 + 2 * 20
+    assert orders[40:60] != orders[60:]
 
 
 def stopped(**arguments):
     """A loader stopped within its first epoch."""
-    loader = SelectiveLoader(
-        numbered(torch.arange(40.0), 8), nn.Identity(), losses=given_losses, **arguments
-    )
+    loader = loader_of(**arguments)
     next(iter(loader))
     return loader
 
 
+def loader_of(**arguments):
+    return SelectiveLoader(
+        numbered(torch.arange(40.0), 8), nn.Identity(), losses=given_losses, **arguments
+    )
+
+
 def test_a_state_does_not_change_as_its_loader_goes_on():
     loader = SelectiveLoader(
-        numbered(torch.zeros(12), 4), nn.Identity(), losses=given_losses, keep=1, batch_size=3
+        numbered(torch.zeros(12), 4), nn.Identity(), losses=given_losses, keep=1, pool=Pool(3)
     )
     batches = iter(loader)
     next(batches)
     state = loader.state_dict()
     for batch in batches:
         batch["number"].fill_(-1)  # as a loop that changes its inputs in place
-    resumed = stopped(keep=1, batch_size=3)
+    resumed = stopped(keep=1, pool=Pool(3))
     for _ in range(2):  # and may be loaded more than once
         resumed.load_state_dict(state)
         first = next(iter(resumed))
@@ -75,12 +150,26 @@ def test_a_state_does_not_change_as_its_loader_goes_on():
 
 
 def test_a_loader_that_was_used_takes_up_a_state_from_before_anything_was():
-    fresh = SelectiveLoader(
-        numbered(torch.arange(40.0), 8), nn.Identity(), losses=given_losses, keep=0.5
-    )
-    used = stopped(keep=0.5)
+    fresh, used = loader_of(keep=0.5), stopped(keep=0.5)
     used.load_state_dict(fresh.state_dict())
     assert_same(list(used), list(fresh))
+
+
+def test_a_state_of_an_order_that_nothing_repeats_is_refused_within_an_epoch():
+    source = DataLoader(Indexed(dataset()), 8, num_workers=2, in_order=False)
+    loader = SelectiveLoader(source, selector=Uniform(keep=0.5))
+    loader.state_dict()
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(StateError, match=r"in_order=False .* save the state between epochs"):
+        loader.state_dict()
+    list(batches)
+    assert loader.state_dict()["source"]["epoch"] == 1
+
+
+test_a_state_of_an_order_that_nothing_repeats_is_refused_within_an_epoch = in_workers(
+    test_a_state_of_an_order_that_nothing_repeats_is_refused_within_an_epoch
+)
 
 
 def without(state, key):
@@ -91,33 +180,103 @@ def elsewhere(state):
     return {"source": state["source"] | {"epoch": 7, "position": 1}}
 
 
+def remembering(count=40, batch_size=8, **arguments):
+    arguments = {"memory": Memory(keep=0.5, warmup=Epochs(1))} | arguments
+    return SelectiveLoader(DataLoader(dataset(count), batch_size, shuffle=True), **arguments)
+
+
+BASE = {"selector": Percentile(keep=0.5)}
 REFUSED = {
-    "another version": (lambda s: s | {"version": 99}, r"version 99; this release reads version 2"),
+    "another version": (lambda s: s | {"version": 99}, r"version 99; this release reads version 3"),
     "no version": (lambda s: without(s, "version"), r"version None"),
+    "no dict": (lambda s: [s], r"version None"),
     "a part is missing": (lambda s: without(s, "generator"), r"without generator: give what"),
-    "wrapped loader of the other kind": (
-        lambda s: s | {"source": s["source"] | {"loader": {}}},
-        r"with a state_dict.*list",
+    "wrapped loader of another kind": (
+        lambda s: s | {"source": s["source"] | {"kind": "stateful", "loader": {}}},
+        r"a loader that has a state of its own, and this list is not one",
     ),
     "wrapped loader of other generators": (
-        lambda s: s | {"source": s["source"] | {"order": [*s["source"]["order"] * 2]}},
+        lambda s: s | {"source": s["source"] | {"generators": s["source"]["generators"] * 2}},
         r"saved with 1 generators.*here are 0",
     ),
     "history of another size": (
-        lambda s: stopped(keep=0.5, history=9).state_dict() | elsewhere(s),
+        lambda s: stopped(selector=Percentile(keep=0.5, history=9)).state_dict() | elsewhere(s),
         r"a history of 9 losses does not fit one of 1024",
     ),
     "another selector": (
         lambda _: stopped(selector=Uniform(keep=0.5)).state_dict(),
-        r"Uniform.*Percentile",
+        r"selector='Uniform', and this loader has selector='Percentile': build",
     ),
-}
+    "another share": (lambda _: stopped(keep=0.1).state_dict(), r"keep=0.1, .* has keep=0.5"),
+    "exact": (lambda _: stopped(keep=0.5, exact=True).state_dict(), r"exact=True, .* exact=False"),
+    "another seed": (lambda _: stopped(keep=0.5, seed=4).state_dict(), r"seed=4, .* seed=0"),
+    "another batch size": (
+        lambda _: stopped(keep=0.5, pool=Pool(3)).state_dict(), r"batch_size=3, .* batch_size=8",
+    ),
+    "another schedule": (
+        lambda _: stopped(keep=0.5, schedule=Schedule(warmup=Epochs(1))).state_dict(),
+        r"schedule='Schedule\(warmup=Epochs\(1\)",
+    ),
+    "memory": (
+        lambda _: remembering().state_dict(), r"selector=None, and this loader has selector='Perc",
+    ),
+    "damaged": (lambda s: s | {"pool": {"batch_size": 8}}, r"the state is damaged \(KeyError"),
+    "damaged statistics": (lambda s: s | {"stats": {"lost": 1}}, r"the state is damaged \(TypeErr"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change, message):
-    loader = stopped(selector=Percentile(keep=0.5))
+    loader, other = (SelectiveLoader(numbered(torch.arange(40.0), 8), nn.Identity(),
+                                     losses=given_losses, pool=Pool(8), **copy.deepcopy(BASE))
+                     for _ in range(2))  # fmt: skip
+    batches = iter(loader)
+    next(batches), next(iter(other))
     before = loader.state_dict()
     with pytest.raises(StateError, match=message):
-        loader.load_state_dict(change(stopped(keep=0.5).state_dict()))
-    assert_same(loader.state_dict(), before)
+        loader.load_state_dict(change(other.state_dict()))
+    assert_same(without_times(loader.state_dict()), without_times(before))
+    # And the loop that was going on goes on.
+    other.load_state_dict(before)
+    assert_same(list(batches), list(other))
+
+
+def without_times(state):
+    return state | {"stats": state["stats"] | {"seconds_selection": 0}}
+
+
+OF_RULES = {
+    "another share": ({"memory": Memory(keep=0.1, floor=0.0)}, r"keep=0.5.*keep=0.1"),
+    "another floor": ({"memory": Memory(keep=0.5, floor=0.2)}, r"floor=0.1.*floor=0.2"),
+    "another rule": (
+        {"memory": InfoBatch(0.5), "epochs": 9},
+        r"memory='Memory', and .* memory='InfoBatch'",
+    ),
+    "another seed": ({"seed": 2}, r"seed=0, .* seed=2"),
+    "more examples": ({"count": 41}, r"examples=40, .* examples=41"),
+    "another batch size": ({"batch_size": 4}, r"batch_size=8, .* batch_size=4"),
+    "another warm-up": ({"memory": Memory(keep=0.5, warmup=Epochs(2))}, r"schedule=.*Epochs\(2\)"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), OF_RULES.values(), ids=OF_RULES)
+def test_a_state_of_another_rule_is_refused_and_changes_nothing(arguments, message):
+    warm = {"schedule": Schedule(warmup=Epochs(1))} if message[:4] in ("keep", "floo") else {}
+    saved, loader = remembering(**warm), remembering(**warm, **arguments)
+    for one in (saved, loader):
+        for inputs, _ in one:
+            one.record(inputs[:, 0].abs())
+    before = loader.state_dict()
+    with pytest.raises(StateError, match=message):
+        loader.load_state_dict(saved.state_dict())
+    assert_same(without_times(loader.state_dict()), without_times(before))
+
+
+def test_a_batch_size_that_was_found_out_fits_one_that_is_not_yet():
+    source = [*DataLoader(Stream(), 8)]
+    one, other = (SelectiveLoader(source, selector=Uniform(keep=0.5)) for _ in range(2))
+    batches = iter(one)
+    next(batches)
+    other.load_state_dict(one.state_dict())
+    assert other.batch_size == 8
+    assert_same(list(other), list(batches))

@@ -145,11 +145,11 @@ def test_layout_is_kept():
 
 
 UNFIT = {
-    "unlike sizes": (
+    "mismatched sizes": (
         (torch.zeros(3), {"y": torch.zeros(2), "z": ["a", "b", "c"]}),
-        r"unlike sizes \(batch\[0\]: 3, batch\[1\]\['y'\]: 2, batch\[1\]\['z'\]: 3\)",
+        r"mismatched sizes \(batch\[0\]: 3, batch\[1\]\['y'\]: 2, batch\[1\]\['z'\]: 3\)",
     ),
-    "unlike sizes in a dataclass": (
+    "mismatched sizes in a dataclass": (
         Plain(torch.zeros(3), torch.zeros(4)),
         r"batch\.image: 3, batch\.label: 4.*give each part a row per example",
     ),
@@ -170,19 +170,19 @@ def test_a_batch_that_cannot_be_taken_apart_is_named(batch, message):
         tree.size(batch)
 
 
-UNLIKE = {
-    "types": ([(torch.zeros(2),), [torch.zeros(2)]], r"unlike structure \(a tuple, a list\)"),
-    "keys": ([{"a": torch.zeros(2)}, {"b": torch.zeros(2)}], r"unlike parts .*'a'.*'b'"),
-    "lengths": ([(torch.zeros(1),), (torch.zeros(1), torch.zeros(1))], r"unlike parts"),
+MISMATCHED = {
+    "types": ([(torch.zeros(2),), [torch.zeros(2)]], r"mismatched structure \(a tuple, a list\)"),
+    "keys": ([{"a": torch.zeros(2)}, {"b": torch.zeros(2)}], r"mismatched parts .*'a'.*'b'"),
+    "lengths": ([(torch.zeros(1),), (torch.zeros(1), torch.zeros(1))], r"mismatched parts"),
     "shapes": ([torch.zeros(2, 3), torch.zeros(2, 4)], r"Tensor\[2, 3\], Tensor\[2, 4\].*pad"),
     "shapes of arrays": ([np.zeros((2, 3)), np.zeros((2, 4))], r"ndarray\[2, 4\].*pad"),
-    "a part and a list": ([["a"], torch.zeros(1)], r"unlike types \(a list, Tensor\[1\]\)"),
+    "a part and a list": ([["a"], torch.zeros(1)], r"mismatched types \(a list, Tensor\[1\]\)"),
     "a tensor and an array": ([np.zeros(1), torch.zeros(1)], r"ndarray\[1\], Tensor\[1\]"),
-    "missing part": ([(torch.zeros(1), None), (torch.zeros(1), torch.zeros(1))], r"unlike"),
+    "missing part": ([(torch.zeros(1), None), (torch.zeros(1), torch.zeros(1))], r"mismatched"),
 }
 
 
-@pytest.mark.parametrize(("batches", "message"), UNLIKE.values(), ids=UNLIKE)
+@pytest.mark.parametrize(("batches", "message"), MISMATCHED.values(), ids=MISMATCHED)
 def test_batches_that_do_not_fit_together_are_named(batches, message):
     with pytest.raises(BatchError, match=message):
         tree.concatenate(batches)

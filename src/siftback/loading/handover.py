@@ -166,10 +166,10 @@ class Handover:
             raise ConfigError(f"loader.{what} is that of a batch, and none was given yet")
         if len(self._handed) > 1:
             raise ConfigError(
-                f"loader.{what} could be that of any of the {len(self._handed)} batches that were "
-                "given since it was last read: the loop reads ahead, or did not read it at every "
-                "step. Call loader.loss(losses), which takes batches in the order they were given, "
-                "or have the loader attach=True index and weight to each batch"
+                f"loader.{what} could be that of any of {len(self._handed)} batches that were "
+                "given: the loop reads ahead, or did not record the losses of each batch, or read "
+                "it at each. Call loader.loss(losses), which takes batches in the order they were "
+                "given, or have the loader attach=True index and weight to each batch"
             )
         (only,) = self._handed
         only.read = True

@@ -218,9 +218,10 @@ class Source:
             StateError: As `check`, before anything is changed.
         """
         self.check(state)
-        if state.get("loader") is not None:
+        if state["kind"] == "stateful":  # whose generators are its own to put back
             self.loader.load_state_dict(copy.deepcopy(state["loader"]))
-        self._generators.put_back_own(state["generators"])
+        else:
+            self._generators.put_back_own(state["generators"])
         self.epoch, self.position = state["epoch"], state["position"]
         self._state = state
 
@@ -260,23 +261,29 @@ class Source:
         else:
             order.resume(_unpacked(state["rest"]))
         with torch.random.fork_rng([]):  # from which new workers take their seed
-            batches = iter(self.loader)
+            batches: Iterator[Any] = iter(self.loader)
         self._generators.put_back_own(state["generators"])
         return batches
 
     def _read(self, state: dict[str, Any] | None) -> Iterator[Any]:
         within = state is not None and self.is_within
+        # A loader that has a state may take numbers from the global generator as it is asked for
+        # it, or as it is iterated. It is given its own, so that both leave that one alike.
+        own = hasattr(self.loader, "state_dict")
+        seed = int(torch.empty((), dtype=torch.int64).random_()) if own and not within else 0
         # Workers that persist took their seed in an earlier epoch; new ones must not move a
         # generator.
-        again = state is not None and not within and state["workers"]
+        again = state is not None and not within and not own and state["workers"]
         self._iterated = True
         # What orders an epoch was drawn as it began, from the global generator too. Drawing it
         # again must not move that one.
-        with torch.random.fork_rng([]) if within or again else nullcontext():
+        with torch.random.fork_rng([]) if within or again or own else nullcontext():
             if state is not None and within:
                 torch.set_rng_state(state["generators"][-1])
+            elif own:
+                torch.manual_seed(seed)
             self._began = self._generators.states()
-            batches = iter(self.loader)
+            batches: Iterator[Any] = iter(self.loader)
             if state is not None and within and state["loader"] is None:
                 for _ in range(self.position):
                     next(batches, None)
@@ -330,7 +337,8 @@ def _own_state(loader: Any) -> Any:
     if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
         return None
     try:
-        return copy.deepcopy(loader.state_dict())
+        with torch.random.fork_rng([]):
+            return copy.deepcopy(loader.state_dict())
     except (AttributeError, NotImplementedError):  # a wrapper of one that has none
         return None
 

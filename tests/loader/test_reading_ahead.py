@@ -1,0 +1,424 @@
+"""Loops that read batches ahead: each batch's index and weight are its own, or there is an error."""
+
+from collections import deque
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from remembering import Numbered, spread
+from siftback import Epochs, Indexed, Memory, Pool, Selection, SelectiveLoader
+from siftback.errors import BatchError, ConfigError, LossError
+from siftback.rules.rule import EpochRule
+from toys import assert_same, given_losses, numbered
+
+COUNT, EPOCHS = 60, 4
+ahead_by = pytest.mark.parametrize("ahead", [0, 1, 2, 5])
+
+
+def reading_ahead(loader, ahead):
+    """Its batches, each given once so many more have been read."""
+    waiting = deque()
+    for batch in loader:
+        waiting.append(batch)
+        if len(waiting) > ahead:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def weight_of(number):
+    return 1 + number / 10
+
+
+class Weighing(EpochRule):
+    """Leaves every third example out, and weighs the others by their number."""
+
+    def __init__(self):
+        super().__init__(warmup=Epochs(1))
+        self.found = {}
+
+    def draw(self, epoch, generator):
+        numbers = torch.arange(self.examples)
+        return torch.where((numbers + epoch) % 3 == 0, 0.0, weight_of(numbers))
+
+    def update(self, indices, losses, epoch, *, correct=None, confidence=None):
+        self.found |= dict(zip(indices.tolist(), losses.tolist(), strict=True))
+
+
+class Told(Weighing):
+    """The same, not learning from training."""
+
+    update = EpochRule.update
+
+
+class EveryOther:
+    """A selector that weighs what it keeps by the score."""
+
+    needs_scores, reweights, keep = True, True, 0.5
+
+    def select(self, scores, generator, count=None):
+        rows = torch.arange(0, len(scores), 2)
+        return Selection(rows, scores[rows])
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def loader_of(rule=None, **arguments):
+    wrapped = DataLoader(Numbered(spread(COUNT)), 7, shuffle=True)
+    if rule is not None:
+        return SelectiveLoader(wrapped, memory=rule, epochs=EPOCHS, **arguments)
+    arguments = {"selector": EveryOther()} | arguments
+    return SelectiveLoader(wrapped, nn.Identity(), losses=given_losses, **arguments)
+
+
+def expected_weights(loader, epoch, batch):
+    if loader.memory is None:
+        return batch["loss"]
+    if epoch == 0 or isinstance(loader.memory, Memory):
+        return torch.ones(len(batch["loss"]))
+    return weight_of(batch["number"])
+
+
+def losses_of(batch, epoch):
+    """Losses that say which example in which epoch they are of."""
+    return (batch["number"] + 100.0 * epoch).requires_grad_()
+
+
+LOADERS = {
+    "memory": lambda **arguments: loader_of(Memory(keep=0.5, warmup=Epochs(1)), **arguments),
+    "weights": lambda **arguments: loader_of(Weighing(), **arguments),
+    "weights that do not learn": lambda **arguments: loader_of(Told(), **arguments),
+    "selector": loader_of,
+    "selector, smaller batches": lambda **arguments: loader_of(pool=Pool(3), **arguments),
+}
+each_loader = pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
+
+
+def known(loader, epoch, trained):
+    """What a rule that learns must have been given of the examples trained on."""
+    if isinstance(loader.memory, Memory):
+        found = loader.memory.values[trained, 0]
+    elif loader.memory is not None and not isinstance(loader.memory, Told):
+        found = torch.tensor([loader.memory.found[number] for number in trained])
+    else:
+        return
+    assert found.tolist() == [number + 100.0 * epoch for number in trained]
+
+
+@ahead_by
+@each_loader
+def test_losses_are_matched_in_the_order_given(make, ahead):
+    loader = make()
+    for epoch in range(EPOCHS):
+        trained = []
+        for batch in reading_ahead(loader, ahead):
+            losses = losses_of(batch, epoch)
+            loader.loss(losses).backward()
+            weights = expected_weights(loader, epoch, batch)
+            torch.testing.assert_close(losses.grad, weights / len(weights))
+            trained += batch["number"].tolist()
+        known(loader, epoch, trained)
+
+
+@ahead_by
+@each_loader
+def test_or_by_what_is_attached_to_the_batch(make, ahead):
+    loader = make(attach=True)
+    for epoch in range(EPOCHS):
+        trained = []
+        for place, batch in enumerate(reading_ahead(loader, ahead)):
+            assert batch["sift_index"].equal(batch["number"])
+            weights = expected_weights(loader, epoch, batch)
+            assert_same(batch["sift_weight"], weights)
+            losses = losses_of(batch, epoch)
+            indices, given = batch["sift_index"], batch["sift_weight"]
+            if place % 3 == 0:
+                loss = loader.loss(losses, indices=indices, weights=given)
+            elif place % 3 == 1:
+                loss = loader.loss(losses, indices=indices)  # which knows their weights
+            else:
+                loader.record(losses, indices=indices)
+                loss = (losses * given).mean()
+            loss.backward()
+            torch.testing.assert_close(losses.grad, weights / len(weights))
+            trained += batch["number"].tolist()
+        known(loader, epoch, trained)
+
+
+@ahead_by
+@each_loader
+def test_a_batch_may_be_trained_on_in_parts(make, ahead):
+    loader = make(attach=True)
+    for epoch in range(EPOCHS):
+        trained = []
+        for batch in reading_ahead(loader, ahead):
+            weights = expected_weights(loader, epoch, batch)
+            for rows in torch.arange(len(weights)).split(2):
+                losses = losses_of({"number": batch["number"][rows]}, epoch)
+                loader.loss(losses, indices=batch["sift_index"][rows]).backward()
+                torch.testing.assert_close(losses.grad, weights[rows] / len(rows))
+            trained += batch["number"].tolist()
+        known(loader, epoch, trained)
+
+
+READS = {
+    "before": lambda loader, losses: (loader.weights, loader.record(losses))[0],
+    "after": lambda loader, losses: (loader.record(losses), loader.weights)[1],
+    "alone": lambda loader, losses: loader.weights,
+    "indices": lambda loader, losses: (loader.indices, loader.weights)[1],
+}
+
+
+@ahead_by
+@each_loader
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_the_weights_of_the_loader_are_those_of_the_batch_or_an_error(make, ahead, read):
+    loader, read_some = make(), 0
+    try:
+        for epoch in range(EPOCHS):
+            for batch in reading_ahead(loader, ahead):
+                weights = read(loader, losses_of(batch, epoch))
+                assert_same(weights, expected_weights(loader, epoch, batch))
+                assert loader.indices.equal(batch["number"])
+                read_some += 1
+        assert ahead == 0
+    except ConfigError as error:
+        if ahead == 0:  # of a rule that learns and was given no losses
+            assert "did not record the losses of each batch" in str(error)
+        else:
+            assert read_some == 0
+            assert "the loop reads ahead, or did not record" in str(error)
+
+
+@each_loader
+def test_the_next_batch_may_be_fetched_before_the_last_is_recorded(make):
+    loader = make()
+    batches = iter(loader)
+    batch = next(batches)
+    weights = loader.weights
+    assert_same(weights, expected_weights(loader, 0, batch))
+    other = next(batches)
+    loader.record(losses_of(batch, 0)) if loader.memory is not None else None
+    try:
+        assert_same(loader.weights, expected_weights(loader, 0, other))
+    except ConfigError as error:
+        assert "the loop reads ahead" in str(error)
+
+
+def learning(**arguments):
+    return loader_of(Memory(keep=0.5, warmup=Epochs(1)), **arguments)
+
+
+def test_forgetting_to_record_is_an_error_at_the_end_of_the_first_epoch():
+    for attach in (False, True):
+        loader, given = learning(attach=attach), 0
+        with pytest.raises(ConfigError, match=r"Memory learns .* of 9 batches no losses were reco"):
+            for _ in loader:
+                given += 1
+        assert given == 9
+    loader = loader_of(Memory(), pool=Pool(20))  # of three batches, which a loop may read ahead
+    list(loader)
+    with pytest.raises(ConfigError, match=r"of 3 batches no losses were recorded: call loader.lo"):
+        list(loader)
+
+
+def test_forgetting_to_record_is_an_error_before_many_batches_are_given():
+    loader, given = loader_of(Memory(), pool=Pool(1)), 0
+    many = SelectiveLoader(DataLoader(torch.arange(900.0), 1), memory=Memory(), epochs=2)
+    with pytest.raises(ConfigError, match=r"of 100 batches no losses were recorded"):
+        for _ in many:
+            given += 1
+    assert given == 100
+    assert loader.batch_size == 1
+
+
+def test_recording_twice_is_an_error():
+    loader = learning()
+    for batch in loader:
+        loader.record(batch["loss"])
+        with pytest.raises(ConfigError, match="no batch waits for its losses: call loader.loss"):
+            loader.record(batch["loss"])
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_recording_twice_is_an_error_by_the_last_batch_of_a_loop_that_reads_ahead(ahead):
+    loader = learning()
+    with pytest.raises((ConfigError, LossError), match=r"no batch waits|losses were given, and"):
+        for place, batch in enumerate(reading_ahead(loader, ahead)):
+            loader.record(batch["loss"])
+            if place == 2:
+                loader.record(batch["loss"])
+
+
+@ahead_by
+@pytest.mark.parametrize("attach", [False, True])
+def test_skipping_one_batch_is_an_error_at_the_latest_when_the_next_epoch_begins(ahead, attach):
+    loader = learning(attach=attach)
+    with pytest.raises((ConfigError, LossError), match=r"of 1 batches no losses|losses were given"):
+        for _ in range(2):
+            for place, batch in enumerate(reading_ahead(loader, ahead)):
+                if place != 3:
+                    indices = batch["sift_index"] if attach else None
+                    loader.record(batch["loss"], indices=indices)
+    assert loader.epoch in (0, 1)
+    assert loader.stats.released == COUNT
+
+
+def test_an_epoch_may_be_broken_off():
+    loader = learning()
+    for _ in range(3):
+        for place, batch in enumerate(loader):
+            if place == 4:
+                break  # before its losses are recorded
+            loader.loss(batch["loss"])
+    assert loader.epoch == 0
+    with pytest.raises(ConfigError, match=r"of 8 batches no losses were recorded"):
+        for _ in range(2):  # but not without any
+            for place, _ in enumerate(loader):
+                if place == 7:
+                    break
+
+
+SIZES = {
+    "too few": (torch.zeros(6), r"6 losses were given, and the batch has 7 examples: give one"),
+    "reduced": (torch.zeros(()), r"reduced to one number: .* reduction=\"none\".* reduced=True"),
+    "two dimensions": (torch.zeros(7, 1), r"shape \[7, 1\]: give one loss per example, averaged"),
+    "integers": (torch.zeros(7).long(), r"the losses are torch.int64: give a floating-point"),
+    "a list": ([0.0] * 7, r"the losses are a list: give a floating-point tensor"),
+}
+
+
+@pytest.mark.parametrize(("losses", "message"), SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("method", ["loss", "record"])
+def test_losses_that_are_not_one_for_each_example_are_refused(losses, message, method):
+    loader = learning()
+    batch = next(iter(loader))
+    with pytest.raises(LossError, match=message):
+        getattr(loader, method)(losses)
+    loader.loss(batch["loss"])  # which is still waited for
+
+
+BY_INDEX = {
+    "too few indices": ({"indices": torch.arange(6)}, BatchError, r"7 examples, and its indices"),
+    "negative": ({"indices": torch.arange(7) - 1}, BatchError, r"indices= holds -1, and there are"),
+    "too large": ({"indices": torch.arange(7) + 60}, BatchError, r"holds 66, and there are 60 exa"),
+    "floats": ({"indices": torch.zeros(7)}, BatchError, r"its indices are torch.float32"),
+    "weights alone": ({"weights": torch.ones(7)}, ConfigError, r"give both, or neither"),
+    "too few weights": (
+        {"indices": torch.arange(7), "weights": torch.ones(6)}, LossError, r"weights has shape \[6\]"
+    ),
+    "too few judgements": (
+        {"correct": torch.ones(6, dtype=torch.bool)}, LossError, r"correct has shape \[6\], and .* 7",
+    ),
+    "a list of judgements": ({"confidence": [0.5] * 7}, LossError, r"confidence has shape list"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), BY_INDEX.values(), ids=BY_INDEX)
+def test_what_is_given_with_losses_is_checked(arguments, error, message):
+    loader = learning()
+    next(iter(loader))
+    with pytest.raises(error, match=message):
+        loader.loss(torch.zeros(7), **arguments)
+
+
+def test_weights_of_examples_that_do_not_wait_must_be_given():
+    loader = loader_of(Weighing(), attach=True)
+    for _ in range(2):
+        for batch in loader:
+            loader.loss(batch["loss"], indices=batch["sift_index"])
+    left_out = loader.left_out[:4]
+    with pytest.raises(
+        ConfigError, match=r"their weights are not known: give weights= too, or cal"
+    ):
+        loader.loss(torch.zeros(4), indices=left_out)
+    loader.record(torch.full((4,), 7.0), indices=left_out)
+    assert [loader.memory.found[index] for index in left_out.tolist()] == [7.0] * 4
+
+
+@ahead_by
+def test_weights_are_attached_where_no_indices_are_known(ahead):
+    loader = SelectiveLoader(
+        numbered(spread(COUNT), 7), nn.Identity(), losses=given_losses, selector=EveryOther(),
+        attach=True,
+    )  # fmt: skip
+    for epoch in range(2):
+        for batch in reading_ahead(loader, ahead):
+            assert batch["sift_index"].tolist() == [-1] * len(batch["loss"])
+            losses = losses_of(batch, epoch)
+            loader.loss(
+                losses, indices=batch["sift_index"], weights=batch["sift_weight"]
+            ).backward()
+            torch.testing.assert_close(losses.grad, batch["loss"] / len(losses))
+            with pytest.raises(ConfigError, match="give weights= too"):
+                loader.loss(losses, indices=batch["sift_index"])
+
+
+def test_tuples_and_lists_carry_it_behind_their_parts_and_others_are_refused():
+    for kind in (tuple, list):
+        source = [kind([torch.arange(4), torch.arange(4)])]
+        indexed = Indexed(source, lambda batch: batch[0] + 3)
+        loader = SelectiveLoader(indexed, selector=EveryThird(), attach=True)
+        ((first, second, indices, weights),) = loader
+        assert (first.tolist(), second.tolist()) == ([0, 3], [0, 3])
+        assert (indices.tolist(), weights.tolist()) == ([3, 6], [1.0, 1.0])
+    for batch, message in (
+        (torch.arange(4), "attach=True adds .* and the batch is a Tensor: have the collate"),
+        (
+            {"x": torch.arange(4), "sift_index": torch.arange(4)},
+            "a key 'sift_index' already: rename",
+        ),
+    ):
+        with pytest.raises(BatchError, match=message):
+            list(SelectiveLoader([batch], selector=EveryThird(), attach=True))
+
+
+class EveryThird(EveryOther):
+    needs_scores, reweights = False, False
+
+    def select(self, scores, generator, count=None):
+        rows = torch.arange(0, len(scores), 3)
+        return Selection(rows, torch.ones(len(rows)))
+
+
+@pytest.mark.parametrize("policy", ["error", "keep", "drop"])
+@pytest.mark.parametrize("rule", [lambda: Memory(keep=0.5, warmup=Epochs(1)), Told, None])
+def test_a_loss_that_is_not_finite_is_counted_and_never_remembered(policy, rule):
+    loader = loader_of(None if rule is None else rule(), on_nonfinite=policy)
+    batch = next(iter(loader))
+    losses = torch.ones(len(batch["loss"]))
+    losses[1], losses[2] = torch.nan, torch.inf
+    losses.requires_grad_()
+    if policy == "error":
+        number = int(batch["number"][1])
+        with pytest.raises(LossError, match=rf"the loss of example {number} is nan: lower .*drop"):
+            loader.loss(losses)
+    else:
+        loss = loader.loss(losses)
+        assert loss.isfinite() == (policy == "drop")
+        loss.backward()
+        weights = expected_weights(loader, 0, batch)
+        if policy == "drop":
+            assert losses.grad[1:3].tolist() == [0, 0]
+            weights = weights.clone().index_fill(0, torch.tensor([1, 2]), 0.0)
+            torch.testing.assert_close(losses.grad, weights / (len(losses) - 2))
+    assert loader.stats.nonfinite == 2
+    if isinstance(loader.memory, Memory):
+        remembered = loader.memory.values[batch["number"], 0]
+        assert remembered[1:3].isnan().all()
+        assert bool(remembered[[0, 3]].isnan().all()) == (policy == "error")
+
+
+def test_a_batch_without_any_finite_loss_is_dropped_whole():
+    loader = learning(on_nonfinite="drop")
+    next(iter(loader))
+    losses = torch.full((7,), torch.nan, requires_grad=True)
+    loss = loader.loss(losses)
+    loss.backward()
+    assert (loss.item(), losses.grad.tolist(), loader.stats.nonfinite) == (0.0, [0.0] * 7, 7)
+    assert loader.memory.values.isnan().all()

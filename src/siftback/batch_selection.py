@@ -1,4 +1,4 @@
-"""Selection among the examples of one batch, by scores made before training's forward."""
+"""Selection among the examples of one batch, by scores computed before training's forward."""
 
 from typing import Any, Literal
 
@@ -21,10 +21,10 @@ OnNonfinite = Literal["error", "keep", "drop"]
 
 
 def checked_nonfinite(on_nonfinite: OnNonfinite) -> OnNonfinite:
-    """What to do with losses that are not finite, where it is one of the three.
+    """Returns ``on_nonfinite`` after checking it.
 
     Raises:
-        ConfigError: Where it is not.
+        ConfigError: If it is not one of the three values.
     """
     if on_nonfinite not in ("error", "keep", "drop"):
         raise ConfigError(f'on_nonfinite={on_nonfinite!r}: give "error", "keep" or "drop"')
@@ -35,11 +35,11 @@ class BatchSelection:
     """Scores a batch and selects by the scores.
 
     Args:
-        selector: Makes the selection.
-        scorer: Makes the scores.
-        losses: Those of training; None where no scores are needed.
-        on_nonfinite: What to do with an example whose score is not finite.
-        generator: Where random numbers come from.
+        selector: Selects by the scores.
+        scorer: Computes the scores.
+        losses: Those of training; None if no scores are needed.
+        on_nonfinite: How to treat an example with a score that is not finite.
+        generator: Source of random numbers.
         exact: Whether exactly ``max(1, round(keep * N))`` of N examples are kept.
 
     Attributes:
@@ -62,15 +62,15 @@ class BatchSelection:
 
     @property
     def scores(self) -> bool:
-        """Whether batches are scored: a selector may need no scores."""
+        """Whether batches are scored: some selectors need no scores."""
         return self._losses is not None
 
     def score(self, model: nn.Module, item: Item, count: int) -> Tensor:
-        """float32[N], the scores of a batch; zeros where the selector needs none.
+        """float32[N], the scores of a batch; zeros if the selector needs none.
 
         Args:
             model: The model; read only.
-            item: A batch of ``count`` examples, with its scores where it came with some.
+            item: A batch of ``count`` examples, with scores if the wrapped loader gave some.
             count: N.
         """
         if self._losses is None:
@@ -84,12 +84,12 @@ class BatchSelection:
 
         Args:
             scores: float32[N].
-            place: Which batch it is, for an error, which names an example by its row.
+            place: Description of the batch, for errors.
             stats: Counts the scores that are not finite.
 
         Raises:
-            LossError: Where one is not finite and that is to be an error, or where fewer are
-                finite than are to be kept.
+            LossError: If a score is not finite and ``on_nonfinite="error"``, or if fewer scores
+                are finite than examples must be kept.
         """
         count = count_of(self.selector.keep, len(scores)) if self.exact else None
         if self._losses is None:
@@ -97,8 +97,8 @@ class BatchSelection:
         finite = scores.isfinite()
         if self._on_nonfinite != "error":
             return self._select_finite(scores, finite, count, place, stats)
-        # Read only after the selection was made, which waits for the scores in any case: so the
-        # accelerator is waited for once.
+        # Read only after the selection, which waits for the scores in any case, so that there is
+        # one synchronization with the accelerator.
         all_finite = finite.all()
         selection = self.selector.select(scores, self._generator, count)
         if not all_finite:
@@ -112,7 +112,7 @@ class BatchSelection:
         return selection
 
     def after_step(self, model: nn.Module, batch: Any) -> None:
-        """Passes it on to the scorer that training is done with a batch."""
+        """Calls the scorer once training is done with a batch."""
         if self._losses is not None:
             self.scorer.after_step(self._losses, model, batch)
 

@@ -82,7 +82,7 @@ def test_choosing_before_reading_comes_first_and_the_fastest_scores_after():
     found = Found(PARTS)
     assert found.advice == Advice("sb-memory", 1 / 3, None, "sb")
     assert found.text.startswith("Try sb-memory first, which chooses before reading")
-    assert "Where each batch is to be scored, take sb, the fastest" in found.text
+    assert "To score every batch, use sb, the fastest" in found.text
     single = Found(replace(PARTS, single_pass={1 / 2: 2.0, 1 / 3: 1.7, 1 / 4: 1.5}))
     assert single.advice.alternative == "sb-single-pass"
     assert "is to be scored, take sb-single-pass, the fastest" in single.text

@@ -363,10 +363,10 @@ def test_workers_load_ahead(source):
     [
         ({"keep": []}, "give shares in"),
         ({"keep": [0.5, 1.0]}, "give shares in"),
-        ({"seconds": 0}, "give how long to measure"),
+        ({"seconds": 0}, "give a number of seconds"),
         ({"scorers": {"own": len}}, "give a siftback.Scorer"),
         ({"losses": F.mse_loss}, "both of loss_fn and losses"),
-        ({"model": nn.Flatten()}, "no parameter of Flatten takes a gradient"),
+        ({"model": nn.Flatten()}, "no parameter of Flatten requires a gradient"),
     ],
 )
 def test_bad_arguments_are_named(options, said):
@@ -382,7 +382,7 @@ def test_a_selective_loader_is_not_what_to_probe():
 
 def test_a_loader_that_leaves_examples_out_is_not_what_to_probe():
     sampler = SelectiveSampler(dataset(), Memory(keep=0.5), epochs=2)
-    with pytest.raises(ConfigError, match="leaves out what Memory says"):
+    with pytest.raises(ConfigError, match="leaves out examples by Memory"):
         quick(loader=DataLoader(dataset(), 8, sampler=sampler))
 
 

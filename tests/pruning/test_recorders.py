@@ -96,8 +96,8 @@ def test_aum_is_minus_the_mean_margin():
     [
         (lambda: Forgetting(0), ConfigError, "examples=0"),
         (lambda: AUM(2.0), ConfigError, "examples=2.0"),
-        (lambda: Forgetting(3).scores(), StateError, "3 of 3 examples were never looked at"),
-        (lambda: AUM(3).scores(), StateError, "3 of 3 examples were never looked at"),
+        (lambda: Forgetting(3).scores(), StateError, "3 of 3 examples were never updated"),
+        (lambda: AUM(3).scores(), StateError, "3 of 3 examples were never updated"),
         (
             lambda: Forgetting(3).update(torch.tensor([1, 3]), torch.tensor([True, True])),
             BatchError,

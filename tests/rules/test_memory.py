@@ -178,7 +178,7 @@ REFUSED = {
     "warmup": (lambda: Memory(warmup=-1), "warmup=-1: give"),
     "tail": (lambda: Memory(tail=Share(1)), r"tail=Share\(1.0\) is the whole of training"),
     "decay": (lambda: Memory(decay=1), r"decay=1: give a share in \[0, 1\)"),
-    "table": (lambda: Memory(table=ScoreTable(columns=2)), "remembers 1 numbers of each example"),
+    "table": (lambda: Memory(table=ScoreTable(columns=2)), "remembers 1 numbers per example"),
 }
 
 

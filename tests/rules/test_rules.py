@@ -345,7 +345,7 @@ REFUSED = {
     "settled": (lambda: IES(threshold=0), "threshold=0: give a finite number above 0"),
     "table": (
         lambda: Kakurenbo(table=ScoreTable()),
-        r"remembers 3 numbers of each example, and the table has 1 columns: give it ScoreTable\(",
+        r"remembers 3 numbers per example, and the table has 1 columns: give it ScoreTable\(",
     ),
 }
 

@@ -204,7 +204,7 @@ REFUSED = {
     "neither": (lambda: Stale(), "keep=None and beta=None: give one of them"),
     "both": (lambda: Stale(0.5, 1.0), "keep=0.5 and beta=1.0: give one of them"),
     "a rule": (lambda: Stale(0.5, scorer=Memory()), "is a rule: give Stale a scorer"),
-    "table": (lambda: Ewma(0.5, table=ScoreTable()), "Ewma remembers 2 numbers of each example"),
+    "table": (lambda: Ewma(0.5, table=ScoreTable()), "Ewma remembers 2 numbers per example"),
 }
 
 

@@ -1,1 +1,1 @@
-"""What selection would cost and save."""
+"""Measuring the costs and savings of selection."""

@@ -1,4 +1,4 @@
-"""A plain recommendation from what was measured; and when not to select at all."""
+"""Recommendations from measurements, including not to select at all."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from siftback.probing.agreement import Agreement
 from siftback.probing.costs import MEMORY, RANDOM, SB, SINGLE_PASS, STALE, TRADITIONAL, Row, Seconds
 
 PAYS = 1.1
-"""Times Traditional's speed per epoch from which a strategy is worth its trouble."""
+"""Minimum speed-up per epoch over Traditional at which a strategy is worthwhile."""
 
 AGREES = 0.8
-"""Rank correlation with the exact scores from which cheap ones stand in for them."""
+"""Minimum rank correlation with the exact scores at which cheap scores can replace them."""
 
 CAVEAT = (
     "Faster per epoch is not better per second: plain training of fewer epochs is as fast, and "
@@ -23,7 +23,7 @@ CAVEAT = (
 
 
 class Bound(StrEnum):
-    """What makes selection, or a scoring pass, not pay."""
+    """The reason why selection, or a scoring pass, does not pay off."""
 
     LOADING = "loading"
     OPTIMIZER = "optimizer"
@@ -33,14 +33,14 @@ class Bound(StrEnum):
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do. `advice_text` says it in words, with the numbers that it rests on.
+    """A recommendation. `advice_text` gives it in words, with the numbers behind it.
 
     Attributes:
-        strategy: The strategy to try first; None where selection is not worth it.
-        keep: The share kept that the advice is about.
-        bound_by: What makes selection, or a scoring pass, not pay; None where nothing does.
-        alternative: The fastest strategy that reads every batch and scores it, where one pays
-            whose scores are exact or agree with the exact ones; else None.
+        strategy: The strategy to try first; None if selection is not worthwhile.
+        keep: The share kept that the advice is for.
+        bound_by: The reason why selection, or a scoring pass, does not pay off; None if it does.
+        alternative: The fastest strategy that reads and scores every batch, among those with
+            scores that are exact or agree with the exact ones; None if none of them pays off.
     """
 
     strategy: str | None
@@ -57,16 +57,16 @@ def advise(
 ) -> Advice:
     """Recommends a strategy, or none, at the share kept that is nearest to a third.
 
-    Choosing before reading, `MEMORY`, comes first where examples that are left out are not read.
-    Elsewhere it is the alternative, or none. There is no alternative where more than half of the
-    time goes into loading, or where the fastest is less than `PAYS` times as fast as Traditional.
-    Nothing is recommended where more than half of a training step goes into the optimizer, or
-    where the loader's own part of a selection takes more than a quarter of a training step.
+    If examples that are left out are not read, `MEMORY` is recommended, which chooses before
+    reading; otherwise the alternative, or none. There is no alternative if loading takes more than
+    half of the time, or if the fastest is less than `PAYS` times as fast as Traditional. Nothing
+    is recommended if the optimizer takes more than half of a training step, or the loader's own
+    part of a selection more than a quarter of one.
 
     Args:
-        seconds: What was measured.
-        rows: What it adds up to.
-        agreement: By scorer.
+        seconds: The measurements.
+        rows: Costs computed from them.
+        agreement: Agreement by scorer.
         keeps: The shares measured.
 
     >>> from siftback.probing.costs import rows
@@ -90,12 +90,12 @@ def advise(
 
 
 def advice_text(advice: Advice, seconds: Seconds, rows: Sequence[Row]) -> str:
-    """Advice in plain words, with the numbers that it rests on and what was not measured.
+    """Advice in words, with the numbers behind it and what was not measured.
 
     Args:
-        advice: What to do.
-        seconds: What was measured.
-        rows: What it adds up to.
+        advice: The recommendation.
+        seconds: The measurements.
+        rows: Costs computed from them.
 
     >>> from siftback.probing.costs import rows
     >>> parts = Seconds(0.1, 1.0, 2.0, 4.0, 0.01, 0.01, 0.01, 0.01, {"sb": 0.9}, {}, {})
@@ -116,7 +116,7 @@ def advice_text(advice: Advice, seconds: Seconds, rows: Sequence[Row]) -> str:
     return " ".join(each for each in sentences if each is not None)
 
 
-# What no way of loading changes.
+# Reasons that hold for any way of loading.
 _IN_ANY_CASE = (Bound.OPTIMIZER, Bound.OVERHEAD)
 
 _MEMORY_FIRST = (
@@ -130,7 +130,7 @@ _MAP_STYLE = (
 
 
 def _reason(advice: Advice, seconds: Seconds, rows: Mapping[str, Row]) -> str:
-    """Why selection, or a scoring pass, does not pay."""
+    """The reason why selection, or a scoring pass, does not pay off."""
     start = "Do not use " + ("selection" if advice.strategy is None else "a scoring pass") + " here"
     training = _ms(seconds.training)
     if advice.bound_by is Bound.LOADING:
@@ -164,9 +164,9 @@ def _alternative(advice: Advice, rows: Mapping[str, Row]) -> str | None:
     if advice.alternative is None:
         return None
     best = rows[advice.alternative]
-    start = "Try" if advice.strategy == best.strategy else "Where each batch is to be scored, take"
+    start = "Try" if advice.strategy == best.strategy else "To score every batch, use"
     text = (
-        f"{start} {best.strategy}, the fastest whose scores are exact or agree with the exact "
+        f"{start} {best.strategy}, the fastest with scores that are exact or agree with the exact "
         f"ones: at keep {advice.keep:.2f} an epoch is {best.measured:.2f} times as fast"
     )
     if best.break_even is not None and best.break_even < 1:
@@ -179,10 +179,10 @@ def _at(rows: Sequence[Row], keep: float) -> dict[str, Row]:
 
 
 def _best_pass(rows: Mapping[str, Row], agreement: Mapping[str, Agreement]) -> Row | None:
-    """The fastest strategy that scores every batch, among those whose scores can be trusted."""
+    """The fastest strategy that scores every batch, among those with reliable scores."""
 
     def is_trusted(name: str) -> bool:
-        # The single pass's own losses are those of training: no copy of the exact ones.
+        # The single pass's scores are the training losses themselves.
         if name in (SB, SINGLE_PASS):
             return True
         correlation = agreement[name].rank_correlation if name in agreement else None

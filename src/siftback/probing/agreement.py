@@ -1,4 +1,4 @@
-"""How well cheap scores stand in for exact ones: their order, and what they would select."""
+"""How well cheap scores agree with exact ones, in rank and in what they would select."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from siftback.selectors.percentile import Percentile
 
 @dataclass(frozen=True)
 class Overlap:
-    """What two scorers select in common at one share kept.
+    """The overlap of two scorers' selections at one share kept.
 
     Attributes:
-        keep: The share kept, which is also the overlap expected of two random selections.
+        keep: The share kept, which is also the expected overlap of two random selections.
         top: Share of the k examples with the highest exact scores that are also among the k with
             the highest cheap ones, ``k = round(keep * N)``.
-        selected: Share in common of what Selective-Backprop selects by either with the same
+        selected: Overlap of the selections of Selective-Backprop by either, with the same
             random numbers: ``2 |A and B| / (|A| + |B|)``.
     """
 
@@ -28,12 +28,12 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How a scorer's scores agree with the exact ones, on the same examples and weights.
+    """Agreement of a scorer's scores with the exact ones, on the same examples and weights.
 
     Attributes:
-        examples: How many examples were compared.
-        rank_correlation: Spearman's; None where all scores of either are equal.
-        overlaps: One for each share kept.
+        examples: Number of examples compared.
+        rank_correlation: Spearman's; None if all scores of either are equal.
+        overlaps: One per share kept.
     """
 
     examples: int
@@ -45,10 +45,10 @@ def agreement(exact: Tensor, scores: Tensor, keeps: Sequence[float], seed: int =
     """Compares two scorers' scores of the same examples.
 
     Args:
-        exact: float32[N], of the scorer that counts as right.
-        scores: float32[N], of the other one; NaN counts as the highest.
+        exact: float32[N], the exact scores.
+        scores: float32[N], those of the other scorer; NaN counts as the highest.
         keeps: Shares to select, each in (0, 1].
-        seed: Of the random numbers.
+        seed: Seed of the random numbers.
 
     >>> exact = torch.arange(100.0)
     >>> same = agreement(exact, exact.square(), [1 / 4])
@@ -73,14 +73,14 @@ def agreement(exact: Tensor, scores: Tensor, keeps: Sequence[float], seed: int =
 
 
 def rank_correlation(one: Tensor, other: Tensor) -> float | None:
-    """Spearman's rank correlation: Pearson's of the ranks, equal values sharing their mean rank.
+    """Spearman's rank correlation: Pearson's of the ranks; ties have their mean rank.
 
     Args:
         one: float[N].
         other: float[N].
 
     Returns:
-        In [-1, 1]; None where all values of either are equal.
+        In [-1, 1]; None if all values of either are equal.
 
     >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 40.0, 30.0]))
     0.5

@@ -1,4 +1,4 @@
-"""What an epoch of each strategy costs, from the seconds of its parts; pure arithmetic."""
+"""The cost of an epoch by strategy, computed from the seconds of its parts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ TRADITIONAL, SB, STALE, MEMORY, RANDOM, SINGLE_PASS = (
 )  # fmt: skip
 
 STALE_EVERY = 3
-"""n of Stale-SB: every n-th epoch has a scoring pass. The paper's choice."""
+"""n of Stale-SB: every n-th epoch has a scoring pass. The value in the paper."""
 
 Cost = Callable[[float], float]
-"""From the share kept to seconds, or to shares of a training step."""
+"""Maps the share kept to seconds, or to shares of a training step."""
 
 
 @dataclass(frozen=True)
@@ -20,22 +20,22 @@ class Seconds:
 
     Attributes:
         loading: Getting a batch from the loader, and moving it to the device.
-        forward: The training forward, the losses included.
-        backward: The backward pass that follows it.
+        forward: The training forward, including the losses.
+        backward: The backward pass.
         optimizer: The optimizer's step.
-        choosing: The loader's own part of a selection by scores: ranks, random numbers, taking
+        choosing: The loader's own part of a selection by scores: ranking, random numbers, taking
             rows, pooling.
         choosing_uniformly: The same for a uniform selection, which needs no scores.
-        drawing: The draw of an epoch's examples from memory: its share for N of all examples.
-        recording: The loader's own part in giving N drawn examples and recording their losses.
-        scores: Of each scorer by name, the exact one being "sb".
-        refreshes: What each scorer does after a training step.
+        drawing: The draw of an epoch's examples from memory, divided by the number of batches.
+        recording: The loader's own part of giving N drawn examples and recording their losses.
+        scores: Scoring a batch, by scorer; the exact one is "sb".
+        refreshes: Each scorer's work after a training step.
         single_pass: A step of the single pass, without the optimizer's, by share kept. Empty
-            where there is none.
-        loads_ahead: Whether worker processes load while training goes on, so that of loading and
-            computing the longer one counts, and not both.
-        reads_chosen_only: Whether examples that are left out before reading are not read, as of a
-            map-style data set.
+            if it was not measured.
+        loads_ahead: Whether worker processes load in parallel to training, so that only the
+            longer one of loading and computing counts.
+        reads_chosen_only: Whether examples that are left out before reading are not read, as with
+            a map-style data set.
     """
 
     loading: float
@@ -64,22 +64,22 @@ class Seconds:
 
     @property
     def loading_share(self) -> float:
-        """Loading's share of the work on a batch."""
+        """The share of loading in the work on a batch."""
         return self.loading / (self.loading + self.training)
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a strategy costs at one share kept.
+    """The cost of a strategy at one share kept.
 
     Attributes:
         strategy: Its name.
         keep: Share of the examples that it trains on.
-        ideal: Times as fast as Traditional per epoch if only forwards and backwards took time.
-        measured: Times as fast with all parts as they were measured.
-        seconds: Those of N source examples.
-        break_even: The share kept below which it takes less time than Traditional; None where
-            it never does.
+        ideal: Speed-up per epoch over Traditional if only forwards and backwards took time.
+        measured: Speed-up with all parts as they were measured.
+        seconds: Seconds per N source examples.
+        break_even: The share kept below which it takes less time than Traditional; None if it
+            never does.
     """
 
     strategy: str
@@ -93,9 +93,9 @@ class Row:
 def rows(seconds: Seconds, keeps: Sequence[float]) -> tuple[Row, ...]:
     """Each strategy at each share kept, Traditional first.
 
-    With s the share kept, L loading, S a score, C choosing, T a training step, A what a scorer
-    does after one, D memory's draw, R giving and recording drawn examples, O the optimizer's part
-    of a step, n = 3, and f the forward's share of forward and backward, N source examples take::
+    With s the share kept, L loading, S scoring, C choosing, T a training step, A a scorer's work
+    after one, D memory's draw, R giving and recording drawn examples, O the optimizer's part of a
+    step, n = 3, and f the forward's share of forward and backward, N source examples take::
 
         strategy         seconds                                     ideal, in forward + backward
         traditional      L + T                                       1
@@ -105,12 +105,12 @@ def rows(seconds: Seconds, keeps: Sequence[float]) -> tuple[Row, ...]:
         random           L + C_uniform + s T                         s
         sb-single-pass   L + P(s) + s O                              f + (1 - f) s
 
-    The ideal may be beaten: a scoring forward, which keeps nothing for a backward, can be cheaper
+    The ideal may be exceeded: a scoring forward, which saves nothing for a backward, can be cheaper
     than training's, and the single pass's traced graphs cheaper than the model's own code.
     P(s) is a measured single-pass step of N examples without the optimizer's. Only sb-memory, and
     stale-sb between its scoring passes, choose before reading: all others read every example, and
-    so do these two where the data set cannot be read by index (``L + D + s (T + R)``). Where
-    workers load ahead, loading and computing go on side by side, and the longer one counts.
+    so do these two if the data set cannot be read by index (``L + D + s (T + R)``). If workers load
+    ahead, loading and computing run in parallel, and only the longer one counts.
 
     >>> parts = Seconds(1.0, 2.0, 4.0, 0.0, 0.5, 0.1, 0.02, 0.1, {"sb": 1.5}, {}, {})
     >>> for row in rows(parts, [0.5]):
@@ -169,7 +169,7 @@ def measured_costs(seconds: Seconds) -> dict[str, Cost]:
 
 
 def ideal_costs(seconds: Seconds) -> dict[str, Cost]:
-    """The same in shares of a forward and a backward, which alone are counted."""
+    """The same in shares of a forward and a backward, counting only these."""
     f = seconds.forward_share
     exact = seconds.scores[SB]
 
@@ -194,7 +194,7 @@ def break_even(cost: Cost, base: float) -> float | None:
         base: Seconds of Traditional.
 
     Returns:
-        In (0, 1], to six digits; None where no share is small enough.
+        In (0, 1], to six digits; None if no share is small enough.
 
     >>> break_even(lambda keep: 1 + 3 * keep, 3.0)
     0.666667
@@ -211,7 +211,7 @@ def break_even(cost: Cost, base: float) -> float | None:
 
 
 def _line(points: Mapping[float, float], slope: float) -> Cost:
-    """The straight line nearest to some points; through a single one, with the slope given."""
+    """The least-squares line through some points; with one point, ``slope`` is used."""
     middle = sum(points) / len(points)
     height = sum(points.values()) / len(points)
     spread = sum((x - middle) ** 2 for x in points)

@@ -1,4 +1,4 @@
-"""What selection would cost and save on a user's own model, measured in a minute."""
+"""Measures the costs and savings of selection on a user's model, in about a minute."""
 
 import statistics
 import time
@@ -36,36 +36,37 @@ def probe(
     seconds: float = 45,
     seed: int = 0,
 ) -> ProbeResult:
-    """Measures whether selection would pay for a model, on its own batches and device.
+    """Measures whether selection would pay off for a model, on its own batches and device.
 
     Loading, forward, backward, optimizer, the loader's own part of a selection, memory's draws
-    and records, each scorer and the single pass have a turn in every round, so that a busy
-    machine slows all alike; medians over the rounds count. `siftback.probing.costs.rows` has the
-    formulas for what they add up to.
+    and records, each scorer and the single pass are each timed once per round, so that other load
+    on the machine affects all equally; medians over the rounds are used. See
+    `siftback.probing.costs.rows` for how costs are computed from them.
 
     The model is not changed: its parameters are never stepped, and its buffers, modes and
-    gradients, and the random states of PyTorch, NumPy, Python and the loader, are afterwards
-    what they were. Scorers and the optimizer are copied, and the copies used. Up to eight batches
-    are held while it measures. Communication between processes is not measured.
+    gradients, and the random states of PyTorch, NumPy, Python and the loader, are restored.
+    Scorers and the optimizer are copied, and the copies used. Up to eight batches are held in
+    memory. Communication between processes is not measured.
 
     Args:
         model: The model to train. Batches are moved to its device.
-        loader: The batches it is trained on; where it is of PyTorch and has workers, loading
-            counts as going on beside training.
+        loader: The batches to train on; if it is a ``DataLoader`` with workers, loading counts as
+            parallel to training.
         loss_fn: ``loss_fn(outputs, targets)``, as for `SelectiveLoader`.
         losses: In place of ``loss_fn``: ``losses(model, batch) -> Tensor[N]``.
         keep: Shares of the examples to keep, each in (0, 1).
-        scorers: Cheaper scorers than a fresh forward by name; "sb-" goes before the name.
+        scorers: Cheaper scorers than a fresh forward, by name; "sb-" is prepended to the name.
         single_pass: Whether to measure the single pass, which compiles the model.
-        optimizer: The optimizer of training; SGD with momentum where none is given.
-        autocast: The type of mixed precision that training computes in, and the exact scores;
-            None follows the autocast in force.
-        seconds: How long to measure. Three rounds after warming up are made however long it takes.
-        seed: Of draws.
+        optimizer: The optimizer of training; by default SGD with momentum.
+        autocast: The dtype that training and the exact scores are computed in; None follows the
+            active autocast.
+        seconds: How long to measure. At least three rounds are made after one to warm up, however
+            long they take.
+        seed: Seed of the random numbers.
 
     Raises:
         BatchError: If the loader gives no batch.
-        ConfigError: If an argument is outside its range, or the loader leaves examples out.
+        ConfigError: If an argument is out of range, or the loader leaves examples out.
         LossError: If there is not one floating-point loss per example.
 
     >>> from torch.nn import functional as F
@@ -81,7 +82,7 @@ def probe(
     compute = resolve(loss_fn, losses)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(
-            f"no parameter of {type(model).__name__} takes a gradient: give a model to be trained"
+            f"no parameter of {type(model).__name__} requires a gradient: give a model to train"
         )
     with unmoved(loader):
         sample = Sample(loader, model)
@@ -119,14 +120,14 @@ def _checked(
     scorers: Mapping[str, Scorer] | None,
     seconds: float,
 ) -> tuple[float, ...]:
-    """The shares to keep, each once and in their order, after all arguments were checked."""
+    """The distinct shares to keep, in order, after checking all arguments."""
     if isinstance(loader, SelectiveLoader):
-        raise ConfigError("a SelectiveLoader given: give the loader that it wraps")
+        raise ConfigError("a SelectiveLoader was passed: give the loader that it wraps")
     sampler = getattr(loader, "sampler", None)
     if isinstance(sampler, SelectiveSampler) and sampler.draw is not None:
         raise ConfigError(
-            f"the loader's SelectiveSampler leaves out what {type(sampler.draw.rule).__name__} "
-            "says: give a loader over all examples, with SelectiveSampler(dataset) or shuffle=True"
+            f"the loader's SelectiveSampler leaves out examples by "
+            f"{type(sampler.draw.rule).__name__}: give a loader over all examples, with SelectiveSampler(dataset) or shuffle=True"
         )
     if not keeps or not all(is_number(share) and 0 < share < 1 for share in keeps):
         raise ConfigError(f"keep={keeps!r}: give shares in (0, 1), such as (1/2, 1/3)")
@@ -136,7 +137,7 @@ def _checked(
                 f"scorers[{name!r}] is a {type(scorer).__name__}: give a siftback.Scorer"
             )
     if not is_number(seconds) or seconds <= 0:
-        raise ConfigError(f"seconds={seconds!r}: give how long to measure, more than 0")
+        raise ConfigError(f"seconds={seconds!r}: give a number of seconds above 0")
     return tuple(dict.fromkeys(float(share) for share in keeps))
 
 

@@ -1,4 +1,4 @@
-"""What a probe found, as data, as a table and in words."""
+"""The result of a probe, as data, as a table and in words."""
 
 import json
 from collections.abc import Mapping
@@ -12,22 +12,22 @@ from siftback.probing.costs import Row, Seconds
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What was measured on one model, its batches and its device.
+    """Measurements of one model on its batches and device.
 
     Attributes:
-        device: Where it was measured.
-        batch_size: N, examples of a batch.
-        parameters: How many numbers of the model are trained.
-        optimizer: The type of the optimizer measured; "SGD" where none was given.
-        rounds: How often each part was measured, in turns.
+        device: The device measured on.
+        batch_size: N, examples per batch.
+        parameters: Number of trained parameters of the model.
+        optimizer: The type of the optimizer measured; "SGD" by default.
+        rounds: Number of times each part was measured.
         noise: Half the interquartile range of the training steps' seconds, over their median.
         seconds: Medians over the rounds, by part.
-        seconds_compiling: What the single pass takes once, before its first step.
+        seconds_compiling: Seconds that the single pass takes once, before its first step.
         rows: Each strategy at each share kept; the first is Traditional.
-        agreement: Of each cheaper scorer with the exact one, by name.
-        failures: Why something could not be measured, by its name.
-        advice: What to do.
-        seconds_taken: How long all of this took.
+        agreement: Agreement of each cheaper scorer with the exact one, by name.
+        failures: Reasons why something could not be measured, by name.
+        advice: The recommendation.
+        seconds_taken: Total time of the probe.
 
     >>> import torch
     >>> from torch.nn import functional as F
@@ -60,11 +60,11 @@ class ProbeResult:
 
     @property
     def recommendation(self) -> str:
-        """What to do, in plain words, with the reason and what was not measured."""
+        """The recommendation in words, with the reason and what was not measured."""
         return advice_text(self.advice, self.seconds, self.rows)
 
     def table(self) -> list[dict[str, Any]]:
-        """One dict for each strategy and share kept: the fields of `siftback.probing.costs.Row`."""
+        """One dict per strategy and share kept, with the fields of `siftback.probing.costs.Row`."""
         return [asdict(row) for row in self.rows]
 
     def to_dict(self) -> dict[str, Any]:

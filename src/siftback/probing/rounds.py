@@ -1,4 +1,4 @@
-"""The seconds of each part of training and of selection, measured in turns."""
+"""Timing of each part of training and of selection, in alternating rounds."""
 
 import copy
 import statistics
@@ -31,30 +31,30 @@ from siftback.single_pass.self_check import gradients
 
 T = TypeVar("T")
 
-# A median needs a few; a model so small that it gets to the most has used a fraction of the time.
+# A median needs a few; only small models reach the maximum, in a fraction of the time.
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 50
-# Batches of the loader's own part that one round times together, each being so short.
+# Batches that one round times together for the loader's own part, as each is short.
 _REPEATS = 8
-# Examples that memory's draw is timed on at the most: beyond, its time grows in proportion.
+# Maximum number of examples to time memory's draw on; its time grows in proportion beyond.
 _MOST_EXAMPLES = 1_000_000
 
 
 class Rounds:
-    """Everything that is measured, each in its turn, round after round.
+    """Measures every part once per round.
 
     Args:
-        model: The model, in training mode; `run` leaves its parameters alone.
+        model: The model, in training mode; `run` does not change its parameters.
         losses: ``losses(model, batch) -> Tensor[N]``.
-        sample: The batches to measure on, of which the first was read.
-        device: That of the model.
+        sample: The batches to measure on; the first was already read.
+        device: Device of the model.
         keeps: Shares of the examples to keep.
-        autocast: The type that training computes in; None follows the autocast in force.
-        seed: Of draws.
+        autocast: The dtype that training computes in; None follows the active autocast.
+        seed: Seed of the random numbers.
 
     Attributes:
-        took: Seconds by the name of what was timed, one for each round.
-        failures: Why something could not be measured, by its name.
-        seconds_compiling: What the single pass took once; None where there is none.
+        took: Seconds by name of the part, one value per round.
+        failures: Reasons why something could not be measured, by name.
+        seconds_compiling: Seconds that the single pass took once; None if it was not measured.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Rounds:
         optimizer: torch.optim.Optimizer | None,
         single_pass: bool,
     ) -> None:
-        """Copies what would be changed by measuring it."""
+        """Copies objects that measuring would change."""
         for name, scorer in scorers.items():
             with self._reporting(f"sb-{name}"):
                 self._scorers[f"sb-{name}"] = copy.deepcopy(scorer)
@@ -96,7 +96,7 @@ class Rounds:
             self._sift = SinglePass(self._model, losses=self._losses, keep=self._keeps[0])
 
     def run(self, deadline: float) -> None:
-        """Rounds until the deadline: one to warm up, and no less than a few that count."""
+        """Runs rounds until the deadline: one to warm up, and a minimum number that count."""
         if self._sample.workers:
             self._sample.read_ahead((time.monotonic() + deadline) / 2)
         for turn in range(_MOST_ROUNDS + 1):
@@ -109,7 +109,7 @@ class Rounds:
                 break
 
     def seconds(self) -> Seconds:
-        """The medians; the mean of what a scorer does after a step, as it may do it seldom."""
+        """Medians over the rounds; means for a scorer's work after a step, which may be rare."""
         middle = {name: statistics.median(each) for name, each in self.took.items()}
         scorers = [name for name in self._scorers if name not in self.failures]
         return Seconds(
@@ -131,7 +131,7 @@ class Rounds:
         )
 
     def agreements(self) -> dict[str, Agreement]:
-        """Of each scorer with the exact one, on the batches that both have scored."""
+        """Agreement of each scorer with the exact one, on the batches that both have scored."""
         exact = self._scores[SB]
         found = {}
         for name, scores in self._scores.items():
@@ -176,7 +176,7 @@ class Rounds:
         self._timed(_after(name), lambda: scorer.after_step(losses, model, batch))
 
     def _select(self, name: str, batch: Any, scores: Tensor, selector: Selector) -> None:
-        """Times the loader's own part of a selection, with scores that are given."""
+        """Times the loader's own part of a selection, with given scores."""
         loader = SelectiveLoader(
             [ScoredBatch(batch, scores)] * _REPEATS,
             self._model,
@@ -189,7 +189,7 @@ class Rounds:
         self.took[name][-1] /= _REPEATS
 
     def _remember(self, batch: Any, losses: Tensor) -> None:
-        """Times memory's draw of an epoch, and giving drawn batches and recording their losses."""
+        """Times memory's draw of an epoch, giving drawn batches, and recording their losses."""
         memory, size = self._memory, self._sample.size
         batches = memory.begin(batch)
         self._timed("drawing", lambda: next(batches))
@@ -206,7 +206,7 @@ class Rounds:
 
     def _single_pass(self, place: int, batch: Any) -> None:
         sift = self._sift
-        # The compiler marks the tensors it is given, and these are the user's.
+        # The compiler marks its input tensors, and these are the user's.
         batch = tree.take(batch, torch.arange(self._sample.size, device=self._device))
 
         def step() -> None:
@@ -228,7 +228,7 @@ class Rounds:
 
     @contextmanager
     def _reporting(self, name: str) -> Iterator[None]:
-        """An error is a finding: whatever it is, the rest is measured all the same."""
+        """Reports an error as a failure, so that everything else is still measured."""
         try:
             yield
         except Exception as error:
@@ -249,16 +249,16 @@ class Rounds:
 class _Remembered:
     """A loader with a memory of as many examples as the data set has, all with a known loss.
 
-    Whatever is drawn, it gives the same batch, so that nothing but the loader's own work is timed.
+    It always gives the same batch, so that only the loader's own work is timed.
 
     Args:
-        sample: Says how many examples there are, and how many of them a batch has.
+        sample: Gives the number of examples and the batch size.
         keep: Share of the examples to draw.
-        seed: Of the draws.
+        seed: Seed of the random numbers.
 
     Attributes:
-        examples: How many examples a draw is among.
-        loader: Where losses are recorded.
+        examples: Number of examples to draw from.
+        loader: The loader that draws and records losses.
     """
 
     indexed = True
@@ -280,7 +280,7 @@ class _Remembered:
         return iter(self.loader)
 
     def only(self, drawn: Tensor | None) -> None:
-        """Leaves out all other examples, as the loader's draw says."""
+        """Gives only the drawn examples in the next epoch."""
         assert drawn is not None
         self._drawn = drawn
 
@@ -291,7 +291,7 @@ class _Remembered:
 
 
 def _on_copies(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
-    """An optimizer that steps copies of the parameters; SGD with momentum where none is given."""
+    """An optimizer that steps copies of the parameters; by default SGD with momentum."""
     if optimizer is None:
         copies = [p.detach().clone() for p in model.parameters() if p.requires_grad]
         stepped: torch.optim.Optimizer = torch.optim.SGD(copies, lr=1e-9, momentum=0.9)

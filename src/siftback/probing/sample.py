@@ -1,4 +1,4 @@
-"""Batches of a loader to measure on, and the loader left as it was."""
+"""Batches of a loader to measure on; the loader's state is restored."""
 
 import copy
 import random
@@ -20,25 +20,25 @@ from siftback.loading.order import is_plain, is_trackable
 from siftback.loading.source import Item, Source
 
 DISTINCT = 8
-"""Distinct batches kept, for scores to be compared on."""
+"""Number of distinct batches kept, on which scores are compared."""
 
 
 class Sample:
-    """Batches of the loader's full size, with the seconds that getting each took.
+    """Full batches of a loader, with the seconds that loading each took.
 
     Args:
-        loader: Iterated again when it ends; one that cannot be is read once.
+        loader: The loader; it is iterated again when it ends, if possible.
         model: Batches are moved to its device.
 
     Attributes:
-        size: N, examples of a full batch, which the first one is; 0 before it was read.
-        items: The distinct full batches read, at most `DISTINCT`, with their examples' indices
-            where those are known.
-        took: Seconds of getting each full batch, the distinct ones and others.
-        workers: Processes that load while training goes on.
-        examples: How many examples the loader is over; None where it does not say.
+        size: N, examples in a full batch, such as the first one; 0 before it was read.
+        items: The distinct full batches read, at most `DISTINCT`, with the indices of their
+            examples if known.
+        took: Seconds of loading each full batch, the distinct ones and others.
+        workers: Number of processes that load in parallel to training.
+        examples: Number of examples; None if the loader does not know it.
         reads_chosen_only: Whether the loader can leave examples unread: a ``DataLoader`` over a
-            map-style data set, or a loader with a method ``only`` that says which are wanted.
+            map-style data set, or a loader with a method ``only`` that sets which to read.
 
     >>> sample = Sample([torch.zeros(4, 2), torch.ones(4, 2), torch.ones(1, 2)], nn.Identity())
     >>> sample.first().batch.shape, [sample.next(turn)[0] for turn in range(4)]
@@ -61,7 +61,7 @@ class Sample:
         self.took: list[float] = []
 
     def first(self) -> Item:
-        """The first batch, which says how large a full one is.
+        """The first batch, which defines the full batch size.
 
         Raises:
             BatchError: If there is none.
@@ -72,28 +72,28 @@ class Sample:
         return self.items[0]
 
     def read_ahead(self, deadline: float) -> None:
-        """Measures workers, by how fast batches come once those loaded in advance are used up."""
+        """Measures workers by the rate of batches after those loaded in advance are used up."""
         ahead = self.workers * self._ahead
         while len(self.took) < 2 * ahead + DISTINCT and time.monotonic() < deadline:
             if not self._read(again=False):
                 break
         late = self.took[ahead:]
         self.took = [statistics.fmean(late) if late else statistics.median(self.took)]
-        # Stops the workers, which would slow down what is measured next; persistent ones too.
+        # Stops the workers, even persistent ones, which would slow down later measurements.
         self._items = self._source = None
 
     def next(self, turn: int) -> tuple[int, Item]:
-        """A batch to measure on, and its place among the distinct ones; reads one more."""
+        """A batch to measure on, and its position among the distinct ones; reads one more."""
         if not self.workers:
             self._read()
         place = turn % len(self.items)
         return place, self.items[place]
 
     def _read(self, again: bool = True) -> bool:
-        """Reads a batch; gives whether there was one.
+        """Reads a batch; returns whether there was one.
 
         Args:
-            again: Whether to begin the next epoch where the loader is at the end of one.
+            again: Whether to begin the next epoch if the loader is at the end of one.
         """
         for _ in range(2):
             if self._source is None or self._items is None:
@@ -122,7 +122,7 @@ class Sample:
 
 @contextmanager
 def unmoved(loader: Iterable[Any]) -> Iterator[None]:
-    """Puts back the loader's place, its sampler's, and every generator that reading may move."""
+    """Restores the state of the loader, its sampler, and the generators that reading may use."""
     source, sampler = Source(loader), cast(Any, getattr(loader, "sampler", None))
     place = copy.deepcopy(source.state_dict())
     stateful = hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")

@@ -1,4 +1,4 @@
-"""Choose once, before training: scores of a data set's examples, and which of them to keep.
+"""Pruning a data set once, before training: scores of its examples, and a choice by them.
 
 >>> from siftback.pruning import el2n, prune
 """

@@ -22,21 +22,20 @@ def prune(
 
     With the n examples ranked from the easiest to the hardest and ``d = round(drop * n)``, the
     hardest are ranks d to n, the easiest 0 to n - d, and a window (a, b) is ranks
-    ``round(a * n)`` to ``round(b * n)``, as the windows of Paul et al. 2021, which leave out
-    the very hardest. Halves are rounded up.
+    ``round(a * n)`` to ``round(b * n)``, like the windows of Paul et al. 2021, which leave out
+    the hardest examples. Halves are rounded up.
 
     Args:
-        scores: float[N], higher for harder examples; infinite ones have a rank too.
+        scores: float[N], higher for harder examples; infinite scores are ranked too.
         drop: Share of the examples to leave out, in [0, 1).
-        keep: Which ones to keep, the hardest or the easiest.
+        keep: Whether to keep the hardest or the easiest.
         window: In place of ``drop``: shares (a, b), 0 <= a < b <= 1.
         per_class: int64[N], the class of each example, to rank and drop within each class; None
             ranks all together.
-        seed: Orders examples of equal scores, so that places in the data set do not
-            matter.
+        seed: Seed of the random order of examples with equal scores.
 
     Returns:
-        int64[k], the indices of those to keep, ascending, for
+        int64[k], the indices of the examples to keep, ascending, for
         ``torch.utils.data.Subset(dataset, kept)``.
 
     Raises:
@@ -109,7 +108,7 @@ def _classes(per_class: Tensor, count: int) -> Tensor:
 def _part(
     ranked: Tensor, drop: float | None, keep: str, window: tuple[float, float] | None
 ) -> Tensor:
-    """The part that is kept of examples that are ranked from the easiest to the hardest."""
+    """The part to keep of examples ranked from the easiest to the hardest."""
     n = len(ranked)
     if window is not None:
         return ranked[int(window[0] * n + 0.5) : int(window[1] * n + 0.5)]

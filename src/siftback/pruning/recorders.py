@@ -1,4 +1,4 @@
-"""Scores for pruning that are gathered while models train: forgetting events and margins.
+"""Scores for pruning that are collected while models train: forgetting events and margins.
 
 As with all scores for pruning, higher means harder.
 """
@@ -13,29 +13,29 @@ from siftback.errors import BatchError, StateError
 
 
 class Forgetting:
-    """Counts how often an example that was right turns wrong.
+    """Counts how often an example changes from correctly to wrongly predicted.
 
-    With acc_t = 1 where the example is right when it is looked at for the t-th time,
+    With acc_t = 1 if the example is predicted correctly at its t-th update, else 0,
 
         events = #{t : acc_t > acc_(t+1)}.
 
-    An example that was never right was never learnt. Toneva et al. count infinitely many events
-    for it; here it has as many as it was looked at, which is more than any learnt example can
-    have, and keeps means over several models finite.
+    An example that was never predicted correctly was never learnt. Toneva et al. count infinitely
+    many events for it; here its score is its number of updates, which is more than any learnt
+    example can have, and keeps means over several models finite.
 
     Toneva et al. 2019, *An Empirical Study of Example Forgetting during Deep Neural Network
     Learning*.
 
     Args:
-        examples: N, how many the data set has.
+        examples: N, the number of examples in the data set.
 
     Raises:
-        ConfigError: If that is not an integer of at least 1.
+        ConfigError: If ``examples`` is not an integer of at least 1.
 
     >>> forgetting = Forgetting(3)
     >>> for correct in ([True, True, False], [True, False, False], [True, True, False]):
     ...     forgetting.update(torch.arange(3), torch.tensor(correct))
-    >>> forgetting.scores()  # the third was never right
+    >>> forgetting.scores()  # the third was never correct
     tensor([0., 1., 3.])
     """
 
@@ -43,15 +43,15 @@ class Forgetting:
         examples = checked_integer("examples", examples, 1)
         self._seen = torch.zeros(examples, dtype=torch.int64)
         self._events = torch.zeros(examples, dtype=torch.int64)
-        self._last = torch.zeros(examples, dtype=torch.bool)  # whether right when last looked at
+        self._last = torch.zeros(examples, dtype=torch.bool)  # whether last correct
         self._learnt = torch.zeros(examples, dtype=torch.bool)
 
     def update(self, indices: Tensor, correct: Tensor) -> None:
-        """Takes one look at some examples, such as those of a training batch.
+        """Records predictions of some examples, such as those of a training batch.
 
         Args:
             indices: int64[n], their indices, distinct.
-            correct: bool[n], whether the model is right about each.
+            correct: bool[n], whether each is predicted correctly.
 
         Raises:
             BatchError: If shapes, types or indices do not fit.
@@ -69,10 +69,10 @@ class Forgetting:
         self._seen[indices] += 1
 
     def scores(self) -> Tensor:
-        """float32[N], forgetting events, or how often it was looked at where never learnt.
+        """float32[N], forgetting events, or the number of updates of examples never learnt.
 
         Raises:
-            StateError: If some examples were never looked at.
+            StateError: If some examples were never updated.
         """
         _check_seen(self._seen)
         return torch.where(self._learnt, self._events, self._seen).float()
@@ -94,21 +94,21 @@ class Forgetting:
 
 
 class AUM:
-    """Averages an example's margin over training (its area under the margin); negated, the score.
+    """Averages an example's margin over training (its area under the margin) and negates it.
 
-    With logits z_t(x) at the t-th of T looks at an example of label y,
+    With logits z_t(x) at the t-th of T updates of an example with label y,
 
         AUM(x, y) = 1/T sum_t [z_t(x)_y - max over i != y of z_t(x)_i],   score = -AUM.
 
-    Mislabelled examples have the highest scores: the paper finds them so.
+    Mislabelled examples have the highest scores, which is how the paper finds them.
 
     Pleiss et al. 2020, *Identifying Mislabeled Data using the Area Under the Margin Ranking*.
 
     Args:
-        examples: N, how many the data set has.
+        examples: N, the number of examples in the data set.
 
     Raises:
-        ConfigError: If that is not an integer of at least 1.
+        ConfigError: If ``examples`` is not an integer of at least 1.
 
     >>> aum = AUM(2)
     >>> labels = torch.tensor([0, 1])
@@ -124,11 +124,11 @@ class AUM:
         self._sum = torch.zeros(examples, dtype=torch.float64)
 
     def update(self, indices: Tensor, logits: Tensor, labels: Tensor) -> None:
-        """Takes one look at some examples, such as those of a training batch.
+        """Records the margins of some examples, such as those of a training batch.
 
         Args:
             indices: int64[n], their indices, distinct.
-            logits: float[n, C], of at least two classes; no gradient is kept.
+            logits: float[n, C], with at least two classes; no gradient is kept.
             labels: int64[n].
 
         Raises:
@@ -144,7 +144,7 @@ class AUM:
         """float32[N], minus the mean margin.
 
         Raises:
-            StateError: If some examples were never looked at.
+            StateError: If some examples were never updated.
         """
         _check_seen(self._seen)
         return (-self._sum / self._seen).float()
@@ -179,7 +179,7 @@ def label_margins(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
-    """Makes sure of one row of logits and one class per example.
+    """Checks that there is one row of logits and one label per example.
 
     Raises:
         BatchError: If there is not.
@@ -190,7 +190,7 @@ def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
             f"for each of the {count} examples and a column for each class"
         )
     if logits.shape[1] < 2:
-        raise BatchError("the logits are of one class: give a column for each of at least two")
+        raise BatchError("the logits have one class: give a column for each of at least two")
     if labels.shape != (count,) or labels.dtype != torch.int64:
         raise BatchError(
             f"the labels are {labels.dtype} of shape {list(labels.shape)}: give the class of each "
@@ -198,7 +198,7 @@ def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
         )
     if count and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):
         raise BatchError(
-            f"the labels are from {int(labels.min())} to {int(labels.max())}, and the logits have "
+            f"labels range from {int(labels.min())} to {int(labels.max())}, and the logits have "
             f"{logits.shape[1]} classes: give labels from 0 to {logits.shape[1] - 1}"
         )
 
@@ -211,13 +211,13 @@ def _checked(indices: Tensor, examples: int) -> Tensor:
     indices = indices.cpu()
     if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < examples):
         raise BatchError(
-            f"the indices are from {int(indices.min())} to {int(indices.max())}: give those of "
-            f"the data set, from 0 to {examples - 1}"
+            f"the indices range from {int(indices.min())} to {int(indices.max())}: give indices "
+            f"from 0 to {examples - 1}"
         )
     ordered = indices.sort().values
     if (ordered[1:] == ordered[:-1]).any():
         raise BatchError(
-            "an index appears twice in one update: give each look an update of its own"
+            "an index appears twice in one update: call update once for each of its predictions"
         )
     return indices
 
@@ -234,6 +234,6 @@ def _check_seen(seen: Tensor) -> None:
     missing = (seen == 0).nonzero().flatten()
     if len(missing):
         raise StateError(
-            f"{len(missing)} of {len(seen)} examples were never looked at, the first is "
-            f"{int(missing[0])}: update with each example at least once before asking for scores"
+            f"{len(missing)} of {len(seen)} examples were never updated, the first is "
+            f"{int(missing[0])}: update each example at least once before calling scores()"
         )

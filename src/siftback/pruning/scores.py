@@ -1,7 +1,7 @@
-"""Scores for pruning by models: how hard each example of a data set is for them.
+"""Scores for pruning: how hard each example of a data set is for a model.
 
-All scores are higher for harder examples. A model computes them in eval mode, as it would be
-tested, and is left as it was.
+All scores are higher for harder examples. They are computed in eval mode; the model is not
+changed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,28 +32,28 @@ Outputs = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
 def el2n(
     models: Models, data: Any, *, outputs: Outputs | None = None, batch_size: int = 256
 ) -> Tensor:
-    """EL2N: how far predicted probabilities are from the label, on average over early models.
+    """EL2N: the distance of predicted probabilities from the label, averaged over early models.
 
         EL2N(x, y) = E_w || softmax(f_w(x)) - onehot(y) ||_2
 
-    Paul, Ganguli and Dziugaite 2021, *Deep Learning on a Data Diet*. The models
-    are of the same architecture from different initial weights, trained for a few epochs.
+    Paul, Ganguli and Dziugaite 2021, *Deep Learning on a Data Diet*. The models have the same
+    architecture and different initial weights, and are trained for a few epochs.
 
     Args:
-        models: One model or several. The score by several is the mean of the scores by each, so
-            ``torch.stack([el2n(model, data) for model in models], 1)`` has a column for each.
+        models: One model or several. The score by several is the mean of the scores by each; for
+            a column per model, use ``torch.stack([el2n(model, data) for model in models], 1)``.
         data: A ``torch.utils.data.Dataset`` of ``(input, label)``, or batches of one: a
             ``DataLoader`` of a map-style or `Indexed` data set, in any order, or other batches in
             the order of the data set.
         outputs: For other batches: ``outputs(model, batch) -> (logits, labels)``, float[N, C]
             and int64[N].
-        batch_size: For a data set.
+        batch_size: Batch size used with a data set.
 
     Returns:
         float32[N] on the CPU, in the order of the data set, from 0 to the square root of 2.
 
     Raises:
-        ConfigError: If there is no model, or the data are incomplete, or in an unknown order.
+        ConfigError: If there is no model, or the data are incomplete or in an unknown order.
         BatchError: If a batch is not a pair, or its logits and labels do not fit.
         LossError: If the outputs of a model are not finite.
 
@@ -67,11 +67,11 @@ def el2n(
 def margin(
     models: Models, data: Any, *, outputs: Outputs | None = None, batch_size: int = 256
 ) -> Tensor:
-    """How little the likeliest class leads the second likeliest, on average over models.
+    """One minus the margin between the two most probable classes, averaged over models.
 
         margin(x) = E_w [1 - (p_(1) - p_(2))],   p = softmax(f_w(x)),
 
-    with p_(1) and p_(2) the largest and the second largest. The label does not matter.
+    with p_(1) and p_(2) the largest and the second largest. The label is not used.
 
     Scheffer et al. 2001, *Active Hidden Markov Models for Information Extraction*; as a score for
     pruning in Guo et al. 2022, *DeepCore*.
@@ -97,12 +97,11 @@ def margin(
 def entropy(
     models: Models, data: Any, *, outputs: Outputs | None = None, batch_size: int = 256
 ) -> Tensor:
-    """The entropy of the predicted probabilities, on average over models.
+    """The entropy of the predicted probabilities, averaged over models.
 
         entropy(x) = E_w [-sum_c p_c log p_c],   p = softmax(f_w(x))
 
-    The label does not matter. As a score for pruning in Coleman et al. 2020, *Selection via
-    Proxy*.
+    The label is not used. As a score for pruning in Coleman et al. 2020, *Selection via Proxy*.
 
     Args:
         models: As for `el2n`.
@@ -131,30 +130,30 @@ def grand(
     batch_size: int = 64,
     chunk_size: int = 16,
 ) -> Tensor:
-    """GraNd: the norm of an example's own gradient, on average over early models.
+    """GraNd: the norm of each example's gradient, averaged over early models.
 
         GraNd(x, y) = E_w || gradient with respect to w of loss(f_w(x), y) ||_2
 
     over all trained weights, exactly, by ``torch.func``: ``chunk_size`` examples at a time, each
     taking as much memory as the weights.
 
-    Paul, Ganguli and Dziugaite 2021, *Deep Learning on a Data Diet*. In eval
-    mode, as in training mode batch normalisation has no gradient of a single example.
+    Paul, Ganguli and Dziugaite 2021, *Deep Learning on a Data Diet*. It uses eval mode, as in
+    training mode batch normalisation has no per-example gradients.
 
     Args:
         models: As for `el2n`.
         data: As for `el2n`.
         loss_fn: ``loss_fn(outputs, targets)``, for batches that are such pairs.
         losses: In place of ``loss_fn``: ``losses(model, batch) -> Tensor[N]`` for any batch of
-            tensors. Its ``model`` is a function that computes what the model does.
-        batch_size: For a data set.
-        chunk_size: Gradients held at a time.
+            tensors. It is called with a function that computes the same as the model.
+        batch_size: Batch size used with a data set.
+        chunk_size: Number of gradients computed at a time.
 
     Returns:
         float32[N] on the CPU.
 
     Raises:
-        ConfigError: As `el2n`; and where a model has no trained weights.
+        ConfigError: As `el2n`; and if a model has no trained weights.
         BatchError: If a batch is not a pair.
         LossError: If there is not one loss per example, or a gradient is not finite.
 
@@ -185,7 +184,7 @@ def error_norms(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def lead(logits: Tensor, labels: Tensor) -> Tensor:
-    """float[N], one minus the lead of the likeliest class over the second, of float[N, C]."""
+    """float[N], one minus the margin between the two most probable classes, of float[N, C]."""
     first, second = logits.softmax(1).topk(2, dim=1).values.unbind(1)
     return 1 - (first - second)
 
@@ -200,10 +199,10 @@ def gradient_norms(model: nn.Module, losses: Losses, batch: Any, chunk_size: int
     """float[N], the norm of the gradient of each example's loss.
 
     Args:
-        model: Whose weights; in the mode it is to compute in.
+        model: The model, in the mode to compute in.
         losses: ``losses(model, batch) -> Tensor[N]``.
-        batch: A nested batch of N examples, tensors alone.
-        chunk_size: Gradients held at a time.
+        batch: A nested batch of N examples that has only tensors.
+        chunk_size: Number of gradients computed at a time.
 
     Raises:
         ConfigError: If no weight is trained, or ``chunk_size`` is not a positive integer.
@@ -270,7 +269,7 @@ def _mean_scores(
     if not listed:
         raise ConfigError("no model given: give at least one")
     loader = data
-    if isinstance(data, Dataset):  # whose loader must draw no seed from the global generator
+    if isinstance(data, Dataset):  # with a generator, so that the global one is not used
         loader = DataLoader(data, batch_size, generator=torch.Generator())
     source = Source(loader)
     if not source.knows_indices:
@@ -306,21 +305,21 @@ def _of_model(score: Callable[[nn.Module, Any], Tensor], model: nn.Module, batch
 def _known(indices: Tensor | None, number: int) -> Tensor:
     if indices is None:
         raise ConfigError(
-            f"batch {number} has other examples than its sampler asked for, and scores must match "
-            "their examples: give the data set itself, or a loader whose collate function leaves "
+            f"batch {number} has other examples than those sampled, and scores must match their "
+            "examples: give the data set itself, or a loader with a collate function that leaves "
             "none out"
         )
     return indices
 
 
 def _refuse_own_order(loader: Iterable[Any]) -> None:
-    """Refuses a DataLoader whose batches may come in another order than the data set's."""
+    """Rejects a DataLoader with batches in an order that may differ from the data set's."""
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return
     if not isinstance(loader.sampler, SequentialSampler) or not getattr(loader, "in_order", True):
         raise ConfigError(
-            "the loader has an order of its own, and scores must match their examples: give the "
-            "data set itself, or a loader with a batch size and in_order=True"
+            "the order of the loader may differ from the data set's, and scores must match their "
+            "examples: give the data set itself, or a loader with a batch size and in_order=True"
         )
 
 

@@ -1,4 +1,4 @@
-"""Ewma: losses predicted by the average of those an example had before."""
+"""Ewma: predicts losses by a moving average of each example's earlier losses."""
 
 from typing import Any, Literal
 
@@ -15,40 +15,39 @@ Predict = Literal["loss", "probability"]
 
 
 class Ewma(RefreshedRule):
-    """Predicts an example's loss by the average of those it had, older ones counting less.
+    """Predicts an example's loss by an exponentially weighted average of its earlier losses.
 
     Jiang et al. 2019, section 3.3, "exponentially weighted average of historical losses". As in
     `Stale`, scoring passes are made every n-th epoch, and the examples of the n - 1 epochs after
-    one are drawn before they are read: by this average, which each loss updates, of a scoring
-    pass or of training::
+    one are drawn before they are read, by this average, which is updated with each loss of a
+    scoring pass or of training::
 
         average = decay * average + (1 - decay) * loss
 
-    ``Ewma(decay=0)`` is `Stale` whose scores training refreshes. Ideal cost per example of n
-    epochs with share s kept, in forwards (1) and backwards (2): ``1 + 3ns``.
+    ``Ewma(decay=0)`` is `Stale` with scores that training also updates. Ideal cost per example of
+    n epochs with share s kept, in forwards (1) and backwards (2): ``1 + 3ns``.
 
     Args:
         keep: Share of the examples to keep, in (0, 1].
         beta: In place of ``keep``, the exponent, ``keep = 1 / (beta + 1)``.
-        decay: In [0, 1); 0 remembers the last loss alone.
+        decay: In [0, 1); 0 remembers only the last loss.
         every: n, the epochs from one scoring pass to the next, at least 1.
         predict: "loss"; or "probability", the paper's easier problem: the average is of
             ``loss > threshold``, 1 or 0, and so the probability that the loss exceeds it.
         threshold_share: Share of the losses above the threshold, in (0, 1). The threshold is that
-            quantile of the last 1,024 losses of scoring passes; those of training are of chosen
-            examples, and count only before the first pass.
-        optimism: c, at least 0: how much is added for an old average, ``c * sd * sqrt(age)``. Age
-            is in epochs since the example's last loss, and sd the standard deviation of the
-            averages over all examples; a loss that walks at random becomes less certain in this
-            way. By default 0, as a scoring pass scores every example again; give more, such as 1,
-            where passes are rare.
+            quantile of the last 1,024 losses of scoring passes; losses of training are of selected
+            examples, and are used only before the first pass.
+        optimism: c, at least 0, the bonus for an old average: ``c * sd * sqrt(age)``. Age is in
+            epochs since the example's last loss, and sd the standard deviation of the averages
+            over all examples; the uncertainty of a random walk grows in this way. By default 0,
+            as a scoring pass scores every example again; give more, such as 1, if passes are rare.
         scorer: Scores the examples in a pass; by default a `Fresh` forward.
-        table: Where averages are remembered, and the epoch of the last loss: a `ScoreTable` of
-            two columns, such as one in a file; by default in memory, 8 bytes per example.
+        table: Stores the averages and the epochs of the last losses: a `ScoreTable` of two
+            columns, such as one in a file; by default in memory, 8 bytes per example.
 
     Raises:
-        ConfigError: If one of them is out of its range, or both or neither of ``keep`` and
-            ``beta`` are given.
+        ConfigError: If one of them is out of range, or both or neither of ``keep`` and ``beta``
+            are given.
 
     >>> import torch
     >>> ewma = Ewma(keep=0.5, decay=0.5)
@@ -57,7 +56,7 @@ class Ewma(RefreshedRule):
     >>> ewma.update(torch.tensor([1]), torch.tensor([1.0]), epoch=0)
     >>> ewma.predicted(epoch=1)
     tensor([1.0000, 1.5000,    nan])
-    >>> ewma.draw(1, torch.Generator().manual_seed(1))  # what was never scored is kept
+    >>> ewma.draw(1, torch.Generator().manual_seed(1))  # examples never scored are kept
     tensor([0., 1., 1.])
     """
 
@@ -83,11 +82,11 @@ class Ewma(RefreshedRule):
 
     @property
     def threshold(self) -> float:
-        """The loss whose exceeding is predicted; NaN before any loss, or where losses are."""
+        """The loss threshold; NaN before any loss, or if losses are predicted."""
         return self._threshold.value
 
     def predicted(self, epoch: int) -> Tensor:
-        """float32[examples], the averages, raised with their age where ``optimism`` is above 0."""
+        """float32[examples], the averages, raised with their age if ``optimism`` is above 0."""
         scores, epochs = self.values.unbind(1)
         finite = scores[scores.isfinite()]
         if not self.optimism or len(finite) < 2:
@@ -95,7 +94,7 @@ class Ewma(RefreshedRule):
         return scores + self.optimism * finite.std() * (epoch - epochs).clamp(min=0).sqrt()
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
-        """Averages the scores of a pass into the table; they move the threshold."""
+        """Averages the scores of a pass into the table, and updates the threshold."""
         if self.predict == "probability":
             self._threshold.join(scores)
         super().rescore(indices, scores, epoch)
@@ -109,7 +108,7 @@ class Ewma(RefreshedRule):
         correct: Tensor | None = None,
         confidence: Tensor | None = None,
     ) -> None:
-        """Averages training's losses into the table; they move the threshold until a pass."""
+        """Averages training's losses into the table; before any pass, updates the threshold."""
         if self.predict == "probability" and self.last_pass is None:
             self._threshold.join(losses)
         self.observe(indices, losses, epoch)
@@ -117,7 +116,7 @@ class Ewma(RefreshedRule):
     def observe(self, indices: Tensor, losses: Tensor, epoch: int) -> None:
         """Averages the losses, or whether they exceed the threshold, into the table."""
         if self.predict == "probability":
-            losses = (~(losses <= self.threshold)).float()  # also where there is no threshold
+            losses = (~(losses <= self.threshold)).float()  # 1 if there is no threshold yet
         record_average(self.table, indices, losses, self.decay)
         self.table.values[indices.cpu(), 1] = float(epoch)
 
@@ -128,11 +127,11 @@ class Ewma(RefreshedRule):
         return {**super().settings(), **own}
 
     def state_dict(self) -> dict[str, Any]:
-        """The averages, and what the threshold and the passes depend on."""
+        """The averages, and the state of the threshold and the passes."""
         return {**super().state_dict(), "threshold": self._threshold.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another's state.
+        """Continues from another rule's state.
 
         Raises:
             StateError: As for `RefreshedRule.load_state_dict`, before anything is changed.
@@ -142,7 +141,7 @@ class Ewma(RefreshedRule):
 
 
 def checked_predict(predict: Predict) -> Predict:
-    """What is predicted.
+    """Returns ``predict`` after checking it.
 
     Raises:
         ConfigError: If it is neither "loss" nor "probability".

@@ -1,4 +1,4 @@
-"""Instance-dependent early stopping: leave out what is settled."""
+"""Instance-dependent early stopping: leaves out examples with settled losses."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from siftback.schedule import Epochs, Moment, Share
 
 
 def unrest(losses: Tensor) -> Tensor:
-    """How far the losses of examples are from settled: the mean size of second differences.
+    """The mean absolute second difference of each example's losses, which is 0 when they settle.
 
     Yuan et al. 2025: with the losses L(1), ..., L(n) of an example, the mean over t of
     ``|L(t) - 2 L(t-1) + L(t-2)|``.
@@ -32,30 +32,30 @@ def unrest(losses: Tensor) -> Tensor:
 class IES(EpochRule):
     """Instance-dependent early stopping: leaves out an example whose loss has settled.
 
-    Yuan et al. 2025, *Instance-dependent Early Stopping*: an example is mastered where the second
-    differences of its losses stay near 0, see `unrest`: their mean size over the last few is
-    below a threshold, the same for easy and hard examples. It is left out while that holds.
+    Yuan et al. 2025, *Instance-dependent Early Stopping*: an example is mastered while the second
+    differences of its losses are near 0, see `unrest`: their mean absolute value over the last few
+    is below a threshold, the same for easy and hard examples. It is then left out.
 
-    In the paper mastered examples are still forwarded each epoch, so that one that is forgotten
-    comes back. Here the training loop may do that: ``loader.left_out`` is who they were, and
-    ``loader.record(losses, indices=...)`` takes the losses of a forward pass in eval mode. Without
-    it what is settled stays out. Ideal cost per example of an epoch with share s trained on, in
-    forwards (1) and backwards (2): ``1 + 2s`` with those passes, 3s without. How many examples are
-    drawn depends on their losses, and is not known beforehand.
+    In the paper mastered examples are still forwarded each epoch, so that forgotten ones come
+    back. Here the training loop may do that: ``loader.left_out`` gives their indices, and
+    ``loader.record(losses, indices=...)`` records the losses of a forward pass in eval mode.
+    Without it, settled examples stay out. Ideal cost per example of an epoch with share s trained
+    on, in forwards (1) and backwards (2): ``1 + 2s`` with those passes, 3s without. The number of
+    examples drawn depends on their losses, and is not known in advance.
 
     Args:
-        threshold: The mean size of second differences, above 0, below which a loss is settled.
-        window: The mean is over so many second differences, at least 1. Nothing is known
-            of an example until it had two losses more.
-        keep: The least share of the known examples to keep, in [0, 1): where more are settled,
-            the least settled of them stay. 0, as in the paper, keeps none of them.
-        warmup: How long everything is trained on at first.
-        tail: How long everything is trained on at the end.
-        table: Where the last losses are remembered, such as a `ScoreTable` in a file, of
-            ``window + 2`` columns; by default in memory, 4 bytes per loss.
+        threshold: The mean absolute second difference, above 0, below which a loss is settled.
+        window: Number of second differences in the mean, at least 1. An example has no score
+            until it had two losses more than that.
+        keep: The minimum share of the known examples to keep, in [0, 1): if more are settled, the
+            least settled of them stay. 0, as in the paper, leaves out all settled ones.
+        warmup: How long all examples are trained on at first.
+        tail: How long all examples are trained on at the end.
+        table: Stores the last losses, such as a `ScoreTable` in a file, of ``window + 2`` columns;
+            by default in memory, 4 bytes per loss.
 
     Raises:
-        ConfigError: If one of them is out of its range.
+        ConfigError: If one of them is out of range.
 
     >>> ies = IES(threshold=0.1, window=1)
     >>> ies.grow(3)
@@ -82,7 +82,7 @@ class IES(EpochRule):
         super().__init__(checked_table("IES", table, self.window + 2), warmup=warmup, tail=tail)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """0 for the settled, the most settled first where not all may be left out."""
+        """0 for settled examples, the most settled first if not all may be left out."""
         return weights_of_known(unrest(self.values), self._weigh)
 
     def update(
@@ -94,7 +94,7 @@ class IES(EpochRule):
         correct: Tensor | None = None,
         confidence: Tensor | None = None,
     ) -> None:
-        """Appends the losses; the oldest ones are forgotten."""
+        """Appends the losses and drops the oldest ones."""
         moved = self.values[indices.cpu()].roll(-1, 1)
         moved[:, -1] = losses.detach().to(moved)
         self.table.record(indices, moved)

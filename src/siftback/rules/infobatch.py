@@ -1,4 +1,4 @@
-"""InfoBatch: prune a share of the well learnt, and weight the rest of them up."""
+"""InfoBatch: prunes a share of the examples with low loss, and upweights the rest of them."""
 
 from typing import Any
 
@@ -12,26 +12,27 @@ from siftback.schedule import Epochs, Moment, Share
 
 
 def infobatch_weights(losses: Tensor, ratio: float, generator: torch.Generator) -> Tensor:
-    """Loss weights by which the expected sum of losses is that of all examples.
+    """Loss weights with which the expected sum of losses is that of all examples.
 
     Qin et al. 2024, for a loss L and the mean of all losses m::
 
-        P(pruned) = r where L < m, else 0
-        weight    = 1 / (1 - r) where L < m, else 1
+        P(pruned) = r if L < m, else 0
+        weight    = 1 / (1 - r) if L < m, else 1
 
     Args:
-        losses: float32[N]. One that is not finite is not part of the mean, and kept if positive.
+        losses: float32[N]. Losses that are not finite are not part of the mean, and kept if
+            positive.
         ratio: r, in [0, 1).
-        generator: On the CPU. N numbers are drawn, whatever is kept.
+        generator: On the CPU. N numbers are drawn, however many examples are kept.
 
     Returns:
-        float32[N], 0 for the pruned.
+        float32[N], 0 for pruned examples.
 
     >>> losses = torch.tensor([0.1, 0.2, 0.3, 4.0])
     >>> infobatch_weights(losses, 0.5, torch.Generator().manual_seed(0))
     tensor([0., 2., 0., 1.])
     """
-    # In float64, so that the mean of equal losses is not above them, however many there are.
+    # In float64, so that the mean of any number of equal losses is not above them.
     mean = losses[losses.isfinite()].double().mean()
     below = losses.double() < mean
     draws = torch.rand(len(losses), generator=generator)
@@ -40,32 +41,32 @@ def infobatch_weights(losses: Tensor, ratio: float, generator: torch.Generator) 
 
 
 class InfoBatch(EpochRule):
-    """InfoBatch: a share of the examples below the mean loss is pruned, the rest weighted up.
+    """InfoBatch: prunes a share of the examples below the mean loss, and upweights the rest.
 
     Qin et al. 2024, *InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning*. At
-    the start of each epoch, of the examples whose remembered loss is below the mean of all, each
-    is pruned with probability r; the remaining ones of them have weight 1 / (1 - r), so that the
-    expected gradient is that of the whole data set. In the last epochs everything is trained on
-    with weight 1. See `infobatch_weights`. Ideal cost per example of an epoch in which a share b of
+    the start of each epoch, each example with a remembered loss below the mean of all is pruned
+    with probability r; those of them that remain have weight 1 / (1 - r), so that the expected
+    gradient is that of the whole data set. In the last epochs all examples are trained on with
+    weight 1. See `infobatch_weights`. Ideal cost per example of an epoch in which a share b of
     the examples was below the mean, in forwards (1) and backwards (2): ``3 (1 - r b)``. The
-    examples are drawn independently, so their number is not known beforehand.
+    examples are drawn independently, so their number is not known in advance.
 
-    Pruning ends with the first epoch that begins when ``delta * epochs`` are done: with 10 epochs
-    and ``delta=0.875``, epochs 0 to 8 are pruned and the last one is not. From there on every
-    weight is 1, whether or not ``delta * epochs`` is an integer; only where a loader carries
-    examples over into the next epoch do those have the weight that they were drawn with.
+    Pruning ends before the first epoch that begins when ``delta * epochs`` are done: with 10 epochs
+    and ``delta=0.875``, epochs 0 to 8 are pruned and the last one is not. From then on every
+    weight is 1, whether or not ``delta * epochs`` is an integer, except that examples that a
+    loader carries over into the next epoch keep the weight that they were drawn with.
 
     Args:
         ratio: r, in [0, 1).
-        delta: The share of training, in (0, 1], after which everything is trained on. Where it is
+        delta: The share of training, in (0, 1], after which all examples are trained on. If it is
             less than 1 the number of epochs must be known.
-        warmup: How long everything is trained on at first. Nothing is known in the first epoch,
-            so that one is whole in any case.
-        table: Where losses are remembered, such as a `ScoreTable` in a file; by default in
-            memory, 4 bytes per example.
+        warmup: How long all examples are trained on at first. The first epoch is always whole, as
+            no losses are known yet.
+        table: Stores the losses, such as a `ScoreTable` in a file; by default in memory, 4 bytes
+            per example.
 
     Raises:
-        ConfigError: If one of them is out of its range.
+        ConfigError: If one of them is out of range.
 
     >>> infobatch = InfoBatch(ratio=0.5)
     >>> infobatch.grow(5)
@@ -73,7 +74,7 @@ class InfoBatch(EpochRule):
     >>> infobatch.draw(1, torch.Generator().manual_seed(0))
     tensor([0., 2., 0., 1., 1.])
 
-    In a training loop, where ``loader.loss`` applies the weights:
+    In a training loop, in which ``loader.loss`` applies the weights:
 
     >>> from torch.nn import functional as F
     >>> from torch.utils.data import DataLoader, TensorDataset

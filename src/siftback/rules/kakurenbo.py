@@ -1,4 +1,4 @@
-"""KAKURENBO: hide what is confidently learnt."""
+"""KAKURENBO: hides examples that are predicted correctly and confidently."""
 
 from typing import Any
 
@@ -15,20 +15,20 @@ from siftback.schedule import Epochs, Moment, Share
 def hidden_examples(
     losses: Tensor, correct: Tensor, confidence: Tensor, ratio: float, threshold: float
 ) -> Tensor:
-    """Which examples an epoch hides.
+    """The examples that an epoch hides.
 
-    Nguyen et al. 2023: the share F of lowest loss, but for those of them that were not predicted
-    right with a confidence of tau or more, which move back.
+    Nguyen et al. 2023: the share F of lowest loss, except those that were not predicted correctly
+    with a confidence of at least tau, which move back.
 
     Args:
         losses: float32[N].
-        correct: bool[N], whether each was predicted right.
+        correct: bool[N], whether each was predicted correctly.
         confidence: float32[N], the probability of each prediction.
         ratio: F, the largest share to hide, rounded down to examples.
         threshold: tau.
 
     Returns:
-        bool[N]. Of equal losses the first ones are the lowest.
+        bool[N]. Among equal losses, earlier examples count as lower.
 
     >>> losses, right = torch.tensor([0.1, 0.2, 0.3, 2.0]), torch.tensor([True, False, True, True])
     >>> hidden_examples(losses, right, torch.tensor([0.9, 0.8, 0.6, 0.9]), 0.75, 0.7)
@@ -40,16 +40,16 @@ def hidden_examples(
 
 
 class Kakurenbo(EpochRule):
-    """KAKURENBO: hides the examples of lowest loss that are confidently right.
+    """KAKURENBO: hides the examples of lowest loss that are predicted correctly and confidently.
 
     Nguyen et al. 2023, *KAKURENBO: Adaptively Hiding Samples in Deep Neural Network Training*. At
-    the start of each epoch the share F of lowest remembered loss is hidden, but for those that
-    were not predicted right, or with a confidence below tau, which move back; see
+    the start of each epoch the share F of lowest remembered loss is hidden, except those that
+    were predicted wrongly, or with a confidence below tau, which move back; see
     `hidden_examples`. As there are fewer steps, the learning rate is scaled by
-    ``1 / (1 - hidden share)``: the loop multiplies with ``loader.lr_scale``, which is 1 in epochs
+    ``1 / (1 - hidden share)``: the loop multiplies it by ``loader.lr_scale``, which is 1 in epochs
     that hide nothing.
 
-    The training loop passes what it predicted::
+    The training loop passes its predictions::
 
         for x, y in loader:
             outputs = model(x)
@@ -60,25 +60,26 @@ class Kakurenbo(EpochRule):
                 group["lr"] = scheduled_rate * loader.lr_scale
             loss.backward()
 
-    In the paper, hidden examples are forwarded at the end of their epoch, so that what is
-    remembered of them is of the model as it then is. Here the training loop may do that:
-    ``loader.left_out`` is who they were, and ``loader.record(losses, indices=..., ...)`` takes the
-    losses of a forward pass in eval mode. Ideal cost per example of an epoch with share s trained
-    on, in forwards (1) and backwards (2): ``1 + 2s`` with those passes; 3s without, where a hidden
-    example comes back only as others' losses fall below what it had. How many examples are hidden
-    depends on what was predicted, and is not known beforehand.
+    In the paper, hidden examples are forwarded at the end of each epoch, so that their losses are
+    those of the current model. Here the training loop may do that: ``loader.left_out`` gives their
+    indices, and ``loader.record(losses, indices=..., ...)`` records the losses of a forward pass
+    in eval mode. Ideal cost per example of an epoch with share s trained on, in forwards (1) and
+    backwards (2): ``1 + 2s`` with those passes; 3s without, and a hidden example then comes back
+    only when other losses fall below its own. The number of examples hidden depends on the
+    predictions, and is not known in advance.
 
     Args:
         ratio: F, the largest share to hide, in [0, 1).
-        threshold: tau, the least confidence, in [0, 1].
-        warmup: How long everything is trained on at first. Nothing is known in the first epoch,
-            so that one is whole in any case.
-        tail: How long everything is trained on at the end. (The paper lowers F in steps instead.)
-        table: Where losses, correctness and confidence are remembered, such as a `ScoreTable` in
-            a file, of three columns; by default in memory, 12 bytes per example.
+        threshold: tau, the minimum confidence, in [0, 1].
+        warmup: How long all examples are trained on at first. The first epoch is always whole, as
+            no losses are known yet.
+        tail: How long all examples are trained on at the end. (The paper lowers F in steps
+            instead.)
+        table: Stores losses, correctness and confidence, such as a `ScoreTable` in a file, of
+            three columns; by default in memory, 12 bytes per example.
 
     Raises:
-        ConfigError: If one of them is out of its range.
+        ConfigError: If one of them is out of range.
 
     >>> hiding = Kakurenbo(ratio=0.5)
     >>> hiding.grow(4)
@@ -99,13 +100,13 @@ class Kakurenbo(EpochRule):
         tail: Moment = Share(0.0),
         table: ScoreTable | None = None,
     ) -> None:
-        # Loss, whether it was predicted right, and how confidently.
+        # Loss, correctness and confidence.
         super().__init__(checked_table("Kakurenbo", table, 3), warmup=warmup, tail=tail)
         self.ratio = checked_share("ratio", ratio)
         self.threshold = checked_share("threshold", threshold, most=True)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """0 for the hidden, see `hidden_examples`."""
+        """0 for hidden examples, see `hidden_examples`."""
         losses, correct, confidence = self.values.unbind(1)
         known = ~losses.isnan()
 
@@ -126,7 +127,7 @@ class Kakurenbo(EpochRule):
         correct: Tensor | None = None,
         confidence: Tensor | None = None,
     ) -> None:
-        """Remembers the losses, what was right, and how confidently.
+        """Remembers the losses, correctness and confidence.
 
         Raises:
             ConfigError: If ``correct`` or ``confidence`` is missing.
@@ -141,7 +142,7 @@ class Kakurenbo(EpochRule):
         if correct.shape != indices.shape or correct.dtype != torch.bool:
             raise LossError(
                 f"correct is {correct.dtype} of shape {list(correct.shape)}: give whether each "
-                f"example was predicted right, bool[{len(indices)}]"
+                f"example was predicted correctly, bool[{len(indices)}]"
             )
         if confidence.shape != indices.shape or not confidence.is_floating_point():
             raise LossError(
@@ -154,7 +155,7 @@ class Kakurenbo(EpochRule):
         )
 
     def lr_scale(self, weights: Tensor) -> float:
-        """All examples over those drawn: ``1 / (1 - hidden share)``."""
+        """The number of examples divided by the number drawn: ``1 / (1 - hidden share)``."""
         return len(weights) / max(int((weights != 0).sum()), 1)
 
     def settings(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The loss that a share of the recent ones exceeds."""
+"""A quantile of the recent losses."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from siftback.arguments import is_number
 from siftback.errors import ConfigError
 
-_RECENT = 1024  # R, as of the paper's CDF_R
+_RECENT = 1024  # R, as in the paper's CDF_R
 
 
 class LossThreshold:
@@ -18,7 +18,7 @@ class LossThreshold:
         share: The share above it, in (0, 1).
 
     Raises:
-        ConfigError: If ``share`` is out of its range.
+        ConfigError: If ``share`` is out of range.
 
     >>> threshold = LossThreshold(0.25)
     >>> threshold.join(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]))
@@ -34,13 +34,13 @@ class LossThreshold:
 
     @property
     def value(self) -> float:
-        """The threshold; NaN before there was any loss."""
+        """The threshold; NaN before any loss was added."""
         if not len(self._recent):
             return torch.nan
         return float(self._recent.quantile(1 - self.share))
 
     def join(self, losses: Tensor) -> None:
-        """Adds losses, float[n]; those that are not finite are left out."""
+        """Adds losses, float[n]; those that are not finite are ignored."""
         losses = losses.detach().float().cpu()
         self._recent = torch.cat((self._recent, losses[losses.isfinite()]))[-_RECENT:]
 
@@ -49,5 +49,5 @@ class LossThreshold:
         return {"recent": self._recent.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another's state."""
+        """Continues from another threshold's state."""
         self._recent = state["recent"].clone()

@@ -1,4 +1,4 @@
-"""Memory: selection that costs nothing, by the loss an example had when last trained on."""
+"""Memory: selection without extra cost, by the loss of each example when last trained on."""
 
 from typing import Any
 
@@ -17,37 +17,37 @@ from siftback.selectors.sampling import count_of
 
 
 class Memory(EpochRule):
-    """Selection that costs nothing: by the loss an example had when it was last trained on.
+    """Selection without extra cost, by the loss of each example when it was last trained on.
 
-    No scoring pass is ever made. While warming up, every example is trained on and its training
-    loss remembered. From then on, the examples of each epoch are drawn before they are read, with
+    There are no scoring passes. During warm-up, every example is trained on and its training loss
+    remembered. From then on, the examples of each epoch are drawn before they are read, with
     probability::
 
         floor + (1 - floor) * percentile^beta
 
-    of the remembered loss among all of them, and their new losses remembered. Exactly
-    ``round(keep * N)`` of N examples are drawn, at least one, with
-    ``keep = floor + (1 - floor) / (beta + 1)`` (see `drawn_by_percentile`). The rule is this
-    project's own, after Jiang et al. 2019, section 3.3. Ideal cost per example of an epoch, in
+    where the percentile is that of the remembered loss among all of them, and their new losses
+    are remembered. Exactly ``round(keep * N)`` of N examples are drawn, at least one, with
+    ``keep = floor + (1 - floor) / (beta + 1)`` (see `drawn_by_percentile`). This rule is new in
+    this project, after Jiang et al. 2019, section 3.3. Ideal cost per example of an epoch, in
     forwards (1) and backwards (2): ``3 * keep``.
 
     Args:
         keep: Share of the examples in an epoch, in (floor, 1].
-        beta: In place of ``keep``, the exponent, at least 0; 1 where neither is given.
-        floor: The least probability, in [0, 1), so that no example is forgotten.
-        warmup: How long everything is trained on at first.
-        tail: How long everything is trained on at the end.
-        decay: How much of an old loss stays in what is remembered, in [0, 1):
-            ``decay * old + (1 - decay) * new``; 0 remembers the last loss alone.
-        guard: Holds back examples whose label is suspected to be wrong. Of S suspects exactly
+        beta: In place of ``keep``, the exponent, at least 0; 1 if neither is given.
+        floor: The minimum probability, in [0, 1), so that no example is forgotten.
+        warmup: How long all examples are trained on at first.
+        tail: How long all examples are trained on at the end.
+        decay: Weight of the old loss in the remembered one, in [0, 1):
+            ``decay * old + (1 - decay) * new``; 0 remembers only the last loss.
+        guard: Holds back examples whose label is probably wrong. Of S suspects exactly
             ``round(min(cap, keep) * S)`` are drawn, all with the same probability; the rest of
-            the epoch is drawn from the other examples, ranked among themselves. Where there are
-            too few of those, suspects make up for it, so that the count stays.
-        table: Where losses are remembered, such as a `ScoreTable` in a file; by default in
-            memory, 4 bytes per example.
+            the epoch is drawn from the other examples, ranked among themselves. If there are too
+            few of those, more suspects are drawn, so that the count does not change.
+        table: Stores the losses, such as a `ScoreTable` in a file; by default in memory, 4 bytes
+            per example.
 
     Raises:
-        ConfigError: If one of them is out of its range, or both ``keep`` and ``beta`` are given.
+        ConfigError: If one of them is out of range, or both ``keep`` and ``beta`` are given.
 
     >>> memory = Memory(keep=0.5, floor=0.0)
     >>> memory.grow(6)
@@ -96,7 +96,7 @@ class Memory(EpochRule):
         else:
             self.beta = 1.0 if beta is None else beta
             self.keep = keep_of_beta(self.beta, self.floor)
-        self._keep = self.keep  # which a schedule may change
+        self._keep = self.keep  # a schedule may change `keep`
         self.decay = checked_share("decay", decay)
         self.guard = guard
 
@@ -105,7 +105,7 @@ class Memory(EpochRule):
         self.beta, self.keep = beta_of_keep(keep, self.floor), float(keep)
 
     def count(self, epoch: int) -> int:
-        """How many examples a draw keeps: ``round(keep * N)``, at least 1."""
+        """Number of examples that a draw keeps: ``round(keep * N)``, at least 1."""
         return min(count_of(self.keep, self.examples), self.examples)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
@@ -135,7 +135,7 @@ class Memory(EpochRule):
         correct: Tensor | None = None,
         confidence: Tensor | None = None,
     ) -> None:
-        """Remembers the losses, averaged with the old ones where ``decay`` is above 0."""
+        """Remembers the losses, averaged with the old ones if ``decay`` is above 0."""
         record_average(self.table, indices, losses, self.decay)
         if self.guard is not None:
             self.guard.observe(indices, losses)
@@ -146,12 +146,12 @@ class Memory(EpochRule):
         return {"keep": self._keep, "floor": self.floor, "decay": self.decay, "guard": guard}
 
     def state_dict(self) -> dict[str, Any]:
-        """The losses, and what the guard remembers."""
+        """The losses, and the guard's state."""
         guard = {} if self.guard is None else {"guard": self.guard.state_dict()}
         return {**super().state_dict(), **guard}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another's state.
+        """Continues from another rule's state.
 
         Raises:
             StateError: As for `EpochRule.check_state`, before anything is changed.

@@ -1,4 +1,4 @@
-"""Examples whose labels stay doubtful while others are learnt: suspects, held back."""
+"""Holding back suspects: examples whose labels stay doubtful while others are learnt."""
 
 from typing import Any
 
@@ -8,24 +8,25 @@ from torch import Tensor
 from siftback.arguments import checked_integer, checked_share
 from siftback.errors import ConfigError, StateError
 
-_MOST = 255  # that a streak is counted to
+_MOST = 255  # streaks are counted up to this
 
 
 def label_doubt(losses: Tensor, confidence: float) -> Tensor:
-    """How far the probability of a label is below what the model's confidence suggests.
+    """How far the probability of a label is below a threshold given by the model's confidence.
 
-    With ``p = exp(-L)``, the probability that the model gives an example's label where L is its
+    With ``p = exp(-L)``, the probability that the model gives an example's label if L is its
     cross-entropy, and t the confidence, the mean of p over all examples, this is::
 
         t (1 - t) - p
 
-    Above 0 the label is doubtful: ``p / t < 1 - t``, its share of the usual confidence is less than
-    the usual doubt. A model that guesses among C classes has t = 1/C and p = 1/C, and doubts
-    nothing; one that is right about all labels, t near 1, doubts only what it nearly rules out.
+    Above 0 the label is doubtful: ``p / t < 1 - t``, its share of the average confidence is less
+    than the average doubt. For a model that guesses among C classes, t = 1/C and p = 1/C, and no
+    label is doubtful; for one that is right about all labels, t near 1, only labels with a
+    probability near 0 are.
 
-    The mean t is the self-confidence that confident learning compares with, over all classes at
-    once (Northcutt et al. 2021, *Confident Learning*, section 3.1), which also asks that another
-    class be likely; the factor 1 - t stands for that, and is this project's own. So losses suffice.
+    The mean t is the self-confidence of confident learning, over all classes together (Northcutt
+    et al. 2021, *Confident Learning*, section 3.1). Confident learning also requires another class
+    to be likely; the factor 1 - t replaces that, and is new in this project. So the losses suffice.
 
     Args:
         losses: float32[n].
@@ -43,27 +44,26 @@ def label_doubt(losses: Tensor, confidence: float) -> Tensor:
 class NoiseGuard:
     """Holds back examples whose labels stay doubtful while others are learnt.
 
-    A part of a rule, ``Memory(guard=NoiseGuard())``. Choosing high losses prefers wrong labels;
-    this prevents it. An example is a suspect while its label was doubtful (`label_doubt`) in each
-    of its last m visits; a visit is a step of training on it. Losses should be cross-entropies.
+    Used as a part of a rule, ``Memory(guard=NoiseGuard())``. Selecting high losses favours wrong
+    labels; this prevents it. An example is a suspect while its label was doubtful (`label_doubt`)
+    in each of its last m visits; a visit is a training step on it. Losses should be cross-entropy.
 
-    Suspects are taken out of what the rule ranks and draws from. Of S suspects exactly
-    ``round(min(cap, keep) * S)`` are admitted, ``keep`` the share that the rule keeps, each with
-    the same probability and with weight 1. One that is learnt after all is no longer a suspect.
+    The rule ranks and draws the other examples without the suspects. Of S suspects exactly
+    ``round(min(cap, keep) * S)`` are admitted, with ``keep`` the rule's share, all with the same
+    probability and with weight 1. A suspect that is learnt after all is no longer one.
 
     Args:
         cap: The largest share of the suspects to admit, in [0, 1]. With 0, a suspect is never
             trained on, and so stays one.
-        visits: m, in how many successive visits a label must be doubtful, from 1 to 255. Memory
-            used: 5 bytes per example.
+        visits: m, the number of successive visits in which a label must be doubtful, from 1 to
+            255. Memory used: 5 bytes per example.
 
     Attributes:
-        losses: float32[N], the last loss of each example there is room for; NaN where there was
-            none.
-        held_back: How often an example was held back, over all draws.
+        losses: float32[N], the last loss of each example; NaN where there was none.
+        held_back: Number of times an example was held back, over all draws.
 
     Raises:
-        ConfigError: If an argument is out of its range.
+        ConfigError: If an argument is out of range.
 
     >>> guard = NoiseGuard(visits=2)
     >>> everyone = torch.arange(4)
@@ -81,35 +81,35 @@ class NoiseGuard:
         self.held_back = 0
         self.losses = torch.zeros(0)
         self._streaks = torch.zeros(0, dtype=torch.uint8)  # of visits with doubt
-        self._sum, self._seen = 0.0, 0  # of the labels' last probabilities, and how many there are
+        self._sum, self._seen = 0.0, 0  # sum and number of the labels' last probabilities
 
     @property
     def confidence(self) -> float:
-        """The mean probability of the labels, each as it was last seen; 0 before any was."""
+        """The mean of the labels' last probabilities; 0 before any was seen."""
         return self._sum / max(self._seen, 1)
 
     @property
     def suspects(self) -> Tensor:
-        """int64[n], the present suspects, ascending."""
+        """int64[n], the current suspects, ascending."""
         return (self._streaks >= self.visits).nonzero().squeeze(1)
 
     def suspected(self, indices: Tensor) -> Tensor:
-        """bool[n], whether each of some examples is a suspect: int64[n]."""
+        """bool[n], whether each of the examples, int64[n], is a suspect."""
         return self._streaks[indices] >= self.visits
 
     def observe(self, indices: Tensor, losses: Tensor) -> None:
-        """Learns the losses of a visit.
+        """Records the losses of a visit.
 
         Args:
             indices: int64[n], distinct examples, on the CPU.
-            losses: float[n], their losses; one that is not finite counts as infinite.
+            losses: float[n], their losses; a loss that is not finite counts as infinite.
         """
         losses = losses.detach().float().cpu().nan_to_num(nan=torch.inf, posinf=torch.inf)
         if len(indices):
             self.grow(int(indices.max()) + 1)
         before = self.losses[indices]
         known = before[~before.isnan()]
-        # Kept as a sum, as a mean over all examples at each batch would take longer than the rest.
+        # A running sum, as a mean over all examples at each batch would be slow.
         self._sum += float((-losses).exp().double().sum() - (-known).exp().double().sum())
         self._seen += len(indices) - len(known)
         self.losses[indices] = losses
@@ -118,7 +118,7 @@ class NoiseGuard:
         self._streaks[indices] = torch.where(doubtful, longer, 0)
 
     def grow(self, examples: int) -> None:
-        """Makes room for so many examples."""
+        """Makes room for a number of examples."""
         more = examples - len(self.losses)
         if more > 0:
             self.losses = torch.cat((self.losses, torch.full((more,), torch.nan)))
@@ -136,11 +136,11 @@ class NoiseGuard:
         """Draws the suspects that are admitted, and counts the others as held back.
 
         Args:
-            count: S, how many suspects there are.
+            count: S, the number of suspects.
             keep: The share that the rule keeps.
             generator: On the CPU.
-            least: How many to admit at least, where the other examples do not suffice.
-            most: How many to admit at most; None is no limit.
+            least: Minimum number to admit, if the other examples do not suffice.
+            most: Maximum number to admit; None is no limit.
 
         Returns:
             bool[count], exactly ``round(min(cap, keep) * count)`` of them True, within the limits.
@@ -161,7 +161,7 @@ class NoiseGuard:
         return {"cap": self.cap, "visits": self.visits}
 
     def state_dict(self) -> dict[str, Any]:
-        """The last loss of each example, how long each label was doubtful, and the counts."""
+        """The last loss and the streak of doubtful visits of each example, and the counts."""
         return {
             "settings": self.settings(),
             "losses": self.losses.clone(),
@@ -172,10 +172,10 @@ class NoiseGuard:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another's state.
+        """Continues from another guard's state.
 
         Raises:
-            StateError: If that one had another cap or number of visits.
+            StateError: If that had another cap or number of visits.
         """
         if state["settings"] != self.settings():
             theirs, own = _described(state["settings"]), _described(self.settings())

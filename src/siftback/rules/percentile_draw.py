@@ -1,4 +1,4 @@
-"""Draws exactly k examples by the percentiles of what is remembered of them."""
+"""Draws exactly k examples by the percentiles of their remembered scores."""
 
 import torch
 from torch import Tensor
@@ -15,13 +15,13 @@ def draw_probabilities(scores: Tensor, beta: float, floor: float = 0.0) -> Tenso
         p = floor + (1 - floor) * percentile^beta
 
     averaged over the percentiles that equal scores share (see `percentile_probabilities`). Their
-    sum is ``N * (floor + (1 - floor) / (beta + 1))``. Ranks are integers and the rest is float64,
-    so that this holds for any number of examples.
+    sum is ``N * (floor + (1 - floor) / (beta + 1))``, for any number of examples, as ranks are
+    integers and everything else is float64.
 
     Args:
         scores: float32[N], none NaN; infinite ones are the highest or lowest.
         beta: Exponent, at least 0.
-        floor: The least probability, in [0, 1).
+        floor: The minimum probability, in [0, 1).
 
     Returns:
         float64[N].
@@ -47,15 +47,15 @@ def drawn_by_percentile(
 ) -> Tensor:
     """Draws exactly k examples, with probabilities in proportion to `draw_probabilities`.
 
-    Examples without a score are kept; where there are more than k of them, k of those are drawn,
-    each with the same probability. The others are drawn by systematic sampling
-    (`choose_exactly`): where all scores are known and k is ``N * (floor + (1 - floor) / (beta +
-    1))``, the probability of each is that of `draw_probabilities` itself.
+    Examples without a score are kept; if there are more than k of them, k of those are drawn, all
+    with the same probability. The others are drawn by systematic sampling (`choose_exactly`): if
+    all scores are known and k is ``N * (floor + (1 - floor) / (beta + 1))``, the probability of
+    each is exactly that of `draw_probabilities`.
 
     Args:
-        scores: float32[N], NaN where nothing is known.
+        scores: float32[N], NaN where unknown.
         beta: Exponent, at least 0.
-        floor: The least probability, in [0, 1).
+        floor: The minimum probability, in [0, 1).
         count: k, from 0 to N.
         generator: On the CPU.
 

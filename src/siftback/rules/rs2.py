@@ -14,19 +14,19 @@ from siftback.schedule import Epochs, Moment, Share
 def next_of_permutations(
     waiting: Tensor, count: int, examples: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """The next few examples of one random permutation after the other.
+    """The next k examples of a sequence of random permutations.
 
-    Where fewer wait than are asked for, the others come from a new permutation, without those
-    taken already: nothing comes twice, and nothing comes again before everything has come.
+    If fewer than k are waiting, the others are taken from a new permutation, without those
+    already taken: no example is taken twice, or again before all others were taken.
 
     Args:
-        waiting: int64[w], those of the current permutation that have not come yet, in order.
-        count: k, how many to take, at most ``examples``.
-        examples: How many there are.
-        generator: On the CPU; drawn from where a new permutation begins.
+        waiting: int64[w], the rest of the current permutation, in order.
+        count: k, the number of examples to take, at most ``examples``.
+        examples: Number of examples.
+        generator: On the CPU; used when a new permutation begins.
 
     Returns:
-        int64[k], the ones taken, and int64[...], those that now wait.
+        int64[k], the examples taken, and int64[...], the new rest.
 
     >>> next_of_permutations(torch.tensor([3, 1]), 1, 4, torch.Generator())
     (tensor([3]), tensor([1]))
@@ -43,7 +43,7 @@ def next_of_permutations(
 
 
 class RS2(EpochRule):
-    """RS2: every epoch is a random subset of its own, whatever the losses.
+    """RS2: a new random subset in every epoch, independent of the losses.
 
     Okanovic et al. 2024, *Repeated Random Sampling for Minimizing the Time-to-Accuracy of
     Learning*: the baseline that most pruning methods do not beat. Exactly ``ceil(keep * N)`` of N
@@ -52,14 +52,14 @@ class RS2(EpochRule):
 
     Args:
         keep: Share of the examples in an epoch, in (0, 1].
-        replacement: Whether each epoch's subset is drawn from all examples. Without it, epochs
-            walk through a permutation until all examples were used, which takes at most
-            ``ceil(1 / keep)`` epochs, then through a new one.
-        warmup: How long everything is trained on at first.
-        tail: How long everything is trained on at the end.
+        replacement: Whether each epoch's subset is drawn from all examples. If False, epochs take
+            successive parts of a permutation until all examples were used, which takes at most
+            ``ceil(1 / keep)`` epochs, then of a new one.
+        warmup: How long all examples are trained on at first.
+        tail: How long all examples are trained on at the end.
 
     Raises:
-        ConfigError: If one of them is out of its range.
+        ConfigError: If one of them is out of range.
 
     >>> rs2 = RS2(keep=0.5)
     >>> rs2.grow(6)
@@ -83,11 +83,11 @@ class RS2(EpochRule):
         self._waiting = torch.empty(0, dtype=torch.int64)
 
     def count(self, epoch: int) -> int:
-        """How many examples a draw keeps: ``ceil(keep * N)``."""
-        return math.ceil(self.keep * self.examples - 1e-9)  # 0.29 * 100 is no more than 29
+        """Number of examples that a draw keeps: ``ceil(keep * N)``."""
+        return math.ceil(self.keep * self.examples - 1e-9)  # 0.29 * 100 gives 29
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """1 for the drawn; see `next_of_permutations`."""
+        """1 for drawn examples; see `next_of_permutations`."""
         waiting = self._waiting[:0] if self.replacement else self._waiting
         drawn, self._waiting = next_of_permutations(
             waiting, self.count(epoch), self.examples, generator
@@ -99,11 +99,11 @@ class RS2(EpochRule):
         return {"keep": self.keep, "replacement": self.replacement}
 
     def state_dict(self) -> dict[str, Any]:
-        """Which examples wait, in order."""
+        """The rest of the permutation, in order."""
         return {**super().state_dict(), "waiting": self._waiting.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another's state.
+        """Continues from another rule's state.
 
         Raises:
             StateError: As for `EpochRule.check_state`, before anything is changed.

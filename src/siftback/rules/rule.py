@@ -1,4 +1,4 @@
-"""The base of rules: they choose the examples of each epoch before any is read."""
+"""The base classes of rules, which choose the examples of each epoch before any is read."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -19,22 +19,22 @@ from siftback.selectors.sampling import count_of
 
 
 class EpochRule(ABC):
-    """Chooses the examples of each epoch before any is read, by what training taught.
+    """Chooses the examples of each epoch before any is read, by their losses in earlier epochs.
 
-    A loader calls `grow` with the number of examples, `draw` as an epoch begins in which the
-    schedule is on, and `update` with the losses of each batch trained on. A rule of your own
-    defines `draw`; one that learns from training also overrides `update`, and then the loader
+    A loader calls `grow` with the number of examples, `draw` at the beginning of each epoch in
+    which the schedule is on, and `update` with the losses of each training batch. A rule of your
+    own defines `draw`; if it learns from training it also overrides `update`, and the loader then
     requires the losses.
 
     Args:
-        table: What is remembered of each example; by default nothing. A table in a file may
-            have more rows than there are examples.
-        warmup: How long everything is trained on at first.
-        tail: How long everything is trained on at the end.
+        table: Values remembered per example; by default none. A table in a file may have more
+            rows than there are examples.
+        warmup: How long all examples are trained on at first.
+        tail: How long all examples are trained on at the end.
 
     Attributes:
         schedule: When the rule leaves examples out.
-        table: What is remembered of each example.
+        table: Values remembered per example.
 
     Raises:
         ConfigError: If ``warmup`` or ``tail`` is not `Epochs` or a `Share`, or the tail is the
@@ -64,34 +64,34 @@ class EpochRule(ABC):
 
     @property
     def examples(self) -> int:
-        """How many examples there are."""
+        """Number of examples."""
         return self._examples
 
     @property
     def values(self) -> Tensor:
-        """float32[examples, columns], what is remembered of them; NaN where nothing is."""
+        """float32[examples, columns], the values remembered; NaN where nothing is known."""
         return self.table.values[: self._examples]
 
     def grow(self, examples: int) -> None:
-        """Makes room for so many examples; never takes any away."""
+        """Makes room for a number of examples; never removes any."""
         self.table.grow(examples)
         self._examples = max(self._examples, examples)
 
     @abstractmethod
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """Chooses the examples of an epoch. Called once an epoch, while the schedule is on.
+        """Chooses the examples of an epoch. Called once per epoch, while the schedule is on.
 
         Args:
-            epoch: Which one, from 0.
-            generator: Where randomness comes from, on the CPU.
+            epoch: The epoch, from 0.
+            generator: Source of random numbers, on the CPU.
 
         Returns:
-            float32[examples], the weight of each one's loss, 0 for those left out. Examples
-            that nothing is known of are kept, as far as `count` allows.
+            float32[examples], the weight of each example's loss, 0 for those left out. Examples
+            without a known loss are kept, as far as `count` allows.
         """
 
     def count(self, epoch: int) -> int | None:
-        """How many examples the draw of an epoch keeps; None where that is not known before."""
+        """Number of examples that the draw of an epoch keeps; None if not known in advance."""
         return None
 
     def update(  # noqa: B027
@@ -103,21 +103,21 @@ class EpochRule(ABC):
         correct: Tensor | None = None,
         confidence: Tensor | None = None,
     ) -> None:
-        """Learns from training; here nothing.
+        """Learns from training; the base class does nothing.
 
         Args:
             indices: int64[n], distinct examples, on the CPU.
             losses: float32[n], their losses; finite, on the CPU.
             epoch: The epoch in which they were trained on.
-            correct: bool[n], whether each was predicted right, where the loop passes that.
-            confidence: float32[n], the probability of each prediction, where the loop passes it.
+            correct: bool[n], whether each was predicted correctly, if the loop passes it.
+            confidence: float32[n], the probability of each prediction, if the loop passes it.
         """
 
     def lr_scale(self, weights: Tensor) -> float:
-        """What the learning rate is to be multiplied by in an epoch of such a draw; here 1.
+        """Factor of the learning rate in an epoch with this draw; 1 in the base class.
 
         Args:
-            weights: float32[examples], what `draw` gave.
+            weights: float32[examples], the result of `draw`.
         """
         return 1.0
 
@@ -126,15 +126,15 @@ class EpochRule(ABC):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The name of the rule, its settings, and what is remembered."""
+        """The name of the rule, its settings, and the values remembered."""
         own = {"rule": type(self).__name__, "settings": self.settings()}
         return {**own, "examples": self._examples, "table": self.table.state_dict()}
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Makes sure that a state fits.
+        """Checks that a state fits.
 
         Raises:
-            StateError: If it is of another rule, of other settings or of fewer examples.
+            StateError: If it is of another rule, other settings or fewer examples.
         """
         theirs, own = _described(state), _described(self.state_dict())
         if theirs != own:
@@ -150,7 +150,7 @@ class EpochRule(ABC):
         self.table.check_state(state["table"])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another's state.
+        """Continues from another rule's state.
 
         Raises:
             StateError: As for `check_state`, before anything is changed.
@@ -163,8 +163,8 @@ class EpochRule(ABC):
 class RefreshedRule(EpochRule):
     """A rule that a scoring pass refreshes every n-th epoch.
 
-    In an epoch with a pass the loader does Selective-Backprop with `scorer` and `selector`, and
-    gives `rescore` every score; the n - 1 epochs after it are drawn by the scores `predicted`.
+    In an epoch with a pass the loader runs Selective-Backprop with `scorer` and `selector`, and
+    passes every score to `rescore`; the n - 1 epochs after it are drawn by the scores `predicted`.
     Exactly ``round(keep * N)`` of N examples are drawn (see `drawn_by_percentile`).
 
     Args:
@@ -172,7 +172,7 @@ class RefreshedRule(EpochRule):
         beta: In place of ``keep``, the exponent, ``keep = 1 / (beta + 1)``.
         every: n, the epochs from one scoring pass to the next, at least 1.
         scorer: Scores the examples in a pass; by default a `Fresh` forward.
-        table: What is remembered of each example.
+        table: Values remembered per example.
 
     Attributes:
         every: n.
@@ -180,8 +180,8 @@ class RefreshedRule(EpochRule):
         selector: Selects in an epoch with a pass; its share is also that of the draws.
 
     Raises:
-        ConfigError: If an argument is out of its range, both or neither of ``keep`` and
-            ``beta`` are given, or ``scorer`` is a rule.
+        ConfigError: If an argument is out of range, both or neither of ``keep`` and ``beta`` are
+            given, or ``scorer`` is a rule.
 
     >>> class LastScore(RefreshedRule):
     ...     def predicted(self, epoch):
@@ -213,7 +213,7 @@ class RefreshedRule(EpochRule):
         self.every = checked_integer("every", every, 1)
         self.scorer = Fresh() if scorer is None else scorer
         self.selector = Percentile(keep=keep, beta=beta)
-        self._keep = self.selector.keep  # which a schedule may change in the selector
+        self._keep = self.selector.keep  # a schedule may change it in the selector
         self._last_pass: int | None = None
 
     @property
@@ -240,7 +240,7 @@ class RefreshedRule(EpochRule):
 
     @abstractmethod
     def observe(self, indices: Tensor, losses: Tensor, epoch: int) -> None:
-        """Remembers losses, wherever they come from: int64[n] and float32[n], none NaN."""
+        """Remembers losses of a pass or of training: int64[n] and float32[n], none NaN."""
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Exactly `count` examples, by `predicted`."""
@@ -248,7 +248,7 @@ class RefreshedRule(EpochRule):
         return drawn_by_percentile(scores, self.selector.beta, 0.0, count, generator)
 
     def count(self, epoch: int) -> int:
-        """How many examples the draw of an epoch without a pass keeps: ``round(keep * N)``."""
+        """Number of examples that a draw in an epoch without a pass keeps: ``round(keep * N)``."""
         return min(count_of(self.keep, self.examples), self.examples)
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
@@ -256,8 +256,8 @@ class RefreshedRule(EpochRule):
 
         Args:
             indices: int64[n], distinct examples, on the CPU.
-            scores: float32[n], on the CPU. NaN is unknown and not remembered; infinity is the
-                highest score.
+            scores: float32[n], on the CPU. NaN means unknown and is not remembered; infinity is
+                the highest score.
             epoch: The epoch of the pass.
         """
         self._last_pass = epoch
@@ -269,16 +269,16 @@ class RefreshedRule(EpochRule):
         return {"keep": self._keep, "every": self.every, "scorer": type(self.scorer).__name__}
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered, when the last pass was, and the scorer's state."""
+        """The values remembered, the epoch of the last pass, and the scorer's state."""
         own = {"last_pass": self._last_pass, "scorer": self.scorer.state_dict()}
         return {**super().state_dict(), **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another's state.
+        """Continues from another rule's state.
 
         Raises:
-            StateError: As for `check_state`, or where the scorer refuses its state, before
-                anything is changed.
+            StateError: As for `check_state`, or if the scorer rejects its state, before anything
+                is changed.
         """
         self.check_state(state)
         self.scorer.load_state_dict(state["scorer"])
@@ -287,12 +287,12 @@ class RefreshedRule(EpochRule):
 
 
 def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTable:
-    """The table given, or a new one in memory.
+    """Returns the table, after checking it, or a new one in memory.
 
     Args:
-        rule: The name of the rule, for the error.
-        table: What was given.
-        columns: How many numbers the rule remembers of each example.
+        rule: Name of the rule, for the error.
+        table: Table that was passed, or None.
+        columns: How many values the rule remembers per example.
 
     Raises:
         ConfigError: If the table has another number of columns.
@@ -301,16 +301,16 @@ def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTab
         return ScoreTable(columns=columns)
     if table.columns != columns:
         raise ConfigError(
-            f"{rule} remembers {columns} numbers of each example, and the table has "
+            f"{rule} remembers {columns} numbers per example, and the table has "
             f"{table.columns} columns: give it ScoreTable(columns={columns}, path=...)"
         )
     return table
 
 
 def record_average(table: ScoreTable, indices: Tensor, losses: Tensor, decay: float) -> None:
-    """Puts ``decay * old + (1 - decay) * new`` in the first column of a table.
+    """Records ``decay * old + (1 - decay) * new`` in the first column of a table.
 
-    Where there is no old loss, or it is not finite, the new one itself.
+    If there is no old loss, or it is not finite, records the new loss.
     """
     column, indices = table.values[:, 0], indices.cpu()
     losses = losses.detach().to(column)
@@ -321,12 +321,12 @@ def record_average(table: ScoreTable, indices: Tensor, losses: Tensor, decay: fl
 
 
 def weights_of_known(scores: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
-    """Loss weights: 1 where a score is NaN, and of the other scores what a function gives.
+    """Loss weights: 1 where a score is NaN, elsewhere the result of a function.
 
     Args:
         scores: float32[N].
-        weigh: Turns float32[n], the known scores in their order, into float32[n]; not called
-            where there are none.
+        weigh: Maps float32[n], the known scores in their order, to float32[n]; not called if
+            there are none.
 
     Returns:
         float32[N].
@@ -341,7 +341,7 @@ def weights_of_known(scores: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tenso
 
 
 def rounded_down(share: float, examples: int) -> int:
-    """How many examples a share is, rounded down but for the error of floating-point numbers.
+    """The number of examples that a share is, rounded down except for floating-point error.
 
     >>> rounded_down(0.29, 100), rounded_down(0.5, 5)
     (29, 2)

@@ -1,4 +1,4 @@
-"""What is remembered of each example of a data set."""
+"""Values remembered for each example of a data set."""
 
 import os
 from pathlib import Path
@@ -12,26 +12,26 @@ from siftback.arguments import checked_integer
 from siftback.errors import StateError
 
 _HEADER = 4096  # bytes before the first row of a file
-_CHUNK = 1 << 22  # numbers that are written to a file at a time
+_CHUNK = 1 << 22  # values written to a file at a time
 
 
 class ScoreTable:
-    """Some float32 numbers for each example of a data set; NaN where nothing is known.
+    """A table of float32 values with a row per example; NaN where nothing is known.
 
-    In memory, or in a file that is mapped into memory, so that a table may be larger than memory
-    and outlive the process. Rows are read and written by dataset index, many at a time. Writes to
-    a file are whole numbers of four aligned bytes: a process that is killed leaves each one as it
-    was or as it was to become. A file may hold more rows than there are examples.
+    In memory, or in a memory-mapped file, which may be larger than memory and outlives the
+    process. Rows are read and written by dataset index, many at a time. Values in a file are
+    written as four aligned bytes each: if the process is killed, every value is either the old
+    or the new one. A file may have more rows than there are examples.
 
     Args:
-        rows: Number of examples; a file that holds more rows keeps them.
-        columns: How many numbers each example has. The first is its score.
-        path: The file that holds them; created, or opened where it exists. None is memory.
+        rows: Number of examples; a file that has more rows keeps them.
+        columns: Number of values per example. The first is its score.
+        path: The file; opened if it exists, else created. None keeps the table in memory.
 
     Raises:
         ConfigError: If ``rows`` or ``columns`` is not an integer, at least 0.
-        StateError: If the file holds something else, has another number of columns, or was cut
-            off within a row.
+        StateError: If the file is not a score table, has another number of columns, or ends
+            within a row.
 
     >>> table = ScoreTable(4)
     >>> table.record(torch.tensor([2, 0]), torch.tensor([0.5, 1.5]))
@@ -50,7 +50,7 @@ class ScoreTable:
         self.columns = checked_integer("columns", columns, 0)
         self.path = None if path is None else Path(path)
         self._map: np.memmap[Any, Any] | None = None
-        self._room = torch.empty(0, self.columns)  # of which the first rows are in use
+        self._room = torch.empty(0, self.columns)  # its first rows are in use
         self._rows = 0
         if self.path is not None:
             self._open(self.path)
@@ -61,7 +61,7 @@ class ScoreTable:
 
     @property
     def values(self) -> Tensor:
-        """float32[rows, columns], the numbers themselves: what is written here is remembered.
+        """float32[rows, columns], the table itself: writing to it changes the table.
 
         Valid until the table grows.
         """
@@ -72,7 +72,7 @@ class ScoreTable:
         return self.values[:, 0].clone()
 
     def record(self, indices: Tensor, scores: Tensor) -> None:
-        """Remembers scores in place of what was there.
+        """Overwrites rows.
 
         Args:
             indices: int64[n], distinct, each less than the number of rows.
@@ -83,33 +83,32 @@ class ScoreTable:
         values[indices.cpu()] = rows
 
     def grow(self, rows: int) -> None:
-        """Makes room for so many examples; never takes any away."""
+        """Makes room for a number of examples; never removes any."""
         if rows <= len(self):
             return
         if self.path is not None:
             self._append(self.path, rows - len(self))
         elif rows > len(self._room):
-            # Twice what there was, as a data set without a length grows batch by batch.
+            # Doubled, as a data set without a length grows batch by batch.
             room = torch.full((max(rows, 2 * len(self)), self.columns), torch.nan)
             room[: len(self)] = self.values
             self._room = room
         self._rows = rows
 
     def flush(self) -> None:
-        """Writes what is in a mapped file's memory to the disk; elsewhere does nothing."""
+        """Flushes a mapped file to disk; does nothing for a table in memory."""
         if self._map is not None:
             self._map.flush()
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the numbers: float32[rows, columns]."""
+        """A copy of the values: float32[rows, columns]."""
         return {"values": self.values.clone()}
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Makes sure that a state fits.
+        """Checks that a state fits.
 
         Raises:
-            StateError: If this table has more rows, of which nothing would be known, or
-                another number of columns.
+            StateError: If this table has more rows than the state, or another number of columns.
         """
         rows, columns = state["values"].shape
         if columns != self.columns:
@@ -124,7 +123,7 @@ class ScoreTable:
             )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes on the numbers of another table, wherever that one had them.
+        """Copies the values of another table, in memory or in a file.
 
         Raises:
             StateError: As for `check_state`, before anything is changed.
@@ -148,7 +147,7 @@ class ScoreTable:
         if (size - _HEADER) % max(self._width, 1):
             raise StateError(
                 f"{path} was cut off within a row: it has {size} bytes. Restore it, or remove it "
-                "to begin with nothing remembered"
+                "to start with an empty table"
             )
         self._rows = (size - _HEADER) // self._width if self._width else 0
         self._remap(path, self._rows)

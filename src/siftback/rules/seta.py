@@ -1,4 +1,4 @@
-"""SeTa: a window of difficulty that slides from easy to hard."""
+"""SeTa: a sliding window of difficulty, from easy to hard."""
 
 from typing import Any
 
@@ -16,21 +16,21 @@ from siftback.rules.rule import (
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Share
 
-_ROUNDS = 100  # of k-means; in one dimension it settles long before
+_ROUNDS = 100  # of k-means; in one dimension it converges much earlier
 
 
 def loss_groups(losses: Tensor, groups: int) -> Tensor:
     """Groups losses of similar size: k-means in one dimension from evenly spaced quantiles.
 
-    Zhou et al. 2025. Lloyd's algorithm: each loss joins the nearest centre, of two
-    equally near ones the lower, and each centre moves to the mean of its losses, until none moves.
+    Zhou et al. 2025. Lloyd's algorithm: each loss is assigned to the nearest centre, with ties to
+    the lower one, and each centre moves to the mean of its losses, until none moves.
 
     Args:
         losses: float32[N], finite.
-        groups: k, the number of centres. There are fewer groups where centres have no losses.
+        groups: k, the number of centres. There are fewer groups if centres have no losses.
 
     Returns:
-        int64[N], each one's group, from 0 on, none empty, in the order of their losses.
+        int64[N], the group of each loss, numbered from 0 by increasing loss; none is empty.
 
     >>> loss_groups(torch.tensor([0.1, 5.0, 0.2, 5.1, 9.0]), 3)
     tensor([0, 1, 0, 1, 2])
@@ -51,33 +51,33 @@ def loss_groups(losses: Tensor, groups: int) -> Tensor:
 
 
 class SeTa(EpochRule):
-    """SeTa: a random subset, of it a window of difficulty that slides from easy to hard.
+    """SeTa: a sliding window of difficulty, from easy to hard, within a random subset.
 
     Zhou, Gao & Wang 2025, *Scale Efficient Training for Large Datasets*: at the start
     of each epoch (a) a random share r of the examples is pruned; (b) the others are grouped into k
     groups by their remembered loss, see `loss_groups`; (c) of the groups, from easy to hard, a
     window of ``w = round(a k)`` is kept. In draw t, counted from 0, the window begins at group
-    ``t mod (k - w + 1)``, so that it slides from easy to hard and begins again; draw 0 keeps all
-    groups.
+    ``t mod (k - w + 1)``, so that it slides from easy to hard and then starts again; draw 0 keeps
+    all groups.
 
-    At the end everything is trained on. (The paper's own code then still prunes the random share;
+    At the end all examples are trained on. (The paper's code still prunes the random share then;
     with ``ratio=0`` the two are the same.) Ideal cost per example of an epoch with share s kept, in
-    forwards (1) and backwards (2): 3s, where s depends on how the losses are spread over the
-    groups, and is not known beforehand.
+    forwards (1) and backwards (2): 3s, where s depends on the distribution of the losses over the
+    groups, and is not known in advance.
 
     Args:
         ratio: r, in [0, 1).
         groups: k, at least 1.
         window: a, the share of the groups in the window, in (0, 1]; at least one group.
-        delta: The share of training, in (0, 1], after which everything is trained on. Where it is
+        delta: The share of training, in (0, 1], after which all examples are trained on. If it is
             less than 1 the number of epochs must be known.
-        warmup: How long everything is trained on at first. Nothing is known in the first epoch,
-            so that one is whole in any case.
-        table: Where losses are remembered, such as a `ScoreTable` in a file; by default in
-            memory, 4 bytes per example.
+        warmup: How long all examples are trained on at first. The first epoch is always whole, as
+            no losses are known yet.
+        table: Stores the losses, such as a `ScoreTable` in a file; by default in memory, 4 bytes
+            per example.
 
     Raises:
-        ConfigError: If one of them is out of its range.
+        ConfigError: If one of them is out of range.
 
     >>> seta = SeTa(ratio=0, groups=4, window=0.5, delta=1.0)
     >>> seta.grow(4)
@@ -109,7 +109,7 @@ class SeTa(EpochRule):
         self._draws = 0
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """1 for the random subset's examples within the window."""
+        """1 for examples of the random subset within the window."""
         return weights_of_known(self.values[:, 0], lambda losses: self._weigh(losses, generator))
 
     def update(
@@ -130,11 +130,11 @@ class SeTa(EpochRule):
         return {"ratio": self.ratio, **groups, "delta": self.delta}
 
     def state_dict(self) -> dict[str, Any]:
-        """The losses, and how often the window was drawn."""
+        """The losses, and the number of draws."""
         return {**super().state_dict(), "draws": self._draws}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another's state.
+        """Continues from another rule's state.
 
         Raises:
             StateError: As for `EpochRule.check_state`, before anything is changed.

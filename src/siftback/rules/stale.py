@@ -1,4 +1,4 @@
-"""Stale: scoring passes every n-th epoch, and their losses used again in between."""
+"""Stale: scoring passes every n-th epoch, with their losses reused in between."""
 
 from torch import Tensor
 
@@ -8,27 +8,27 @@ from siftback.scorers.scorer import Scorer
 
 
 class Stale(RefreshedRule):
-    """Stale-SB: scoring passes every n-th epoch, their losses used again in between.
+    """Stale-SB: scoring passes every n-th epoch, with their losses reused in between.
 
     Jiang et al. 2019, section 3.3, "Re-using previous losses". In the n - 1 epochs after a
-    scoring pass, examples are drawn by the loss that they had in it, before they are read, with
-    probability ``percentile^beta`` among all. Exactly ``round(keep * N)`` of N are drawn. Ideal
+    scoring pass, examples are drawn before they are read, with probability ``percentile^beta`` of
+    their loss in the pass, among all. Exactly ``round(keep * N)`` of N are drawn. Ideal
     cost per example of n epochs with share s kept, in forwards (1) and backwards (2):
     ``1 + 3ns``; n = 1 is plain Selective-Backprop, bit for bit.
 
-    It learns nothing from training. To use training's losses between passes too, see `Ewma`.
+    It does not learn from training. To use training's losses between passes too, see `Ewma`.
 
     Args:
         keep: Share of the examples to keep, in (0, 1].
         beta: In place of ``keep``, the exponent, ``keep = 1 / (beta + 1)``.
         every: n, the epochs from one scoring pass to the next, at least 1.
         scorer: Scores the examples in a pass; by default a `Fresh` forward.
-        table: Where scores are remembered, such as a `ScoreTable` in a file; by default in
-            memory, 4 bytes per example.
+        table: Stores the scores, such as a `ScoreTable` in a file; by default in memory, 4 bytes
+            per example.
 
     Raises:
-        ConfigError: If one of them is out of its range, or both or neither of ``keep`` and
-            ``beta`` are given.
+        ConfigError: If one of them is out of range, or both or neither of ``keep`` and ``beta``
+            are given.
 
     >>> import torch
     >>> stale = Stale(keep=0.5, every=2)
@@ -73,5 +73,5 @@ class Stale(RefreshedRule):
         return self.values[:, 0]
 
     def observe(self, indices: Tensor, losses: Tensor, epoch: int) -> None:
-        """Puts the scores in the table."""
+        """Records the scores in the table."""
         record_average(self.table, indices, losses, 0.0)

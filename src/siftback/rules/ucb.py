@@ -14,14 +14,14 @@ from siftback.schedule import Epochs, Moment, Share
 def moving_moments(
     means: Tensor, variances: Tensor, losses: Tensor, decay: float
 ) -> tuple[Tensor, Tensor]:
-    """The moving mean and variance of each example's losses, with one more loss each.
+    """Updates the moving mean and variance of each example's losses with one loss each.
 
-    Raju et al. 2021: with the mean m and the variance v before, a loss L and d = decay::
+    Raju et al. 2021: with the previous mean m and variance v, a loss L and d = decay::
 
         v' = d v + (1 - d) (L - m)^2,    m' = d m + (1 - d) L
 
     Args:
-        means: float32[n], NaN where there was no loss before; its mean is then the loss.
+        means: float32[n], NaN if there was no loss before; the new mean is then the loss.
         variances: float32[n].
         losses: float32[n].
         decay: d, in [0, 1).
@@ -44,28 +44,29 @@ class UCB(EpochRule):
     """Prunes the examples whose loss has the lowest upper confidence bound.
 
     Raju, Daruwalla & Lipasti 2021, *Accelerating Deep Learning with Dynamic Data Pruning*: a
-    bandit whose arms are the examples. The bound is ``mean + c * sqrt(variance)`` of an example's
+    bandit with the examples as its arms. The bound is ``mean + c * sqrt(variance)`` of an example's
     losses, both moving averages, see `moving_moments`; every few epochs the share ``keep`` of
-    highest bound is chosen and the others are pruned until then. An example that is pruned keeps
-    its bound, and returns when those of others have fallen below it. Ideal cost per example of an
-    epoch with share s kept, in forwards (1) and backwards (2): 3s. How many examples are drawn
-    depends on how many had a loss so far, and is not known beforehand.
+    highest bound is chosen, and the others are pruned until the next choice. A pruned example
+    keeps its bound, and returns when other bounds have fallen below it. Ideal cost per example of
+    an epoch with share s kept, in forwards (1) and backwards (2): 3s. The number of examples drawn
+    depends on how many had a loss so far, and is not known in advance.
 
-    The deviation is in the unit of the loss; there is public code that adds the variance itself.
+    The bound uses the standard deviation, in the unit of the loss; some public code adds the
+    variance itself.
 
     Args:
-        keep: Share of the examples that something is known of to keep, in (0, 1].
-        c: Weight of the deviation, at least 0.
-        decay: How much of the old averages stays, in [0, 1).
+        keep: Share of the examples with known losses to keep, in (0, 1].
+        c: Weight of the standard deviation, at least 0.
+        decay: Weight of the old averages, in [0, 1).
         every: Epochs from one choice to the next, at least 1.
-        warmup: How long everything is trained on at first. Nothing is known in the first epoch,
-            so that one is whole in any case.
-        tail: How long everything is trained on at the end.
-        table: Where means and variances are remembered, such as a `ScoreTable` in a file, of two
-            columns; by default in memory, 8 bytes per example.
+        warmup: How long all examples are trained on at first. The first epoch is always whole, as
+            no losses are known yet.
+        tail: How long all examples are trained on at the end.
+        table: Stores means and variances, such as a `ScoreTable` in a file, of two columns; by
+            default in memory, 8 bytes per example.
 
     Raises:
-        ConfigError: If one of them is out of its range.
+        ConfigError: If one of them is out of range.
 
     >>> ucb = UCB(keep=0.5, c=1.0, decay=0.5)
     >>> ucb.grow(3)
@@ -93,16 +94,16 @@ class UCB(EpochRule):
         self.c = checked_number("c", c, least=0)
         self.decay = checked_share("decay", decay)
         self.every = checked_integer("every", every, 1)
-        self._pruned = torch.empty(0, dtype=torch.bool)  # as of the last choice
+        self._pruned = torch.empty(0, dtype=torch.bool)  # of the last choice
         self._chosen_at: int | None = None
 
     def bounds(self) -> Tensor:
-        """float32[examples], the bound of each; NaN where nothing is known."""
+        """float32[examples], the bound of each; NaN where unknown."""
         mean, variance = self.values.unbind(1)
         return mean + self.c * variance.sqrt()
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """The choice of this period, made again where a new period begins."""
+        """The choice of this period, renewed when a new period begins."""
         if self._chosen_at is None or not 0 <= epoch - self._chosen_at < self.every:
             self._pruned = weights_of_known(self.bounds(), self._weigh) == 0
             self._chosen_at = epoch
@@ -119,8 +120,8 @@ class UCB(EpochRule):
         correct: Tensor | None = None,
         confidence: Tensor | None = None,
     ) -> None:
-        """Takes the losses into the averages."""
-        # One that is not finite is as high as can be: it is kept, and forgotten with the next.
+        """Updates the averages with the losses."""
+        # A loss that is not finite counts as infinite: it is kept, and replaced by the next one.
         indices = indices.cpu()
         losses = losses.detach().to(self.values).nan_to_num(nan=torch.inf)
         mean, variance = self.values[indices].unbind(1)
@@ -132,12 +133,12 @@ class UCB(EpochRule):
         return {"keep": self.keep, "c": self.c, "decay": self.decay, "every": self.every}
 
     def state_dict(self) -> dict[str, Any]:
-        """The averages, which examples are pruned, and since when."""
+        """The averages, the pruned examples, and the epoch of the choice."""
         choice = {"pruned": self._pruned.clone(), "chosen_at": self._chosen_at}
         return {**super().state_dict(), **choice}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another's state.
+        """Continues from another rule's state.
 
         Raises:
             StateError: As for `EpochRule.check_state`, before anything is changed.
@@ -146,9 +147,9 @@ class UCB(EpochRule):
         self._pruned, self._chosen_at = state["pruned"].clone(), state["chosen_at"]
 
     def _weigh(self, bounds: Tensor) -> Tensor:
-        """0 for the lowest bounds; of equal ones the first are the lowest."""
+        """0 for the lowest bounds; among equal ones, earlier examples count as lower."""
         weights = torch.ones_like(bounds)
-        # At least one stays, and no more are pruned than that share.
+        # At least one is kept, and the pruned share is rounded down.
         pruned = min(rounded_down(1 - self.keep, len(bounds)), len(bounds) - 1)
         weights[bounds.argsort(stable=True)[:pruned]] = 0.0
         return weights

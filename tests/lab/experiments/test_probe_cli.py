@@ -52,7 +52,7 @@ def test_tables_say_the_same_and_what_to_do(
     [
         (("--keep", "1"), "give shares in (0, 1)"),
         (("--keep", "much"), "give numbers separated by commas"),
-        (("--seconds", "0"), "give how long to measure"),
+        (("--seconds", "0"), "give a number of seconds"),
         (("--threads", "0"), "give at least 1"),
         (("--model", "oracle"), "no model 'oracle'"),
     ],

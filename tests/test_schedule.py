@@ -253,7 +253,7 @@ def test_shares_are_annealed_also_of_epochs_that_are_drawn_from_memory():
 @pytest.mark.parametrize(
     ("selector", "message"),
     [
-        (All(), "All keeps no share that a schedule could anneal"),
+        (All(), "All has no share that a schedule could anneal"),
         (Threshold(above=1.0), "the threshold is fixed at 1.0"),
         (Percentile(keep=0.5, floor=0.4), r"keep=0.3 is not above floor=0.4"),
     ],

@@ -2,8 +2,8 @@
 
 >>> from siftback import Memory, SelectiveLoader
 
-Beside these names there are `siftback.errors`; `siftback.pruning`, for a choice once before
-training; and `siftback.contrib`, methods of the papers by which nothing was gained.
+Besides these names there are `siftback.errors`; `siftback.pruning`, which selects once before
+training; and `siftback.contrib`, methods from the papers that gained nothing in our measurements.
 """
 
 import typing
@@ -100,7 +100,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> typing.Any:
-    """Imports `SinglePass` when it is asked for: it brings in the compiler, for two seconds."""
+    """Imports `SinglePass` on first use: it imports the compiler, which takes two seconds."""
     if name == "SinglePass":
         from siftback.single_pass.single_pass import SinglePass
 

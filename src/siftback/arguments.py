@@ -1,6 +1,6 @@
-"""Checks of arguments that are numbers, and what is said where one is not fit.
+"""Checks of numeric arguments.
 
-NumPy's numbers are as good as Python's; truth values are none.
+NumPy numbers are accepted like Python's; booleans are not numbers.
 """
 
 import math
@@ -10,7 +10,7 @@ from siftback.errors import ConfigError
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a finite number, and not a truth value.
+    """Whether a value is a finite number, and not a boolean.
 
     >>> is_number(2), is_number(True), is_number(float("nan")), is_number("2")
     (True, False, False, False)
@@ -21,16 +21,16 @@ def is_number(value: object) -> bool:
 def checked_number(
     name: str, value: float, *, least: float | None = None, above: float | None = None
 ) -> float:
-    """A finite number within its bound.
+    """Returns a finite number as a float, after checking its bound.
 
     Args:
-        name: Of the argument, for the error.
-        value: What was given.
+        name: Name of the argument, for the error.
+        value: Value that was passed.
         least: The smallest number allowed.
         above: In its place: a number that it must exceed.
 
     Raises:
-        ConfigError: Where it is not such a number.
+        ConfigError: If it is not such a number.
 
     >>> checked_number("temperature", 2, above=0)
     2.0
@@ -44,16 +44,16 @@ def checked_number(
 
 
 def checked_share(name: str, share: float, *, least: bool = True, most: bool = False) -> float:
-    """A share between 0 and 1.
+    """Returns a share between 0 and 1 as a float, after checking it.
 
     Args:
-        name: Of the argument, for the error.
-        share: What was given.
+        name: Name of the argument, for the error.
+        share: Value that was passed.
         least: Whether 0 is allowed.
-        most: Whether 1 is.
+        most: Whether 1 is allowed.
 
     Raises:
-        ConfigError: Where it is outside that range.
+        ConfigError: If it is outside that range.
 
     >>> checked_share("ratio", 0)
     0.0
@@ -66,15 +66,15 @@ def checked_share(name: str, share: float, *, least: bool = True, most: bool = F
 
 
 def checked_integer(name: str, value: int, least: int) -> int:
-    """An integer of at least some size.
+    """Returns an integer, after checking that it is large enough.
 
     Args:
-        name: Of the argument, for the error.
-        value: What was given.
-        least: The smallest one allowed.
+        name: Name of the argument, for the error.
+        value: Value that was passed.
+        least: The smallest integer allowed.
 
     Raises:
-        ConfigError: Where it is not an integer, or too small.
+        ConfigError: If it is not an integer, or too small.
 
     >>> checked_integer("every", 3, 1)
     3

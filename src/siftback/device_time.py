@@ -1,4 +1,4 @@
-"""The time that work takes on an accelerator, which finishes later than it is queued."""
+"""Timing of work on an accelerator, which runs asynchronously."""
 
 import time
 
@@ -6,7 +6,7 @@ import torch
 
 
 def now(device: torch.device) -> float:
-    """Seconds of a steady clock, read once all work queued on a device is done.
+    """Seconds of a monotonic clock, read once all work queued on a device is done.
 
     >>> started = now(torch.device("cpu"))
     >>> now(torch.device("cpu")) >= started

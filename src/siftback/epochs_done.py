@@ -1,12 +1,12 @@
-"""How far training is, in epochs."""
+"""Training progress in epochs."""
 
 
 class EpochsDone:
-    """Epochs of source examples done, spread evenly over the training batches made of them.
+    """Epochs of source examples done, spread evenly over the training batches made from them.
 
     Attributes:
-        now: Before the batch given last.
-        next: Before the next one.
+        now: Epochs done before the batch given last.
+        next: Epochs done before the next batch.
 
     >>> done = EpochsDone()
     >>> done.read(0.5)  # half an epoch, of which two batches come
@@ -20,26 +20,26 @@ class EpochsDone:
         self.now = self.next = self._after = 0.0
 
     def begin(self, epoch: int) -> None:
-        """Is at the beginning of an epoch."""
+        """Moves to the beginning of an epoch."""
         self.now = self.next = self._after = float(epoch)
 
     def read(self, epochs: float) -> None:
-        """Notes that the source is so far, before the batches are given that come of that."""
+        """Records how far the source was read, before the batches made from that are given."""
         self._after = epochs
 
     def give(self, left: int) -> None:
-        """Notes that the first of the batches is given that are left until then."""
+        """Records that a batch is given: the first of ``left`` until the source reads on."""
         self.now, self.next = self.next, self.next + (self._after - self.next) / left
 
     def finish(self) -> None:
-        """Notes that training is done with all that was given."""
+        """Records that training is done with all batches given."""
         self.now = self.next = self._after
 
     def state_dict(self) -> tuple[float, float]:
-        """Where the next batch begins, and where the source is."""
+        """Epochs done before the next batch, and those the source has read."""
         return self.next, self._after
 
     def load_state_dict(self, state: tuple[float, float]) -> None:
-        """Goes on before the next batch."""
+        """Continues before the next batch."""
         self.next, self._after = state
         self.now = self.next

@@ -1,14 +1,14 @@
-"""What can go wrong, as one small tree.
+"""The exceptions that Siftback raises.
 
 ::
 
     SiftbackError
     ├── ConfigError   an argument out of its range, or arguments that exclude each other
-    ├── BatchError    a batch that cannot be taken apart, or none at all
-    ├── LossError     losses that are reduced, of a wrong shape or type, or not finite
+    ├── BatchError    a batch that is empty, malformed or on the wrong device
+    ├── LossError     losses that are reduced, of the wrong shape or type, or not finite
     ├── StateError    a saved state of another version or shape
-    ├── TraceError    a model that single-pass cannot turn into graphs, or not into ones by row
-    ├── GradientError gradients of the single pass that are not those of the kept losses
+    ├── TraceError    a model that SinglePass cannot trace, or whose backward it cannot slice
+    ├── GradientError gradients of the single pass that differ from those of the kept losses
     └── ReplicaError  a replica of the model that failed, crashed or did not answer in time
 
 Every message says what was given, what was expected and what to do.
@@ -24,11 +24,11 @@ class ConfigError(SiftbackError, ValueError):
 
 
 class BatchError(SiftbackError, ValueError):
-    """A batch is empty, its parts have unlike sizes, or it lies on another device."""
+    """A batch is empty, its parts have mismatched sizes, or it is on the wrong device."""
 
 
 class LossError(SiftbackError, ValueError):
-    """Losses are reduced, of a wrong length or type, or not finite."""
+    """Losses are reduced, of the wrong length or type, or not finite."""
 
 
 class StateError(SiftbackError, ValueError):
@@ -36,7 +36,7 @@ class StateError(SiftbackError, ValueError):
 
 
 class TraceError(SiftbackError, RuntimeError):
-    """A model cannot be traced, or its backward graph cannot be cut down to rows."""
+    """A model cannot be traced, or its backward graph cannot be restricted to rows."""
 
 
 class GradientError(SiftbackError, RuntimeError):

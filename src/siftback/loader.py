@@ -11,25 +11,21 @@ from torch import Tensor, nn
 
 from siftback import loader_state
 from siftback.arguments import checked_integer, checked_number
-from siftback.batch_selection import BatchSelection, OnNonfinite
+from siftback.batch_selection import OnNonfinite, parts_of_rule, selection_of, selector_of
 from siftback.epochs_done import EpochsDone
 from siftback.errors import BatchError, ConfigError, SiftbackError, StateError
-from siftback.loading import tree
+from siftback.intake import Intake
 from siftback.loading.attaching import attached
-from siftback.loading.indices import IndexCheck, examples_of
 from siftback.loading.order import batches_of, sampler_of
 from siftback.loading.pool import Pool
 from siftback.loading.source import Item, size_of
 from siftback.loading.stats import Stats
-from siftback.loss_functions import Losses, LossFn, per_example, resolve
+from siftback.loss_functions import Losses, LossFn, per_example
 from siftback.loss_record import LossRecord
-from siftback.rules.rule import EpochRule, RefreshedRule
-from siftback.rules.sampler import repeats
+from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule
-from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
-from siftback.selectors.percentile import Percentile
-from siftback.selectors.selection import Selection, Selector
+from siftback.selectors.selection import Selector
 from siftback.step_counts import StepCounts
 from siftback.wrapped_loader import draw_of, drop_last_of, no_indices, pool_of, source_of
 
@@ -136,40 +132,33 @@ class SelectiveLoader:
     ) -> None:
         self.epochs = None if epochs is None else checked_number("epochs", epochs, above=0)
         self.model, self.stats = model, Stats()
-        self._attach, self._exact, self._seed = attach, exact, checked_integer("seed", seed, 0)
+        self._attach, self._seed = attach, checked_integer("seed", seed, 0)
         self._generator = torch.Generator().manual_seed(seed)
         self._draw = draw_of(loader, memory, epochs, schedule, seed)
+        # Several processes must make equally many steps.
+        self._exact = exact or (self._draw is not None and self._draw.world > 1)
         self._source = source_of(loader, self._draw, seed)
-        # What of another loader than a DataLoader leaves out examples that were not drawn.
-        self._drawer: Any = None
-        if self._draw is not None and not self._source.is_ordered and hasattr(loader, "only"):
-            self._drawer = loader
-        self._check = IndexCheck(examples_of(loader), repeats=repeats(sampler_of(loader)))
         if self._draw is None:
             self.schedule = schedule or Schedule()
             self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
-            selector = _selector_of(selector, keep)
+            selector = selector_of(selector, keep)
             self.schedule.check_selector(selector)
         else:
             self.schedule = self._draw.schedule
-            selector, scorer = _of_rule(self._draw.rule, keep, selector, scorer)
-        self._own_keep = 1.0 if selector is None else selector.keep
-        self._selection: BatchSelection | None = None
-        if selector is not None:
-            needs_scores = selector.needs_scores
-            if needs_scores and model is None:
-                raise ConfigError(
-                    f"{type(selector).__name__} selects by losses, and no model was given: give "
-                    "SelectiveLoader(loader, model, loss_fn, ...)"
-                )
-            self._selection = BatchSelection(
-                selector,
-                scorer or Fresh(),
-                resolve(loss_fn, losses) if needs_scores else None,
-                on_nonfinite,
-                self._generator,
-                exact,
-            )
+            selector, scorer = parts_of_rule(self._draw.rule, keep, selector, scorer)
+        self._selection = selection_of(
+            selector, scorer, model, loss_fn, losses, on_nonfinite, self._generator, self._exact
+        )
+        self._intake = Intake(
+            loader,
+            self._source,
+            self._draw,
+            self._selection,
+            self.schedule,
+            self.epochs,
+            model,
+            self.stats,
+        )
         self._pool = pool_of(loader) if pool is None else pool
         self._record = LossRecord(
             self._draw,
@@ -196,7 +185,7 @@ class SelectiveLoader:
             self._source.position += 1
             self._done.read(self._source.epochs_done)
             yield from self._full_batches(epoch)
-        if self._pool is None or (self._source.position == 0 and not self._draws):
+        if self._pool is None or (self._source.position == 0 and not self._intake.draws):
             raise BatchError(
                 f"the wrapped {type(self._source.loader).__name__} gave no batch: "
                 "give one that is not empty and can be iterated once an epoch"
@@ -488,8 +477,7 @@ class SelectiveLoader:
         self._pool, self._done, self._unfinished = pool, done, None
         vars(self.stats).update(vars(stats))
         self._record.clear()
-        self._check.begin_epoch()  # as batches that were done do not come here again
-        self._tell_drawer()
+        self._intake.resume_epoch()
 
     def _load_parts(self, state: dict[str, Any]) -> None:
         """Takes on the states of those parts that may refuse theirs."""
@@ -506,26 +494,16 @@ class SelectiveLoader:
         selection, draw, pool = self._selection, self._draw, self._pool
         return {
             "selector": None if selection is None else type(selection.selector).__name__,
-            "keep": self._own_keep,
+            "keep": 1.0 if selection is None else selection.own_keep,
             "scorer": None if selection is None else type(selection.scorer).__name__,
             "memory": None if draw is None else type(draw.rule).__name__,
             "schedule": repr(self.schedule),
             "exact": self._exact,
             "seed": self._seed,
-            "examples": self._check.examples,
+            "examples": self._intake.examples,
             "batch_size": None if pool is None else pool.batch_size,
             "drop_last": None if pool is None else pool.drop_last,
         }
-
-    @property
-    def _draws(self) -> bool:
-        """Whether this epoch's examples were drawn from memory before they are read."""
-        return self._draw is not None and self._draw.draws
-
-    @property
-    def _leaves_unread(self) -> bool:
-        """Whether what was not drawn is not read either."""
-        return self._draws and (self._source.is_ordered or self._drawer is not None)
 
     @property
     def _reweights(self) -> bool:
@@ -538,29 +516,20 @@ class SelectiveLoader:
             self._source.loader,
             self._pool,
             self._draw,
-            self.selector,
-            self._own_keep,
+            self._selection,
             self.schedule,
             self.epochs,
-            self._exact,
         )
 
     def _begin_epoch(self) -> None:
         """Makes sure that the one before was trained on, and draws the examples of this one."""
         self._record.begin_epoch(broken_off=False)
-        self._check.begin_epoch()
         self._done.begin(self._source.epoch)
-        if self._draw is not None:
-            started = time.perf_counter()
-            self._draw.begin(self._source.epoch)
-            self._tell_drawer()
-            self.stats.seconds_selection += time.perf_counter() - started
+        self._intake.begin_epoch()
 
     def _end_epoch(self) -> None:
         """Notes that the source has no more of this epoch."""
-        if self._leaves_unread:
-            assert self._draw is not None
-            self._count_unread(self._draw.end_epoch())
+        self._intake.end_epoch()
         self._source.end_epoch()
         self._done.read(float(self._source.epoch))
 
@@ -576,80 +545,15 @@ class SelectiveLoader:
             self._pool.abandon()
             self.stats.dropped = self._pool.dropped
 
-    def _tell_drawer(self) -> None:
-        """Passes what was drawn to a wrapped loader that leaves examples out itself."""
-        if self._drawer is not None and self._draw is not None:
-            drawn = self._draw.weights.nonzero().squeeze(1) if self._draw.draws else None
-            self._drawer.only(drawn)
-
     def _offer(self, item: Item) -> None:
-        """Adds to the pool what is to be kept of a batch of the wrapped loader."""
-        batch, indices, known = item.batch, item.indices, None
-        if self._selection is None and indices is not None:
-            known = len(indices)  # which a batch of an unknown structure need not say
-        count = tree.size(batch) if known is None else size_of(batch, known)
-        if count == 0:
-            raise BatchError(
-                f"{self._source.place} is empty: leave empty batches out of the wrapped loader"
-            )
+        """Adds to the pool what is kept of a batch of the wrapped loader."""
+        kept = self._intake.keep(item)
         if self._pool is None:
-            self._pool = Pool(count, drop_last_of(self._source.loader))
-        self.stats.seen += count
-        started = time.perf_counter()
-        if self.model is not None:
-            batch = tree.to_device_of(batch, self.model)
-        if self._draw is not None:
-            if indices is None:
-                name, place = type(self._draw.rule).__name__, self._source.place
-                raise BatchError(f"{place}: {no_indices(name, self._source.loader)}")
-            self._check.check(indices, self._source.place)
-            self._draw.rule.grow(int(indices.max()) + 1)
-        selection = self._select(item._replace(batch=batch), count)
-        if selection is None:
-            weights = torch.ones(count, device=tree.device(batch))
-        else:
-            if len(selection.positions) < count:
-                batch, known = tree.take(batch, selection.positions), None
-            weights = selection.weights.to(tree.device(batch))  # those from memory are on the CPU
-            if indices is not None:
-                indices = indices[selection.positions.to(indices.device)]
-            self.stats.considered += count
-            self.stats.kept += len(weights)
-            self.stats.seconds_selection += time.perf_counter() - started
-        self._pool.add(
-            (batch, weights) if indices is None else (batch, weights, indices), size=known
-        )
-
-    def _select(self, item: Item, count: int) -> Selection | None:
-        """What is to be kept of a batch; None where all of it is, without selection."""
-        if self._draws:
-            assert self._draw is not None
-            assert item.indices is not None
-            if self._leaves_unread:
-                self._count_unread(self._draw.passed(count) - count)
-            return self._draw.keep(item.indices)
-        if self._selection is None:
-            return None
-        if self._draw is not None and not self._draw.is_pass(self._source.epoch):
-            return None
-        if not self.schedule.is_on(self._source.epochs_done, self.epochs, self._source.position):
-            return None
-        if self.schedule.anneal is not None:
-            keep = self.schedule.keep(self._source.epochs_done, self.epochs, own=self._own_keep)
-            self._selection.selector.set_keep(keep)  # type: ignore[attr-defined]
-        model = self.model if self.model is not None else nn.Identity()
-        scores = self._selection.score(model, item, count)
-        if self._selection.scores:
-            self.stats.scored += count
-            if self._draw is not None and item.indices is not None:
-                self._draw.rescore(item.indices, scores.float().cpu(), self._source.epoch)
-        return self._selection.select(scores, self._source.place, self.stats)
-
-    def _count_unread(self, count: int) -> None:
-        """Examples of the source that were left out unread count as seen and considered."""
-        self.stats.seen += count
-        self.stats.considered += count
-        self.stats.unread += count
+            size = size_of(item.batch, len(kept.weights))
+            self._pool = Pool(size, drop_last_of(self._source.loader))
+        batch, weights, indices, size_known = kept
+        pooled = (batch, weights) if indices is None else (batch, weights, indices)
+        self._pool.add(pooled, size=size_known)
 
     def _full_batches(self, epoch: int) -> Iterator[Any]:
         if self._pool is not None:
@@ -681,35 +585,6 @@ class SelectiveLoader:
             started = time.perf_counter()
             self._selection.after_step(self.model, batch)
             self.stats.seconds_selection += time.perf_counter() - started
-
-
-def _selector_of(selector: Selector | None, keep: float | None) -> Selector:
-    if selector is None and keep is None:
-        raise ConfigError(
-            "nothing says what to keep: give memory=Memory(), which chooses before reading, or "
-            "keep= or selector="
-        )
-    if selector is None:
-        return Percentile(keep=keep)
-    if keep is not None:
-        raise ConfigError("both a selector and keep given: give one of them")
-    return selector
-
-
-def _of_rule(
-    rule: EpochRule, keep: float | None, selector: Selector | None, scorer: Scorer | None
-) -> tuple[Selector | None, Scorer | None]:
-    """The selector and scorer of a rule's scoring passes, where it has some."""
-    name = type(rule).__name__
-    for what, value in (("keep", keep), ("selector", selector), ("scorer", scorer)):
-        if value is not None:
-            raise ConfigError(
-                f"both memory={name}(...) and {what}= given: the rule chooses; leave {what}= out, "
-                f"and give {name} what it is to keep"
-            )
-    if isinstance(rule, RefreshedRule):
-        return rule.selector, rule.scorer
-    return None, None
 
 
 def _pool_from(state: dict[str, Any] | None) -> Pool | None:

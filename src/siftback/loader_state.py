@@ -1,4 +1,4 @@
-"""A loader's saved state, and whether it fits the loader that is to go on from it."""
+"""A loader's saved state, and whether it fits the loader that loads it."""
 
 from typing import Any
 
@@ -6,19 +6,19 @@ from siftback.errors import StateError
 
 VERSION = 3
 
-# Of these a loader may not know its own before the first batch.
+# Settings that a loader may not know before its first batch.
 _FOUND_OUT = ("examples", "batch_size", "drop_last")
 
 
 def check(state: dict[str, Any], here: dict[str, Any]) -> None:
-    """Makes sure that a state is that of a loader built with the same arguments.
+    """Checks that a state is that of a loader built with the same arguments.
 
     Args:
-        state: What was saved.
-        here: The state of the loader that is to go on from it.
+        state: The saved state.
+        here: The state of the loader that loads it.
 
     Raises:
-        StateError: Where it is of another version, or something is missing or of other settings.
+        StateError: If it has another version, lacks an entry, or was saved with other settings.
     """
     version = state.get("version") if isinstance(state, dict) else None
     if version != VERSION:

@@ -18,19 +18,19 @@ Losses = Callable[[nn.Module, Any], Tensor]
 
 
 def per_example(loss_fn: LossFn) -> LossFn:
-    """The same loss function, giving one loss per example.
+    """The same loss function, returning one loss per example.
 
     A loss function that takes a ``reduction``, as those of ``torch.nn`` and
-    ``torch.nn.functional`` do, is called with ``reduction="none"``, and what it then returns is
-    averaged over all dimensions but the first. Any other function is returned as it is, and must
-    give one loss per example itself.
+    ``torch.nn.functional`` do, is called with ``reduction="none"``, and its result is averaged
+    over all dimensions but the first. Any other function is returned unchanged, and must return
+    one loss per example itself.
 
     Args:
         loss_fn: ``loss_fn(outputs, targets)``.
 
     Returns:
-        A function of the same arguments that returns a tensor of shape [N]. The given loss
-        function is left as it was.
+        A function of the same arguments that returns a tensor of shape [N]. ``loss_fn`` is not
+        changed.
 
     >>> import torch
     >>> from torch.nn import functional as F
@@ -60,14 +60,14 @@ def _averaged(unreduced: LossFn, outputs: Any, targets: Any) -> Tensor:
 
 
 def pair_losses(loss_fn: LossFn, with_outputs: bool = False) -> Losses:
-    """The general form ``losses(model, batch)`` of a loss on ``(inputs, targets)`` batches.
+    """The general form ``losses(model, batch)`` of a loss function for ``(inputs, targets)`` pairs.
 
     Args:
         loss_fn: ``loss_fn(outputs, targets)``.
-        with_outputs: Whether the function returns ``(losses, outputs)`` in place of the losses.
+        with_outputs: Whether the function returns ``(losses, outputs)`` instead of the losses.
 
     Raises:
-        BatchError: When called with a batch that is not a pair.
+        BatchError: If called with a batch that is not a pair.
     """
     return functools.partial(_of_pair, per_example(loss_fn), with_outputs)
 
@@ -80,10 +80,10 @@ def _of_pair(unreduced: LossFn, with_outputs: bool, model: nn.Module, batch: Any
 
 
 def pair(batch: Any) -> tuple[Any, Any]:
-    """The inputs and the targets of a batch that is a pair of them.
+    """The inputs and the targets of a batch that is an ``(inputs, targets)`` pair.
 
     Raises:
-        BatchError: Where it is not a pair.
+        BatchError: If it is not a pair.
     """
     if isinstance(batch, tuple | list) and len(batch) == 2:
         inputs, targets = batch
@@ -96,7 +96,7 @@ def pair(batch: Any) -> tuple[Any, Any]:
 
 
 def resolve(loss_fn: LossFn | None, losses: Losses | None, with_outputs: bool = False) -> Losses:
-    """The general form ``losses(model, batch)``, from whichever form was given.
+    """The general form ``losses(model, batch)``, from whichever form was passed.
 
     Args:
         loss_fn: ``loss_fn(outputs, targets)``, for pairs.
@@ -104,7 +104,7 @@ def resolve(loss_fn: LossFn | None, losses: Losses | None, with_outputs: bool = 
         with_outputs: Whether the function made for pairs returns ``(losses, outputs)``.
 
     Raises:
-        ConfigError: Where both or neither are given.
+        ConfigError: If both or neither are given.
     """
     if losses is not None and loss_fn is None:
         return losses
@@ -117,17 +117,17 @@ def resolve(loss_fn: LossFn | None, losses: Losses | None, with_outputs: bool = 
 
 
 def check(losses: Any, count: int) -> Tensor:
-    """Makes sure that there is one loss per example.
+    """Checks that there is one loss per example.
 
     Args:
-        losses: What the user's function returned.
-        count: N, how many examples the batch has.
+        losses: Result of the user's function.
+        count: N, the number of examples in the batch.
 
     Returns:
         float32[N], detached.
 
     Raises:
-        LossError: Where it is anything but a floating-point tensor of shape [N].
+        LossError: If it is not a floating-point tensor of shape [N].
     """
     expected = f"expected one loss per example, a floating-point tensor of shape [{count}]"
     if not isinstance(losses, Tensor):

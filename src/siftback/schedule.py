@@ -13,10 +13,10 @@ class Epochs:
     """A number of epochs: from the beginning of training, or, for a tail, up to its end.
 
     Attributes:
-        value: How many, at least 0; may be fractional.
+        value: Number of epochs, at least 0; may be fractional.
 
     Raises:
-        ConfigError: Where it is not such a number.
+        ConfigError: If it is not such a number.
 
     >>> Epochs(2), Epochs(0.5)
     (Epochs(2), Epochs(0.5))
@@ -36,13 +36,13 @@ class Epochs:
 
 @dataclass(frozen=True, repr=False)
 class Share:
-    """A share of the whole training, whose number of epochs must then be known.
+    """A share of the whole training. The number of epochs must then be known.
 
     Attributes:
         value: The share, in [0, 1].
 
     Raises:
-        ConfigError: Where it is not such a number.
+        ConfigError: If it is not such a number.
 
     >>> Share(0.15)
     Share(0.15)
@@ -60,31 +60,31 @@ class Share:
 
 
 Moment = Epochs | Share
-"""A moment of training, or how long something lasts."""
+"""A point in training, or a duration."""
 
 Shape = Literal["linear", "cosine", "step"]
 
 
 @dataclass(frozen=True)
 class Annealing:
-    """How the share kept goes from one number to another while selection is on.
+    """Changes the share kept from one value to another while selection is on.
 
-    With t the part done of the way from selection's beginning to ``until``, from 0 to 1::
+    With t the progress from selection's beginning to ``until``, from 0 to 1::
 
         keep(t) = first + (last - first) * w(t)
         linear: w = t      cosine: w = (1 - cos(pi t)) / 2      step: w = floor(t * steps) / steps
 
-    From ``until`` on the share is ``last``.
+    From ``until`` on, the share is ``last``.
 
     Attributes:
-        shape: "linear", "cosine", or "step", ``steps`` equal ones.
+        shape: "linear", "cosine", or "step" (``steps`` equal steps).
         first: The share at selection's beginning, in (0, 1].
-        last: The share in the end; None is the selector's own.
+        last: The final share; None is the selector's own.
         until: When it is reached, `Epochs` or a `Share`, counted from the beginning of training.
-        steps: How many, for "step".
+        steps: Number of steps, for "step".
 
     Raises:
-        ConfigError: Where one is out of its range.
+        ConfigError: If one is out of its range.
 
     >>> annealing = Annealing("step", first=1.0, last=0.5, until=Epochs(4), steps=2)
     >>> [annealing.keep(part, own=1 / 3) for part in (0.0, 0.4, 0.5, 0.9, 1.0)]
@@ -107,7 +107,7 @@ class Annealing:
         checked_integer("steps", self.steps, 1)
 
     def keep(self, part: float, own: float) -> float:
-        """The share at a part of the way.
+        """The share at a given progress.
 
         Args:
             part: t, in [0, 1].
@@ -125,9 +125,9 @@ class Annealing:
 
 
 class Schedule:
-    """When selection is on: from warm-up and ``start`` to ``end`` and the tail, but for interrupts.
+    """When selection is on: from warm-up and ``start`` to ``end`` and the tail, with interrupts.
 
-    A moment is a number of `Epochs`, or a `Share` of the whole training, for which the number of
+    Times are given as `Epochs`, or as a `Share` of the whole training, for which the number of
     epochs must be known.
 
     Composer's Selective-Backprop is ``Schedule(start=Share(0.5), end=Share(0.9), interrupt=2)``;
@@ -135,20 +135,20 @@ class Schedule:
     section 3.3).
 
     Args:
-        warmup: Everything is trained on until then.
-        start: Selection is off before it. The later one of ``warmup`` and ``start`` counts.
+        warmup: All examples are trained on until then.
+        start: Selection is off before then. The later one of ``warmup`` and ``start`` applies.
         end: Selection is off from then on; None is never.
-        tail: So much of the end of training is on all data. The earlier one of ``end`` and the
-            tail's beginning counts. It needs the number of epochs.
+        tail: Length of the last part of training, which is on all data. The earlier one of ``end``
+            and the tail's beginning applies. It needs the number of epochs.
         interrupt: Every n-th batch of an epoch is trained on whole, first the n-th; 0 is none, 1 is
             not allowed.
-        anneal: How the share kept changes while selection is on; None leaves it the selector's.
-            The selector must be able to change it, by ``set_keep``: all here can but `All` and a
-            fixed `Threshold`.
+        anneal: Changes the share kept while selection is on; None leaves the selector's. The
+            selector must have ``set_keep``: all selectors here do, except `All` and a fixed
+            `Threshold`.
 
     Raises:
-        ConfigError: Where a moment is neither `Epochs` nor a `Share`, ``end`` not after the
-            beginning, the annealing's end not after it, or ``interrupt`` out of its range.
+        ConfigError: If a time is neither `Epochs` nor a `Share`, ``end`` or the annealing's end
+            is not after the beginning, or ``interrupt`` is out of range.
 
     >>> schedule = Schedule(warmup=Epochs(1), end=Share(0.75))
     >>> [schedule.is_on(epochs_done, epochs=4) for epochs_done in (0.5, 1, 2.9, 3)]
@@ -211,11 +211,11 @@ class Schedule:
 
         Args:
             epochs_done: Epochs of source examples done so far, with fractions.
-            epochs: Epochs of the whole training; needed where a moment is a share, or for a tail.
-            batch: Which batch of its epoch is asked about, from 0, for interrupts; None is none.
+            epochs: Epochs of the whole training; required with shares and with a tail.
+            batch: Number of the batch in its epoch, from 0, for interrupts; None ignores them.
 
         Raises:
-            ConfigError: Where ``epochs`` is needed and not given.
+            ConfigError: If ``epochs`` is needed and not given.
         """
         self._check_epochs(epochs)
         if batch is not None and self.interrupt and (batch + 1) % self.interrupt == 0:
@@ -231,11 +231,11 @@ class Schedule:
 
         Args:
             epochs_done: Epochs of source examples done so far, with fractions.
-            epochs: Epochs of the whole training; needed where a moment is a share, or for a tail.
-            own: The selector's own share: that of the whole training where nothing is annealed.
+            epochs: Epochs of the whole training; required with shares and with a tail.
+            own: The selector's own share, which is returned if nothing is annealed.
 
         Raises:
-            ConfigError: Where ``epochs`` is needed and not given.
+            ConfigError: If ``epochs`` is needed and not given.
         """
         self._check_epochs(epochs)
         if self.anneal is None:
@@ -246,16 +246,16 @@ class Schedule:
         return self.anneal.keep(max(0.0, epochs_done - begin) / (until - begin), own)
 
     def check_selector(self, selector: Any) -> None:
-        """Makes sure that a selector can keep all shares that are annealed, and leaves its own.
+        """Checks that a selector can keep all shares that are annealed, and restores its own.
 
         Raises:
-            ConfigError: Where it cannot.
+            ConfigError: If it cannot.
         """
         if self.anneal is None:
             return
         if not hasattr(selector, "set_keep"):
             raise ConfigError(
-                f"{type(selector).__name__} keeps no share that a schedule could anneal: give a "
+                f"{type(selector).__name__} has no share that a schedule could anneal: give a "
                 "selector with a method set_keep(keep), such as Percentile, or leave anneal= out"
             )
         own = selector.keep

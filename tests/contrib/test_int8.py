@@ -137,7 +137,7 @@ def test_a_layer_may_be_the_whole_model():
 
 def test_int8_is_refused_where_it_has_no_kernels():
     meta = tuple(part.to("meta") for part in batch(0))
-    with pytest.raises(ConfigError, match="kernels are the CPU's"):
+    with pytest.raises(ConfigError, match="kernels are for the CPU"):
         Int8().score(CROSS_ENTROPY, network().to("meta"), meta, None)
     with pytest.raises(ConfigError, match=r"no nn.Linear and no nn.Conv2d in the Flatten"):
         Int8().score(CROSS_ENTROPY, nn.Flatten(), batch(0), None)

@@ -195,7 +195,7 @@ def test_the_epoch_after_one_broken_off_is_that_one_from_its_start(turns):
     assert scored.epoch == 0
     assert_same([batch for batch, _ in scored], source)
     assert scored.epoch == 1
-    with pytest.raises(ReplicaError, match="this epoch was broken off"):
+    with pytest.raises(ReplicaError, match="this epoch was interrupted"):
         next(batches)
 
 

@@ -133,7 +133,7 @@ def test_what_is_not_an_image_is_reported():
         Downsampled(2).score(CROSS_ENTROPY, network(), (torch.zeros(4, 3), torch.zeros(4)), None)
     with pytest.raises(BatchError, match="leaves nothing of images of 8x8"):
         Downsampled(20).score(CROSS_ENTROPY, network(), batch(0), None)
-    with pytest.raises(BatchError, match="made 1 examples of 24"):
+    with pytest.raises(BatchError, match="returned 1 examples for 24"):
         Downsampled(2, inputs=lambda b, shrink: (b[0][:1], b[1][:1])).score(
             CROSS_ENTROPY, network(), batch(0), None
         )

@@ -124,7 +124,7 @@ def test_losses_that_do_not_come_from_the_outputs_are_an_error():
         return last(torch.zeros(9, last.in_features)).sum(1)
 
     for losses in (constant, inner):
-        with pytest.raises(LossError, match="do not follow from the outputs of the model"):
+        with pytest.raises(LossError, match="do not depend on the outputs of the model"):
             GradientBound().score(losses, network(), batch_of(), None)
 
 

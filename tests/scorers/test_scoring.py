@@ -249,7 +249,7 @@ def test_a_batch_on_another_device_is_named():
     ("arguments", "message"),
     [
         ({"mode": "test"}, 'mode=\'test\': give "eval" or "train"'),
-        ({"autocast": "bf16"}, "autocast='bf16': give a floating-point type"),
+        ({"autocast": "bf16"}, "autocast='bf16': give a floating-point dtype"),
         ({"autocast": torch.int8}, "autocast=torch.int8"),
     ],
 )

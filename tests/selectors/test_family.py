@@ -315,7 +315,7 @@ def test_a_share_that_is_changed_is_kept_from_then_on(name, keep):
         (lambda: Threshold(), r"above=None and keep=None: give one of them"),
         (lambda: Threshold(above=1, keep=0.5), r"above=1 and keep=0.5: give one of them"),
         (lambda: Threshold(above=math.inf), r"above=inf: give a finite number"),
-        (lambda: Unbiased(SoftTopK(keep=0.5)), r"SoftTopK does not know its probabilities"),
+        (lambda: Unbiased(SoftTopK(keep=0.5)), r"SoftTopK has no method probabilities"),
         (lambda: Unbiased(All(), floor=1), r"floor=1: give a share in \[0, 1\)"),
         (lambda: Unbiased(All()).set_keep(0.5), r"All has no share to change"),
     ],

@@ -248,7 +248,7 @@ def test_what_does_not_fit_is_refused(losses, mask, error, message):
         ),
         (
             {"selector": All(), "schedule": Schedule(anneal=Annealing()), "steps_per_epoch": 5},
-            "All keeps no share",
+            "All has no share",
         ),
     ],
 )

@@ -19,22 +19,23 @@ Shrink = Callable[[Tensor], Tensor]
 
 
 class Downsampled(Scorer):
-    """Scores a batch by the losses on its images made smaller.
+    """Scores a batch by the losses on downsampled images.
 
-    A forward pass of a convolutional network costs ``1 / factor^2``, less where its last maps
-    become too small to fill its kernels. The model must take the smaller size, as networks with
-    a pooling to a fixed size before their last layer do.
+    A forward pass of a convolutional network costs about ``1 / factor^2`` of that on full images,
+    unless its last feature maps become too small to use the kernels well. The model must accept
+    the smaller size, as networks with a pooling to a fixed size before their last layer do.
 
     Args:
-        factor: By what height and width are divided, more than 1; 2 averages squares of 2x2.
-        scorer: What scores the smaller batch; by default `Fresh`.
-        inputs: ``inputs(batch, shrink) -> batch``, the batch with ``shrink(images)`` in the place
-            of its images [N, C, H, W]. By default the first part of an (inputs, targets) pair.
+        factor: Divisor of height and width, more than 1; 2 averages squares of 2x2.
+        scorer: Scores the smaller batch; by default `Fresh`.
+        inputs: ``inputs(batch, shrink) -> batch``, which returns the batch with its images
+            [N, C, H, W] replaced by ``shrink(images)``. By default the images are the first part
+            of an (inputs, targets) pair.
 
     Raises:
-        ConfigError: Where ``factor`` is out of its range. While scoring: where the model does
-            not take the smaller images.
-        BatchError: While scoring, where there is no image tensor.
+        ConfigError: If ``factor`` is out of range. While scoring: if the model does not accept
+            the smaller images.
+        BatchError: While scoring: if there is no image tensor.
 
     >>> from siftback.loss_functions import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
@@ -67,7 +68,7 @@ class Downsampled(Scorer):
         smaller = self._inputs(batch, shrink)
         if tree.size(smaller) != tree.size(batch):
             raise BatchError(
-                f"inputs= made {tree.size(smaller)} examples of {tree.size(batch)}: "
+                f"inputs= returned {tree.size(smaller)} examples for {tree.size(batch)}: "
                 "return the same examples, smaller"
             )
         try:
@@ -77,16 +78,16 @@ class Downsampled(Scorer):
         except RuntimeError as error:
             raise ConfigError(
                 f"the {type(model).__name__} fails on images of {', '.join(sizes)}: {error}. "
-                "Give a smaller factor, or a model that takes any size, such as one with "
+                "Give a smaller factor, or a model that accepts any size, such as one with "
                 "nn.AdaptiveAvgPool2d before its last layer"
             ) from error
 
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
-        """Calls the inner scorer's, with the batch as it was trained on."""
+        """Calls the inner scorer, with the batch as it was trained on."""
         self.scorer.after_step(losses, model, batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner scorer's."""
+        """The inner scorer's state."""
         return nested_state(self.scorer)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -95,27 +96,27 @@ class Downsampled(Scorer):
 
 
 def downsample(images: Tensor, factor: float) -> Tensor:
-    """Images of a smaller height and width.
+    """Downsamples images.
 
     Args:
         images: [N, C, H, W].
-        factor: By what H and W are divided.
+        factor: Divisor of H and W.
 
     Returns:
-        [N, C, round(H / factor), round(W / factor)]: means of squares where they divide evenly,
-        else bilinear interpolation that averages over what it leaves out.
+        [N, C, round(H / factor), round(W / factor)]: means of squares if the sizes divide evenly,
+        else antialiased bilinear interpolation.
 
     >>> downsample(torch.arange(4.0).view(1, 1, 2, 2), 2)
     tensor([[[[1.5000]]]])
 
     Raises:
-        BatchError: Where they are not such images, or nothing would be left of them.
+        BatchError: If they are not such images, or the result would be empty.
     """
     if not isinstance(images, Tensor) or images.ndim != 4:
         given = f"of {list(images.shape)}" if isinstance(images, Tensor) else f"a {type(images)}"
         raise BatchError(
             f"inputs {given} are not images [N, C, H, W]: give inputs=fn(batch, shrink), which "
-            "shrinks those of the batch"
+            "shrinks the images of the batch"
         )
     height, width = images.shape[2:]
     smaller = round(height / factor), round(width / factor)

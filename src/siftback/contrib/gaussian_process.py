@@ -1,7 +1,7 @@
 """A Gaussian process over epochs that predicts each example's loss from its last few.
 
-Jiang et al. 2019, section 3.3, "Using predicted losses". On top the mathematics, pure functions;
-below, the rule that remembers what these need.
+Jiang et al. 2019, section 3.3, "Using predicted losses". First the formulas, as pure functions;
+then the rule, which holds the histories.
 """
 
 import math
@@ -18,17 +18,17 @@ from siftback.rules.score_table import ScoreTable
 from siftback.scorers.scorer import Scorer
 
 _CHUNK = 1 << 16  # examples that are predicted at a time
-_MISSING = -1  # in place of an epoch
-_LEAST_SD = 1e-12  # where all losses are the same
+_MISSING = -1  # marks a missing epoch
+_LEAST_SD = 1e-12  # if all losses are the same
 _EPOCH_MOST = torch.iinfo(torch.int16).max
 
 
 class Posterior(NamedTuple):
-    """What a Gaussian process knows of each example's loss.
+    """The posterior distribution of each example's loss.
 
     Attributes:
         mean: float32[N]; NaN for an example never observed.
-        sd: float32[N], the standard deviation of a new observation, its noise included.
+        sd: float32[N], the standard deviation of a new observation, including its noise.
     """
 
     mean: Tensor
@@ -36,7 +36,7 @@ class Posterior(NamedTuple):
 
 
 class _Prior(NamedTuple):
-    """What is known of an example's loss before any was seen."""
+    """The prior distribution of an example's loss."""
 
     mean: float
     variance: float
@@ -54,7 +54,7 @@ def posterior(
 ) -> Posterior:
     """Gaussian-process regression of each example's loss over epochs, all examples at once.
 
-    Rasmussen and Williams 2006, eq. 2.25 and 2.26. With an example's observations ``y_i`` of
+    Rasmussen and Williams 2006, eq. 2.25 and 2.26. With an example's observations ``y_i`` in
     epochs ``e_i`` and the kernel ``k(e, e') = exp(-(e - e')^2 / (2 length_scale^2))``::
 
         K_ij = k(e_i, e_j) + noise * [i = j],   w = K^-1 k(e, epoch)
@@ -66,7 +66,7 @@ def posterior(
 
     Args:
         losses: float[N, h], the observations.
-        epochs: int16[N, h], when they were made; -1 where there is none.
+        epochs: int16[N, h], their epochs; -1 for a missing observation.
         epoch: The epoch to predict.
         length_scale: In epochs, above 0.
         noise: The variance of an observation's noise, in units of ``variance``, above 0.
@@ -84,7 +84,7 @@ def posterior(
         times, there = seen[examples].double(), seen[examples] != _MISSING
         pairs = there[:, :, None] & there[:, None, :]
         kernel = _kernel(times[:, :, None] - times[:, None, :], length_scale) * pairs
-        diagonal = torch.where(there, noise, 1.0)  # 1 for those missing, which nothing weighs
+        diagonal = torch.where(there, noise, 1.0)  # 1 for missing ones, whose weights are 0
         cross = (_kernel(times - epoch, length_scale) * there)[:, :, None]
         lower = torch.linalg.cholesky(kernel + torch.diag_embed(diagonal))
         weights = torch.cholesky_solve(cross, lower)
@@ -104,7 +104,7 @@ def _kernel(distances: Tensor, length_scale: float) -> Tensor:
 
 
 def _same_rows(epochs: Tensor) -> tuple[Tensor, Tensor]:
-    """int64[N], which group of equal rows each is of, and int64[groups], an example of each."""
+    """int64[N], the group of equal rows of each, and int64[groups], one example per group."""
     # A group's number and three epochs of 16 bits fit one int64; much faster than unique(dim=0).
     packed = epochs.long() & 0xFFFF
     groups = torch.zeros(len(epochs), dtype=torch.int64, device=epochs.device)
@@ -122,39 +122,39 @@ class GaussianProcess(RefreshedRule):
 
     Jiang et al. 2019, section 3.3, "using historical losses to train a Gaussian process". As in
     `Stale`, scoring passes are made every n-th epoch, and the examples of the n - 1 epochs after
-    one are drawn before they are read: by the loss that is predicted for the epoch. Losses of
-    training are observations too. Ideal cost per example of n epochs with share s kept, in
-    forwards (1) and backwards (2): ``1 + 3ns``.
+    one are drawn before they are read, by the loss predicted for the epoch. Losses of training are
+    observations too. Ideal cost per example of n epochs with share s kept, in forwards (1) and
+    backwards (2): ``1 + 3ns``.
 
-    One squared-exponential kernel over epochs is shared by all examples, see `posterior`. The
-    prior's mean and variance are those of all examples' latest losses, so that they follow
-    training; a loss of long ago fades to that mean, and the example becomes as uncertain as one
-    never seen. Of the losses that an example has in one epoch, the last one counts. One that is
-    not finite is not an observation.
+    All examples share one squared-exponential kernel over epochs, see `posterior`. The prior's
+    mean and variance are those of the latest losses of all examples, so that they follow
+    training; the prediction from an old loss approaches that mean, and its uncertainty that of an
+    example never seen. If an example has several losses in one epoch, the last one counts. Losses
+    that are not finite are ignored.
 
     Args:
         keep: Share of the examples to keep, in (0, 1].
         beta: In place of ``keep``, the exponent, ``keep = 1 / (beta + 1)``.
         length_scale: Epochs over which losses are correlated, above 0.
-        noise: The variance of a single loss's noise (of dropout, of augmentation, of the other
+        noise: The noise variance of a single loss (from dropout, augmentation, or the other
             examples in its batch) in units of the prior's variance, above 0.
         every: n, the epochs from one scoring pass to the next, at least 1.
-        history: How many losses of an example are kept, at least 1: 8 bytes each.
+        history: Number of losses kept per example, at least 1: 8 bytes each.
         predict: "loss"; or "probability", the paper's easier problem: the probability that the
             loss exceeds the threshold, ``Phi((mean - threshold) / sd)``.
         threshold_share: Share of the losses above the threshold, in (0, 1). The threshold is that
-            quantile of the last 1,024 losses of scoring passes; those of training are of chosen
-            examples, and count only before the first pass.
-        optimism: c, at least 0: how much is added for uncertainty, ``mean + c * sd``. To a
-            probability ``c * sd / (sd without observations)`` is added. By default 0, as a scoring
-            pass scores every example again; give more, such as 1, where passes are rare.
+            quantile of the last 1,024 losses of scoring passes; losses of training are of selected
+            examples, and are used only before the first pass.
+        optimism: c, at least 0, the bonus for uncertainty: ``mean + c * sd``, or for a probability
+            ``c * sd / (sd without observations)``. By default 0, as a scoring pass scores every
+            example again; give more, such as 1, if passes are rare.
         scorer: Scores the examples in a pass; by default a `Fresh` forward.
-        table: Where losses are remembered, and their epochs: a `ScoreTable` of ``2 * history``
-            columns, such as one in a file; by default in memory.
+        table: Stores the losses and their epochs: a `ScoreTable` of ``2 * history`` columns, such
+            as one in a file; by default in memory.
 
     Raises:
-        ConfigError: Where one of them is out of its range, or both or neither of ``keep`` and
-            ``beta`` are given.
+        ConfigError: If one of them is out of range, or both or neither of ``keep`` and ``beta``
+            are given.
 
     >>> process = GaussianProcess(keep=0.5, length_scale=4.0, noise=0.1)
     >>> process.grow(3)
@@ -162,7 +162,7 @@ class GaussianProcess(RefreshedRule):
     >>> process.update(torch.tensor([0, 1]), torch.tensor([1.5, 2.5]), epoch=1)
     >>> process.predicted(epoch=2)
     tensor([1.4947, 2.5053,    nan])
-    >>> process.draw(2, torch.Generator().manual_seed(1))  # what was never scored is kept
+    >>> process.draw(2, torch.Generator().manual_seed(1))  # examples never scored are kept
     tensor([0., 1., 1.])
     """
 
@@ -182,8 +182,7 @@ class GaussianProcess(RefreshedRule):
         table: ScoreTable | None = None,
     ) -> None:
         self.history = checked_integer("history", history, 1)
-        # Losses and then their epochs: oldest first, the last in the last place; those missing
-        # are on the left.
+        # Losses and then their epochs, each oldest first; missing ones are on the left.
         table = checked_table("GaussianProcess", table, 2 * self.history)
         super().__init__(keep, beta, every=every, scorer=scorer, table=table)
         self.length_scale = checked_number("length_scale", length_scale, above=0)
@@ -194,11 +193,11 @@ class GaussianProcess(RefreshedRule):
 
     @property
     def threshold(self) -> float:
-        """The loss whose exceeding is predicted; NaN before any loss, or where losses are."""
+        """The loss threshold; NaN before any loss, or if losses are predicted."""
         return self._threshold.value
 
     def posterior(self, epoch: int) -> Posterior:
-        """What is known of each example's loss in an epoch."""
+        """The posterior of each example's loss in an epoch."""
         losses, epochs = self.values[:, : self.history], self.values[:, self.history :]
         mean, variance = self._prior()
         return posterior(
@@ -208,9 +207,9 @@ class GaussianProcess(RefreshedRule):
         )  # fmt: skip
 
     def predicted(self, epoch: int) -> Tensor:
-        """float32[examples], the losses, or their probability to exceed the threshold.
+        """float32[examples], the losses, or their probability of exceeding the threshold.
 
-        Raised where they are uncertain and ``optimism`` is above 0.
+        If ``optimism`` is above 0, uncertain ones are raised.
         """
         mean, sd = self.posterior(epoch)
         if self.predict == "loss":
@@ -218,13 +217,13 @@ class GaussianProcess(RefreshedRule):
         sd = sd.clamp(min=_LEAST_SD)
         probability: Tensor = torch.special.ndtr((mean - self.threshold) / sd)
         if self.optimism:
-            # Within ndtr a mean of c * sd more would raise all alike, and change no rank.
+            # Added to the mean within ndtr, c * sd would raise all equally and change no rank.
             prior_sd = math.sqrt(self._prior().variance * (1 + self.noise))
             probability += self.optimism * sd / max(prior_sd, _LEAST_SD)
         return probability
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
-        """Adds the scores of a pass to the histories; they move the threshold."""
+        """Adds the scores of a pass to the histories, and updates the threshold."""
         if self.predict == "probability":
             self._threshold.join(scores)
         super().rescore(indices, scores, epoch)
@@ -238,20 +237,20 @@ class GaussianProcess(RefreshedRule):
         correct: Tensor | None = None,
         confidence: Tensor | None = None,
     ) -> None:
-        """Adds training's losses to the histories; they move the threshold until a pass."""
+        """Adds training's losses to the histories; before any pass, updates the threshold."""
         if self.predict == "probability" and self.last_pass is None:
             self._threshold.join(losses)
         self.observe(indices, losses, epoch)
 
     def observe(self, indices: Tensor, losses: Tensor, epoch: int) -> None:
-        """Adds to the examples' histories; the oldest loss leaves a full one."""
+        """Adds losses to the examples' histories; a full history drops its oldest loss."""
         losses = losses.detach().to(self.values)
         finite = losses.isfinite()
         indices, losses = indices.cpu()[finite], losses[finite]
         epoch = min(epoch, _EPOCH_MOST)
         old = self.values[indices]
         old_losses, old_epochs = old[:, : self.history], old[:, self.history :]
-        # An example that already has a loss of this epoch has that one replaced.
+        # An earlier loss of the same epoch is replaced.
         replaced = (old_epochs[:, -1:] == epoch).expand_as(old_losses)
         new_losses = torch.where(replaced, old_losses, old_losses.roll(-1, 1))
         new_epochs = torch.where(replaced, old_epochs, old_epochs.roll(-1, 1))
@@ -265,11 +264,11 @@ class GaussianProcess(RefreshedRule):
         return {**super().settings(), **kernel, **predict, "optimism": self.optimism}
 
     def state_dict(self) -> dict[str, Any]:
-        """The histories, and what the threshold and the passes depend on."""
+        """The histories, and the state of the threshold and the passes."""
         return {**super().state_dict(), "threshold": self._threshold.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another's state.
+        """Continues from another rule's state.
 
         Raises:
             StateError: As for `RefreshedRule.load_state_dict`, before anything is changed.

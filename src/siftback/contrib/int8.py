@@ -1,7 +1,7 @@
 """Losses in 8-bit integers, by the CPU kernels of PyTorch's oneDNN.
 
-The kernels are those that PyTorch's own compiler emits for a quantised model. They are called
-here as they are, so that new weights cost one rounding, and no new export or compilation.
+The kernels are those that PyTorch's compiler emits for a quantised model. They are called
+directly, so that new weights need only rounding, and no new export or compilation.
 """
 
 import math
@@ -27,24 +27,24 @@ class Int8(Scorer):
     """Scores a batch by the losses of a copy of the model in 8-bit integers, on the CPU.
 
     `nn.Linear` and `nn.Conv2d` round weights, per output channel, and inputs, per tensor, to 8
-    bits; all between them stays as it is. The range of a layer's inputs spans the batch, so that
-    an example's score depends slightly on the others'. A subclass of these layers, other
-    convolutions, and attention that PyTorch computes without calling them, stay in float32.
+    bits; everything else stays in float32, including subclasses of these layers, other
+    convolutions, and attention that PyTorch computes without calling them. The range of a layer's
+    inputs is that of the whole batch, so that an example's score depends slightly on the others.
 
     As with `Reduced`, the copy is made at the first batch and refreshed every ``refresh`` steps.
 
     Args:
         refresh: Training steps between refreshes, m.
         mode: As for `Fresh`.
-        channels_last: Whether to lay out images and kernels by pixels, in which convolutions are
-            faster. Not for models that call ``view`` on feature maps.
+        channels_last: Whether to use the ``channels_last`` memory format, in which convolutions
+            are faster. Not for models that call ``view`` on feature maps.
         activations: "dynamic" takes the range of a layer's inputs from each batch, "static" from
             the first batch after a refresh, which saves a pass over them but hides inputs that
             are not finite.
 
     Raises:
-        ConfigError: Where an argument is out of its range. While scoring: where the model cannot
-            be copied, or there are no kernels or no layers for it.
+        ConfigError: If an argument is out of range. While scoring: if the model cannot be
+            copied or has no such layers, or PyTorch lacks the kernels.
 
     >>> from siftback.loss_functions import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
@@ -74,16 +74,16 @@ class Int8(Scorer):
 
     @property
     def refreshes(self) -> int:
-        """How often the copy was made or refreshed."""
+        """Number of times the copy was made or refreshed."""
         return self._copy.refreshes
 
     @property
     def seconds_refresh(self) -> float:
-        """Spent making and refreshing the copy, in seconds of the host."""
+        """Seconds of host time spent making and refreshing the copy."""
         return self._copy.seconds
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """One loss per example, float32[N]; errors are those of `Fresh.score`, and the class's."""
+        """One loss per example, float32[N]; raises as `Fresh.score` and the class do."""
         check_kernels(device_of(model, batch))
         model = unwrapped(model)
         copy = self._copy.of(model)
@@ -98,7 +98,7 @@ class Int8(Scorer):
         self._copy.after_step()
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps since the last refresh, and the copy where it will be scored with again."""
+        """The steps since the last refresh, and the copy if it will be used again."""
         return self._copy.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ class Int8(Scorer):
         self._copy.load_state_dict(state)
 
     def _copy_of(self, model: nn.Module) -> "Quantised":
-        # Those of layers in 8 bits, of which the copy keeps no others.
+        # Weights of 8-bit layers, which the copy does not keep in float32.
         rounded = {id(module.weight) for module in model.modules() if has_kernel(module)}
 
         def make(tensor: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class Int8(Scorer):
 
 
 class Quantised:
-    """A snapshot of a model, with 8-bit layers in the place of those that have a kernel.
+    """A snapshot of a model, in which layers that have a kernel are replaced by 8-bit layers.
 
     Args:
         snapshot: Its model is changed.
@@ -131,10 +131,10 @@ class Quantised:
 
     Attributes:
         model: The model in 8 bits.
-        layers: Its 8-bit layers, by their path in it.
+        layers: Its 8-bit layers, by path.
 
     Raises:
-        ConfigError: Where the model has no such layer.
+        ConfigError: If the model has no such layer.
     """
 
     def __init__(self, snapshot: Snapshot, static: bool) -> None:
@@ -160,10 +160,10 @@ class Quantised:
         return {"tensors": self._snapshot.state_dict(), "layers": layers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes the values of a state.
+        """Copies the values of a state.
 
         Raises:
-            StateError: Where it is of a model of other tensors.
+            StateError: If it is of a model with other tensors.
         """
         self._snapshot.load_state_dict(state["tensors"])
         for path, layer in self.layers.items():
@@ -182,7 +182,7 @@ class Int8Layer(nn.Module):
     Args:
         layer: An `nn.Linear` or `nn.Conv2d`; its bias is shared.
         static: Whether the inputs' range is that of the first batch after a refresh, instead of
-            each batch's own. What is beyond it is cut off, what is not finite too.
+            each batch's own. Values outside it are clamped, including infinite ones.
     """
 
     def __init__(self, layer: nn.Linear | nn.Conv2d, static: bool) -> None:
@@ -204,11 +204,11 @@ class Int8Layer(nn.Module):
         self.load({"weight": rounded, "scale": scale, "range": None})
 
     def state(self) -> dict[str, Any]:
-        """The rounded weights, their scales, and the inputs' range where one was measured."""
+        """The rounded weights, their scales, and the inputs' range if one was measured."""
         return {"weight": self.rounded.clone(), "scale": self.scale.clone(), "range": self.range}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Takes rounded weights, and packs them as the kernels want them."""
+        """Loads rounded weights, and packs them for the kernels."""
         self.rounded, self.scale = state["weight"].clone(), state["scale"].clone()
         self.range: tuple[float, int] | None = state["range"]
         self.zeros = torch.zeros(len(self.scale), dtype=torch.int32)
@@ -220,15 +220,15 @@ class Int8Layer(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """float32, the weights as rounded: for whatever reads them instead of calling the layer."""
+        """float32, the rounded weights, for code that reads them instead of calling the layer."""
         dequantised: Tensor = self.rounded * self.scale.view(-1, *[1] * (self.rounded.ndim - 1))
         return dequantised
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the layer, in 8 bits.
+        """Computes the layer in 8 bits.
 
-        An input that is not finite has no range: unless one was measured before, the batch is
-        computed in float32, so that the input spoils only its own example.
+        If the inputs are not finite, and no range was measured before, the batch is computed in
+        float32, so that a bad input affects only its own example.
         """
         span = self.range or _range(x)
         if span is None:
@@ -256,10 +256,10 @@ class Int8Layer(nn.Module):
 
 
 def _range(x: Tensor) -> tuple[float, int] | None:
-    """The step and the zero point of a tensor's values; None where they are none or not finite."""
+    """The step and the zero point of a tensor's values; None if it is empty or not finite."""
     if x.numel() == 0:
         return None
-    # In the order of memory, in which the pass over them is several times faster.
+    # In memory order, which is several times faster.
     by_stride = sorted(range(x.ndim), key=x.stride, reverse=True)
     low, high = (float(bound) for bound in torch.aminmax(x.permute(by_stride)))
     low, high = min(low, 0.0), max(high, 0.0)
@@ -270,17 +270,17 @@ def _range(x: Tensor) -> tuple[float, int] | None:
 
 
 def quantise(model: nn.Module, static: bool) -> tuple[nn.Module, dict[str, Int8Layer]]:
-    """Puts an `Int8Layer` in the place of each layer that has one.
+    """Replaces each layer that has a kernel by an `Int8Layer`.
 
     Args:
         model: Changed in place, unless it is such a layer itself.
         static: As for `Int8Layer`.
 
     Returns:
-        The model, and the new layers by their path in it.
+        The model, and the new layers by path.
 
     Raises:
-        ConfigError: Where the model has no such layer.
+        ConfigError: If the model has no such layer.
     """
     layers = {
         path: (module, Int8Layer(module, static))
@@ -301,21 +301,21 @@ def quantise(model: nn.Module, static: bool) -> tuple[nn.Module, dict[str, Int8L
 
 
 def has_kernel(module: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
-    """Whether an `Int8Layer` can take a module's place: exactly a linear layer or convolution."""
+    """Whether an `Int8Layer` can replace a module: a linear layer or convolution, no subclass."""
     if type(module) is nn.Conv2d:
         return module.padding_mode == "zeros" and not isinstance(module.padding, str)
     return type(module) is nn.Linear
 
 
 def check_kernels(device: torch.device) -> None:
-    """Makes sure that the kernels are there.
+    """Checks that the kernels are available.
 
     Raises:
-        ConfigError: On any other device than the CPU, or where this PyTorch was built without.
+        ConfigError: If the device is not the CPU, or PyTorch was built without the kernels.
     """
     if device.type != "cpu":
         raise ConfigError(
-            f'Int8 on {device}: its kernels are the CPU\'s; give Reduced("bf16") there'
+            f'Int8 on {device}: its kernels are for the CPU; give Reduced("bf16") there'
         )
     if not hasattr(torch.ops.onednn, "qconv2d_pointwise"):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Tensors and nested batches in a stretch of memory that two processes share."""
+"""Tensors and nested batches in memory that two processes share."""
 
 import io
 import pickle
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-_ALIGNMENT = 64  # what PyTorch gives its own tensors
+_ALIGNMENT = 64  # that of PyTorch's own tensors
 
 
 class Place(NamedTuple):
-    """Where in a buffer a tensor lies, and how it is read there."""
+    """The offset, dtype and layout of a tensor in a buffer."""
 
     offset: int
     dtype: torch.dtype
@@ -20,7 +20,7 @@ class Place(NamedTuple):
     stride: tuple[int, ...]
 
     def view(self, buffer: Tensor) -> Tensor:
-        """The tensor, on the buffer's own memory.
+        """The tensor, as a view of the buffer.
 
         Args:
             buffer: uint8[B].
@@ -30,24 +30,24 @@ class Place(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first aligned offset behind it."""
+        """The first aligned offset after it."""
         return aligned(self.offset + _bytes(self.shape, self.dtype))
 
 
 def aligned(offset: int) -> int:
-    """The offset itself, or the next one that a tensor of any type may begin at."""
+    """The first offset from this one on at which a tensor of any dtype may begin."""
     return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
 def place(tensor: Tensor, offset: int) -> Place:
-    """A place of the tensor's type, shape and memory layout."""
-    # The layout decides which kernels a convolution takes, and so the last bits of its result.
+    """A place of the tensor's dtype, shape and memory layout."""
+    # The layout decides which kernels a convolution uses, and so the last bits of its result.
     stride = torch.empty_like(tensor, device="meta").stride()
     return Place(offset, tensor.dtype, tuple(tensor.shape), stride)
 
 
 def places(tensors: Iterable[Tensor]) -> list[Place]:
-    """Places for tensors one after the other.
+    """Consecutive places for tensors.
 
     >>> [p.offset for p in places([torch.zeros(3), torch.zeros(20), torch.zeros(1)])]
     [0, 64, 192]
@@ -61,14 +61,14 @@ def places(tensors: Iterable[Tensor]) -> list[Place]:
 class Packed:
     """A value prepared for writing into a buffer.
 
-    Its tensors lie there as they are, and all else pickled. Reading it copies no tensor.
+    Tensors are stored as they are, everything else is pickled. Reading copies no tensor.
 
     Args:
         value: Anything that can be pickled.
-        offset: Where in the buffer it begins, an aligned offset.
+        offset: Aligned offset in the buffer at which to begin.
 
     Attributes:
-        span: Begin and end, in the buffer, of what is pickled: all that `read` needs to know.
+        span: Begin and end of the pickled part in the buffer, which `read` needs.
 
     >>> packed = Packed({"x": torch.arange(3), "name": ["a", "b", "c"]})
     >>> buffer = torch.empty(packed.span[1], dtype=torch.uint8)
@@ -86,7 +86,7 @@ class Packed:
         self.span = (pickler.end, pickler.end + len(self._pickled))
 
     def write(self, buffer: Tensor) -> None:
-        """Writes it.
+        """Writes the value into a buffer.
 
         Args:
             buffer: uint8[B], B at least the end of `span`.
@@ -99,7 +99,7 @@ class Packed:
 
 
 def read(buffer: Tensor, span: tuple[int, int]) -> Any:
-    """The value that was written, its tensors on the buffer's own memory."""
+    """The value that was written; its tensors are views of the buffer."""
     begin, end = span
     return _Unpickler(io.BytesIO(buffer[begin:end].numpy().tobytes()), buffer).load()
 

@@ -1,4 +1,4 @@
-"""Batches with scores from a replica of the model that works while training does."""
+"""Batches with scores from a replica of the model that runs in parallel to training."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -22,60 +22,60 @@ _LAGS = 1000
 
 
 class Pipelined:
-    """A loader whose batches are scored ahead of their turn, on a replica of the model elsewhere.
+    """A loader whose batches are scored in advance, on a replica of the model.
 
-    Jiang et al. 2019, section 3.3, "Pipelining loss computation": while training is busy with
-    batch t, a replica in another place scores the batches ``t + 1 ... t + depth``. Its weights
-    are those of training when a batch was read, or up to ``sync_every - 1`` turns older. Where
-    the replica keeps up, selection costs training only the copying of weights and batches.
+    Jiang et al. 2019, section 3.3, "Pipelining loss computation": while training runs on batch t,
+    a replica in a process or on another device scores the batches ``t + 1 ... t + depth``. Its
+    weights are those of training when a batch was read, or up to ``sync_every - 1`` turns older,
+    where each batch given to training is one turn. If the replica keeps up, selection costs
+    training only the copying of weights and batches.
 
     Wrap it in `SelectiveLoader`, which selects by the scores. Every batch that is read is scored,
-    also where a schedule has selection off.
+    even while a schedule has selection off.
 
-    Which weights score which batch depends on turns alone, never on the clock: the same run gives
-    the same examples again, in any place, and ``depth=0, sync_every=1`` those of `Fresh`.
+    Which weights score which batch depends only on turns, not on timing: the same run gives the
+    same examples again, in any place, and ``depth=0, sync_every=1`` gives those of `Fresh`.
 
-    The process runs on the CPU, and its script must start training below
-    ``if __name__ == "__main__":``. It ends with the training process however that ends, with
-    `close`, or when the loader is no longer used. An autocast around the training loop does not
-    reach it: give ``scorer=Fresh(autocast=...)``.
+    The process runs on the CPU, and the script must start training below
+    ``if __name__ == "__main__":``. The process ends with the training process, with `close`, or
+    when the loader is no longer used. An autocast around the training loop does not affect it:
+    give ``scorer=Fresh(autocast=...)``.
 
     Args:
-        loader: What is wrapped. Where its batches are ``(indices, batch)``, as over an `Indexed`
-            data set, those given are too.
+        loader: The loader to wrap. If its batches are ``(indices, batch)``, as over an `Indexed`
+            data set, this loader's are too.
         model: The model that is trained.
         loss_fn: ``loss_fn(outputs, targets)`` for batches that are ``(inputs, targets)`` pairs.
         losses: In its place, for any batch: ``losses(model, batch) -> Tensor[N]``.
         place: "process", or a device, such as ``torch.device("cuda:1")``. On CUDA the replica
-            has a stream of its own, so it may be the training's device too. On "cpu" it takes
-            turns with training, which gains nothing but a test.
-        depth: How many batches to read and score ahead; 0 makes training wait for each. More than
-            1 evens out batches and steps of different lengths, and makes scores older.
-        sync_every: Turns after which the replica's weights are too old, and are copied again
-            before the next batch is scored. 1 is every batch that is asked for.
-        threads: Of the process; by default as many as the training process has. Divide the cores
-            between the two: this is one part, ``torch.set_num_threads`` the other.
-        scorer: What scores in the replica; `Fresh` by default. It must not have a state.
+            uses a separate stream, so it may be the training's device too. On "cpu" it does not
+            run in parallel to training, which is useful only for tests.
+        depth: Number of batches to read and score ahead; 0 makes training wait for each. More
+            than 1 evens out batches and steps of different lengths, and makes scores older.
+        sync_every: Turns after which the replica's weights are copied again, before the next batch
+            is scored; 1 copies them for every batch.
+        threads: Threads of the process; by default as many as the training process has. Divide the
+            cores between the two: with this, and with ``torch.set_num_threads`` for training.
+        scorer: Scores in the replica; `Fresh` by default. It must not have a state.
         timeout: Seconds to wait for the process's answer; for its start, at least 180.
 
     Attributes:
-        loader: What is wrapped.
+        loader: The wrapped loader.
         indexed: Whether batches are given as ``(indices, batch)``.
-        syncs: How often weights were copied.
-        lags: For each of the last 1000 batches given, the turns between the weights that scored
-            it and its own.
+        syncs: Number of times weights were copied.
+        lags: For each of the last 1000 batches given, the age in turns of the weights that scored
+            it.
 
     Raises:
-        ConfigError: Where an argument is out of its range, both or neither of ``loss_fn`` and
-            ``losses`` are given, or, when first iterated, where the model or the losses cannot be
-            copied to the place.
+        ConfigError: If an argument is out of range, both or neither of ``loss_fn`` and ``losses``
+            are given, or, when first iterated, the model or the losses cannot be copied to the
+            place.
 
     While it is iterated:
 
     Raises:
-        ReplicaError: Where the process fails, with its own traceback; where it ends, or does not
-            answer in time. It is then gone, and the next epoch starts another one. An error on a
-            device is raised as it is.
+        ReplicaError: If the process fails, with its traceback, ends, or does not answer in time.
+            The next epoch starts another process. An error on a device is raised as it is.
 
     >>> from siftback import SelectiveLoader
     >>> x, y = torch.randn(512, 8), torch.randint(4, (512,))
@@ -120,13 +120,13 @@ class Pipelined:
         self.syncs = 0
         self.lags: deque[int] = deque(maxlen=_LAGS)
         self._lag_sum = self._lag_count = self._lag_max = 0
-        self._seconds_before = 0.0  # of replicas that are gone
+        self._seconds_before = 0.0  # of replicas that were stopped
         self._replica: DeviceReplica | ProcessReplica | None = None
         self._turn = 0  # batches given so far
         self._weights_turn: int | None = None  # of the replica's weights; None before it has any
         self._weights: list[Tensor] | None = None  # of a loaded state, until the replica has them
         self._waiting: deque[_Submitted] = deque()  # batches read and not yet given
-        # The source has moved on to the next epoch, as only those that wait are left of this one.
+        # The source is already in the next epoch: only waiting batches are left of this one.
         self._drains = False
         self._resumed = False
 
@@ -135,30 +135,30 @@ class Pipelined:
 
     def __iter__(self) -> Iterator[ScoredBatch]:
         if not self._resumed:
-            self._source.epoch = self.epoch  # again, where it was broken off
+            self._source.epoch = self.epoch  # restarts an interrupted epoch
             self._waiting, self._drains = deque(), False
         self._resumed = False
         return self._in_turn(iter(()) if self._drains else self._source.batches())
 
     @property
     def batch_size(self) -> int | None:
-        """That of the wrapped loader; None where it has none."""
+        """That of the wrapped loader; None if it has none."""
         size: int | None = getattr(self.loader, "batch_size", None)
         return size
 
     @property
     def drop_last(self) -> bool:
-        """Whether the wrapped loader leaves out the end of an epoch that is not a full batch."""
+        """Whether the wrapped loader drops an incomplete last batch."""
         return bool(getattr(self.loader, "drop_last", False))
 
     @property
     def epoch(self) -> int:
-        """The current epoch, from 0; or the next one, between epochs."""
+        """The current epoch, from 0; between epochs, the next one."""
         return self._source.epoch - self._drains
 
     @property
     def seconds_sync(self) -> float:
-        """Seconds in which weights were copied: of training's process, or of the CUDA device."""
+        """Seconds spent copying weights, of the training process or of the CUDA device."""
         now = 0.0 if self._replica is None else self._replica.seconds_sync
         return self._seconds_before + now
 
@@ -173,15 +173,15 @@ class Pipelined:
         return self._lag_max
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets which epoch comes next, also of the wrapped loader or of its sampler."""
-        if epoch == self.epoch and self._drains:  # nothing is left to be read
+        """Sets the next epoch, also of the wrapped loader or its sampler."""
+        if epoch == self.epoch and self._drains:  # nothing is left to read
             return
         if epoch != self.epoch:
             self._waiting, self._drains, self._resumed = deque(), False, False
         self._source.set_epoch(epoch)
 
     def close(self) -> None:
-        """Ends the replica, and with it the epoch; the next one starts another replica."""
+        """Stops the replica, and so the epoch; the next epoch starts another replica."""
         self._waiting = deque()
         self._weights_turn = self._weights = None
         if self._replica is not None:
@@ -193,7 +193,7 @@ class Pipelined:
         """The place in the loader, the waiting batches with their scores, the replica's weights.
 
         Raises:
-            ReplicaError: As above, as the scores are waited for.
+            ReplicaError: As above, while waiting for the scores.
         """
         for number, submitted in enumerate(self._waiting):
             self._waiting[number] = submitted._replace(scores=self._wait(submitted.scores))
@@ -222,7 +222,7 @@ class Pipelined:
         """Continues from another one's state, in any place.
 
         Raises:
-            StateError: Where the wrapped loader is of another kind.
+            StateError: If the wrapped loader is of another kind.
         """
         self._source.load_state_dict(state["source"])
         self._drains, self._resumed = state["drains"], True
@@ -242,7 +242,7 @@ class Pipelined:
         while True:
             if self._waiting is not waiting:
                 raise ReplicaError(
-                    "this epoch was broken off, by close(), load_state_dict(), set_epoch() or "
+                    "this epoch was interrupted by close(), load_state_dict(), set_epoch() or "
                     "another iteration: call those between epochs, and iterate again"
                 )
             while not self._drains and len(waiting) <= self.depth:
@@ -263,7 +263,7 @@ class Pipelined:
         self._drains = False
 
     def _submit(self, item: Item) -> "_Submitted":
-        """Has the replica score a batch as soon as it can."""
+        """Submits a batch to the replica for scoring."""
         batch = (item.indices, item.batch) if self.indexed else item.batch
         if not tree.size(item.batch):
             return _Submitted(batch, torch.empty(0), self._turn)
@@ -313,7 +313,7 @@ class Pipelined:
 
 
 class _Submitted(NamedTuple):
-    """A batch that waits for its turn, its scores, and the turn of the weights that make them."""
+    """A batch that waits for its turn, its scores, and the turn of the weights that score it."""
 
     batch: Any
     scores: Waiting | Tensor

@@ -19,28 +19,28 @@ from siftback.scorers.selection_pass import device_of
 class Proxy(Scorer):
     """Scores a batch by the losses of a smaller model.
 
-    Coleman et al. 2020 ("Selection via proxy") found small models to rank examples much as large
-    ones do. With an optimizer the proxy is trained alongside, a step on each batch that the model
-    was trained on, which costs a forward and a backward pass of the proxy; without, it is used as
-    it is, such as one that was trained before.
+    Coleman et al. 2020 ("Selection via proxy") found that small models rank examples much as
+    large ones do. With an optimizer the proxy is trained alongside, with one step on each training
+    batch, which costs a forward and a backward pass of the proxy; without one, it is used as it
+    is, such as after training it before.
 
-    Training the proxy leaves PyTorch's global random state and the model as they were.
+    Training the proxy does not change PyTorch's global random state or the model.
 
     Args:
         model: The smaller model, on the device of the batches. ``losses(model, batch)``, or the
-            loss function of pairs, must take it in the place of the model that is trained.
-        optimizer: Of the proxy's parameters; None leaves it untrained.
-        scorer: What scores with the proxy; by default `Fresh`.
+            loss function for pairs, must accept it in place of the trained model.
+        optimizer: Optimizer of the proxy's parameters; None does not train it.
+        scorer: Scores with the proxy; by default `Fresh`.
 
     Attributes:
         model: The proxy.
-        forwards: Examples it has made a forward pass for, to score or to train on them.
-        backwards: Examples it was trained on.
-        seconds_refresh: Spent training it, in seconds of the host.
+        forwards: Examples that the proxy has run forward, to score them or to train on them.
+        backwards: Examples that the proxy was trained on.
+        seconds_refresh: Seconds of host time spent training the proxy.
 
     Raises:
-        ConfigError: Where the optimizer has parameters that are not the proxy's, or where the
-            proxy is the model that is trained.
+        ConfigError: If the optimizer has parameters that are not the proxy's, or the proxy is
+            the trained model itself.
 
     >>> from siftback.loss_functions import pair_losses
     >>> losses, small = pair_losses(nn.functional.mse_loss), nn.Linear(1, 1, bias=False)
@@ -67,7 +67,7 @@ class Proxy(Scorer):
             if others:
                 raise ConfigError(
                     f"the proxy's optimizer has {others} parameters that are not the proxy's: "
-                    f"give one made of its own, {type(optimizer).__name__}(proxy.parameters(), ...)"
+                    f"give {type(optimizer).__name__}(proxy.parameters(), ...)"
                 )
         self.model = model
         self.optimizer = optimizer
@@ -97,7 +97,7 @@ class Proxy(Scorer):
         if not self.model.training:
             self.model.train()  # and modules of a training model that are in eval mode stay so
         self.optimizer.zero_grad()
-        # Only for the random state: modes and buffers are the proxy's own.
+        # Only the random state is restored: modes and buffers are the proxy's own.
         with torch.enable_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             values = losses(self.model, batch)
             check(values, count)
@@ -108,7 +108,7 @@ class Proxy(Scorer):
         self.backwards += count
 
     def state_dict(self) -> dict[str, Any]:
-        """What was counted, the inner scorer's state, and the proxy's where it is trained."""
+        """The counts, the inner scorer's state, and the proxy's if it is trained."""
         state: dict[str, Any] = {
             "forwards": self.forwards,
             "backwards": self.backwards,
@@ -123,8 +123,8 @@ class Proxy(Scorer):
         """Continues from another scorer's state.
 
         Raises:
-            StateError: Where only one of the two is trained, or the inner scorer or the proxy is
-                another one.
+            StateError: If only one of the two is trained, or the inner scorer or the proxy
+                differs.
         """
         if ("model" in state) != (self.optimizer is not None):
             kinds = (

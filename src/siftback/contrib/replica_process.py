@@ -1,4 +1,4 @@
-"""What runs in a replica's own process."""
+"""The process that a replica runs in."""
 
 import faulthandler
 import io
@@ -23,12 +23,12 @@ _WATCH_SECONDS = 0.5
 
 
 def weights_of(model: nn.Module) -> list[Tensor]:
-    """All that a replica must have from a model: its parameters and its buffers."""
+    """The parameters and buffers of a model, which a replica needs."""
     return list(tensors_of(model).values())
 
 
 class Settings(NamedTuple):
-    """What a new process would not inherit from the one that started it."""
+    """Settings that a new process does not inherit from its parent."""
 
     threads: int
     dtype: torch.dtype
@@ -36,13 +36,13 @@ class Settings(NamedTuple):
 
 
 def serve(connection: Connection, traces: Connection, settings: Settings) -> None:
-    """Answers requests until the training process is gone.
+    """Answers requests until the training process ends.
 
     Args:
-        connection: Gives requests, ``(name of a method, arguments...)``. Each is answered by None
-            or by the traceback of what went wrong.
-        traces: Gets the interpreter's last words on a fatal signal, and where it is when asked.
-        settings: The training process's own.
+        connection: Receives requests, ``(name of a method, arguments...)``. Each is answered by
+            None or by the traceback of an error.
+        traces: Receives the traceback that the interpreter writes on a fatal signal or on request.
+        settings: Settings of the training process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable(traces.fileno())
@@ -71,7 +71,7 @@ def serve(connection: Connection, traces: Connection, settings: Settings) -> Non
 
 
 def _end_with_parent() -> None:
-    """Ends this process with its parent, also where a fork of that holds its connection open."""
+    """Ends this process with its parent, even if a fork of the parent holds the connection open."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     while os.name == "nt" or os.getppid() == parent.pid:
@@ -107,7 +107,7 @@ class _Replica:
     def score(self, number: int, span: tuple[int, int], count: int) -> None:
         memory = self._slots[number]
         batch, indices, random = read(memory, span)
-        # A copy, as PyTorch reads the state of a view from the wrong place.
+        # A copy, as PyTorch reads the state of a view at the wrong offset.
         torch.set_rng_state(random.clone())
         scores = check(self._scorer.score(self._losses, self._model, batch, indices), count)
         Place(0, torch.float32, (count,), (1,)).view(memory).copy_(scores)

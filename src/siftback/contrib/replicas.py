@@ -1,4 +1,4 @@
-"""A replica of a model in another place, which scores batches while the model trains."""
+"""Replicas of a model on a device or in a process, which score batches while the model trains."""
 
 import copy
 import io
@@ -28,20 +28,20 @@ _START_SECONDS = 180.0  # another process first imports PyTorch
 _LAST_WORDS_SECONDS = 1.0
 
 Waiting = Callable[[], Tensor]
-"""Waits for the scores of a batch, and gives them."""
+"""Waits for the scores of a batch, and returns them."""
 
 
 class DeviceReplica:
-    """A copy of the model on a device, on CUDA with a stream of its own.
+    """A copy of the model on a device; on CUDA it runs on a separate stream.
 
     Args:
-        model: Copied at once.
+        model: The model; copied immediately.
         losses: ``losses(model, batch) -> Tensor[N]``.
-        scorer: What scores.
-        device: Where.
+        scorer: Computes the scores.
+        device: Device of the copy.
 
     Attributes:
-        seconds_sync: Seconds that copying weights took, of the device's time on CUDA.
+        seconds_sync: Seconds spent copying weights; on CUDA, device time.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class DeviceReplica:
             return
         self._syncs.append((begun, done))
         for device in {weight.device for weight in weights if weight.device.type == "cuda"}:
-            # An optimizer must not write into what is still being read.
+            # An optimizer must not write to weights that are still being read.
             torch.cuda.current_stream(device).wait_event(done)
 
     def submit(self, batch: Any, indices: Tensor | None) -> Waiting:
@@ -99,7 +99,7 @@ class DeviceReplica:
         """Does nothing: there is no process to stop."""
 
     def _on_stream(self, tensors: Sequence[Tensor]) -> AbstractContextManager[Any]:
-        """Runs on the replica's stream, once all that was queued for the tensors is done."""
+        """Runs on the replica's stream, after the work already queued for the tensors."""
         if self._stream is None:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -107,7 +107,7 @@ class DeviceReplica:
             if tensor.device.type == "cuda":
                 if tensor.device != self._device:
                     self._stream.wait_stream(torch.cuda.current_stream(tensor.device))
-                tensor.record_stream(self._stream)  # its memory is not given away before
+                tensor.record_stream(self._stream)  # its memory is not reused before
         return torch.cuda.stream(self._stream)
 
     def _mark(self) -> torch.cuda.Event | None:
@@ -124,26 +124,26 @@ class DeviceReplica:
 
 
 class ProcessReplica:
-    """A copy of the model in a process of its own, on the CPU.
+    """A copy of the model in a separate process, on the CPU.
 
-    The model and the losses are pickled once. Weights and batches go through shared memory that
-    is used again. Requests are answered one by one, in order.
+    The model and the losses are pickled once. Weights and batches are passed through shared
+    memory that is reused. Requests are answered one by one, in order.
 
     Args:
-        model: Copied at once.
+        model: The model; copied immediately.
         losses: ``losses(model, batch) -> Tensor[N]``.
-        scorer: What scores.
-        slots: How many batches may be waiting for their scores.
-        threads: Of the replica; as many as this process has where None.
+        scorer: Computes the scores.
+        slots: Number of batches that may be waiting for their scores.
+        threads: Threads of the replica; None gives as many as this process has.
         timeout: Seconds to wait for an answer.
 
     Attributes:
-        seconds_sync: Seconds that this process was kept by copying weights.
+        seconds_sync: Seconds that this process spent on copying weights.
 
     Raises:
-        ConfigError: Where the model, the losses or the scorer cannot be pickled.
-        ReplicaError: Where the process ends, fails, or does not answer in time; here and in all
-            methods. It is then stopped.
+        ConfigError: If the model, the losses or the scorer cannot be pickled.
+        ReplicaError: If the process ends, fails, or does not answer in time; raised here and by
+            all methods. It is then stopped.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class ProcessReplica:
         """Copies weights, those of `weights_of`, into the replica."""
         started = time.perf_counter()
         check_weights(self._weights, weights)
-        if self._synced is not None:  # what was written before must have been read
+        if self._synced is not None:  # the weights written before must have been read
             self._wait(self._synced)
         with torch.no_grad():
             for shared, weight in zip(self._weights, weights, strict=True):
@@ -186,16 +186,16 @@ class ProcessReplica:
     def submit(self, batch: Any, indices: Tensor | None) -> Waiting:
         """Begins to score a batch."""
         count = tree.size(batch)
-        # What the scores would be drawn with here.
+        # With the random state that scoring in this process would use.
         packed = Packed((batch, indices, torch.get_rng_state()), offset=aligned(4 * count))
         number = self._submitted % len(self._slots)
         self._submitted += 1
         before = self._users[number]
-        if before is not None:  # which nobody may have waited for
+        if before is not None:  # its scores may never have been asked for
             self._wait(before)
         slot = self._slots[number]
         if slot is None or len(slot) < packed.span[1]:
-            # Half as much again, as batches of different lengths soon bring an even longer one.
+            # Half as much again, as an even longer batch is likely to follow.
             size = packed.span[1] if slot is None else packed.span[1] * 3 // 2
             slot = _shared(torch.empty(size, dtype=torch.uint8))
             self._slots[number] = slot
@@ -275,8 +275,8 @@ class ProcessReplica:
         if error is not None:
             self.stop()
             raise ReplicaError(
-                f"the replica failed while {request.what}: fix what its own traceback below "
-                f"says, or score in the training process by leaving Pipelined out\n\n{error}"
+                f"the replica failed while {request.what}: fix the error in its traceback below, "
+                f"or score in the training process by leaving Pipelined out\n\n{error}"
             )
         self._asked.popleft()
         request.answered()
@@ -288,8 +288,8 @@ class ProcessReplica:
         self.stop()
         raise ReplicaError(
             f"the replica did not answer within {self._timeout:g} s while {what}, and was ended: "
-            "give a longer timeout=, or see what keeps it (fewer cores than threads, or losses "
-            f"that wait for something){trace}"
+            "give a longer timeout=, or find out what blocks it (fewer cores than threads, or "
+            f"losses that wait for something){trace}"
         )
 
     def _fail_ended(self, what: str) -> NoReturn:
@@ -301,15 +301,15 @@ class ProcessReplica:
             with suppress(ValueError):
                 how = f"by {signal.Signals(-code).name}"
         reason = (
-            "a script must start training below `if __name__ == '__main__':`, and what the "
-            "process said itself is in the standard error above"
+            "a script must start training below `if __name__ == '__main__':`; the process's own "
+            "messages are in the standard error above"
             if what == "loading the model"
             else "SIGKILL often means that memory ran out"
         )
         raise ReplicaError(f"the replica's process ended {how} while {what}: {reason}{trace}")
 
     def _last_words(self) -> str:
-        """The traceback that the interpreter leaves on a fatal signal, or when asked."""
+        """The traceback that the interpreter writes on a fatal signal, or on request."""
         said = b""
         with suppress(OSError, EOFError):
             seconds = _LAST_WORDS_SECONDS
@@ -332,14 +332,14 @@ class _Request:
     def answered(self) -> None:
         self.done = True
         if self.scores is not None:
-            self.scores = self.scores.clone()  # as the memory is used again
+            self.scores = self.scores.clone()  # as the memory is reused
 
 
 def check_weights(here: Sequence[Tensor], there: Sequence[Tensor]) -> None:
-    """Makes sure that a replica fits weights that are copied into it.
+    """Checks that a replica fits the weights that are copied into it.
 
     Raises:
-        ReplicaError: Where it does not.
+        ReplicaError: If it does not.
     """
     shapes = [[tuple(weight.shape) for weight in weights] for weights in (here, there)]
     if shapes[0] != shapes[1]:
@@ -350,8 +350,8 @@ def check_weights(here: Sequence[Tensor], there: Sequence[Tensor]) -> None:
         was, now = ([*of, "none"][min(place, len(of))] for of in shapes)
         raise ReplicaError(
             f"weight {place} of the model has shape {now} and that of its replica {was}: a "
-            "replica needs a model whose parameters and buffers keep their shapes, and resuming "
-            "the same model"
+            "replica needs parameters and buffers that keep their shapes, and a resumed run "
+            "needs the same model"
         )
 
 
@@ -367,7 +367,7 @@ def _pickled(model: nn.Module, losses: Losses, scorer: Scorer) -> bytearray:
         raise ConfigError(
             f"the {' and the '.join(culprits) or 'model with its losses'} cannot be pickled for "
             f"a replica in another process ({error}): define classes and functions at the top of "
-            "a module, without lambdas and open files, or give a device in the place of "
+            "a module, without lambdas and open files, or give a device instead of "
             'place="process"'
         ) from error
     return bytearray(file.getbuffer())
@@ -382,19 +382,19 @@ def _can_be_pickled(part: Any) -> bool:
 
 
 def _shared(tensor: Tensor) -> Tensor:
-    """The tensor, in memory that another process can have too."""
+    """The tensor, in shared memory."""
     try:
         return tensor.share_memory_()  # type: ignore[no-untyped-call,no-any-return]
     except RuntimeError as error:
         raise ReplicaError(
-            f"no shared memory for a replica ({error}): free some, or make it larger, as by "
-            "docker run --shm-size=1g"
+            f"no shared memory for a replica ({error}): free some, or make it larger, such as "
+            "with docker run --shm-size=1g"
         ) from error
 
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """A process started within does not see Ctrl-C: ending it is the training process's part."""
+    """A process started within does not receive Ctrl-C: the training process ends it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -1,1 +1,1 @@
-"""Batches: their parts, their indices, their order."""
+"""Batches: their parts, indices and order."""

@@ -12,15 +12,15 @@ INDEX, WEIGHT = "sift_index", "sift_weight"
 
 
 def attached(batch: Any, indices: Tensor | None, weights: Tensor) -> Any:
-    """The batch with what belongs to it: two keys more of a dict, or elements of a tuple or list.
+    """Adds indices and weights to a batch: two keys of a dict, or elements of a tuple or list.
 
     Args:
-        batch: Of b examples; it is not changed.
-        indices: int64[b], the dataset indices; -1 throughout where None.
+        batch: A batch of b examples; it is not changed.
+        indices: int64[b], the dataset indices; None gives -1 for all.
         weights: float32[b], the loss weights.
 
     Raises:
-        BatchError: Where it is neither, or has such a key already.
+        BatchError: If the batch is none of these, or already has such a key.
 
     >>> import torch
     >>> attached({"x": torch.zeros(1)}, torch.tensor([7]), torch.ones(1))
@@ -31,7 +31,7 @@ def attached(batch: Any, indices: Tensor | None, weights: Tensor) -> Any:
     if isinstance(batch, dict | UserDict):
         taken = [key for key in (INDEX, WEIGHT) if key in batch]
         if taken:
-            raise BatchError(f"the batch has a key {taken[0]!r} already: rename it")
+            raise BatchError(f"the batch already has a key {taken[0]!r}: rename it")
         same: Any = copy.copy(batch)
         same[INDEX], same[WEIGHT] = indices, weights
         return same

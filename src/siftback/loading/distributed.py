@@ -1,4 +1,4 @@
-"""What the processes of one training have in common."""
+"""Communication between the processes of one training."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 
 def rank_and_world() -> tuple[int, int]:
-    """This process's rank and how many there are: of ``torch.distributed``, else 0 of 1.
+    """This process's rank and the world size of ``torch.distributed``; else 0 and 1.
 
     >>> rank_and_world()
     (0, 1)
@@ -17,7 +17,7 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def all_gather(value: Any) -> list[Any]:
-    """What each process gives, by rank; all have to call it, and wait for each other.
+    """The values of all processes, by rank. All must call it, and wait for each other.
 
     Args:
         value: Anything that can be pickled; tensors on the CPU.
@@ -28,7 +28,7 @@ def all_gather(value: Any) -> list[Any]:
 
 
 def broadcast(value: Any) -> Any:
-    """What the process of rank 0 gives; all have to call it, and wait for that one.
+    """The value of rank 0. All processes must call it, and wait for rank 0.
 
     Args:
         value: Anything that can be pickled; tensors on the CPU.

@@ -1,4 +1,4 @@
-"""The generators of random numbers that a loader's order comes from."""
+"""The random number generators that a loader's order depends on."""
 
 import copy
 import random
@@ -14,11 +14,11 @@ _KINDS = (torch.Generator, np.random.Generator, random.Random)
 class Generators:
     """The generators that some objects hold as attributes, and PyTorch's global one.
 
-    Found are those of ``torch``, ``numpy.random.default_rng`` and ``random.Random``, in a loader,
-    its sampler and batch sampler, and in the samplers that those are made of.
+    Finds generators of ``torch``, ``numpy.random.default_rng`` and ``random.Random`` in a loader,
+    its sampler and batch sampler, and in the samplers nested in those.
 
     Args:
-        owners: What may hold generators.
+        owners: Objects that may hold generators.
 
     >>> sampler = torch.utils.data.RandomSampler(range(9), generator=torch.Generator())
     >>> generators = Generators([sampler])
@@ -50,12 +50,12 @@ class Generators:
         return [*(_state(one) for one in self._found), torch.get_rng_state()]
 
     def put_back(self, states: list[Any]) -> None:
-        """Puts each into a state, the global generator too."""
+        """Restores the state of each, including the global generator."""
         self.put_back_own(states)
         torch.set_rng_state(states[-1])
 
     def put_back_own(self, states: list[Any]) -> None:
-        """Puts each but the global one into a state."""
+        """Restores the state of each except the global one."""
         for generator, state in zip(self._found, states[:-1], strict=True):
             _put_back(generator, state)
 

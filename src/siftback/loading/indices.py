@@ -1,4 +1,4 @@
-"""Examples that know their index in the data set, and indices that can be relied upon."""
+"""Examples with their index in the data set, and checks of these indices."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +18,7 @@ IndexOf = Callable[[Any], Tensor]
 
 
 def Indexed(source: Any, index_of: IndexOf | None = None) -> Any:  # noqa: N802 - stands for classes
-    """A data set whose examples, or a loader whose batches, come with their index.
+    """Wraps a data set or a loader so that it gives the indices of its examples too.
 
     A `SelectiveLoader` over a ``DataLoader`` of a map-style data set knows the indices without
     this. It is for iterable data sets, for loaders of other kinds, and for a `SelectiveSampler`
@@ -27,14 +27,14 @@ def Indexed(source: Any, index_of: IndexOf | None = None) -> Any:  # noqa: N802 
     Args:
         source: A data set, map-style or iterable: each example becomes ``(index, example)``, and a
             loader over it gives ``(indices, batch)``. An iterable one must give the same examples
-            in the same order each epoch, as an example's index is its place; each worker process
-            counts its own examples: its n-th gets ``n * workers + worker``. Or a ``DataLoader``
-            over a map-style data set, with any collate function; or, with ``index_of``, any
-            loader.
+            in the same order each epoch, as an example's index is its position; each worker
+            process counts its own examples: its n-th gets ``n * workers + worker``. Or a
+            ``DataLoader`` over a map-style data set, with any collate function; or, with
+            ``index_of``, any loader.
         index_of: ``index_of(batch) -> int64[N]``, for a loader whose batches hold the indices.
 
     Raises:
-        ConfigError: Where it is none of these.
+        ConfigError: If ``source`` is none of these.
 
     >>> data = Indexed(["a", "b", "c"])
     >>> len(data), data[1]
@@ -65,7 +65,7 @@ def Indexed(source: Any, index_of: IndexOf | None = None) -> Any:  # noqa: N802 
 class _IndexedMap(Dataset[tuple[int, Any]]):
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
-        if hasattr(dataset, "__getitems__"):  # fetches a batch in one go, where it can
+        if hasattr(dataset, "__getitems__"):  # fetches a batch in one call
             self.__getitems__ = self._getitems
 
     def __getitem__(self, index: int) -> tuple[int, Any]:
@@ -90,7 +90,7 @@ class _IndexedIterable(IterableDataset[tuple[int, Any]]):
 
 
 class _IndexedLoader:
-    """Any loader, its batches with the indices that a function finds in them."""
+    """Any loader, whose batches are given with the indices that a function finds in them."""
 
     indexed = True
 
@@ -102,7 +102,7 @@ class _IndexedLoader:
             yield self._index_of(batch), batch
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # a copy that has nothing yet
+        if name == "loader":  # a copy without attributes yet
             raise AttributeError(name)
         return getattr(self.loader, name)
 
@@ -111,9 +111,10 @@ class _IndexedLoader:
 
 
 def is_indexed(loader: object) -> bool:
-    """Whether a loader gives ``(indices, batch)``: over `Indexed` examples, or as it says itself.
+    """Whether a loader gives ``(indices, batch)``.
 
-    A loader of another kind than torch's says so by an attribute ``indexed = True``.
+    A ``DataLoader`` does so over `Indexed` examples; any other loader declares it by an attribute
+    ``indexed = True``.
     """
     data = getattr(loader, "dataset", None)
     own = getattr(loader, "indexed", False) is True
@@ -125,9 +126,9 @@ def _is_indexed_data(data: object) -> bool:
 
 
 def collating(loader: Any) -> Any:
-    """The same loader, its collate function given examples without their index.
+    """The same loader, its collate function called with examples without their index.
 
-    So that ``(indices, batch)`` comes from any collate function of the user's own.
+    The loader then gives ``(indices, batch)`` with any collate function.
     """
     if not (isinstance(loader, DataLoader) and _is_indexed_data(loader.dataset)):
         return loader
@@ -139,7 +140,7 @@ def collating(loader: Any) -> Any:
 
 
 class _IndexedCollate:
-    """``(indices, batch)`` of pairs of index and example; sent to worker processes."""
+    """Collates pairs of index and example to ``(indices, batch)``; sent to worker processes."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self._collate = collate
@@ -153,12 +154,12 @@ def checked_indices(indices: Any, count: int, place: str) -> Tensor:
     """The indices of a batch as int64[N] on the CPU.
 
     Args:
-        indices: As the wrapped loader gave them.
+        indices: Indices as given by the wrapped loader.
         count: N.
-        place: Which batch it is, for the error.
+        place: Description of the batch, for the error.
 
     Raises:
-        BatchError: Where they are not one integer for each example.
+        BatchError: If there is not one integer per example.
     """
     if not isinstance(indices, Tensor):
         try:
@@ -177,11 +178,11 @@ def checked_indices(indices: Any, count: int, place: str) -> Tensor:
 
 
 class IndexCheck:
-    """Makes sure that indices are within the data set, and distinct within an epoch.
+    """Checks that indices are within the data set, and distinct within an epoch.
 
     Args:
-        examples: How many examples there are; None where nobody knows.
-        repeats: Whether an index may come again within an epoch, as from a sampler that draws
+        examples: Number of examples; None if unknown.
+        repeats: Whether an index may repeat within an epoch, as from a sampler that draws
             with replacement.
     """
 
@@ -191,18 +192,18 @@ class IndexCheck:
         self._given = torch.zeros(examples or 0, dtype=torch.bool)
 
     def begin_epoch(self) -> None:
-        """From here on each index may come again."""
+        """Starts a new epoch, in which each index may appear again."""
         self._given.zero_()
 
     def check(self, indices: Tensor, place: str) -> None:
-        """Looks at the indices of a batch.
+        """Checks the indices of a batch.
 
         Args:
             indices: int64[N], on the CPU.
-            place: Which batch it is, for the error.
+            place: Description of the batch, for the error.
 
         Raises:
-            BatchError: Where one is negative, too large, or came before in this epoch.
+            BatchError: If one is negative, too large, or repeated in this epoch.
         """
         if not len(indices):
             return
@@ -233,7 +234,7 @@ class IndexCheck:
 
 
 def examples_of(loader: Iterable[Any]) -> int | None:
-    """How many examples a loader is over: what it or its sampler says, or its data set's length."""
+    """Number of examples, from a loader, its sampler or its data set; None if unknown."""
     for owner in (loader, sampler_of(loader)):
         if hasattr(owner, "examples"):
             return int(owner.examples)

@@ -13,22 +13,22 @@ DropLast = bool | Literal["carry"]
 
 
 class Pool:
-    """Pools examples and releases batches of exactly the asked size, in the order they came.
+    """Pools examples and releases batches of exactly ``batch_size``, in the order of arrival.
 
     The pool of Algorithm 1 in Jiang et al. 2019 (``batch_bp``), over nested batches
     (see `siftback.loading.tree`).
 
     Args:
         batch_size: Examples per released batch.
-        drop_last: What becomes of the rest at an epoch's end: False releases it as a smaller
+        drop_last: How to treat the rest at the end of an epoch: False releases it as a smaller
             batch, True drops it, "carry" keeps it for the next epoch.
 
     Attributes:
-        dropped: How many examples ``drop_last=True`` has dropped.
+        dropped: Number of examples that ``drop_last=True`` has dropped.
 
     Raises:
-        ConfigError: Where ``batch_size`` is not a positive integer, or ``drop_last`` none of
-            the three.
+        ConfigError: If ``batch_size`` is not a positive integer, or ``drop_last`` is not one of
+            the three values.
 
     >>> import torch
     >>> pool = Pool(batch_size=2)
@@ -58,12 +58,11 @@ class Pool:
 
         Args:
             batch: A nested batch of N examples.
-            rows: int64[k], the positions of those to add; all where None.
-            size: N, of a batch whose structure does not say it. It is released as it is, or not
-                at all.
+            rows: int64[k], the positions of the rows to add; None adds all.
+            size: N, for a batch of unknown structure. It is released whole or not at all.
 
         Raises:
-            BatchError: Where the parts of the batch have mismatched sizes.
+            BatchError: If the parts of the batch have mismatched sizes.
         """
         if rows is not None:
             batch = tree.take(batch, rows)
@@ -78,7 +77,7 @@ class Pool:
             yield self._release(self.batch_size)
 
     def end_epoch(self) -> Iterator[Any]:
-        """Does with the rest what ``drop_last`` says; releases at most one smaller batch."""
+        """Treats the rest as ``drop_last`` says; releases at most one smaller batch."""
         if self.drop_last == "carry" or not self._pooled:
             return
         count = self._pooled
@@ -89,7 +88,7 @@ class Pool:
             yield rest
 
     def abandon(self) -> None:
-        """Drops what an epoch that was broken off has left, unless it is to be carried."""
+        """Drops the rest of an interrupted epoch, unless ``drop_last="carry"``."""
         if self.drop_last != "carry":
             self.dropped += self._pooled
             self._pool.clear()
@@ -97,14 +96,14 @@ class Pool:
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of the pooled examples, as one batch."""
-        # A copy, as training may change in place what is released after this.
+        # A copy, as training may change released batches in place.
         pooled = [batch for batch, _ in self._pool]
         pool = tree.clone(tree.concatenate(pooled)) if pooled else None
         settings = {"batch_size": self.batch_size, "drop_last": self.drop_last}
         return {**settings, "pool": pool, "dropped": self.dropped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up the examples of another pool; its batch size may differ."""
+        """Takes over the examples of another pool; its batch size may differ."""
         self._pool.clear()
         self._pooled = 0
         if state["pool"] is not None:
@@ -118,8 +117,8 @@ class Pool:
             batch, held = self._pool.popleft()
             if held > count:
                 batch, rest = tree.split(batch, count)
-                # What stays is copied, so that it does not hold the memory of what goes. What
-                # the next batch takes at once need not be.
+                # The rest is copied, so that it does not keep the released batch's memory alive,
+                # unless the next batch takes it immediately.
                 stays = self._pooled < self.batch_size
                 self._pool.appendleft((tree.clone(rest) if stays else rest, held - count))
                 held = count

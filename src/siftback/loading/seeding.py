@@ -7,7 +7,7 @@ import torch
 
 
 class Stream(IntEnum):
-    """What random numbers are for: those of different uses are independent."""
+    """Uses of random numbers; the streams are independent of each other."""
 
     ORDER = 0
     DRAW = 1
@@ -15,12 +15,12 @@ class Stream(IntEnum):
 
 
 def generator_of(seed: int, epoch: int, stream: Stream) -> torch.Generator:
-    """A generator on the CPU that only these three decide.
+    """A CPU generator that depends on these three arguments only.
 
     Args:
         seed: At least 0.
         epoch: From 0.
-        stream: What it is for.
+        stream: Use of the random numbers.
 
     >>> first = torch.randperm(4, generator=generator_of(0, epoch=1, stream=Stream.ORDER))
     >>> torch.equal(first, torch.randperm(4, generator=generator_of(0, 1, Stream.ORDER)))

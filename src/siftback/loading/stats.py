@@ -1,24 +1,24 @@
-"""What selection has done so far, counted in examples."""
+"""Statistics of selection, counted in examples."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class Stats:
-    """What a loader has done so far, in examples, since it was made.
+    """Statistics of a loader, in examples, since it was created.
 
     Attributes:
-        seen: Examples that the wrapped loader gave or, left out by memory, did not have to read.
-        unread: Those that were not read.
-        considered: Those of them that selection decided on; the others passed through.
-        kept: Those that it kept.
+        seen: Examples that the wrapped loader gave, or that memory left out unread.
+        unread: Examples of ``seen`` that were not read.
+        considered: Examples of ``seen`` that selection decided on; the others passed through.
+        kept: Examples of ``considered`` that selection kept.
         scored: Examples forwarded by selection passes.
         released: Examples given to training.
-        dropped: Kept examples that ``drop_last=True`` dropped at the ends of epochs, and those
-            that were left of epochs that were broken off.
+        dropped: Kept examples that ``drop_last=True`` dropped at the ends of epochs, and the
+            rest of interrupted epochs.
         nonfinite: Examples whose loss was not finite, in a scoring pass or in training.
-        seconds_selection: Seconds in selection, its forward passes included. On an accelerator
-            this counts waiting for work that was queued before.
+        seconds_selection: Seconds in selection, including its forward passes. On an accelerator
+            this includes waiting for work that was queued before.
     """
 
     seen: int = 0
@@ -33,30 +33,30 @@ class Stats:
 
     @property
     def kept_share(self) -> float:
-        """Share of the considered examples that was kept; 1 before any was."""
+        """Share of the considered examples that was kept; 1 if none was considered yet."""
         return self.kept / self.considered if self.considered else 1.0
 
     @property
     def forwards(self) -> int:
-        """Forward passes of one example, where training forwards what is released once."""
+        """Forward passes, counted per example, if training forwards each released example once."""
         return self.scored + self.released
 
     @property
     def backwards(self) -> int:
-        """Backward passes of one example, where training uses all that is released."""
+        """Backward passes, counted per example, if training uses all released examples."""
         return self.released
 
 
 @dataclass
 class SinglePassStats:
-    """What a `SinglePass` has done so far, in examples, since it was made.
+    """Statistics of a `SinglePass`, in examples, since it was created.
 
     Attributes:
-        seen: Examples given, each of them forwarded once.
-        kept: Those whose losses were given back, each of them run backward once.
-        compilations: How often the model was traced and compiled.
+        seen: Examples passed, each forwarded once.
+        kept: Examples kept, each run backward once.
+        compilations: Number of times the model was traced and compiled.
         seconds_compiling: Seconds of the calls that did so.
-        seconds_selection: Seconds in choosing rows; the forward is training's own.
+        seconds_selection: Seconds in choosing rows; the forward pass is training's own.
     """
 
     seen: int = 0
@@ -67,15 +67,15 @@ class SinglePassStats:
 
     @property
     def kept_share(self) -> float:
-        """Share of the examples that was kept; 1 before any was seen."""
+        """Share of the examples that was kept; 1 if none was seen yet."""
         return self.kept / self.seen if self.seen else 1.0
 
     @property
     def forwards(self) -> int:
-        """Forward passes of one example."""
+        """Forward passes, counted per example."""
         return self.seen
 
     @property
     def backwards(self) -> int:
-        """Backward passes of one example."""
+        """Backward passes, counted per example."""
         return self.kept

@@ -1,8 +1,8 @@
 """Nested batches: their size, rows, concatenation and device.
 
 A batch is a tensor or array, or a tuple, list, mapping, named tuple or dataclass of batches. A
-list or tuple of strings and Python numbers is one part, with a value per example. Tensors and
-arrays hold an example per row. ``None`` is carried along. All parts have the same number of
+list or tuple of strings and Python numbers is one part, with one value per example. Tensors and
+arrays hold one example per row. ``None`` is kept as it is. All parts have the same number of
 examples.
 """
 
@@ -29,7 +29,7 @@ def size(batch: Any) -> int:
     4
 
     Raises:
-        BatchError: Where parts have mismatched sizes, a part has no size, or there is no part.
+        BatchError: If parts have mismatched sizes, a part has no size, or there is no part.
     """
     sizes = {path: _length(part, path) for path, part in _parts(batch, "batch")}
     if not sizes:
@@ -48,8 +48,8 @@ def take(batch: Any, rows: Tensor) -> Any:
         rows: int64[k], positions in [0, N).
 
     Returns:
-        A batch of k examples of the same structure. Tensors are new, so that they do not keep
-        the memory of the batch they come from.
+        A batch of k examples of the same structure. Tensors are copies, so that they do not keep
+        the memory of the whole batch.
 
     >>> take((torch.tensor([10, 20, 30]), ["a", "b", "c"]), torch.tensor([2, 0]))
     (tensor([30, 10]), ['c', 'a'])
@@ -62,7 +62,7 @@ def take(batch: Any, rows: Tensor) -> Any:
             if part.device not in on_device:
                 on_device[part.device] = rows.to(part.device)
             return _take_rows(part, on_device[part.device])
-        # A host round trip, paid once and only by batches with parts outside of tensors.
+        # One synchronization with the device, only for batches with parts that are not tensors.
         if not on_host:
             on_host.extend(rows.tolist())
         if isinstance(part, np.ndarray):
@@ -73,7 +73,7 @@ def take(batch: Any, rows: Tensor) -> Any:
 
 
 def _take_rows(part: Tensor, rows: Tensor) -> Tensor:
-    """Rows in the memory layout that the tensor has, so that a model computes as with the whole."""
+    """Rows in the tensor's own memory layout, so that a model computes as with the whole."""
     dense = part.stride(0) == part[0].numel() if len(part) else False
     if not dense or part.requires_grad:
         return part[rows]
@@ -108,7 +108,7 @@ def concatenate(batches: Sequence[Any]) -> Any:
     (tensor([1, 2, 3]), ['a', 'b', 'c'])
 
     Raises:
-        BatchError: Where the structures differ.
+        BatchError: If the structures differ.
     """
     if len(batches) == 1:
         return batches[0]
@@ -116,7 +116,7 @@ def concatenate(batches: Sequence[Any]) -> Any:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Moves the tensors of a batch, without waiting for the copies where memory is pinned."""
+    """Moves the tensors of a batch, asynchronously if their memory is pinned."""
     return map_tensors(lambda part: part.to(device, non_blocking=True), batch)
 
 
@@ -129,7 +129,7 @@ def to_device_of(batch: Any, model: nn.Module) -> Any:
 
 
 def map_tensors(fn: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """A batch of the same structure, with a function of each of its tensors in their place.
+    """Applies a function to each tensor of a batch, keeping its structure.
 
     >>> map_tensors(torch.neg, {"x": torch.tensor([1, 2]), "name": ["a", "b"]})
     {'x': tensor([-1, -2]), 'name': ['a', 'b']}
@@ -143,10 +143,10 @@ def tensors(batch: Any) -> list[Tensor]:
 
 
 def device(batch: Any) -> torch.device:
-    """The device of the batch's first tensor; the CPU where none is found."""
+    """The device of the batch's first tensor; the CPU if there is none."""
     try:
         return next((part.device for part in tensors(batch)), torch.device("cpu"))
-    except BatchError:  # of a structure that is not known
+    except BatchError:  # unknown structure
         return torch.device("cpu")
 
 
@@ -167,7 +167,7 @@ def _is_part(batch: Any) -> bool:
 
 
 def _children(batch: Any) -> dict[str, Any] | None:
-    """The batches that a batch is made of, by how one writes the way to each."""
+    """The batches that a batch consists of, by their path within it, such as ``[0]``."""
     if isinstance(batch, Mapping):
         return {f"[{key!r}]": value for key, value in batch.items()}
     if _is_named_tuple(batch):
@@ -181,7 +181,7 @@ def _children(batch: Any) -> dict[str, Any] | None:
 
 def _rebuild(batch: Any, values: list[Any]) -> Any:
     if isinstance(batch, dict | UserDict):
-        # A copy keeps what a mapping has beyond its items, as a tokenizer's batch does.
+        # A copy keeps attributes besides the items, which a tokenizer's batch has.
         same: Any = copy.copy(batch)
         for key, value in zip(batch, values, strict=True):
             same[key] = value
@@ -195,7 +195,7 @@ def _rebuild(batch: Any, values: list[Any]) -> Any:
     names = (f.name for f in dataclasses.fields(batch))
     same = copy.copy(batch)
     for name, value in zip(names, values, strict=True):
-        # As a frozen dataclass sets its own fields, and without running __init__ again.
+        # Works for frozen dataclasses, and does not run __init__ again.
         object.__setattr__(same, name, value)
     return same
 

@@ -64,9 +64,9 @@ def probe(
         seed: Of draws.
 
     Raises:
-        BatchError: Where the loader gives no batch.
-        ConfigError: Where an argument is outside its range, or the loader leaves examples out.
-        LossError: Where there is not one floating-point loss per example.
+        BatchError: If the loader gives no batch.
+        ConfigError: If an argument is outside its range, or the loader leaves examples out.
+        LossError: If there is not one floating-point loss per example.
 
     >>> from torch.nn import functional as F
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))

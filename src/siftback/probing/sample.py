@@ -64,7 +64,7 @@ class Sample:
         """The first batch, which says how large a full one is.
 
         Raises:
-            BatchError: Where there is none.
+            BatchError: If there is none.
         """
         self._read()
         if not self.items:

@@ -40,7 +40,7 @@ def prune(
         ``torch.utils.data.Subset(dataset, kept)``.
 
     Raises:
-        ConfigError: Where scores are NaN, a share is outside its range, both or neither of
+        ConfigError: If scores are NaN, a share is outside its range, both or neither of
             ``drop`` and ``window`` are given, classes do not fit, or nothing would be kept.
 
     >>> scores = torch.tensor([0.9, 0.1, 0.5, 0.3])

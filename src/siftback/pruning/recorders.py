@@ -30,7 +30,7 @@ class Forgetting:
         examples: N, how many the data set has.
 
     Raises:
-        ConfigError: Where that is not an integer of at least 1.
+        ConfigError: If that is not an integer of at least 1.
 
     >>> forgetting = Forgetting(3)
     >>> for correct in ([True, True, False], [True, False, False], [True, True, False]):
@@ -54,7 +54,7 @@ class Forgetting:
             correct: bool[n], whether the model is right about each.
 
         Raises:
-            BatchError: Where shapes, types or indices do not fit.
+            BatchError: If shapes, types or indices do not fit.
         """
         indices = _checked(indices, len(self._seen))
         if correct.shape != indices.shape or correct.dtype != torch.bool:
@@ -72,7 +72,7 @@ class Forgetting:
         """float32[N], forgetting events, or how often it was looked at where never learnt.
 
         Raises:
-            StateError: Where some examples were never looked at.
+            StateError: If some examples were never looked at.
         """
         _check_seen(self._seen)
         return torch.where(self._learnt, self._events, self._seen).float()
@@ -83,10 +83,10 @@ class Forgetting:
         return {name: part.clone() for name, part in (parts | {"learnt": self._learnt}).items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from what another recorder gathered.
+        """Continues from what another recorder gathered.
 
         Raises:
-            StateError: Where it gathered another number of examples.
+            StateError: If it gathered another number of examples.
         """
         _check_state(state, len(self._seen))
         self._seen, self._events = state["seen"].clone(), state["events"].clone()
@@ -108,7 +108,7 @@ class AUM:
         examples: N, how many the data set has.
 
     Raises:
-        ConfigError: Where that is not an integer of at least 1.
+        ConfigError: If that is not an integer of at least 1.
 
     >>> aum = AUM(2)
     >>> labels = torch.tensor([0, 1])
@@ -132,7 +132,7 @@ class AUM:
             labels: int64[n].
 
         Raises:
-            BatchError: Where shapes, types or indices do not fit.
+            BatchError: If shapes, types or indices do not fit.
         """
         indices = _checked(indices, len(self._seen))
         check_predictions(logits, labels, len(indices))
@@ -144,7 +144,7 @@ class AUM:
         """float32[N], minus the mean margin.
 
         Raises:
-            StateError: Where some examples were never looked at.
+            StateError: If some examples were never looked at.
         """
         _check_seen(self._seen)
         return (-self._sum / self._seen).float()
@@ -154,10 +154,10 @@ class AUM:
         return {"seen": self._seen.clone(), "sum": self._sum.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from what another recorder gathered.
+        """Continues from what another recorder gathered.
 
         Raises:
-            StateError: Where it gathered another number of examples.
+            StateError: If it gathered another number of examples.
         """
         _check_state(state, len(self._seen))
         self._seen, self._sum = state["seen"].clone(), state["sum"].clone()
@@ -182,7 +182,7 @@ def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
     """Makes sure of one row of logits and one class per example.
 
     Raises:
-        BatchError: Where there is not.
+        BatchError: If there is not.
     """
     if not logits.is_floating_point() or logits.ndim != 2 or len(logits) != count:
         raise BatchError(

@@ -53,9 +53,9 @@ def el2n(
         float32[N] on the CPU, in the order of the data set, from 0 to the square root of 2.
 
     Raises:
-        ConfigError: Where there is no model, or the data are incomplete, or in an unknown order.
-        BatchError: Where a batch is not a pair, or its logits and labels do not fit.
-        LossError: Where the outputs of a model are not finite.
+        ConfigError: If there is no model, or the data are incomplete, or in an unknown order.
+        BatchError: If a batch is not a pair, or its logits and labels do not fit.
+        LossError: If the outputs of a model are not finite.
 
     >>> data = [(torch.tensor([[0.0, 0.0], [0.0, 99.0]]), torch.tensor([0, 0]))]
     >>> el2n(nn.Identity(), data)
@@ -155,8 +155,8 @@ def grand(
 
     Raises:
         ConfigError: As `el2n`; and where a model has no trained weights.
-        BatchError: Where a batch is not a pair.
-        LossError: Where there is not one loss per example, or a gradient is not finite.
+        BatchError: If a batch is not a pair.
+        LossError: If there is not one loss per example, or a gradient is not finite.
 
     >>> model = nn.Linear(1, 1, bias=False)  # the gradient is 2 (w x - y) x
     >>> _ = nn.init.ones_(model.weight)
@@ -206,8 +206,8 @@ def gradient_norms(model: nn.Module, losses: Losses, batch: Any, chunk_size: int
         chunk_size: Gradients held at a time.
 
     Raises:
-        ConfigError: Where no weight is trained, or ``chunk_size`` is not a positive integer.
-        LossError: Where a batch of one example does not have one loss.
+        ConfigError: If no weight is trained, or ``chunk_size`` is not a positive integer.
+        LossError: If a batch of one example does not have one loss.
     """
     weights = {name: p.detach() for name, p in model.named_parameters()}
     trained = {n: weights.pop(n) for n, p in model.named_parameters() if p.requires_grad}

@@ -47,7 +47,7 @@ class Ewma(RefreshedRule):
             two columns, such as one in a file; by default in memory, 8 bytes per example.
 
     Raises:
-        ConfigError: Where one of them is out of its range, or both or neither of ``keep`` and
+        ConfigError: If one of them is out of its range, or both or neither of ``keep`` and
             ``beta`` are given.
 
     >>> import torch
@@ -145,7 +145,7 @@ def checked_predict(predict: Predict) -> Predict:
     """What is predicted.
 
     Raises:
-        ConfigError: Where it is neither "loss" nor "probability".
+        ConfigError: If it is neither "loss" nor "probability".
     """
     if predict not in ("loss", "probability"):
         raise ConfigError(f'predict={predict!r}: give "loss" or "probability"')

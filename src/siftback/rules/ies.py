@@ -55,7 +55,7 @@ class IES(EpochRule):
             ``window + 2`` columns; by default in memory, 4 bytes per loss.
 
     Raises:
-        ConfigError: Where one of them is out of its range.
+        ConfigError: If one of them is out of its range.
 
     >>> ies = IES(threshold=0.1, window=1)
     >>> ies.grow(3)

@@ -65,7 +65,7 @@ class InfoBatch(EpochRule):
             memory, 4 bytes per example.
 
     Raises:
-        ConfigError: Where one of them is out of its range.
+        ConfigError: If one of them is out of its range.
 
     >>> infobatch = InfoBatch(ratio=0.5)
     >>> infobatch.grow(5)

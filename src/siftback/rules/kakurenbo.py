@@ -78,7 +78,7 @@ class Kakurenbo(EpochRule):
             a file, of three columns; by default in memory, 12 bytes per example.
 
     Raises:
-        ConfigError: Where one of them is out of its range.
+        ConfigError: If one of them is out of its range.
 
     >>> hiding = Kakurenbo(ratio=0.5)
     >>> hiding.grow(4)
@@ -129,8 +129,8 @@ class Kakurenbo(EpochRule):
         """Remembers the losses, what was right, and how confidently.
 
         Raises:
-            ConfigError: Where ``correct`` or ``confidence`` is missing.
-            LossError: Where they are not bool[n] and float[n].
+            ConfigError: If ``correct`` or ``confidence`` is missing.
+            LossError: If they are not bool[n] and float[n].
         """
         if correct is None or confidence is None:
             missing = "correct" if correct is None else "confidence"

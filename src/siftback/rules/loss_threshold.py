@@ -18,7 +18,7 @@ class LossThreshold:
         share: The share above it, in (0, 1).
 
     Raises:
-        ConfigError: Where ``share`` is out of its range.
+        ConfigError: If ``share`` is out of its range.
 
     >>> threshold = LossThreshold(0.25)
     >>> threshold.join(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]))

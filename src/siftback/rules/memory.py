@@ -47,7 +47,7 @@ class Memory(EpochRule):
             memory, 4 bytes per example.
 
     Raises:
-        ConfigError: Where one of them is out of its range, or both ``keep`` and ``beta`` are given.
+        ConfigError: If one of them is out of its range, or both ``keep`` and ``beta`` are given.
 
     >>> memory = Memory(keep=0.5, floor=0.0)
     >>> memory.grow(6)

@@ -63,7 +63,7 @@ class NoiseGuard:
         held_back: How often an example was held back, over all draws.
 
     Raises:
-        ConfigError: Where an argument is out of its range.
+        ConfigError: If an argument is out of its range.
 
     >>> guard = NoiseGuard(visits=2)
     >>> everyone = torch.arange(4)
@@ -175,7 +175,7 @@ class NoiseGuard:
         """Continues from another's state.
 
         Raises:
-            StateError: Where that one had another cap or number of visits.
+            StateError: If that one had another cap or number of visits.
         """
         if state["settings"] != self.settings():
             theirs, own = _described(state["settings"]), _described(self.settings())

@@ -59,7 +59,7 @@ class RS2(EpochRule):
         tail: How long everything is trained on at the end.
 
     Raises:
-        ConfigError: Where one of them is out of its range.
+        ConfigError: If one of them is out of its range.
 
     >>> rs2 = RS2(keep=0.5)
     >>> rs2.grow(6)

@@ -37,7 +37,7 @@ class EpochRule(ABC):
         table: What is remembered of each example.
 
     Raises:
-        ConfigError: Where ``warmup`` or ``tail`` is not `Epochs` or a `Share`, or the tail is the
+        ConfigError: If ``warmup`` or ``tail`` is not `Epochs` or a `Share`, or the tail is the
             whole of training.
 
     >>> class Alternating(EpochRule):
@@ -134,7 +134,7 @@ class EpochRule(ABC):
         """Makes sure that a state fits.
 
         Raises:
-            StateError: Where it is of another rule, of other settings or of fewer examples.
+            StateError: If it is of another rule, of other settings or of fewer examples.
         """
         theirs, own = _described(state), _described(self.state_dict())
         if theirs != own:
@@ -180,7 +180,7 @@ class RefreshedRule(EpochRule):
         selector: Selects in an epoch with a pass; its share is also that of the draws.
 
     Raises:
-        ConfigError: Where an argument is out of its range, both or neither of ``keep`` and
+        ConfigError: If an argument is out of its range, both or neither of ``keep`` and
             ``beta`` are given, or ``scorer`` is a rule.
 
     >>> class LastScore(RefreshedRule):
@@ -295,7 +295,7 @@ def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTab
         columns: How many numbers the rule remembers of each example.
 
     Raises:
-        ConfigError: Where the table has another number of columns.
+        ConfigError: If the table has another number of columns.
     """
     if table is None:
         return ScoreTable(columns=columns)

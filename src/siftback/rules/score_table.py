@@ -29,8 +29,8 @@ class ScoreTable:
         path: The file that holds them; created, or opened where it exists. None is memory.
 
     Raises:
-        ConfigError: Where ``rows`` or ``columns`` is not an integer, at least 0.
-        StateError: Where the file holds something else, has another number of columns, or was cut
+        ConfigError: If ``rows`` or ``columns`` is not an integer, at least 0.
+        StateError: If the file holds something else, has another number of columns, or was cut
             off within a row.
 
     >>> table = ScoreTable(4)
@@ -108,7 +108,7 @@ class ScoreTable:
         """Makes sure that a state fits.
 
         Raises:
-            StateError: Where this table has more rows, of which nothing would be known, or
+            StateError: If this table has more rows, of which nothing would be known, or
                 another number of columns.
         """
         rows, columns = state["values"].shape

@@ -77,7 +77,7 @@ class SeTa(EpochRule):
             memory, 4 bytes per example.
 
     Raises:
-        ConfigError: Where one of them is out of its range.
+        ConfigError: If one of them is out of its range.
 
     >>> seta = SeTa(ratio=0, groups=4, window=0.5, delta=1.0)
     >>> seta.grow(4)

@@ -27,7 +27,7 @@ class Stale(RefreshedRule):
             memory, 4 bytes per example.
 
     Raises:
-        ConfigError: Where one of them is out of its range, or both or neither of ``keep`` and
+        ConfigError: If one of them is out of its range, or both or neither of ``keep`` and
             ``beta`` are given.
 
     >>> import torch

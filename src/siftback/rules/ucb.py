@@ -65,7 +65,7 @@ class UCB(EpochRule):
             columns; by default in memory, 8 bytes per example.
 
     Raises:
-        ConfigError: Where one of them is out of its range.
+        ConfigError: If one of them is out of its range.
 
     >>> ucb = UCB(keep=0.5, c=1.0, decay=0.5)
     >>> ucb.grow(3)

@@ -1,1 +1,1 @@
-"""What gives one score per example: a fresh forward pass, and cheaper or steadier ways."""
+"""Scorers: a fresh forward pass, and cheaper or more stable alternatives."""

@@ -17,22 +17,21 @@ from siftback.scorers.snapshot import Snapshot, tensors_of, unwrapped
 class Ema(Scorer):
     """Scores a batch by the losses of an exponential moving average of the weights.
 
-    After each training step ``a = decay * a + (1 - decay) * w`` (Polyak & Juditsky 1992, with a
-    fading memory), for weights and floating-point buffers such as BatchNorm's statistics; other
-    buffers are the model's latest. The average starts as the weights that it sees first. It costs
-    the memory of the weights that are trained, once, and shares frozen ones with the model. A
-    score costs what a fresh one does: it is steadier, not cheaper.
+    After each training step ``a = decay * a + (1 - decay) * w`` (Polyak & Juditsky 1992, with
+    exponential decay), for weights and floating-point buffers such as BatchNorm's statistics;
+    other buffers are the model's latest. The average is initialized to the first weights seen. It
+    takes as much memory as the trained weights, and shares frozen ones with the model. A score
+    costs as much as a fresh one: it is more stable, not cheaper.
 
     Args:
-        decay: Share of the average that a step leaves, in [0, 1).
-        scorer: What scores with the averaged model; by default `Fresh`.
+        decay: Share of the average that is kept at each step, in [0, 1).
+        scorer: Scores with the averaged model; by default `Fresh`.
 
     Attributes:
-        seconds_refresh: Spent copying and averaging, in seconds of the host.
+        seconds_refresh: Seconds of host time spent copying and averaging.
 
     Raises:
-        ConfigError: Where ``decay`` is outside that range. While scoring: where the model cannot be
-            copied.
+        ConfigError: If ``decay`` is out of range. While scoring: if the model cannot be copied.
 
     >>> from siftback.loss_functions import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
@@ -61,7 +60,7 @@ class Ema(Scorer):
 
     @torch.no_grad()
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
-        """Takes the weights after the step into the average, then calls the inner scorer's."""
+        """Updates the average with the weights after the step, then calls the inner scorer."""
         model = unwrapped(model)
         snapshot = self._average(model)
         started = time.perf_counter()
@@ -77,19 +76,19 @@ class Ema(Scorer):
         self.scorer.after_step(losses, snapshot.model, batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The averages, where there are any yet, and the inner scorer's state."""
+        """The averages, or None if there are none yet, and the inner scorer's state."""
         average = self._loaded
         if self._snapshot is not None:
             average = self._snapshot.state_dict()
         return {"average": average, "scorer": nested_state(self.scorer)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another scorer's state; the average is made with the first model."""
+        """Continues from another scorer's state; the average is built at the first use."""
         load_nested(self.scorer, state["scorer"])
         self._loaded, self._snapshot = state["average"], None
 
     def _average(self, model: nn.Module) -> Snapshot:
-        """The averaged model, in the modes that the model's modules are in."""
+        """The averaged model, with each module in the mode of the model's module."""
         started = time.perf_counter()
         sources = tensors_of(model)
         snapshot = self._snapshot
@@ -98,7 +97,7 @@ class Ema(Scorer):
             if self._loaded is not None:
                 self._snapshot.load_state_dict(self._loaded)
                 self._loaded = None
-            elif snapshot is not None:  # weights were thawed: the other averages stay
+            elif snapshot is not None:  # weights were unfrozen: the other averages stay
                 for name in snapshot.copied.keys() & self._snapshot.copied.keys():
                     if snapshot.copied[name].shape == sources[name].shape:
                         self._snapshot.copied[name].data.copy_(snapshot.copied[name])

@@ -14,21 +14,21 @@ from siftback.scorers.selection_pass import Mode, SelectionPass
 class Fresh(Scorer):
     """Scores a batch by the losses of a fresh forward pass.
 
-    The selection pass of Jiang et al. 2019, section 3.3. It leaves no trace: every module's own
-    mode, the buffers (BatchNorm's running statistics among them), the gradients and PyTorch's
-    global random state are afterwards what they were, also where the pass fails.
+    The selection pass of Jiang et al. 2019, section 3.3. It has no side effects: every module's
+    mode, the buffers (including BatchNorm's running statistics), the gradients and PyTorch's
+    global random state are restored, even if the pass fails.
 
     Args:
-        mode: The mode the model is in during the pass. "eval" is the default; "train" scores
-            with dropout and the batch's own statistics, as training will see it: modules of a
-            training model that are in eval mode, such as a frozen BatchNorm, stay so.
-        autocast: The type to compute in, such as ``torch.bfloat16``; None follows the autocast
-            in force where the scores are made.
+        mode: Mode of the model during the pass. "eval" is the default; "train" scores with
+            dropout and the batch's statistics, as in training; modules of a training model that
+            are in eval mode, such as a frozen BatchNorm, stay so.
+        autocast: The dtype to compute in, such as ``torch.bfloat16``; None follows the autocast
+            that is active when the scores are computed.
         compile: Whether to score through ``torch.compile(model)``. The first batches are slow
-            while it compiles; the model itself, and how it is trained, stay as they are.
+            while it compiles; the model itself and its training are not affected.
 
     Raises:
-        ConfigError: Where ``mode`` is neither, or ``autocast`` is not a floating-point type.
+        ConfigError: If ``mode`` is neither, or ``autocast`` is not a floating-point dtype.
 
     >>> from siftback.loss_functions import pair_losses
     >>> losses, batch = pair_losses(nn.functional.mse_loss), (torch.eye(2), torch.zeros(2, 2))
@@ -54,10 +54,10 @@ class Fresh(Scorer):
             float32[N].
 
         Raises:
-            BatchError: Where the batch is on another device than the model.
-            LossError: Where the losses are not a floating-point tensor of shape [N].
+            BatchError: If the batch is on another device than the model.
+            LossError: If the losses are not a floating-point tensor of shape [N].
         """
-        # `no_grad`, not `inference_mode`: a tensor that the model caches on the way, such as a
-        # table of positions, must still be fit for training.
+        # `no_grad`, not `inference_mode`: a tensor that the model caches meanwhile, such as a
+        # table of positions, must remain usable in training.
         with torch.no_grad(), self._pass.over(model, batch) as called:
             return check(losses(called, batch), tree.size(batch))  # type: ignore[arg-type]

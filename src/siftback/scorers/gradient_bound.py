@@ -1,4 +1,4 @@
-"""How large a gradient can be, from the last layer alone."""
+"""An upper bound of the gradient norm, from the model's outputs only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,23 +17,23 @@ from siftback.scorers.selection_pass import Mode, SelectionPass
 class GradientBound(Scorer):
     """Scores a batch by the norm of each loss's gradient with respect to the model's outputs.
 
-    Katharopoulos & Fleuret 2018: up to a factor that all examples share, an upper bound of
-    the norm of an example's gradient with respect to all weights. With cross-entropy it is
-    ``|softmax(z) - target|``, with the mean of D squared errors ``2/D |z - y|``; no formula is
-    needed for any loss, as autograd gives all rows at once: the gradient of the sum of the losses
-    has, in the row of an example, that of its own loss. Only the loss is run backward, not the
-    model, so that a pass costs what a forward does.
+    Katharopoulos & Fleuret 2018: up to a factor common to all examples, an upper bound of the
+    norm of an example's gradient with respect to all weights. With cross-entropy it is
+    ``|softmax(z) - target|``, with the mean of D squared errors ``2/D |z - y|``. It works for any
+    loss, by autograd, for all rows at once: in the gradient of the sum of the losses, the row of
+    an example is the gradient of its own loss. Only the loss is run backward, not the model, so
+    that a pass costs as much as a forward.
 
-    It leaves as little trace as `Fresh`.
+    Like `Fresh`, it has no side effects.
 
     Args:
-        mode: The mode the model is in during the pass, "eval" or "train".
-        autocast: The type to compute in, such as ``torch.bfloat16``; None follows the autocast
-            in force where the scores are made.
+        mode: Mode of the model during the pass, "eval" or "train".
+        autocast: The dtype to compute in, such as ``torch.bfloat16``; None follows the autocast
+            that is active when the scores are computed.
         compile: Whether to score through ``torch.compile(model)``.
 
     Raises:
-        ConfigError: Where ``mode`` is neither, or ``autocast`` is not a floating-point type.
+        ConfigError: If ``mode`` is neither, or ``autocast`` is not a floating-point dtype.
 
     >>> from siftback.loss_functions import pair_losses
     >>> losses, logits = pair_losses(nn.functional.cross_entropy), torch.tensor([[0.0, 0.0]])
@@ -50,9 +50,8 @@ class GradientBound(Scorer):
         """One norm per example.
 
         Args:
-            losses: ``losses(model, batch) -> Tensor[N]``, which calls the model with what it needs
-                of the batch.
-            model: The model; read only. Its outputs have a row for each example.
+            losses: ``losses(model, batch) -> Tensor[N]``, which calls the model.
+            model: The model; read only. Its outputs have one row per example.
             batch: A nested batch of N examples on the model's device.
             indices: Not used.
 
@@ -60,9 +59,9 @@ class GradientBound(Scorer):
             float32[N].
 
         Raises:
-            BatchError: Where the batch is on another device than the model.
-            LossError: Where the losses are not a floating-point tensor of shape [N], do not come
-                from the model's outputs, or these do not have a row for each example.
+            BatchError: If the batch is on another device than the model.
+            LossError: If the losses are not a floating-point tensor of shape [N], do not depend
+                on the model's outputs, or these do not have one row per example.
         """
         count = tree.size(batch)
         with self._pass.over(model, batch) as called, torch.enable_grad():
@@ -76,7 +75,7 @@ class GradientBound(Scorer):
         gradients = [gradient for gradient in found if gradient is not None]
         if not gradients:
             raise LossError(
-                "the losses do not follow from the outputs of the model when it was called: "
+                "the losses do not depend on the outputs of the model: "
                 "compute them as losses(model, batch) from model(...), or score with Fresh()"
             )
         squares = torch.zeros(count, device=gradients[0].device)
@@ -84,14 +83,14 @@ class GradientBound(Scorer):
             if gradient.ndim == 0 or len(gradient) != count:
                 raise LossError(
                     f"the model's outputs have shape {list(gradient.shape)} and the batch "
-                    f"{count} examples: give a model whose outputs have a row for each"
+                    f"{count} examples: give a model whose outputs have one row per example"
                 )
             squares += gradient.float().square().reshape(count, -1).sum(1)
         return squares.sqrt()
 
 
 class _Watched:
-    """A model that is called without gradients, and gives outputs that gradients go back to."""
+    """A model that is called without gradients, and returns outputs that require gradients."""
 
     def __init__(self, model: nn.Module, call: Callable[..., Any]) -> None:
         self._model, self._call = model, call

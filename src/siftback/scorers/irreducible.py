@@ -1,4 +1,4 @@
-"""What can still be learnt of an example: its loss less that of a model that knows the rest."""
+"""The reducible holdout loss: an example's loss minus its loss under a holdout model."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,25 +17,25 @@ from siftback.scorers.scorer import Scorer
 
 
 class Irreducible(Scorer):
-    """Scores a batch by the reducible holdout loss: the loss less the irreducible one.
+    """Scores a batch by the reducible holdout loss: the loss minus the irreducible loss.
 
     RHO-loss (Mindermann et al. 2022, *Prioritized Training on Points that are Learnable, Worth
     Learning, and Not Yet Learnt*)::
 
         score = L[y | x; the model] - L[y | x; a model of holdout data]
 
-    The second loss is computed once for each example (`irreducible_losses`): it stays high where
-    the label is noise, so that such examples score low. With ``selector=TopK(keep=...)`` this is
-    what they train by. The loader must know each example's index, as it does of a map-style data
-    set.
+    The second loss is computed once per example (`irreducible_losses`): it is high for noisy
+    labels, so that such examples score low. The paper selects by it with
+    ``selector=TopK(keep=...)``. The loader must know each example's index, as it does for a
+    map-style data set.
 
     Args:
         losses: float[examples], the irreducible losses by dataset index.
-        scorer: What makes the losses of a batch; by default a `Fresh` forward pass.
+        scorer: Computes the losses of a batch; by default a `Fresh` forward pass.
 
     Raises:
-        ConfigError: Where the losses are not a floating-point tensor of one dimension. While
-            scoring: where the indices are not known, or an example has no irreducible loss.
+        ConfigError: If the losses are not a floating-point tensor of one dimension. While
+            scoring: if the indices are not known, or an example has no irreducible loss.
 
     >>> from torch.nn import functional as F
     >>> from siftback import Pool, SelectiveLoader, TopK
@@ -54,13 +54,13 @@ class Irreducible(Scorer):
         if losses.ndim != 1 or not losses.is_floating_point():
             raise ConfigError(
                 f"irreducible losses {losses.dtype} of shape {list(losses.shape)}: give "
-                "one loss for each example of the data set, float[examples]"
+                "one loss per example of the data set, float[examples]"
             )
         self.losses = losses.detach().float().cpu()
         self.scorer = scorer or Fresh()
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """What is left to learn of each example, float32[N].
+        """The reducible loss of each example, float32[N].
 
         Args:
             losses: ``losses(model, batch) -> Tensor[N]``.
@@ -69,7 +69,7 @@ class Irreducible(Scorer):
             indices: int64[N], their dataset indices.
 
         Raises:
-            ConfigError: Where ``indices`` is None, or an example has no irreducible loss.
+            ConfigError: If ``indices`` is None, or an example has no irreducible loss.
         """
         if indices is None:
             raise ConfigError(
@@ -82,20 +82,20 @@ class Irreducible(Scorer):
             outside = indices[(indices < 0) | (indices >= known)][0]
             raise ConfigError(
                 f"a batch has the index {int(outside)}, and there are {known} irreducible "
-                "losses: compute them over the data set that is trained on"
+                "losses: compute them over the training data set"
             )
         irreducible = self.losses[indices]
         if not bool(irreducible.isfinite().all()):
             example = int(indices[~irreducible.isfinite()][0])
             raise ConfigError(
-                f"example {example} has no finite irreducible loss: compute one for each example, "
+                f"example {example} has no finite irreducible loss: compute one per example, "
                 "as irreducible_losses does"
             )
         scores = self.scorer.score(losses, model, batch, indices)
         return scores - irreducible.to(scores.device, non_blocking=True)
 
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
-        """Calls the inner scorer's."""
+        """Calls the inner scorer."""
         self.scorer.after_step(losses, model, batch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -103,10 +103,10 @@ class Irreducible(Scorer):
         return {"losses": self.losses, "scorer": nested_state(self.scorer)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another one's state, with its irreducible losses.
+        """Continues from another scorer's state, with its irreducible losses.
 
         Raises:
-            StateError: Where those are of another number of examples.
+            StateError: If it has irreducible losses of another number of examples.
         """
         if len(state["losses"]) != len(self.losses):
             raise StateError(
@@ -127,28 +127,28 @@ def irreducible_losses(
 ) -> Tensor:
     """The loss of each example under a model: one forward pass over a data set.
 
-    For `Irreducible`, the model is one trained on holdout data, data that is not trained on, by
-    whatever loop trains it (Mindermann et al. 2022: it may be small). Without holdout
-    data, train one model on each half and score the other half with it, as they do too.
+    For `Irreducible`, the model is trained on holdout data, which is not part of the training
+    data, by any training loop (Mindermann et al. 2022: it may be small). Without holdout data,
+    train one model on each half and score the other half with it, as the paper also does.
 
     Args:
-        model: The holdout model. It is read in eval mode, and left as it was. Batches are moved to
-            its device.
-        loader: A ``DataLoader`` over the data set that is to be trained on, in any order, where
-            that is map-style or `Indexed`; or another loader that gives ``(indices, batch)`` and
-            says ``indexed = True``.
+        model: The holdout model. It is evaluated in eval mode and not changed. Batches are moved
+            to its device.
+        loader: A ``DataLoader`` over the training data set, in any order, if that is map-style or
+            `Indexed`; or another loader that gives ``(indices, batch)`` and has the attribute
+            ``indexed = True``.
         loss_fn: ``loss_fn(outputs, targets)`` for batches that are ``(inputs, targets)`` pairs.
         losses: In its place, for any batch: ``losses(model, batch) -> Tensor[N]``.
-        scorer: What makes the losses; by default `Fresh`.
+        scorer: Computes the losses; by default `Fresh`.
 
     Returns:
         float32[N], by dataset index, on the CPU; NaN for examples that the loader did not give.
 
     Raises:
-        ConfigError: Where both or neither of ``loss_fn`` and ``losses`` are given, or the loader
-            does not say whose losses these would be.
-        BatchError: Where an index is not one of the data set's, or comes twice.
-        LossError: Where there is not one floating-point loss per example.
+        ConfigError: If both or neither of ``loss_fn`` and ``losses`` are given, or the loader
+            does not give the indices of the examples.
+        BatchError: If an index is outside the data set, or repeated.
+        LossError: If there is not one floating-point loss per example.
 
     >>> from torch.nn import functional as F
     >>> data = torch.utils.data.TensorDataset(torch.tensor([[1.0], [3.0]]), torch.zeros(2, 1))
@@ -163,7 +163,7 @@ def irreducible_losses(
     for batch, of, _ in source.batches():
         if of is None:
             raise ConfigError(
-                f"a {type(loader).__name__} does not say whose losses these would be: give a "
+                f"a {type(loader).__name__} does not give the indices of its examples: give a "
                 "DataLoader over a map-style data set, or one over Indexed(dataset)"
             )
         check.check(of, source.place)

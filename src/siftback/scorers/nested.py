@@ -1,4 +1,4 @@
-"""The state of a scorer within another one."""
+"""The state of a scorer within another scorer."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ def nested_state(scorer: Scorer) -> dict[str, Any]:
 
 
 def load_nested(scorer: Scorer, state: dict[str, Any]) -> None:
-    """Continues from what `nested_state` gave.
+    """Continues from a state that `nested_state` returned.
 
     Raises:
-        StateError: Where that was of another class.
+        StateError: If it is of another class.
     """
     (kind,), here = state, type(scorer).__name__
     if kind != here:

@@ -1,4 +1,4 @@
-"""Losses in fewer bits."""
+"""Losses in lower precision."""
 
 from typing import Any, Literal
 
@@ -19,19 +19,18 @@ _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Reduced(Scorer):
-    """Scores a batch by the losses of a copy of the model in half the bits.
+    """Scores a batch by the losses of a copy of the model in half precision.
 
     The "inference acceleration" of Jiang et al. 2019, section 3.3. The copy is made at the first
-    batch and brought up to date, in place, at the first batch scored after every ``refresh``
-    training steps.
+    batch and updated, in place, at the first batch scored after every ``refresh`` training steps.
 
-    Weight matrices and kernels are copied in that type, and the copy runs under autocast, so that
-    losses are computed in float32 wherever autocast does so. Biases, the weights of normalisations
-    and their running statistics stay float32. Compared with autocast of the model itself, weights
-    are cast once per refresh instead of once per batch.
+    Weight matrices and kernels are copied in that precision, and the copy runs under autocast, so
+    that losses are computed in float32 wherever autocast does so. Biases, the weights of
+    normalisations and their running statistics stay float32. Compared with autocast of the model
+    itself, weights are cast once per refresh instead of once per batch.
 
-    With ``refresh=1`` the copy shares all tensors that need no other type with the model; else it
-    keeps those of the same moment. Nothing of the copy is left in the model.
+    With ``refresh=1`` the copy shares with the model all tensors that stay in their dtype;
+    otherwise it copies these at each refresh too. The model itself is not changed.
 
     Args:
         precision: "bf16" or "fp16".
@@ -39,12 +38,11 @@ class Reduced(Scorer):
             and losses change fast while the learning rate is high: raise it only after comparing.
         compile: Whether to score through ``torch.compile`` of the copy.
         mode: As for `Fresh`.
-        channels_last: Whether to lay out images and kernels by pixels, in which convolutions are
-            faster. Not for models that call ``view`` on feature maps.
+        channels_last: Whether to use the ``channels_last`` memory format, in which convolutions
+            are faster. Not for models that call ``view`` on feature maps.
 
     Raises:
-        ConfigError: Where an argument is out of its range. While scoring: where the model cannot
-            be copied.
+        ConfigError: If an argument is out of range. While scoring: if the model cannot be copied.
 
     >>> from siftback.loss_functions import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
@@ -75,16 +73,16 @@ class Reduced(Scorer):
 
     @property
     def refreshes(self) -> int:
-        """How often the copy was made or refreshed."""
+        """Number of times the copy was made or refreshed."""
         return self._copy.refreshes
 
     @property
     def seconds_refresh(self) -> float:
-        """Spent making and refreshing the copy, in seconds of the host."""
+        """Seconds of host time spent making and refreshing the copy."""
         return self._copy.seconds
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """One loss per example, float32[N]; errors are those of `Fresh.score`, and the class's."""
+        """One loss per example, float32[N]; raises as `Fresh.score` and the class do."""
         device_of(model, batch)
         model = unwrapped(model)
         copy = self._copy.of(model)
@@ -99,7 +97,7 @@ class Reduced(Scorer):
         self._copy.after_step()
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps since the last refresh, and the copy where it will be scored with again."""
+        """The steps since the last refresh, and the copy if it will be used again."""
         return self._copy.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -122,5 +120,5 @@ class Reduced(Scorer):
 
 
 def by_pixels(tensor: Tensor) -> Tensor:
-    """A tensor of images or kernels in the ``channels_last`` layout; any other as it is."""
+    """A 4-dimensional tensor in the ``channels_last`` memory format; any other unchanged."""
     return tensor.to(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor

@@ -1,4 +1,4 @@
-"""What gives one score per example."""
+"""The base class of scorers."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ from siftback.loss_functions import Losses
 
 
 class Scorer:
-    """Gives one score per example; the base of all scorers, and what a user's own one derives from.
+    """Computes one score per example; the base class of all scorers, and of your own.
 
     A loader calls `score` with each selection batch, and `after_step` once training is done with
-    a batch it was given. State, where there is any, is part of the loader's.
+    a batch. The scorer's state is part of the loader's.
 
     >>> import torch
     >>> class Length(Scorer):
@@ -28,8 +28,8 @@ class Scorer:
             losses: ``losses(model, batch) -> Tensor[N]``, those of training.
             model: The model that is trained; read only.
             batch: A nested batch of N examples on the model's device.
-            indices: int64[N], the examples' dataset indices, on the CPU; None where the loader
-                does not know them.
+            indices: int64[N], the examples' dataset indices, on the CPU; None if the loader does
+                not know them.
 
         Returns:
             float32[N], detached.
@@ -37,16 +37,16 @@ class Scorer:
         raise NotImplementedError
 
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
-        """Called once training is done with a batch: the place to refresh a copy of the model.
+        """Called once training is done with a batch, such as to refresh a copy of the model.
 
         Args:
             losses: As for `score`.
-            model: The model, its weights those after the step.
+            model: The model, with its weights after the step.
             batch: The batch that was trained on.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """All that later scores depend on, besides the model; fit for ``torch.save``."""
+        """State that later scores depend on, besides the model; for ``torch.save``."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Calling a model that must not notice: with which modules in which mode, and in which type."""
+"""Calling a model without side effects, in a given mode and precision."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,15 +15,15 @@ Mode = Literal["eval", "train"]
 
 
 class SelectionPass:
-    """How the model is called for scores; what `Fresh` and `GradientBound` have in common.
+    """Calls the model for scores; shared by `Fresh` and `GradientBound`.
 
     Args:
-        mode: The mode the model is in during the pass, "eval" or "train".
-        autocast: The type to compute in; None follows the autocast in force.
-        compile: Whether to call ``torch.compile(model)`` in the model's place.
+        mode: Mode of the model during the pass, "eval" or "train".
+        autocast: The dtype to compute in; None follows the active autocast.
+        compile: Whether to call ``torch.compile(model)`` instead of the model.
 
     Raises:
-        ConfigError: Where ``mode`` is neither, or ``autocast`` is not a floating-point type.
+        ConfigError: If ``mode`` is neither, or ``autocast`` is not a floating-point dtype.
     """
 
     def __init__(self, mode: Mode, autocast: torch.dtype | None, compile: bool) -> None:
@@ -33,19 +33,19 @@ class SelectionPass:
             isinstance(autocast, torch.dtype) and autocast.is_floating_point
         ):
             raise ConfigError(
-                f"autocast={autocast!r}: give a floating-point type such as torch.bfloat16"
+                f"autocast={autocast!r}: give a floating-point dtype such as torch.bfloat16"
             )
         self._mode: Mode = mode
         self._autocast = autocast
         self._compile = compile
-        self._compiled: tuple[nn.Module, Any] | None = None  # the model, and it compiled
+        self._compiled: tuple[nn.Module, Any] | None = None  # the model, and its compiled form
 
     @contextmanager
     def over(self, model: nn.Module, batch: Any) -> Iterator[Callable[..., Any]]:
-        """Gives what to call for the model's outputs; the model is `untouched` afterwards.
+        """Yields a callable for the model's outputs; the model is left `untouched`.
 
         Raises:
-            BatchError: Where the batch is on another device than the model.
+            BatchError: If the batch is on another device than the model.
         """
         device = device_of(model, batch)
         casting = (
@@ -67,7 +67,7 @@ def device_of(model: nn.Module, batch: Any) -> torch.device:
     """The device that a model and its batch are on.
 
     Raises:
-        BatchError: Where they are on different ones.
+        BatchError: If they are on different ones.
     """
     devices = [part.device for part in tree.tensors(batch)] or [torch.device("cpu")]
     weight = next(model.parameters(), None)
@@ -81,21 +81,21 @@ def device_of(model: nn.Module, batch: Any) -> torch.device:
 
 @contextmanager
 def untouched(model: nn.Module, mode: Mode | None, device: torch.device) -> Iterator[None]:
-    """Puts the model in a mode, and everything back as it was.
+    """Puts the model in a mode, and restores it afterwards.
 
-    In eval mode PyTorch's own layers write into no buffer, so only those of other modules, such as
-    the observers of ``torch.ao`` or a user's own, are copied and put back; in train mode, all.
-    What the losses keep for themselves, such as buffers of a loss module, stays the user's.
+    In eval mode PyTorch's own layers do not write to buffers, so only buffers of other modules,
+    such as the observers of ``torch.ao`` or a user's own, are copied and restored; in train mode,
+    all. State of the losses, such as buffers of a loss module, is not restored.
 
     Args:
-        model: Whose modes and buffers are put back.
-        mode: The mode in between; None leaves every module in its own.
-        device: Whose random state is put back, besides the CPU's.
+        model: The model; its modes and buffers are restored.
+        mode: The mode in between; None leaves every module's mode unchanged.
+        device: Device whose random state is restored, besides the CPU's.
     """
     modules = _modules(model)
     modes = [module.training for module in modules]
     with_buffers = [module for module in modules if module._buffers]
-    # A module may replace a buffer on the way.
+    # A module may replace a buffer meanwhile.
     buffers = [(module, dict(module._buffers)) for module in with_buffers]
     values = _copies(with_buffers if mode != "eval" else filter(_may_write, with_buffers))
     try:
@@ -111,14 +111,14 @@ def untouched(model: nn.Module, mode: Mode | None, device: torch.device) -> Iter
         for buffer, value in values:
             _put_back(buffer, value)
         if torch.is_autocast_enabled(device.type):
-            # Weights that were cast without gradients must not be found by training.
+            # Training must not use cached casts of weights without gradients.
             torch.clear_autocast_cache()
 
 
 def _may_write(module: nn.Module) -> bool:
-    """Whether a module is not one of PyTorch's own layers: those read their buffers in eval mode.
+    """Whether a module may write to its buffers in eval mode: PyTorch's own layers do not.
 
-    ``torch.nn`` gives a parametrised layer a class of its own, so all of its bases must be theirs.
+    ``torch.nn`` gives a parametrised layer a class of its own, so all base classes are checked.
     """
     return not all(kind.__module__.startswith("torch.nn.") for kind in type(module).__mro__[:-1])
 
@@ -126,22 +126,22 @@ def _may_write(module: nn.Module) -> bool:
 def _copies(modules: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:
     """The buffers of modules, each once, with copies of their values."""
     found = {id(b): b for module in modules for b in module._buffers.values() if b is not None}
-    # Nothing writes into a tensor made in inference mode, outside of it.
+    # Tensors made in inference mode cannot be written to outside of it.
     return [(b, b.detach().clone()) for b in found.values() if not b.is_inference()]
 
 
 def _put_back(buffer: Tensor, value: Tensor) -> None:
-    if buffer.shape != value.shape:  # as observers write into a buffer that was empty
+    if buffer.shape != value.shape:  # observers resize a buffer that was empty
         with torch.no_grad():
             buffer.resize_(value.shape)
-    # Past autograd's count of writes: a graph that was built before the pass stays valid.
+    # Bypasses autograd's version counter: a graph that was built before the pass stays valid.
     buffer.data.copy_(value)
 
 
 def _modules(model: nn.Module) -> list[nn.Module]:
-    """What ``model.modules()`` gives, in a fraction of its time: it builds no names."""
+    """The same as ``model.modules()``, in a fraction of its time, as it builds no names."""
     found, seen = [model], {model}
-    for module in found:  # which grows on the way
+    for module in found:  # grows during the loop
         for child in module._modules.values():
             if child is not None and child not in seen:
                 seen.add(child)
@@ -150,7 +150,6 @@ def _modules(model: nn.Module) -> list[nn.Module]:
 
 
 def _set_modes(modules: list[nn.Module], modes: Iterable[bool]) -> None:
-    # Not by `train()`, which some modules override to merge weights; and past their `__setattr__`,
-    # which is slow.
+    # Not by `train()`, which some modules override to merge weights, nor by the slow `__setattr__`.
     for module, mode in zip(modules, modes, strict=False):
         module.__dict__["training"] = mode

@@ -1,4 +1,4 @@
-"""A copy of a model, in other types where wanted, that is brought up to date in place."""
+"""A copy of a model, possibly in other dtypes, that is updated in place."""
 
 import copy
 import time
@@ -13,19 +13,19 @@ from siftback.errors import ConfigError, StateError
 
 
 class Snapshot:
-    """A model's twin: its own modules, with tensors that are shared or copied.
+    """A copy of a model: its own modules, with tensors that are shared or copied.
 
     Args:
-        model: What to copy. It is read only.
-        make: ``make(tensor)`` gives the twin's own tensor of the same shape, or the tensor
-            itself where the twin is to share it.
+        model: The model to copy; read only.
+        make: ``make(tensor)`` returns a tensor of the same shape for the copy, or the tensor
+            itself to share it.
 
     Attributes:
-        model: The twin. Its parameters that are not shared need no gradients.
-        copied: By name, the tensors that are not shared.
+        model: The copy. Its parameters that are not shared do not require gradients.
+        copied: The tensors that are not shared, by name.
 
     Raises:
-        ConfigError: Where the model cannot be copied.
+        ConfigError: If the model cannot be copied.
 
     >>> layer = nn.Linear(2, 1)
     >>> snapshot = Snapshot(layer, lambda t: t.bfloat16() if t.ndim > 1 else t)
@@ -42,12 +42,12 @@ class Snapshot:
                 if tensor is not source and isinstance(source, nn.Parameter):
                     made[name] = nn.Parameter(tensor, requires_grad=False)
         try:
-            # What the memo holds is not copied again: so a copy's memory is paid once.
+            # Tensors in the memo are not copied again.
             self.model = copy.deepcopy(model, {id(t): made[name] for name, t in sources.items()})
         except Exception as error:
             raise ConfigError(
                 f"the {type(model).__name__} cannot be copied ({error}): give a model that "
-                "copy.deepcopy takes, or a scorer without a copy, such as "
+                "copy.deepcopy can copy, or a scorer without a copy, such as "
                 "Fresh(autocast=torch.bfloat16)"
             ) from error
         self.copied: dict[str, Tensor] = {
@@ -57,19 +57,19 @@ class Snapshot:
         self._shapes = {name: (t.shape, t.device) for name, t in sources.items()}
 
     def fits(self, sources: dict[str, Tensor]) -> bool:
-        """Whether these are still the tensors that the twin shares, and of the copied shapes."""
+        """Whether these are still the tensors that the copy shares, and of the copied shapes."""
         return {name: (t.shape, t.device) for name, t in sources.items()} == self._shapes and all(
             sources[name] is shared for name, shared in self._shared.items()
         )
 
     @torch.no_grad()
     def refresh(self, sources: dict[str, Tensor]) -> None:
-        """Takes the values of now."""
+        """Copies the current values."""
         for name, target in self.copied.items():
             target.copy_(sources[name])
 
     def update(self, model: nn.Module) -> bool:
-        """Takes the values of a model; False where the twin does not fit it any more."""
+        """Copies the values of a model; False if the copy does not fit it any more."""
         sources = tensors_of(model)
         if not self.fits(sources):
             return False
@@ -77,19 +77,19 @@ class Snapshot:
         return True
 
     def follow_modes(self, model: nn.Module) -> None:
-        """Puts each module of the twin in the mode of its counterpart in the model."""
+        """Puts each module of the copy in the mode of its counterpart in the model."""
         for here, there in zip(self.model.modules(), model.modules(), strict=True):
             here.__dict__["training"] = there.training
 
     def state_dict(self) -> dict[str, Any]:
-        """The copied tensors, copied once more."""
+        """Clones of the copied tensors."""
         return {name: target.detach().clone() for name, target in self.copied.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes the values of a state.
+        """Copies the values of a state.
 
         Raises:
-            StateError: Where it is of a model of other tensors.
+            StateError: If it is of a model with other tensors.
         """
         shapes = {name: list(tensor.shape) for name, tensor in state.items()}
         here = {name: list(target.shape) for name, target in self.copied.items()}
@@ -103,8 +103,8 @@ class Snapshot:
         self.refresh(state)
 
 
-class Twin(Protocol):
-    """What `Refreshed` keeps of a model: a `Snapshot`, or one with layers of another kind."""
+class ModelCopy(Protocol):
+    """The copy that `Refreshed` updates: a `Snapshot`, or one with layers of another kind."""
 
     model: nn.Module
 
@@ -122,18 +122,18 @@ class Twin(Protocol):
 
 
 class Refreshed:
-    """A model's twin, brought up to date when first used after every so many training steps.
+    """A copy of a model that is updated when first used after a number of training steps.
 
     Args:
-        make: ``make(model)`` makes the twin.
+        make: ``make(model)`` makes the copy.
         steps: Training steps between refreshes.
 
     Attributes:
-        refreshes: How often it was made or brought up to date.
-        seconds: Spent on that, in seconds of the host.
+        refreshes: Number of times the copy was made or updated.
+        seconds: Seconds of host time spent on that.
 
     Raises:
-        ConfigError: Where ``steps`` is not a positive integer.
+        ConfigError: If ``steps`` is not a positive integer.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> refreshed = Refreshed(lambda m: Snapshot(m, lambda t: t.detach().clone()), steps=2)
@@ -147,48 +147,48 @@ class Refreshed:
     2.0
     """
 
-    def __init__(self, make: Callable[[nn.Module], Twin], steps: int) -> None:
+    def __init__(self, make: Callable[[nn.Module], ModelCopy], steps: int) -> None:
         self._make, self._steps = make, checked_integer("refresh", steps, 1)
-        self._twin: Twin | None = None
+        self._copy: ModelCopy | None = None
         self._loaded: dict[str, Any] | None = None
         self._age = 0  # steps since the last refresh
         self.refreshes = 0
         self.seconds = 0.0
 
-    def of(self, model: nn.Module) -> Twin:
-        """The twin of a model, no older than it may be."""
-        if self._twin is not None and self._age < self._steps:
-            return self._twin
+    def of(self, model: nn.Module) -> ModelCopy:
+        """The copy of a model, updated if it is too old."""
+        if self._copy is not None and self._age < self._steps:
+            return self._copy
         started = time.perf_counter()
-        if self._twin is None or not self._twin.update(model):
-            self._twin = self._make(model)
+        if self._copy is None or not self._copy.update(model):
+            self._copy = self._make(model)
         if self._loaded is None:
             self._age = 0
         else:
-            self._twin.load_state_dict(self._loaded)
+            self._copy.load_state_dict(self._loaded)
             self._loaded = None
         self.refreshes += 1
         self.seconds += time.perf_counter() - started
-        return self._twin
+        return self._copy
 
     def after_step(self) -> None:
         """Counts a training step."""
         self._age += 1
         if self._age >= self._steps:
-            self._loaded = None  # a copy that is too old by now
+            self._loaded = None  # too old by now
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps since the last refresh, and the copy where it will be used again."""
+        """The steps since the last refresh, and the copy if it will be used again."""
         if self._loaded is not None:
             return {"age": self._age, "copy": self._loaded}
-        if self._twin is None or self._age >= self._steps:  # it is made again
+        if self._copy is None or self._age >= self._steps:  # it is made again
             return {"age": self._age, "copy": None}
-        return {"age": self._age, "copy": self._twin.state_dict()}
+        return {"age": self._age, "copy": self._copy.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another one's state; the twin is made once there is a model to copy."""
+        """Continues from another one's state; the copy is made at the first use."""
         self._age, self._loaded = state["age"], state["copy"]
-        self._twin = None
+        self._copy = None
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -197,7 +197,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model within what ``torch.compile`` or data parallelism made of it."""
+    """The model inside a ``torch.compile`` or ``DistributedDataParallel`` wrapper."""
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):

@@ -1,4 +1,4 @@
-"""The last losses seen, and where among them a loss stands."""
+"""The last losses seen, and the rank of a loss among them."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from siftback.errors import StateError
 
 
 class RankShares(NamedTuple):
-    """Where losses stand among a history, as shares of its size.
+    """The ranks of losses in a history, as shares of its size.
 
     Attributes:
         below: float[N], share of the history that is less than the loss.
@@ -23,23 +23,23 @@ class RankShares(NamedTuple):
 
 
 def rank_shares(losses: Tensor, history: Tensor) -> RankShares:
-    """Which share of a history lies below each loss, and which up to it.
+    """The shares of a history that are less than each loss, and less than or equal to it.
 
-    By one sort and one ``searchsorted``, on the device of the losses, which is not waited for.
+    One sort and one ``searchsorted``, on the device of the losses, without synchronizing with it.
 
     Args:
         losses: float[N], finite.
         history: float[R], R >= 1, of the same dtype.
 
     Returns:
-        Shares in the dtype of the losses.
+        Shares of the dtype of the losses.
 
     >>> rank_shares(torch.tensor([0.5, 3.0]), torch.tensor([0.5, 0.1, 2.0, 0.5]))
     RankShares(below=tensor([0.2500, 1.0000]), up_to=tensor([0.7500, 1.0000]))
     """
     ordered = history.sort().values
     # Both sides of every tie in one search: the first half from the left, the other from the right,
-    # which is the left of the next number that the dtype can hold.
+    # which is the left of the next representable number.
     above = torch.nextafter(losses, losses.new_full((), torch.inf))
     counts = torch.searchsorted(ordered, torch.cat((losses, above)))
     below, up_to = (counts.to(losses.dtype) / len(history)).chunk(2)
@@ -49,16 +49,15 @@ def rank_shares(losses: Tensor, history: Tensor) -> RankShares:
 class LossHistory:
     """The last R losses, and a loss's percentile among them: the paper's CDF_R.
 
-    Algorithm 2 of Jiang et al. 2019, batched: the batch joins the history, then each of its
+    Algorithm 2 of Jiang et al. 2019, batched: the batch is added to the history, then each of its
     losses is ranked among the last ``max(R, N)``, on the device of the losses (`rank_shares`). For
-    N = 1 it is Algorithm 2 to the letter. Before R losses were seen, those that were are the
-    history.
+    N = 1 it is exactly Algorithm 2. Until R losses were seen, the history is shorter.
 
     Args:
-        size: R, how many losses are remembered.
+        size: R, the number of losses remembered.
 
     Raises:
-        ConfigError: Where ``size`` is not a positive integer.
+        ConfigError: If ``size`` is not a positive integer.
 
     >>> history = LossHistory(size=4)
     >>> history.percentile(torch.tensor([0.1, 0.2, 0.2, 0.9]))
@@ -75,14 +74,14 @@ class LossHistory:
         return len(self._losses)
 
     def rank(self, losses: Tensor) -> RankShares:
-        """Adds losses, and gives the shares of the history below and up to each.
+        """Adds losses, and returns the shares of the history below and up to each.
 
         Args:
             losses: float[N], finite, N >= 1; ranked as float32.
 
         Returns:
-            Shares as float32[N]; each ``up_to`` is above its ``below``, as every loss is itself
-            in the history.
+            Shares as float32[N]; each ``up_to`` is above its ``below``, as every loss is in the
+            history.
         """
         losses = losses.detach().float()
         joined = torch.cat((self._losses.to(losses.device), losses))
@@ -91,7 +90,7 @@ class LossHistory:
         return rank_shares(losses, joined)
 
     def percentile(self, losses: Tensor) -> Tensor:
-        """Adds losses, and gives each one's share of the history, ties at mid-rank.
+        """Adds losses, and returns each one's percentile in the history, ties at mid-rank.
 
         ``(#{less} + #{less or equal}) / 2R``, in (0, 1).
 
@@ -105,14 +104,14 @@ class LossHistory:
         return (below + up_to) / 2
 
     def state_dict(self) -> dict[str, Any]:
-        """The losses remembered, oldest first, and their largest number."""
+        """The losses remembered, oldest first, and the size R."""
         return {"size": self.size, "losses": self._losses.cpu()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over the losses of another history of the same size.
 
         Raises:
-            StateError: Where the size differs.
+            StateError: If the size differs.
         """
         if state["size"] != self.size:
             raise StateError(

@@ -1,4 +1,4 @@
-"""Importance sampling: k of a larger batch in proportion to a score, once that pays."""
+"""Importance sampling: k of a larger batch in proportion to a score, once that pays off."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def importance_distribution(scores: Tensor) -> Tensor:
     Katharopoulos & Fleuret 2018.
 
     Args:
-        scores: float[N]. One below 0 counts as 0; where none is above 0 the draw is uniform.
+        scores: float[N]. Negative scores count as 0; if none is above 0 the draw is uniform.
 
     Returns:
         float32[N], summing to 1.
@@ -26,18 +26,18 @@ def importance_distribution(scores: Tensor) -> Tensor:
     """
     scores = scores.detach().float().clamp(min=0).nan_to_num()
     largest = scores.max()
-    shares = torch.where(largest > 0, scores / largest, 1.0)  # which cannot overflow in the sum
+    shares = torch.where(largest > 0, scores / largest, 1.0)  # the sum cannot overflow
     return shares / shares.sum()
 
 
 def variance_reduction(distribution: Tensor) -> Tensor:
-    """How many uniform draws one draw by importance is worth in variance, tau.
+    """The number of uniform draws that one importance draw is worth in variance, tau.
 
     Katharopoulos & Fleuret 2018, with u the uniform distribution::
 
         1 / tau = sqrt(1 - |g - u|^2 / sum of g_i^2)
 
-    As ``|g - u|^2 = sum of g_i^2 - 1/N``, that is ``tau = sqrt(N * sum of g_i^2)``, computed so.
+    As ``|g - u|^2 = sum of g_i^2 - 1/N``, this is computed as ``tau = sqrt(N * sum of g_i^2)``.
 
     Args:
         distribution: float32[N], g, summing to 1.
@@ -54,10 +54,10 @@ def variance_reduction(distribution: Tensor) -> Tensor:
 
 
 def break_even_tau(size: int, count: int) -> float:
-    """The least tau for which scoring N to train on k pays: ``(N + 3k) / 3k``.
+    """The smallest tau for which scoring N to train on k pays off: ``(N + 3k) / 3k``.
 
     Katharopoulos & Fleuret 2018: scoring costs N forwards and training 3k, and
-    uniform draws of as little variance would cost ``3 tau k``.
+    uniform draws with the same variance would cost ``3 tau k``.
 
     >>> break_even_tau(384, 128)
     2.0
@@ -66,7 +66,7 @@ def break_even_tau(size: int, count: int) -> float:
 
 
 def draws_with_replacement(distribution: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """How often each example comes up in k independent draws.
+    """The number of times each example is drawn in k independent draws.
 
     Args:
         distribution: float32[N], the probabilities of a single draw, summing to 1.
@@ -82,9 +82,9 @@ def draws_with_replacement(distribution: Tensor, count: int, generator: torch.Ge
     device = distribution.device
     places = torch.rand(count, generator=generator).to(device, non_blocking=True)
     ends = distribution.cumsum(0)
-    # Below the last end also where the product is rounded up to it.
+    # Kept below the last end, to which the product may be rounded up.
     places = torch.minimum(places * ends[-1], torch.nextafter(ends[-1], ends.new_zeros(())))
-    rows = torch.searchsorted(ends, places, right=True)  # whose stretches are never empty
+    rows = torch.searchsorted(ends, places, right=True)  # never one of probability 0
     return torch.zeros_like(distribution).scatter_add_(0, rows, torch.ones_like(places))
 
 
@@ -93,36 +93,36 @@ class Kath18:
 
     Katharopoulos & Fleuret 2018, *Not All Samples Are Created Equal*. The batches of
     the wrapped loader are the large ones (their B), of which ``k = max(1, round(keep * N))`` (their
-    b) are drawn; give the loader ``batch_size=k`` to train on just these. The scores are losses,
+    b) are drawn; give the loader ``pool=Pool(k)`` to train on exactly these. The scores are losses,
     the baseline of Jiang et al. 2019, section 5.1, or, with ``scorer=GradientBound()``, the upper
-    bound of the gradient's norm that the paper proposes.
+    bound of the gradient norm that the paper proposes.
 
-    The start is variable. Of each batch the variance reduction tau is computed
-    (`variance_reduction`), and its moving average, ``a * average + (1 - a) * tau``, from 0. A batch
-    before which the average is not above the threshold is drawn from uniformly, without
-    replacement, each with weight 1. (The batch is scored in any case, as the loader cannot know.)
+    Importance sampling starts once it pays off. The variance reduction tau of each batch is
+    computed (`variance_reduction`), and its moving average, ``a * average + (1 - a) * tau``,
+    starting at 0. As long as the average before a batch is not above the threshold, the batch is
+    sampled uniformly, without replacement, with weights of 1. (It is still scored.)
 
-    With replacement, an example that comes up n times is one row that counts n times. Rows
-    weigh ``n / (N g) * d / k``, with d the number of distinct rows, so that their weighted mean is
-    that of the k draws, whose expectation is the mean of the batch. Without replacement the
-    probabilities are those of `inclusion_probabilities`, p, in proportion to the scores as far as
-    none is above 1; rows weigh ``k / (N p)``, the 1/(B p) of the paper, with the same expectation.
+    With replacement, an example drawn n times is one row that counts n times. The weight of a row
+    is ``n / (N g) * d / k``, with d the number of distinct rows, so that the weighted mean is that
+    of the k draws, and its expectation the mean of the batch. Without replacement the
+    probabilities p are those of `inclusion_probabilities`, in proportion to the scores except those
+    that reach 1; weights are ``k / (N p)``, the 1/(B p) of the paper, with the same expectation.
+
+    With ``count=k``, k distinct rows are kept, with replacement too: rows that were not drawn fill
+    up the number, with weight 0, and the weights of the others are ``n / (N g)``.
 
     Args:
         keep: Share of the examples to draw, in (0, 1].
         replace: Whether to draw with replacement, as the paper does. Fewer than k distinct
-            examples are then kept.
-        reweight: Whether to weigh as above. Without, each draw weighs 1, so that hard examples
-            count for more: the baseline of Jiang et al. 2019 does so.
-        threshold: What the average of tau must be above; by default `break_even_tau` of the batch.
-            It is at least 1, so 0 starts after the first batch.
-        momentum: a, how much of the average stays, in [0, 1).
+            examples may then be kept.
+        reweight: Whether to weight as above. If False, each draw has weight 1, so that hard
+            examples count more, as in the baseline of Jiang et al. 2019.
+        threshold: Value that the average of tau must exceed; by default `break_even_tau` of the
+            batch. Tau is at least 1, so 0 starts after the first batch.
+        momentum: a, the share of the average that is kept at each batch, in [0, 1).
 
     Raises:
-        ConfigError: Where one of them is outside its range.
-
-    Where exactly k are asked for (``count=``), with replacement too k distinct rows are kept: those
-    that did not come up fill the number, with weight 0, and the others weigh ``n / (N g)``.
+        ConfigError: If one of them is out of range.
 
     >>> selector = Kath18(keep=1 / 2, threshold=0, momentum=0)
     >>> scores, generator = torch.tensor([8.0, 1.0, 1.0, 1.0]), torch.Generator().manual_seed(0)
@@ -164,7 +164,7 @@ class Kath18:
         self.keep = checked_share("keep", keep, least=False, most=True)
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], of each one's being drawn at all; moves the average of tau on."""
+        """float32[N], of being drawn at least once; updates the average of tau."""
         count = count_of(self.keep, len(scores))
         on, drawn = self._next(scores, count)
         if not self.replace:
@@ -175,7 +175,7 @@ class Kath18:
     def select(
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
-        """See `Selector.select`; moves the average of tau on."""
+        """See `Selector.select`; updates the average of tau."""
         size = len(scores)
         asked = count_of(self.keep, size) if count is None else count
         on, drawn = self._next(scores, asked)
@@ -189,11 +189,11 @@ class Kath18:
         if count is None:
             positions = times.nonzero().squeeze(1)
             scale = len(positions) / asked
-        else:  # without waiting for the device to know how many came up
+        else:  # without synchronizing to know how many were drawn
             positions = times.topk(count).indices.sort().values
             scale = 1.0
         weights = times[positions] * scale
-        if self.reweight:  # a filler, drawn 0 times, may be of probability 0
+        if self.reweight:  # a row that fills up, drawn 0 times, may have probability 0
             weights = weights / (size * drawn[positions]).clamp(min=torch.finfo(drawn.dtype).tiny)
         return Selection(positions, weights)
 
@@ -202,11 +202,11 @@ class Kath18:
         return {"tau": self._tau.cpu().clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another's average."""
+        """Continues from the average of another one."""
         self._tau = state["tau"].clone()
 
     def _next(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Whether the start has come, and a draw's probabilities; all on the scores' device."""
+        """Whether importance sampling is on, and a draw's probabilities; on the scores' device."""
         distribution = importance_distribution(scores)
         average = self._tau.to(scores.device)
         threshold = self.threshold

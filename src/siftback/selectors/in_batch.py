@@ -1,4 +1,4 @@
-"""The choice after the forward, for loops that own their step: which rows to backpropagate."""
+"""Selection after the forward pass, in a training step of your own."""
 
 import inspect
 from typing import Any
@@ -20,29 +20,29 @@ class InBatch:
     """Chooses exactly ``round(keep * n)`` of a batch's n losses, which a step then trains on.
 
     For a training step of your own: compute the losses of the batch, let `select` choose among
-    them, and backpropagate the chosen ones. That saves what their number decides: a second,
-    smaller forward and backward on the chosen rows, or the backward of the parts that treat
-    examples one by one. (`SinglePass` shortens the whole backward of a model by itself.)
+    them, and backpropagate the chosen ones. This saves time if the step then runs a smaller
+    forward and backward on the chosen rows only, or runs backward through parts that treat
+    examples independently. (`SinglePass` shortens the whole backward of a model by itself.)
 
-    Give one of ``keep``, ``beta`` and ``selector``. A random choice keeps an example with the
-    probability that the selector gives for a fixed count; see `Percentile`.
+    Give one of ``keep``, ``beta`` and ``selector``. A random selector keeps an example with its
+    probability for a fixed count; see `Percentile`.
 
     Args:
         keep: Share of the rows to keep, in (0, 1]; ``keep = 1 / (beta + 1)``.
         beta: In place of ``keep``: the exponent of Selective-Backprop, at least 0.
         selector: In place of both: any selector that can keep exactly k.
         schedule: When to select, and how much to keep; None is always. While it is off, all rows
-            are kept, and the selector learns nothing.
-        epochs: Epochs of the whole training, where the schedule needs them.
-        steps_per_epoch: Calls in an epoch; needed with a schedule, as calls are what is counted.
-        seed: Of the choice's own generator; no global one is used.
+            are kept, and the selector is not called.
+        epochs: Epochs of the whole training, if the schedule needs them.
+        steps_per_epoch: Calls per epoch; required with a schedule, which counts calls.
+        seed: Seed of the generator; the global one is not used.
 
     Attributes:
         selector: The selector.
-        steps: How many calls were made.
+        steps: Number of calls so far.
 
     Raises:
-        ConfigError: Where an argument is outside its range, or two exclude each other.
+        ConfigError: If an argument is out of range, or two exclude each other.
 
     >>> in_batch = InBatch(keep=1 / 2, seed=2)
     >>> losses = torch.tensor([0.3, 2.5, 0.1, 1.2], requires_grad=True)
@@ -73,8 +73,8 @@ class InBatch:
         if schedule is not None:
             if steps_per_epoch is None:
                 raise ConfigError(
-                    "a schedule without steps_per_epoch: give the number of calls in an epoch, "
-                    "by which it knows how far training is"
+                    "a schedule without steps_per_epoch: give the number of calls per epoch, "
+                    "from which it computes the progress of training"
                 )
             schedule.check_selector(self.selector)
             schedule.is_on(0.0, epochs)  # raises where it needs the number of epochs
@@ -84,20 +84,20 @@ class InBatch:
         """Chooses among the rows of a batch.
 
         Args:
-            losses: float[N], one loss per row, on any device. Read, never changed; no gradient
-                flows through the choice.
-            mask: bool[N], True for the rows to choose among; None is all. A row left out is not
-                kept, and its loss plays no part, so that it may be anything.
+            losses: float[N], one loss per row, on any device. They are not changed; no gradient
+                flows through the selection.
+            mask: bool[N], True for the rows to choose among; None is all. A row with False is
+                not kept, and its loss is ignored, whatever its value.
 
         Returns:
-            The rows kept, their positions ascending among all N, and their weights:
+            The positions of the kept rows among all N, ascending, and their weights:
             ``(losses[positions] * weights).mean()`` is the loss to train on. With n rows to choose
-            among, ``max(1, round(keep * n))`` are kept, or all where the schedule is off.
+            among, ``max(1, round(keep * n))`` are kept, or all while the schedule is off.
 
         Raises:
-            LossError: Where there is not one floating-point loss per row, or that of a row to
+            LossError: If there is not one floating-point loss per row, or the loss of a row to
                 choose among is not finite.
-            BatchError: Where the mask does not fit, or leaves no row.
+            BatchError: If the mask does not fit, or leaves no row.
         """
         count = losses.shape[0] if isinstance(losses, Tensor) and losses.ndim else 1
         losses = check(losses, count)
@@ -130,7 +130,7 @@ class InBatch:
         return self.selector.select(losses, self._generator, count_of(keep, len(losses)))
 
     def state_dict(self) -> dict[str, Any]:
-        """All that decides which rows come next; fit for ``torch.save``."""
+        """All state that the next selections depend on; can be saved with ``torch.save``."""
         return {
             "selector": self.selector.state_dict(),
             "kind": type(self.selector).__name__,
@@ -140,10 +140,10 @@ class InBatch:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where another one, built with the same arguments, was stopped.
+        """Continues from the state of another one, built with the same arguments.
 
         Raises:
-            StateError: Where the state is of something else, or of another share or selector.
+            StateError: If the state is not of an `InBatch`, or of another share or selector.
         """
         if state.keys() != self.state_dict().keys():
             raise StateError(
@@ -164,10 +164,10 @@ class InBatch:
 def exact_selector(
     selector: Selector | None, keep: float | None, beta: float | None = None
 ) -> Selector:
-    """As `resolve_selector`, for those who need exactly k examples.
+    """As `resolve_selector`, for callers that need exactly k examples.
 
     Raises:
-        ConfigError: Where the selector cannot choose exactly so many as it is asked for.
+        ConfigError: If the selector cannot choose an exact number.
 
     >>> exact_selector(None, keep=0.5).keep
     0.5
@@ -176,7 +176,7 @@ def exact_selector(
     if "count" not in inspect.signature(selector.select).parameters:
         raise ConfigError(
             f"{type(selector).__name__}.select does not take the number of rows to keep: "
-            "give it a third parameter, count, and see Selector.select for what it means"
+            "give it a third parameter, count, described in Selector.select"
         )
     if isinstance(selector, Threshold) and selector.above is not None:
         raise ConfigError(
@@ -187,7 +187,7 @@ def exact_selector(
 
 
 def _rows(mask: Tensor | None, losses: Tensor) -> Tensor | None:
-    """int64[n], the rows to choose among; None where all are."""
+    """int64[n], the rows to choose among; None is all."""
     if mask is None:
         return None
     if not isinstance(mask, Tensor) or mask.shape != losses.shape or mask.dtype != torch.bool:

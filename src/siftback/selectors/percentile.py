@@ -1,6 +1,6 @@
 """Selective-Backprop's selector: a loss's percentile, to the power of an exponent.
 
-On top the mathematics, pure functions; below, the thin selector that holds the history.
+First the formulas, as pure functions; then the selector, which holds the history.
 """
 
 from typing import Any
@@ -19,18 +19,18 @@ def beta_of_keep(keep: float, floor: float = 0.0) -> float:
     """The exponent that keeps a given share: ``beta = (1 - floor) / (keep - floor) - 1``.
 
     The probability of a loss at percentile p is ``p^beta`` (Jiang et al. 2019, eq. 1). Percentiles
-    are uniform, so the share kept is ``E[p^beta] = 1 / (beta + 1)``; and with a floor, the least
-    probability of any example, ``floor + (1 - floor) / (beta + 1)``.
+    are uniform, so the share kept is ``E[p^beta] = 1 / (beta + 1)``; with a floor, the minimum
+    probability of any example, it is ``floor + (1 - floor) / (beta + 1)``.
 
     Raises:
-        ConfigError: Where ``keep`` is not in (0, 1], or not above the floor.
+        ConfigError: If ``keep`` is not in (0, 1], or not above the floor.
 
     >>> beta_of_keep(1 / 3), beta_of_keep(1.0), round(beta_of_keep(0.55, floor=0.1), 6)
     (2.0, 0.0, 1.0)
     """
     if checked_share("keep", keep, least=False, most=True) <= floor:
         raise ConfigError(
-            f"keep={keep!r} is not above floor={floor!r}, the least probability of an example: "
+            f"keep={keep!r} is not above floor={floor!r}, the minimum probability: "
             "give a larger keep or a smaller floor"
         )
     return float((1 - floor) / (keep - floor) - 1)
@@ -40,7 +40,7 @@ def keep_of_beta(beta: float, floor: float = 0.0) -> float:
     """The share that an exponent keeps: ``keep = floor + (1 - floor) / (beta + 1)``, beta >= 0.
 
     Raises:
-        ConfigError: Where ``beta`` is negative or not finite.
+        ConfigError: If ``beta`` is negative or not finite.
 
     >>> keep_of_beta(1.0)
     0.5
@@ -49,26 +49,26 @@ def keep_of_beta(beta: float, floor: float = 0.0) -> float:
 
 
 def percentile_probabilities(below: Tensor, up_to: Tensor, beta: float) -> Tensor:
-    """Probability of being kept, for examples whose losses hold the percentiles (below, up_to].
+    """Probability of being kept, for losses at the percentiles (below, up_to].
 
-    Eq. 1 of Jiang et al. 2019, ``P = percentile^beta``, on average over the percentiles that a
+    Eq. 1 of Jiang et al. 2019, ``P = percentile^beta``, averaged over the percentiles that a
     loss shares with those equal to it::
 
         P = 1 / (b - a) * integral of u^beta from a to b
           = (b^(beta+1) - a^(beta+1)) / ((beta + 1) * (b - a)),    a = below, b = up_to
 
-    For a loss without equals this is mid-rank to the power of beta, up to O(1/R^2). Over a whole
-    history the probabilities sum to exactly ``R / (beta + 1)``, however many losses tie and however
-    short the history is; mid-rank^beta would keep 1/4 instead of 1/3 of a history of equal
+    For a loss without ties this is mid-rank to the power of beta, up to O(1/R^2). Over a whole
+    history the probabilities sum to exactly ``R / (beta + 1)``, for any number of ties and any
+    length of the history; mid-rank^beta would keep 1/4 instead of 1/3 of a history of equal
     losses at beta = 2.
 
     Args:
         below: float[N], share of the history less than each loss.
-        up_to: float[N], share less than or equal, greater than ``below``.
+        up_to: float[N], share less than or equal to it, greater than ``below``.
         beta: Exponent, at least 0.
 
     Returns:
-        float[N] in [0, 1], in the dtype of the shares.
+        float[N] in [0, 1], of the dtype of the shares.
 
     >>> percentile_probabilities(torch.tensor([0.0, 0.5]), torch.tensor([0.5, 1.0]), beta=1.0)
     tensor([0.2500, 0.7500])
@@ -77,7 +77,7 @@ def percentile_probabilities(below: Tensor, up_to: Tensor, beta: float) -> Tenso
     """
     if beta == 0:
         return torch.ones_like(up_to)  # exactly: keeping all must keep all
-    # b^(beta+1) - a^(beta+1), without the cancellation that a narrow (a, b] would suffer.
+    # b^(beta+1) - a^(beta+1), without cancellation for a narrow (a, b].
     width = up_to - below
     powers = -torch.expm1((beta + 1) * torch.log1p(-width / up_to))
     return (up_to.pow(beta + 1) * powers / ((beta + 1) * width)).clamp(max=1.0)
@@ -86,23 +86,24 @@ def percentile_probabilities(below: Tensor, up_to: Tensor, beta: float) -> Tenso
 class Percentile:
     """Selective-Backprop's selector: ``P(keep) = CDF_R(loss)^beta``.
 
-    Algorithm 2 and eq. 1 of Jiang et al. 2019. Give ``keep`` or ``beta``, which are one knob:
-    ``keep = 1 / (beta + 1)``. One host round trip a batch, to learn how many were kept.
+    Algorithm 2 and eq. 1 of Jiang et al. 2019. Give ``keep`` or ``beta``, two forms of the same
+    parameter: ``keep = 1 / (beta + 1)``. It synchronizes with the device once per batch, to know
+    how many were kept.
 
-    Where exactly k of N are asked for (``count=``), an example is kept with probability
-    ``min(1, c P)``, P as above and c such that these sum to k (`choose_exactly`): in proportion
-    to P within the batch, and P itself where the P of the batch sum to k. There is no round trip.
+    With ``count=k``, exactly k of N are kept, each with probability ``min(1, c P)``, with P as
+    above and c such that these sum to k (`choose_exactly`): in proportion to P within the batch,
+    and P itself if the P of the batch sum to k. It does not synchronize.
 
     Args:
         keep: Share of the examples to keep on average, in (0, 1].
         beta: Exponent, at least 0.
         history: R, the number of losses that a loss is ranked among.
-        floor: The least probability of an example, in [0, 1), so that none is forgotten:
+        floor: The minimum probability of an example, in [0, 1), so that none is forgotten:
             ``P = floor + (1 - floor) * CDF_R(loss)^beta``.
 
     Raises:
-        ConfigError: Where both or neither of ``keep`` and ``beta`` are given, or one is outside
-            its range.
+        ConfigError: If both or neither of ``keep`` and ``beta`` are given, or one is out of
+            range.
 
     >>> selector = Percentile(keep=1 / 3)
     >>> selector.beta
@@ -140,7 +141,7 @@ class Percentile:
         self.beta, self.keep = beta_of_keep(keep, self.floor), float(keep)
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], ``floor + (1 - floor) * CDF_R(score)^beta``; the scores join the history."""
+        """float32[N], ``floor + (1 - floor) * CDF_R(score)^beta``; adds scores to the history."""
         below, up_to = self.history.rank(scores)
         probabilities = percentile_probabilities(below, up_to, self.beta)
         if self.floor:
@@ -150,7 +151,7 @@ class Percentile:
     def select(
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
-        """See `Selector.select`; the scores join the history."""
+        """See `Selector.select`; adds the scores to the history."""
         return choose(self.probabilities(scores), generator, count)
 
     def state_dict(self) -> dict[str, Any]:
@@ -158,17 +159,17 @@ class Percentile:
         return self.history.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another history of the same size."""
+        """Continues from another history of the same size."""
         self.history.load_state_dict(state)
 
 
 def resolve_selector(
     selector: Selector | None, keep: float | None, beta: float | None = None
 ) -> Selector:
-    """The selector given, or Selective-Backprop's of a share or an exponent.
+    """The selector that was passed, or a `Percentile` of a share or an exponent.
 
     Raises:
-        ConfigError: Where both are given, or neither, or one is outside its range.
+        ConfigError: If both or neither are given, or one is out of range.
     """
     if selector is None:
         return Percentile(keep=keep, beta=beta)

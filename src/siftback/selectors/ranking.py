@@ -1,4 +1,4 @@
-"""Selectors that look at the order of the scores, or at a threshold among them."""
+"""Selectors by the rank of the scores, or by a threshold."""
 
 from typing import Any
 
@@ -19,10 +19,10 @@ from siftback.selectors.selection import Selection
 
 
 def top_probabilities(scores: Tensor, count: int) -> Tensor:
-    """Probability of being among the k highest, ties being broken at random.
+    """Probability of being among the k highest, with ties broken at random.
 
-    1 above the k-th highest score and 0 below it; the t examples that share it have
-    ``(k - a) / t`` each, where a are above it.
+    1 above the k-th highest score and 0 below it; the t examples with exactly that score have
+    ``(k - a) / t`` each, where a examples are above it.
 
     Args:
         scores: float[N].
@@ -49,12 +49,12 @@ def choose_top(scores: Tensor, count: int, generator: torch.Generator) -> Tensor
         generator: On the CPU.
 
     Returns:
-        int64[k], ascending, on the device of the scores, which is not waited for.
+        int64[k], ascending, on the device of the scores, without synchronizing with it.
 
     >>> choose_top(torch.tensor([1.0, 3.0, 2.0]), 2, torch.Generator())
     tensor([1, 2])
     """
-    # Whichever of equal scores `topk` takes, each is as likely to be in that place.
+    # `topk` may take any of equal scores: in random order, each is equally likely.
     order = torch.randperm(len(scores), generator=generator)
     order = order.to(scores.device, non_blocking=True)
     return order[scores[order].topk(count).indices].sort().values
@@ -63,16 +63,16 @@ def choose_top(scores: Tensor, count: int, generator: torch.Generator) -> Tensor
 def threshold_probabilities(below: Tensor, up_to: Tensor, keep: float) -> Tensor:
     """Probability of being in the highest share of a history, for percentiles (a, b].
 
-    The share of (a, b] that lies above ``1 - keep``::
+    The share of (a, b] above ``1 - keep``::
 
         P = (b - max(a, 1 - keep)) / (b - a), within [0, 1]
 
-    It is 1 above the quantile and 0 below it; for a loss that equals it, it is such that the
-    probabilities over a whole history of R sum to ``keep * R``, however many losses tie.
+    It is 1 above the quantile and 0 below it; for losses equal to it, it makes the probabilities
+    over a whole history of R sum to ``keep * R``, for any number of ties.
 
     Args:
         below: float32[N], a, share of the history less than each loss.
-        up_to: float32[N], b, share less than or equal.
+        up_to: float32[N], b, share less than or equal to it.
         keep: The share, in (0, 1].
 
     Returns:
@@ -88,7 +88,7 @@ def rank_probabilities(scores: Tensor, keep: float) -> Tensor:
     """Probability by the rank in the batch: ``((r + 1/2) / N)^(1/keep - 1)`` for ranks from 0.
 
     The in-batch form of eq. 1 of Jiang et al. 2019 in Composer's ``select_using_loss``; here
-    on average over the percentiles that a score shares with those equal to it, see
+    averaged over the percentiles that a score shares with those equal to it, see
     `percentile_probabilities`, so that the probabilities sum to exactly ``keep * N``.
 
     >>> rank_probabilities(torch.tensor([5.0, 1.0]), keep=0.5)
@@ -99,7 +99,7 @@ def rank_probabilities(scores: Tensor, keep: float) -> Tensor:
 
 
 class _Stateless:
-    """A selector of a share that needs scores and remembers nothing."""
+    """Base of selectors that keep a share by the scores and have no state."""
 
     needs_scores = True
     reweights = False
@@ -112,7 +112,7 @@ class _Stateless:
         self.keep = checked_share("keep", keep, least=False, most=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty: no batch depends on another."""
+        """Empty: there is no state."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -122,14 +122,14 @@ class _Stateless:
 class TopK(_Stateless):
     """The ``k = max(1, round(keep * N))`` highest scores of each batch.
 
-    Ordered SGD (Kawaguchi & Lu 2020), and what RHO-loss selects by (Mindermann et al. 2022; see
+    Ordered SGD (Kawaguchi & Lu 2020), and the selection of RHO-loss (Mindermann et al. 2022; see
     `Irreducible`). Only ties are random.
 
     Args:
         keep: Share of the examples to keep, in (0, 1].
 
     Raises:
-        ConfigError: Where it is outside its range.
+        ConfigError: If it is outside its range.
 
     >>> TopK(keep=1 / 2).select(torch.tensor([4.0, 1.0, 3.0, 2.0]), torch.Generator()).positions
     tensor([0, 2])
@@ -151,9 +151,9 @@ class SoftTopK(_Stateless):
     """The k highest of the scores plus noise: a random top-k.
 
     ``s_i / T + n_i`` with n_i from the standard Gumbel distribution. Its k highest are k draws
-    without replacement, each in proportion to ``exp(s_i / T)`` among those that are left (Kool et
-    al. 2019, *Stochastic Beams and Where to Find Them*, section 2.3; the "softmax" form of Kirsch
-    et al. 2023, *Stochastic Batch Acquisition*). T near 0 is `TopK`, a large one
+    without replacement, each in proportion to ``exp(s_i / T)`` among the remaining examples (Kool
+    et al. 2019, *Stochastic Beams and Where to Find Them*, section 2.3; the "softmax" form of
+    Kirsch et al. 2023, *Stochastic Batch Acquisition*). A small T approaches `TopK`, a large T
     `Uniform`. The probability of being among the k has no closed form, so there is no method
     ``probabilities``.
 
@@ -162,7 +162,7 @@ class SoftTopK(_Stateless):
         temperature: T, above 0, in the unit of the scores.
 
     Raises:
-        ConfigError: Where one is outside its range.
+        ConfigError: If one is outside its range.
 
     >>> selector = SoftTopK(keep=1 / 2, temperature=2.0)
     >>> scores, generator = torch.tensor([4.0, 1.0, 3.0, 2.0]), torch.Generator().manual_seed(1)
@@ -180,7 +180,7 @@ class SoftTopK(_Stateless):
         """See `Selector.select`."""
         scores = scores.detach().float().nan_to_num()
         noise = torch.empty(len(scores)).exponential_(generator=generator).log_().neg_()
-        # Differences to the highest: infinitely low ones stay in random order.
+        # Relative to the highest score; scores of -inf stay in random order.
         highest = ((scores - scores.max()) / self.temperature).nan_to_num()
         keys = highest + noise.to(scores.device, non_blocking=True)
         positions = choose_top(keys, count or count_of(self.keep, len(scores)), generator)
@@ -191,16 +191,15 @@ class InBatchRank(_Stateless):
     """Exactly k of each batch, by the rank within it; no history.
 
     The form of Selective-Backprop in Composer (``select_using_loss``): k of N without replacement,
-    in proportion to `rank_probabilities`. Two things are done more exactly here. k is
-    ``max(1, round(keep * N))``, where Composer rounds down; and examples are kept in proportion to
-    the probabilities (`choose_exactly`), which NumPy's successive draws without replacement do not
-    achieve.
+    in proportion to `rank_probabilities`. Two details differ: k is ``max(1, round(keep * N))``,
+    where Composer rounds down; and examples are kept exactly in proportion to the probabilities
+    (`choose_exactly`), unlike with NumPy's successive draws without replacement.
 
     Args:
         keep: Share of the examples to keep, in (0, 1].
 
     Raises:
-        ConfigError: Where it is outside its range.
+        ConfigError: If it is outside its range.
 
     >>> selector, scores = InBatchRank(keep=1 / 2), torch.tensor([4.0, 1.0, 3.0, 2.0])
     >>> selector.probabilities(scores)
@@ -226,11 +225,11 @@ class InBatchRank(_Stateless):
 class Threshold:
     """The examples whose score is above a threshold, fixed or moving with the scores.
 
-    Fixed (``above``): all with ``score > above``, many or none. Moving (``keep``): those in
-    the highest share of the last R scores, the batch's own among them; a score that equals the
+    Fixed (``above``): all with ``score > above``, which may be none. Moving (``keep``): those in
+    the highest share of the last R scores, including the batch's own; a score equal to the
     quantile is kept with the probability that makes the share exact (`threshold_probabilities`).
 
-    Where exactly k are asked for (``count=``), the k highest are kept.
+    With ``count=k``, the k highest are kept.
 
     Args:
         above: The fixed threshold, a finite number.
@@ -238,11 +237,11 @@ class Threshold:
         history: R, for the moving threshold.
 
     Attributes:
-        keep: The share; 1 with a fixed threshold, whose share nobody knows beforehand.
+        keep: The share; 1 with a fixed threshold, for which it is unknown.
 
     Raises:
-        ConfigError: Where both or neither of ``above`` and ``keep`` are given, or one is outside
-            its range.
+        ConfigError: If both or neither of ``above`` and ``keep`` are given, or one is out of
+            range.
 
     >>> scores = torch.tensor([4.0, 1.0, 3.0, 2.0])
     >>> Threshold(above=1.5).select(scores, torch.Generator()).positions
@@ -260,7 +259,7 @@ class Threshold:
         if (above is None) == (keep is None):
             raise ConfigError(
                 f"above={above!r} and keep={keep!r}: give one of them, a fixed threshold or the "
-                "share that a moving one is to keep"
+                "share that a moving one keeps"
             )
         self.above = None if above is None else checked_number("above", above)
         self.keep = 1.0
@@ -272,7 +271,7 @@ class Threshold:
         """Changes the share of a moving threshold, in (0, 1].
 
         Raises:
-            ConfigError: Where the threshold is fixed, or the share outside its range.
+            ConfigError: If the threshold is fixed, or the share is out of range.
         """
         if self.above is not None:
             raise ConfigError(
@@ -282,7 +281,7 @@ class Threshold:
         self.keep = checked_share("keep", keep, least=False, most=True)
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N]; with a moving threshold, the scores join the history."""
+        """float32[N]; with a moving threshold, adds the scores to the history."""
         if self.above is not None:
             return (scores > self.above).float()
         return threshold_probabilities(*self.history.rank(scores), self.keep)
@@ -290,7 +289,7 @@ class Threshold:
     def select(
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
-        """See `Selector.select`; with a moving threshold, the scores join the history."""
+        """See `Selector.select`; with a moving threshold, adds the scores to the history."""
         probabilities = self.probabilities(scores)
         if count is None:
             return choose(probabilities, generator)
@@ -302,5 +301,5 @@ class Threshold:
         return self.history.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another history of the same size."""
+        """Continues from another history of the same size."""
         self.history.load_state_dict(state)

@@ -1,16 +1,16 @@
-"""Random choice by probabilities: each example on its own, or exactly k of them."""
+"""Random sampling by probabilities: each example independently, or exactly k of them."""
 
 import torch
 from torch import Tensor
 
 from siftback.selectors.selection import Selection
 
-# Stands for a probability of 0, so that k examples can be kept whatever the probabilities.
+# Used in place of a probability of 0, so that k examples can always be kept.
 _LEAST = 1e-12
 
 
 def count_of(keep: float, size: int) -> int:
-    """How many of N examples a share stands for: ``max(1, round(keep * N))``.
+    """The number of examples that a share of N is: ``max(1, round(keep * N))``.
 
     >>> count_of(1 / 3, 128), count_of(0.1, 3)
     (43, 1)
@@ -25,8 +25,8 @@ def choose(
 
     Args:
         probabilities: float32[N] in [0, 1].
-        generator: On the CPU. N numbers are drawn, whatever is kept.
-        count: k, to keep exactly so many, by `choose_exactly`; None for independent draws.
+        generator: On the CPU. N numbers are drawn, however many examples are kept.
+        count: k, to keep exactly k by `choose_exactly`; None for independent draws.
 
     Returns:
         The kept examples, each with weight 1.
@@ -47,26 +47,26 @@ def choose_exactly(probabilities: Tensor, count: int, generator: torch.Generator
     """Keeps exactly k examples, each in proportion to its probability.
 
     Systematic sampling (Madow 1949) in a random order: the probabilities of
-    `inclusion_probabilities`, which sum to k, are laid end to end in the order of a random
-    permutation, and the examples are kept into whose stretch one of the points
-    ``u, u + 1, ..., u + k - 1`` falls, u uniform in [0, 1). A stretch is no longer than 1, so
-    nothing is kept twice, and the probability of an example is exactly its stretch.
+    `inclusion_probabilities`, which sum to k, are laid end to end as intervals, in the order of
+    a random permutation, and an example is kept if its interval contains one of the points
+    ``u, u + 1, ..., u + k - 1``, with u uniform in [0, 1). An interval is at most 1 long, so no
+    example is kept twice, and the probability of an example is exactly the length of its interval.
 
-    How it relates to independent draws: those keep ``sum(p)`` examples on average, with a
-    standard deviation of ``sqrt(sum(p (1 - p)))``. Here the number is fixed, so a batch that is
-    harder than the history on the whole has its probabilities scaled down, and an easier one up;
-    within a batch they stay in proportion, up to those that reach 1. Where ``sum(p) = k``, as on
-    average over batches for ``keep = k / N``, the probabilities are those of the independent draws.
+    Compared with independent draws: those keep ``sum(p)`` examples on average, with a standard
+    deviation of ``sqrt(sum(p (1 - p)))``. Here the number is fixed, so the probabilities are
+    scaled down in a batch that is harder than the history, and up in an easier one; within a
+    batch they stay in proportion, except those that reach 1. If ``sum(p) = k``, as on average
+    over batches for ``keep = k / N``, the probabilities are those of the independent draws.
 
     Args:
         probabilities: float[N], at least 0. Sums are computed in their dtype: give float64 for
-            hundreds of thousands of examples or more, whose float32 sums are off by more than a
-            stretch.
+            hundreds of thousands of examples or more, where the error of float32 sums exceeds
+            the length of an interval.
         count: k, in [1, N].
-        generator: On the CPU. Nothing is drawn where k = N.
+        generator: On the CPU. Nothing is drawn if k = N.
 
     Returns:
-        int64[k], ascending, on the device of the probabilities, which is not waited for.
+        int64[k], ascending, on the device of the probabilities, without synchronizing with it.
 
     >>> choose_exactly(torch.tensor([0.0, 1.0, 0.0, 0.5, 0.5]), 2, torch.Generator().manual_seed(1))
     tensor([1, 4])
@@ -81,16 +81,16 @@ def choose_exactly(probabilities: Tensor, count: int, generator: torch.Generator
     ends = inclusion_probabilities(probabilities, count)[order].cumsum(0)
     points = torch.ceil((ends * (count / ends[-1]) - start).clamp(min=0))  # left of each end
     hits = points.diff(prepend=points.new_zeros(1))
-    # Rounded, a stretch of about 1 may hold no point or two: `topk` still keeps exactly k.
+    # By rounding, an interval of about 1 may hold no point or two: `topk` still keeps exactly k.
     return order[hits.topk(count).indices].sort().values
 
 
 def inclusion_probabilities(probabilities: Tensor, count: int) -> Tensor:
-    """Scales probabilities so that they sum to k: ``min(1, c p)``, with c as that demands.
+    """Scales probabilities so that they sum to k: ``min(1, c p)``, with c chosen accordingly.
 
     Args:
         probabilities: float[N], at least 0.
-        count: k, in [1, N]. Where fewer than k are above 0, the others share what is left.
+        count: k, in [1, N]. If fewer than k are above 0, the others share the remainder.
 
     Returns:
         float[N] in [0, 1], of the same dtype.
@@ -106,6 +106,6 @@ def inclusion_probabilities(probabilities: Tensor, count: int) -> Tensor:
     scales = (count - certain) / left
     fits = (scales * ordered <= 1) | (certain >= count - 1)
     first = fits.int().argmax()
-    scale = scales.take(first)  # an index in brackets would be waited for
+    scale = scales.take(first)  # indexing with brackets would synchronize
     scaled = torch.where(certain < first, 1.0, (scale * ordered).clamp(max=1.0))
     return torch.empty_like(scaled).scatter_(0, order, scaled)

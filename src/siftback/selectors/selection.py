@@ -1,4 +1,4 @@
-"""What a selector is, and what it gives."""
+"""The `Selector` protocol, and the `Selection` that a selector returns."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -10,8 +10,8 @@ class Selection(NamedTuple):
     """The examples of a batch to train on.
 
     Attributes:
-        positions: int64[k], where in the batch they are, ascending.
-        weights: float32[k], the factor of each one's loss.
+        positions: int64[k], their positions in the batch, ascending.
+        weights: float32[k], the factor of each example's loss.
     """
 
     positions: Tensor
@@ -21,16 +21,16 @@ class Selection(NamedTuple):
 class Selector(Protocol):
     """Turns scores into a selection; holds no reference to data or model.
 
-    Two more methods are optional. ``probabilities(scores)`` gives float32[N], each example's
-    probability of being kept by a ``select`` without a count; what moves on in ``select``, such as
-    a history, moves on in it too. `Unbiased` needs it. ``set_keep(keep)`` changes the share from
-    the next batch on; a `Schedule` that anneals needs it. That share is set by whoever anneals,
-    for each batch, and is not a part of the selector's state.
+    Two more methods are optional. ``probabilities(scores)`` returns float32[N], each example's
+    probability of being kept by a ``select`` without a count; it updates the same state as
+    ``select`` does, such as a history. `Unbiased` needs it. ``set_keep(keep)`` changes the share
+    from the next batch on; a `Schedule` with annealing calls it before each batch, and the share
+    is not part of the selector's state.
 
     Attributes:
-        needs_scores: Whether ``select`` looks at the scores. Where it does not, no selection
-            pass is made and the scores are all zero.
-        reweights: Whether it gives weights other than 1, which training must then apply.
+        needs_scores: Whether ``select`` uses the scores. If not, no selection pass is made and
+            the scores are all zero.
+        reweights: Whether it returns weights other than 1, which training must then apply.
         keep: Share of the examples that it aims to keep.
     """
 
@@ -45,17 +45,17 @@ class Selector(Protocol):
 
         Args:
             scores: float32[N], finite; for the selectors here, losses.
-            generator: The source of randomness; on the CPU, so that a seed means the same
+            generator: Source of random numbers; on the CPU, so that a seed gives the same
                 examples on every device.
-            count: Exactly how many to choose, 1 <= count <= N, without waiting for the device;
-                None leaves the number to the selector.
+            count: Exact number of examples to choose, 1 <= count <= N, without synchronizing
+                with the device; None leaves the number to the selector.
         """
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What ``select`` will depend on."""
+        """State that ``select`` depends on."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another selector's state."""
+        """Continues from another selector's state."""
         ...

@@ -1,4 +1,4 @@
-"""Any selector's probabilities, with the weights that make training unbiased."""
+"""Any selector's probabilities, with weights that make training unbiased."""
 
 from typing import Any
 
@@ -12,33 +12,32 @@ from siftback.selectors.selection import Selection, Selector
 
 
 class Unbiased:
-    """Another selector's probabilities, with weights 1/p: training's mean loss stays the data's.
+    """Another selector's probabilities, with weights 1/p that keep the expected loss unbiased.
 
     With p the inner selector's probability, an example is kept with probability
-    ``q = f + (1 - f) p``, f the floor, independently of the others, and weighs ``s / q``, with
-    ``s = f + (1 - f) keep`` the share that is kept on average (Horvitz & Thompson 1952)::
+    ``q = f + (1 - f) p``, f the floor, independently of the others, and has the weight ``s / q``,
+    with ``s = f + (1 - f) keep`` the share kept on average (Horvitz & Thompson 1952)::
 
         E[sum over the kept of w_i L_i] = s * sum over all of L_i
 
-    so that, over the s N that are kept on average, the expectation is the mean of all N, and
-    steps keep their size. The variance of that sum is ``s^2 * sum of L_i^2 (1 - q_i) / q_i``: the
+    so that, divided by the s N examples kept on average, the expectation is the mean of all N, and
+    steps keep their size. The variance of that sum is ``s^2 * sum of L_i^2 (1 - q_i) / q_i``; the
     floor bounds it, as no weight is above ``s / f``.
 
-    Self-normalised (Hájek 1971), the weights of a selection are scaled to a mean of 1. That
-    takes away the variance that comes from how many were kept, and gives a bias of order 1/k.
+    Self-normalised (Hájek 1971), the weights of a selection are scaled to a mean of 1. This
+    removes the variance of the number kept, and adds a bias of order 1/k.
 
-    Where exactly k are asked for (``count=``), probabilities are scaled to sum to k, and the
-    weights are ``k / (N q)``.
+    With ``count=k``, probabilities are scaled to sum to k, and the weights are ``k / (N q)``.
 
     Args:
-        selector: Whose probabilities; it must have a method ``probabilities``. Weights of its own
-            are not used.
-        floor: f, the least probability of an example, in [0, 1). With 0, examples that the selector
-            never keeps are missing, and training is biased by that.
+        selector: The inner selector; it must have a method ``probabilities``. Its own weights are
+            not used.
+        floor: f, the minimum probability of an example, in [0, 1). With 0, examples that the
+            selector never keeps are missing, which biases training.
         self_normalised: Whether the weights of a selection are scaled to a mean of 1.
 
     Raises:
-        ConfigError: Where the selector has no ``probabilities``, or the floor is outside its range.
+        ConfigError: If the selector has no ``probabilities``, or the floor is out of range.
 
     >>> from siftback import Percentile, TopK
     >>> scores, generator = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.Generator().manual_seed(2)
@@ -55,9 +54,9 @@ class Unbiased:
     ) -> None:
         if not hasattr(selector, "probabilities"):
             raise ConfigError(
-                f"{type(selector).__name__} does not know its probabilities, so there are no "
-                "weights that make it unbiased: give a selector with a method "
-                "probabilities(scores), such as Percentile or InBatchRank"
+                f"{type(selector).__name__} has no method probabilities(scores), which the "
+                "weights are computed from: give a selector that has one, such as Percentile "
+                "or InBatchRank"
             )
         self.selector: Any = selector
         self.floor = checked_share("floor", floor)
@@ -65,7 +64,7 @@ class Unbiased:
 
     @property
     def needs_scores(self) -> bool:
-        """Whether the inner selector does."""
+        """Whether the inner selector uses scores."""
         return bool(self.selector.needs_scores)
 
     @property
@@ -74,19 +73,22 @@ class Unbiased:
         return self.floor + (1 - self.floor) * float(self.selector.keep)
 
     def set_keep(self, keep: float) -> None:
-        """Changes the share to keep, in (floor, 1], and so the inner selector's.
+        """Changes the share to keep, in (floor, 1], and the inner selector's accordingly.
 
         Raises:
-            ConfigError: Where it is outside its range, or the inner selector's cannot be changed.
+            ConfigError: If it is out of range, or the inner selector's cannot be changed.
         """
         if not is_number(keep) or not self.floor < keep <= 1:
             raise ConfigError(f"keep={keep!r}: give a share in ({self.floor}, 1], above the floor")
         if not hasattr(self.selector, "set_keep"):
-            raise ConfigError(f"{type(self.selector).__name__} has no share to change")
+            raise ConfigError(
+                f"{type(self.selector).__name__} has no share to change: give a selector with a "
+                "method set_keep(keep)"
+            )
         self.selector.set_keep((keep - self.floor) / (1 - self.floor))
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], ``floor + (1 - floor) p``; moves on what the inner selector does."""
+        """float32[N], ``floor + (1 - floor) p``; updates the inner selector's state."""
         probabilities: Tensor = self.selector.probabilities(scores)
         return self.floor + (1 - self.floor) * probabilities
 
@@ -109,5 +111,5 @@ class Unbiased:
         return {type(self.selector).__name__: self.selector.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another one's over the same kind of selector."""
+        """Continues from the state of another one over the same kind of selector."""
         self.selector.load_state_dict(state[type(self.selector).__name__])

@@ -1,4 +1,4 @@
-"""Selectors that look at no score: at random, and all."""
+"""Selectors that use no scores: uniformly random, and all."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from siftback.selectors.selection import Selection
 
 
 class Uniform:
-    """Random-Backprop: every example with the same probability, whatever its loss.
+    """Random-Backprop: keeps every example with the same probability, whatever its loss.
 
     The baseline of Lu et al. (Diet Selective-Backprop): it makes no selection pass.
 
@@ -19,7 +19,7 @@ class Uniform:
         keep: Probability of each example, in (0, 1].
 
     Raises:
-        ConfigError: Where ``keep`` is outside its range.
+        ConfigError: If ``keep`` is outside its range.
 
     >>> kept = Uniform(keep=0.5).select(torch.zeros(1000), torch.Generator().manual_seed(0))
     >>> len(kept.positions)
@@ -43,7 +43,7 @@ class Uniform:
     def select(
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
-        """See `Selector.select`; of the scores only the number counts."""
+        """See `Selector.select`; only the number of the scores is used."""
         return choose(self.probabilities(scores), generator, count)
 
     def state_dict(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class All:
     def select(
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
-        """See `Selector.select`; no scores are used, and randomness only where there is a count."""
+        """See `Selector.select`; no scores are used, and random numbers only with a count."""
         if count is not None:
             return choose(self.probabilities(scores), generator, count)
         positions = torch.arange(len(scores), device=scores.device)

@@ -67,16 +67,16 @@ class SinglePass:
         stats: What was done so far, a `SinglePassStats`.
 
     Raises:
-        ConfigError: Where an argument is outside its range or two exclude each other.
+        ConfigError: If an argument is outside its range or two exclude each other.
 
     On a call:
 
     Raises:
-        BatchError: Where a batch is empty, has parts of different sizes, or lies on another device
+        BatchError: If a batch is empty, has parts of different sizes, or lies on another device
             than the model.
-        GradientError: Where the first batch's gradient is not that of the kept losses.
-        LossError: Where there is not one floating-point loss per example.
-        TraceError: Where the model cannot be traced, or not with an open batch size.
+        GradientError: If the first batch's gradient is not that of the kept losses.
+        LossError: If there is not one floating-point loss per example.
+        TraceError: If the model cannot be traced, or not with an open batch size.
 
     >>> from torch.nn import functional as F
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 4))
@@ -164,7 +164,7 @@ class SinglePass:
         return kept_mean(losses, self.selection, self._pending)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that decides which rows come next; fit for ``torch.save``."""
+        """All that decides which rows come next; can be saved with ``torch.save``."""
         return {
             "version": _STATE_VERSION,
             "selector": self.selector.state_dict(),
@@ -178,7 +178,7 @@ class SinglePass:
         What was compiled since this one was made stays counted.
 
         Raises:
-            StateError: Where the state is of another version, or of something else.
+            StateError: If the state is of another version, or of something else.
         """
         if state.get("version") != _STATE_VERSION or state.keys() != self.state_dict().keys():
             raise StateError(

@@ -94,7 +94,7 @@ class BackwardPlan:
             pending: Which rows to keep.
 
         Raises:
-            GradientError: Where `pending` does not know the losses' gradient.
+            GradientError: If `pending` does not know the losses' gradient.
         """
         address = args[self._tangent].untyped_storage().data_ptr()
         if address not in pending:

@@ -17,7 +17,7 @@ from siftback.rules.seta import SeTa
 from siftback.rules.stale import Stale
 from siftback.rules.ucb import UCB
 from siftback.schedule import Epochs, Share
-from toys import given_losses, seeded
+from toys import CLASSES, FEATURES, given_losses, seeded
 
 RULES = {
     "infobatch": lambda: InfoBatch(0.6, 0.7),
@@ -63,6 +63,18 @@ class Read(Dataset):
         """What was read since this was asked last."""
         reads, self.reads = self.reads, []
         return reads
+
+
+class Counting(nn.Linear):
+    """A model that counts the examples that it forwards."""
+
+    def __init__(self):
+        super().__init__(FEATURES, CLASSES)
+        self.forwarded = 0
+
+    def forward(self, inputs):
+        self.forwarded += len(inputs)
+        return super().forward(inputs)
 
 
 class Numbered(Dataset):

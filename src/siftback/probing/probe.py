@@ -10,7 +10,6 @@ from torch import nn
 
 from siftback.arguments import is_number
 from siftback.errors import ConfigError
-from siftback.loader import SelectiveLoader
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.probing.advice import advise
 from siftback.probing.costs import rows
@@ -20,6 +19,7 @@ from siftback.probing.sample import Sample, unmoved
 from siftback.rules.sampler import SelectiveSampler
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import device_of, untouched
+from siftback.selective_loader.loader import SelectiveLoader
 
 
 def probe(
@@ -127,7 +127,8 @@ def _checked(
     if isinstance(sampler, SelectiveSampler) and sampler.draw is not None:
         raise ConfigError(
             f"the loader's SelectiveSampler leaves out examples by "
-            f"{type(sampler.draw.rule).__name__}: give a loader over all examples, with SelectiveSampler(dataset) or shuffle=True"
+            f"{type(sampler.draw.rule).__name__}: give a loader over all examples, with "
+            "SelectiveSampler(dataset) or shuffle=True"
         )
     if not keeps or not all(is_number(share) and 0 < share < 1 for share in keeps):
         raise ConfigError(f"keep={keeps!r}: give shares in (0, 1), such as (1/2, 1/3)")

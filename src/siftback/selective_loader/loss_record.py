@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.batch_selection import OnNonfinite, checked_nonfinite
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.loading.handover import MOST_AHEAD, Handed, Handover
 from siftback.loading.indices import checked_indices
 from siftback.loading.stats import Stats
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.score_table import ScoreTable
+from siftback.selective_loader.batch_selection import OnNonfinite, checked_nonfinite
 
 # Batches that a loop may have read before it trains on the first of an epoch.
 _FEW = 5

@@ -1,33 +1,39 @@
 """The one new line in a training loop."""
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from siftback import loader_state
 from siftback.arguments import checked_integer, checked_number
-from siftback.batch_selection import OnNonfinite, parts_of_rule, selection_of, selector_of
-from siftback.epochs_done import EpochsDone
-from siftback.errors import BatchError, ConfigError, SiftbackError, StateError
-from siftback.intake import Intake
-from siftback.loading.attaching import attached
+from siftback.errors import ConfigError, SiftbackError, StateError
 from siftback.loading.order import batches_of, sampler_of
 from siftback.loading.pool import Pool
-from siftback.loading.source import Item, size_of
 from siftback.loading.stats import Stats
 from siftback.loss_functions import Losses, LossFn, per_example
-from siftback.loss_record import LossRecord
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule
 from siftback.scorers.scorer import Scorer
+from siftback.selective_loader import state as loader_state
+from siftback.selective_loader.batch_flow import BatchFlow
+from siftback.selective_loader.batch_selection import (
+    OnNonfinite,
+    parts_of_rule,
+    selection_of,
+    selector_of,
+)
+from siftback.selective_loader.intake import Intake
+from siftback.selective_loader.loss_record import LossRecord
+from siftback.selective_loader.step_counts import StepCounts
+from siftback.selective_loader.wrapped_loader import (
+    draw_of,
+    no_indices,
+    pool_of,
+    source_of,
+)
 from siftback.selectors.selection import Selector
-from siftback.step_counts import StepCounts
-from siftback.wrapped_loader import draw_of, drop_last_of, no_indices, pool_of, source_of
 
 _PASSED_THROUGH = ("dataset", "num_workers", "collate_fn", "pin_memory", "persistent_workers")
 
@@ -159,7 +165,6 @@ class SelectiveLoader:
             model,
             self.stats,
         )
-        self._pool = pool_of(loader) if pool is None else pool
         self._record = LossRecord(
             self._draw,
             on_nonfinite,
@@ -167,34 +172,20 @@ class SelectiveLoader:
             attach=attach,
             knows_indices=self._source.knows_indices,
         )
-        self._unfinished: Any = None  # the batch that training was given last
-        self._done = EpochsDone()
+        self._flow = BatchFlow(
+            self._source,
+            self._intake,
+            pool_of(loader) if pool is None else pool,
+            self._record,
+            self._selection,
+            model,
+            self.stats,
+            attach,
+        )
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch of training batches; continues the epoch that a loaded state was within."""
-        self._finish_step()
-        resumed = self._source.is_resumed
-        if not resumed and self._source.is_within:
-            self._break_off()
-        if not (resumed and self._source.is_within):
-            self._begin_epoch()
-        epoch, items = self._source.epoch, self._source.batches()
-        yield from self._full_batches(epoch)  # those still pooled when a state was saved
-        for item in items:
-            self._offer(item)
-            self._source.position += 1
-            self._done.read(self._source.epochs_done)
-            yield from self._full_batches(epoch)
-        if self._pool is None or (self._source.position == 0 and not self._intake.draws):
-            raise BatchError(
-                f"the wrapped {type(self._source.loader).__name__} gave no batch: "
-                "give one that is not empty and can be iterated once an epoch"
-            )
-        self._end_epoch()
-        yield from self._give(self._pool.end_epoch(), 1, epoch)
-        self._record.end_epoch()
-        self._done.finish()
-        self.stats.dropped = self._pool.dropped
+        return self._flow.epoch()
 
     def __len__(self) -> int:
         """Training batches of the current epoch, or of the next one between epochs.
@@ -222,12 +213,12 @@ class SelectiveLoader:
     @property
     def batch_size(self) -> int | None:
         """Examples per training batch; None before the first batch says so."""
-        return None if self._pool is None else self._pool.batch_size
+        return None if self._flow.pool is None else self._flow.pool.batch_size
 
     @property
     def drop_last(self) -> bool:
         """Whether examples that fill no batch at an epoch's end are not given."""
-        return self._pool is not None and self._pool.drop_last is not False
+        return self._flow.pool is not None and self._flow.pool.drop_last is not False
 
     def steps(self, epoch: int) -> int:
         """Training batches of an epoch, from 0.
@@ -398,7 +389,7 @@ class SelectiveLoader:
     @property
     def epochs_done(self) -> float:
         """Epochs of source examples done before the batch in training."""
-        return self._done.now
+        return self._flow.done.now
 
     @property
     def progress(self) -> float:
@@ -412,19 +403,14 @@ class SelectiveLoader:
         """
         if self.epochs is None:
             raise ConfigError("progress needs the length of training: give epochs= to the loader")
-        return min(self._done.now / self.epochs, 1.0)
+        return min(self._flow.done.now / self.epochs, 1.0)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch comes next, of this loader and of the one it wraps.
 
         What is left of another epoch that was broken off is then not given any more.
         """
-        if epoch != self._source.epoch and self._source.is_within:
-            self._finish_step()
-            self._break_off()
-        self._source.set_epoch(epoch)
-        if not self._source.is_within and not self._source.is_resumed:
-            self._done.begin(epoch)
+        self._flow.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides which examples come next; fit for ``torch.save``.
@@ -435,20 +421,17 @@ class SelectiveLoader:
         the same examples where that loader repeats its order. PyTorch's global generator is the
         training loop's own to save.
         """
-        self._finish_step()
+        self._flow.finish_step()
         selection = self._selection
         return {
             "version": loader_state.VERSION,
             "settings": self._settings(),
-            "source": self._source.state_dict(),
+            **self._flow.state_dict(),
             "selector": None if selection is None else selection.selector.state_dict(),
             "scorer": None if selection is None else selection.scorer.state_dict(),
             "draw": None if self._draw is None else self._draw.state_dict(),
             "record": self._record.state_dict(),
-            "pool": None if self._pool is None else self._pool.state_dict(),
-            "epochs_done": self._done.state_dict(),
             "generator": self._generator.get_state(),
-            "stats": asdict(self.stats),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -463,9 +446,7 @@ class SelectiveLoader:
         self._source.check(state["source"])
         try:
             self._load_parts(state)
-            pool, done, stats = _pool_from(state["pool"]), EpochsDone(), Stats(**state["stats"])
-            done.load_state_dict(state["epochs_done"])
-            self._source.load_state_dict(state["source"])
+            self._flow.load_state_dict(state)
         except Exception as error:
             self._load_parts(before)
             if isinstance(error, SiftbackError):
@@ -474,10 +455,6 @@ class SelectiveLoader:
                 f"the state is damaged ({error!r}): give what state_dict() of a SelectiveLoader "
                 "returned"
             ) from error
-        self._pool, self._done, self._unfinished = pool, done, None
-        vars(self.stats).update(vars(stats))
-        self._record.clear()
-        self._intake.resume_epoch()
 
     def _load_parts(self, state: dict[str, Any]) -> None:
         """Takes on the states of those parts that may refuse theirs."""
@@ -491,7 +468,7 @@ class SelectiveLoader:
 
     def _settings(self) -> dict[str, Any]:
         """What a state must agree with, so that another choice is not gone on with in silence."""
-        selection, draw, pool = self._selection, self._draw, self._pool
+        selection, draw, pool = self._selection, self._draw, self._flow.pool
         return {
             "selector": None if selection is None else type(selection.selector).__name__,
             "keep": 1.0 if selection is None else selection.own_keep,
@@ -505,91 +482,12 @@ class SelectiveLoader:
             "drop_last": None if pool is None else pool.drop_last,
         }
 
-    @property
-    def _reweights(self) -> bool:
-        if self._draw is not None and self._draw.reweights:
-            return True
-        return self._selection is not None and self._selection.selector.reweights
-
     def _counts(self) -> StepCounts:
         return StepCounts(
             self._source.loader,
-            self._pool,
+            self._flow.pool,
             self._draw,
             self._selection,
             self.schedule,
             self.epochs,
         )
-
-    def _begin_epoch(self) -> None:
-        """Makes sure that the one before was trained on, and draws the examples of this one."""
-        self._record.begin_epoch(broken_off=False)
-        self._done.begin(self._source.epoch)
-        self._intake.begin_epoch()
-
-    def _end_epoch(self) -> None:
-        """Notes that the source has no more of this epoch."""
-        self._intake.end_epoch()
-        self._source.end_epoch()
-        self._done.read(float(self._source.epoch))
-
-    def _break_off(self) -> None:
-        """Drops what is left of an epoch of which training did not ask for all batches.
-
-        One of whose batches none was left to be read is over; any other begins again.
-        """
-        self._record.begin_epoch(broken_off=True)
-        if self._source.is_exhausted:
-            self._end_epoch()
-        if self._pool is not None:
-            self._pool.abandon()
-            self.stats.dropped = self._pool.dropped
-
-    def _offer(self, item: Item) -> None:
-        """Adds to the pool what is kept of a batch of the wrapped loader."""
-        kept = self._intake.keep(item)
-        if self._pool is None:
-            size = size_of(item.batch, len(kept.weights))
-            self._pool = Pool(size, drop_last_of(self._source.loader))
-        batch, weights, indices, size_known = kept
-        pooled = (batch, weights) if indices is None else (batch, weights, indices)
-        self._pool.add(pooled, size=size_known)
-
-    def _full_batches(self, epoch: int) -> Iterator[Any]:
-        if self._pool is not None:
-            full = len(self._pool) // self._pool.batch_size
-            if full:
-                yield from self._give(self._pool.full_batches(), full, epoch)
-
-    def _give(self, released: Iterator[Any], count: int, epoch: int) -> Iterator[Any]:
-        """Gives batches to training, and does after each what is to be done then.
-
-        Args:
-            released: Batches, with weights and, where known, indices.
-            count: How many.
-            epoch: That they are given in.
-        """
-        for left, (batch, weights, *indices) in zip(range(count, 0, -1), released, strict=False):
-            self.stats.released += len(weights)
-            of = indices[0] if indices else None
-            self._record.give(weights, of, epoch, self._reweights)
-            self._unfinished = batch
-            self._done.give(left)
-            yield attached(batch, of, weights) if self._attach else batch
-            self._finish_step()
-
-    def _finish_step(self) -> None:
-        """Training is done with the batch it was given: it asks for the next one, or for state."""
-        batch, self._unfinished = self._unfinished, None
-        if batch is not None and self._selection is not None and self.model is not None:
-            started = time.perf_counter()
-            self._selection.after_step(self.model, batch)
-            self.stats.seconds_selection += time.perf_counter() - started
-
-
-def _pool_from(state: dict[str, Any] | None) -> Pool | None:
-    if state is None:
-        return None
-    pool = Pool(state["batch_size"], state["drop_last"])
-    pool.load_state_dict(state)
-    return pool

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from siftback.batch_selection import BatchSelection
 from siftback.errors import BatchError
 from siftback.loading import tree
 from siftback.loading.indices import IndexCheck, examples_of
@@ -16,8 +15,9 @@ from siftback.loading.stats import Stats
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.sampler import repeats
 from siftback.schedule import Schedule
+from siftback.selective_loader.batch_selection import BatchSelection
+from siftback.selective_loader.wrapped_loader import no_indices
 from siftback.selectors.selection import Selection
-from siftback.wrapped_loader import no_indices
 
 
 class Kept(NamedTuple):
@@ -78,6 +78,13 @@ class Intake:
     def draws(self) -> bool:
         """Whether this epoch's examples were drawn before they are read."""
         return self._draw is not None and self._draw.draws
+
+    @property
+    def reweights(self) -> bool:
+        """Whether what is kept may have weights other than 1, which training must apply."""
+        if self._draw is not None and self._draw.reweights:
+            return True
+        return self._selection is not None and self._selection.selector.reweights
 
     def begin_epoch(self) -> None:
         """Draws the examples of an epoch."""

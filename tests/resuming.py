@@ -206,6 +206,7 @@ OWN = {
         RandomSampler(dataset(), replacement=True, num_samples=70, generator=seeded(1))
     ),
 }
+SOURCES = UNORDERED | ORDERED | OWN
 FILTERED = {
     "weighted": lambda: sampled(
         WeightedRandomSampler(torch.rand(44, generator=seeded(0)), 60, generator=seeded(1))
@@ -251,18 +252,25 @@ MEMORY = {
 }
 
 
-def training(source, arguments):
-    """For `check_resumes`: a whole training over a source."""
+def training(source, arguments, wrap=None):
+    """For `check_resumes`: a whole training over a source.
+
+    Args:
+        source: ``source()``, what the loader is over.
+        arguments: Those of the loader.
+        wrap: ``wrap(source(), model)``, what is wrapped by the loader in its place.
+    """
 
     def make():
         model = network()
         optimizer = optimizer_of(model)
         loss_fn = None if "memory" in arguments else F.cross_entropy
         given = {"epochs": EPOCHS} | copy.deepcopy(arguments)
+        wrapped = source() if wrap is None else wrap(source(), model)
         if loss_fn is None:
-            loader = SelectiveLoader(source(), **given)
+            loader = SelectiveLoader(wrapped, **given)
         else:
-            loader = SelectiveLoader(source(), model, loss_fn, **given)
+            loader = SelectiveLoader(wrapped, model, loss_fn, **given)
 
         def steps():
             while loader.epoch < EPOCHS:

@@ -221,6 +221,7 @@ OWN = {
         RandomSampler(dataset(), replacement=True, num_samples=70, generator=seeded(1))
     ),
 }
+SOURCES = UNORDERED | ORDERED | OWN
 FILTERED = {
     "weighted": lambda: sampled(
         WeightedRandomSampler(torch.rand(44, generator=seeded(0)), 60, generator=seeded(1))
@@ -266,15 +267,21 @@ MEMORY = {
 }
 
 
-def training(source, arguments, build=network, wrap=lambda loader, model: loader):
-    """For `check_resumes`: a whole training over a source, or over what wraps it."""
+def training(source, arguments, wrap=None):
+    """For `check_resumes`: a whole training over a source.
+
+    Args:
+        source: ``source()``, what the loader is over.
+        arguments: Those of the loader.
+        wrap: ``wrap(source(), model)``, what is wrapped by the loader in its place.
+    """
 
     def make():
         model = build()
         optimizer = optimizer_of(model)
         loss_fn = None if "memory" in arguments else F.cross_entropy
         given = {"epochs": EPOCHS} | copy.deepcopy(arguments)
-        wrapped = wrap(source(), model)
+        wrapped = source() if wrap is None else wrap(source(), model)
         if loss_fn is None:
             loader = SelectiveLoader(wrapped, **given)
         else:

@@ -267,21 +267,15 @@ MEMORY = {
 }
 
 
-def training(source, arguments, wrap=None):
-    """For `check_resumes`: a whole training over a source.
-
-    Args:
-        source: ``source()``, what the loader is over.
-        arguments: Those of the loader.
-        wrap: ``wrap(source(), model)``, what is wrapped by the loader in its place.
-    """
+def training(source, arguments, build=network, wrap=lambda loader, model: loader):
+    """For `check_resumes`: a whole training over a source, or over what wraps it."""
 
     def make():
         model = build()
         optimizer = optimizer_of(model)
         loss_fn = None if "memory" in arguments else F.cross_entropy
         given = {"epochs": EPOCHS} | copy.deepcopy(arguments)
-        wrapped = source() if wrap is None else wrap(source(), model)
+        wrapped = wrap(source(), model)
         if loss_fn is None:
             loader = SelectiveLoader(wrapped, **given)
         else:

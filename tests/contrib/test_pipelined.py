@@ -1,5 +1,6 @@
 """Batches scored by a replica that works ahead: the same examples, whatever the place."""
 
+import itertools
 import multiprocessing
 import pickle
 
@@ -10,7 +11,15 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from resuming import EPOCHS, SELECTIVE, SOURCES, Stateful, check_resumes, training
+from resuming import (
+    EPOCHS,
+    ORDERED,
+    SELECTIVE,
+    UNORDERED,
+    Stateful,
+    check_resumes,
+    training,
+)
 from siftback import Epochs, Fresh, Indexed, Pool, Reduced, Schedule, SelectiveLoader, per_example
 from siftback.contrib import Pipelined, ReplicaError
 from siftback.errors import ConfigError, LossError
@@ -197,13 +206,9 @@ def stated(model, batch):
 # Continuing
 
 
-# torchdata's own
-vital = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+def scoring(source):
+    """For `check_resumes`: a model that takes a step each turn."""
 
-
-@vital
-@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_batches_and_scores_continue_from_anywhere(source):
     def make():
         model = network()
         scored = pipelined()(source(), model)
@@ -212,16 +217,26 @@ def test_batches_and_scores_continue_from_anywhere(source):
             while scored.epoch < EPOCHS:
                 scored.set_epoch(scored.epoch)
                 for batch, scores in scored:
+                    given = batch, scores.clone()
                     with torch.no_grad():
                         model[-1].weight.mul_(1.1)
-                    yield batch, scores
+                    yield given
                 yield None
 
-        return {"model": model, "scored": scored}, steps, lambda: (list(scored.lags), scored.syncs)
+        def end():
+            return list(scored.lags), scored.syncs
 
-    _, steps, _ = make()
-    assert len({round(float(one[1].sum()), 3) for one in steps() if one is not None}) > 8
-    check_resumes(make)
+        return {"model": model, "scored": scored}, steps, end
+
+    return make
+
+
+@vital
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_batches_and_scores_continue_from_anywhere(source):
+    check_resumes(scoring(source))
+    scores = [float(given[1].sum()) for given in scoring(source)()[1]() if given is not None]
+    assert len({round(score, 3) for score in scores}) > 8
 
 
 PIPELINED = {
@@ -231,6 +246,7 @@ PIPELINED = {
     "larger batches": ("stateful", SELECTIVE["larger batches"]),
     "warm-up": ("stateful", {"keep": 0.5, "schedule": Schedule(warmup=Epochs(1))}),
     "warm-up in shares": ("shuffled", SELECTIVE["warm-up"]),
+    "torchdata's, smaller batches": ("torchdata's", {"keep": 0.5, "pool": Pool(5)}),
 }
 
 
@@ -242,41 +258,13 @@ def test_stopping_anywhere_equals_never_stopping(source, arguments):
 
 def test_a_process_can_be_stopped_and_continued_from_anywhere():
     # Its states hold all there is: taking turns continues from them in the same way.
-    how, made = {"depth": 1, "scorer": Fresh("train")}, []
-
-    def wrap(loader, model):
-        made.append("process" if len(made) in (0, 5) else "cpu")
-        return pipelined(made[-1], **how)(loader, model)
-
-    check_resumes(training(shuffled, {"keep": 0.5}, wrap=wrap))
-    assert made.count("process") == 2
+    places = itertools.chain(["process"], ["cpu"] * 4, ["process"], itertools.repeat("cpu"))
 
     def wrap(loader, model):
         how = {"depth": 1, "scorer": Fresh(mode="train")}
         return pipelined(next(places), **how)(loader, model)
 
-@vital
-def test_torchdatas_loader_continues_with_the_batches_read_ahead():
-    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
-
-    def examples(checkpoint=None):
-        torch.manual_seed(5)
-        model = network()
-        source = stateful(dataset(), batch_size=8, shuffle=True)
-        scored = Pipelined(source, model, F.cross_entropy, place="cpu", depth=2)
-        loader = SelectiveLoader(scored, model, F.cross_entropy, keep=0.5, pool=Pool(5))
-        if checkpoint:
-            loader.load_state_dict(checkpoint)
-        batches, checkpoints = [], []
-        while loader.epoch < EPOCHS:
-            for batch in loader:
-                batches.append(batch)
-                checkpoints.append(loader.state_dict())
-        return batches, checkpoints
-
-    batches, checkpoints = examples()
-    for done, checkpoint in enumerate(checkpoints, start=1):
-        assert_same(examples(checkpoint)[0], batches[done:])
+    check_resumes(training(shuffled, {"keep": 0.5}, wrap=wrap))
 
 
 def test_a_used_loader_takes_up_a_state_from_before_anything_was_read():

@@ -85,7 +85,7 @@ def test_choosing_before_reading_comes_first_and_the_fastest_scores_after():
     assert "To score every batch, use sb, the fastest" in found.text
     single = Found(replace(PARTS, single_pass={1 / 2: 2.0, 1 / 3: 1.7, 1 / 4: 1.5}))
     assert single.advice.alternative == "sb-single-pass"
-    assert "is to be scored, take sb-single-pass, the fastest" in single.text
+    assert "To score every batch, use sb-single-pass, the fastest" in single.text
 
 
 def test_where_everything_is_read_scores_come_first_and_the_text_says_what_would_save_reading():

@@ -101,7 +101,7 @@ def test_aum_is_minus_the_mean_margin():
         (
             lambda: Forgetting(3).update(torch.tensor([1, 3]), torch.tensor([True, True])),
             BatchError,
-            "from 1 to 3: give those of the data set, from 0 to 2",
+            "from 1 to 3: give indices from 0 to 2",
         ),
         (
             lambda: Forgetting(3).update(torch.tensor([1, 1]), torch.tensor([True, True])),

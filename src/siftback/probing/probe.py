@@ -126,7 +126,7 @@ def _checked(
     sampler = getattr(loader, "sampler", None)
     if isinstance(sampler, SelectiveSampler) and sampler.draw is not None:
         raise ConfigError(
-            f"the loader's SelectiveSampler leaves out examples by "
+            "the loader's SelectiveSampler leaves out examples by "
             f"{type(sampler.draw.rule).__name__}: give a loader over all examples, with "
             "SelectiveSampler(dataset) or shuffle=True"
         )

@@ -1,1 +1,1 @@
-"""One forward, and a backward over the kept rows."""
+"""One forward pass, and a backward pass over the kept rows."""

@@ -1,8 +1,8 @@
 """In-place arithmetic where a traced graph no longer needs the operand.
 
-Tracing turns every in-place operation into one that returns new memory. Getting memory costs
-about as much as the arithmetic itself, so what the model did in place is done in place again, and
-some more: sums of branches, and of gradients.
+Tracing turns every in-place operation into one that returns new memory. Allocation costs about as
+much as the arithmetic itself, so the model's in-place operations are made in place again, and some
+more: sums of branches, and of gradients.
 """
 
 import operator
@@ -16,8 +16,8 @@ _COMMUTE = ("add", "mul")
 def reuse_memory(graph: fx.Graph) -> None:
     """Lets elementwise operations overwrite an operand that nothing else uses.
 
-    The values stay the same bit for bit. Inputs of the graph, views, and what it returns or
-    saves are never overwritten.
+    The values stay the same bit for bit. Inputs of the graph, views, and tensors that it returns
+    or saves are never overwritten.
 
     Args:
         graph: An ATen graph with fake tensors as ``meta["val"]``; changed.
@@ -37,17 +37,17 @@ def reuse_memory(graph: fx.Graph) -> None:
 
 
 def _in_place(node: fx.Node) -> torch._ops.OpOverload | None:
-    """The in-place twin of an elementwise operation."""
+    """The in-place variant of an elementwise operation; None if there is none."""
     if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
         return None
     if torch.Tag.pointwise not in node.target.tags:
         return None
-    twin = getattr(torch.ops.aten, f"{_opname(node)}_", None)
-    return getattr(twin, node.target._overloadname, None)
+    variant = getattr(torch.ops.aten, f"{_opname(node)}_", None)
+    return getattr(variant, node.target._overloadname, None)
 
 
 def _is_free(operand: fx.Node, user: fx.Node) -> bool:
-    """Whether only the user needs an operand, which has memory of its own to hold the result."""
+    """Whether an operand is used by nothing else, and its own memory can hold the result."""
     if set(operand.users) != {user} or user.args.count(operand) > 1 or not _is_fresh(operand):
         return False
     held, wanted = operand.meta.get("val"), user.meta.get("val")
@@ -61,12 +61,12 @@ def _is_free(operand: fx.Node, user: fx.Node) -> bool:
 
 
 def _is_fresh(node: fx.Node) -> bool:
-    """Whether a node's value lies in memory that its operation has just taken."""
+    """Whether a node's value is in memory that its operation has just allocated."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return node.target is operator.getitem and _is_fresh(node.all_input_nodes[0])
     aliases = [returned.alias_info for returned in node.target._schema.returns]
     if _opname(node) == "_unsafe_view" or any(alias and alias.is_write for alias in aliases):
-        # It returns its operand's memory, though the first of these does not say so.
+        # It returns its operand's memory, which the schema of `_unsafe_view` does not show.
         (operand, *_) = node.all_input_nodes
         return set(operand.users) == {node} and _is_fresh(operand)
     return not any(aliases)

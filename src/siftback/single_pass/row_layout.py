@@ -1,9 +1,9 @@
-"""Where the examples are in the tensors of a traced graph.
+"""The positions of the examples in the tensors of a traced graph.
 
-A graph traced with a symbolic batch size says of each tensor which of its sizes depend on it. A
-size of N is the batch itself. A size of c N, such as tokens flattened with the batch, hides it
-between c factors, of which some vary slower and some faster than the example; which, only the
-operations say that led there.
+In a graph traced with a symbolic batch size, the shape of each tensor shows which of its sizes
+depend on N. A size of N is the batch itself. In a size of c N, such as tokens flattened with the
+batch, some of the factors of c vary slower and some faster than the example; which ones follows
+only from the operations that produced the tensor.
 """
 
 import operator
@@ -18,10 +18,10 @@ _VIEWS = ("view", "_unsafe_view", "reshape", "_reshape_alias")
 
 
 class Rows(NamedTuple):
-    """Where the N examples lie in a tensor.
+    """The positions of the N examples in a tensor.
 
     Attributes:
-        dim: The dimension that holds them; its size is ``before * N * after``.
+        dim: The dimension of the examples; its size is ``before * N * after``.
         before: Factor of that size that varies slower than the example.
         after: Factor that varies faster, such as the tokens of a batch x tokens dimension.
     """
@@ -32,10 +32,10 @@ class Rows(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A tensor that depends on the batch in a way that has no rows.
+    """A tensor that depends on the batch, but not by rows.
 
     Attributes:
-        why: What was found.
+        why: The reason.
     """
 
     why: str
@@ -46,14 +46,14 @@ Layout = Rows | Unknown | None
 
 
 def layouts(graph: fx.Graph) -> dict[str, Layout]:
-    """Finds for every tensor of a traced graph where its examples lie.
+    """Finds the positions of the examples in every tensor of a traced graph.
 
     Args:
         graph: An ATen graph whose nodes have fake tensors as ``meta["val"]``, with the batch as
             the only symbolic size.
 
     Returns:
-        A layout by the name of each node that is a tensor or a size.
+        The layout of each node that is a tensor or a size, by its name.
     """
     found: dict[str, Layout] = {}
     for node in graph.nodes:
@@ -79,7 +79,7 @@ def _layout(node: fx.Node, value: Tensor, found: dict[str, Layout]) -> Layout:
         return Unknown(f"size {value.shape[dim]} is not a multiple of the batch")
     if factor == 1:
         return Rows(dim)
-    # What is taken out of several results has the rows of what they were computed from.
+    # An item of several results has the rows of their inputs.
     origin = node.all_input_nodes[0] if node.target is operator.getitem else node
     sources = [source for source in origin.all_input_nodes if _rows_of(source, found) is not None]
     if node.op == "call_function" and _name(node) in _VIEWS and sources:
@@ -101,7 +101,7 @@ def _layout(node: fx.Node, value: Tensor, found: dict[str, Layout]) -> Layout:
 def _viewed(
     source: fx.Node, dim: int, factor: int, value: Tensor, found: dict[str, Layout]
 ) -> Layout:
-    """A view keeps the order of the elements, so an example is as far from the next as before."""
+    """A view keeps the order of the elements, and so the distance between examples."""
     rows = _rows_of(source, found)
     assert rows is not None
     distance = rows.after * _product(source.meta["val"].shape[rows.dim + 1 :])
@@ -113,7 +113,7 @@ def _viewed(
 
 
 def _joined(sources: list[fx.Node], dim: int, factor: int, found: dict[str, Layout]) -> Layout:
-    """Batches joined one after the other are rows with that many before them."""
+    """The layout of concatenated batches: rows with that number of factors before them."""
     parts = [_rows_of(source, found) for source in sources]
     if len(parts) == factor and all(part == Rows(dim) for part in parts):
         return Rows(dim, before=factor)
@@ -121,7 +121,7 @@ def _joined(sources: list[fx.Node], dim: int, factor: int, found: dict[str, Layo
 
 
 def batch_factor(size: Any) -> int | None:
-    """The integer c of a size ``c * N``; None where the size is not such a product."""
+    """The integer c of a size ``c * N``; None if the size is not such a product."""
     expression = size.node.expr
     symbols = expression.free_symbols
     if len(symbols) != 1:

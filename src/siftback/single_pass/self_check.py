@@ -1,4 +1,4 @@
-"""Whether the single pass's gradients are those of the kept losses, and what couples examples."""
+"""Checks that the single pass's gradients are those of the kept losses."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,21 +12,21 @@ from siftback.loading import tree
 
 Gradients = dict[str, Tensor]
 
-# Relative differences that rounding explains: sums over the batch are added in another order.
+# Relative differences that rounding explains, as sums over the batch are added in another order.
 _EXACT, _LOOSE = 1e-5, 2e-2
 
 
 class GradientCheck(NamedTuple):
-    """How the single pass's gradient compares with autograd's, of the same kept losses.
+    """A comparison of the single pass's gradient with autograd's, of the same kept losses.
 
     Attributes:
-        difference: ``|fast - exact| / |exact|`` of all parameters' gradients together.
-        cosine: Of the angle between the two.
-        largest: The largest difference of one parameter, relative to its own gradient and a
-            hundredth of all parameters' together.
+        difference: ``|fast - exact| / |exact|`` of the gradients of all parameters together.
+        cosine: Cosine of the angle between the two.
+        largest: The largest difference of one parameter, relative to the norm of its gradient
+            plus a hundredth of that of all parameters.
         parameter: That parameter's name.
-        batch_norms: Names of the modules that couple examples by their batch's statistics;
-            where there are any, a difference is expected.
+        batch_norms: Names of the modules that couple examples by batch statistics; if there are
+            any, a difference is expected.
     """
 
     difference: float
@@ -37,7 +37,7 @@ class GradientCheck(NamedTuple):
 
 
 def gradients(model: nn.Module, loss: Tensor) -> Gradients:
-    """Of a loss, by parameter that takes one; the parameters' own are left alone."""
+    """The gradients of a loss by parameter name; the ``grad`` attributes are not changed."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     return {
@@ -50,9 +50,9 @@ def compare(model: nn.Module, fast: Gradients, exact: Gradients) -> GradientChec
     """Compares the gradients of a model's parameters.
 
     Args:
-        model: Whose gradients they are.
-        fast: Of the single pass, by parameter.
-        exact: Of autograd, by parameter.
+        model: The model.
+        fast: Gradients of the single pass, by parameter.
+        exact: Gradients of autograd, by parameter.
     """
     ours, theirs = (
         torch.cat([g.flatten().double() for g in each.values()]).cpu() for each in (fast, exact)
@@ -80,9 +80,9 @@ def compare(model: nn.Module, fast: Gradients, exact: Gradients) -> GradientChec
 def tolerance(device: torch.device, parameters: Gradients, same_kernels: bool) -> float:
     """The largest relative difference that rounding explains.
 
-    1e-5 where both compute in float32 with the same kernels; 2e-2 under autocast, for narrower
-    parameters, on accelerators that may round products to TF32, and where other kernels round
-    otherwise, so that a ReLU's input may lie on the other side of 0.
+    1e-5 if both compute in float32 with the same kernels; 2e-2 under autocast, for parameters of
+    lower precision, on accelerators that may round products to TF32, and with other kernels, whose
+    rounding may change the sign of a ReLU's input.
     """
     narrow = any(value.dtype not in (torch.float32, torch.float64) for value in parameters.values())
     rounded = torch.is_autocast_enabled(device.type) or device.type != "cpu"
@@ -90,7 +90,7 @@ def tolerance(device: torch.device, parameters: Gradients, same_kernels: bool) -
 
 
 def failure(check: GradientCheck, allowed: float, coupled: str | None) -> GradientError:
-    """The error for gradients that differ, with what to do about it."""
+    """The error for gradients that differ."""
     found = coupled or "none was found"
     return GradientError(
         f"the single pass's gradient of {check.parameter} differs from that of the kept losses by "
@@ -106,17 +106,17 @@ def coupling(
     """Finds the first module whose output for some rows changes when the other rows do.
 
     Runs the batch as it is and with all other rows replaced by copies of the kept ones, and
-    compares what each module without children gives for the rows.
+    compares the outputs of each module without children for the rows.
 
     Args:
         model: The model.
         run: Computes the losses of a batch.
         batch: A nested batch of N examples.
-        rows: int64[k], those to compare.
+        rows: int64[k], the rows to compare.
         count: N.
 
     Returns:
-        Its name and class; None where all of them agree.
+        Its name and class; None if all of them agree.
     """
     copies = rows.repeat(count // len(rows) + 1)[:count].clone()
     copies[rows] = rows

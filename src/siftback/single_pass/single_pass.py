@@ -1,4 +1,4 @@
-"""One forward pass over the batch, and a backward pass over the kept rows alone."""
+"""One forward pass over the batch, and a backward pass over only the kept rows."""
 
 import time
 from dataclasses import asdict
@@ -26,7 +26,7 @@ _STATE_VERSION = 1
 
 
 class SinglePass:
-    """Losses of a batch whose backward runs over the kept rows alone.
+    """Computes the losses of a batch; their backward runs only over the kept rows.
 
     Selective-Backprop without its second forward pass: "cache the activations obtained from the
     selection passes to avoid doing extra forward passes for training" (Jiang et al. 2019,
@@ -36,47 +36,46 @@ class SinglePass:
     epoch with share s kept, in forwards (1) and backwards (2): ``1 + 2s``, where two passes cost
     ``1 + 3s`` and ordinary training 3.
 
-    The loss given back is ``1/k * sum of w_i * loss_i`` over the kept rows. Its gradient is
-    autograd's, exactly, where examples do not interact. BatchNorm makes them interact: its
-    backward takes the means over the kept rows for those over the batch, see
-    docs/single_pass.md.
+    The loss returned is ``1/k * sum of w_i * loss_i`` over the kept rows. Its gradient is exactly
+    that of autograd, if examples do not interact. With BatchNorm they do: its backward uses the
+    means over the kept rows instead of those over the batch, see docs/single_pass.md.
 
     Args:
-        model: The model to train. Its parameters, buffers and modes stay its own; buffers move
-            as in an ordinary training forward of the whole batch.
+        model: The model to train. It is not copied or modified; buffers are updated as in an
+            ordinary training forward of the whole batch.
         loss_fn: ``loss_fn(outputs, targets)`` for batches that are ``(inputs, targets)`` pairs.
-            A loss of ``torch.nn`` or ``torch.nn.functional`` is made not to reduce; any other
-            function must give one loss per example.
+            A loss of ``torch.nn`` or ``torch.nn.functional`` is called without reduction; any
+            other function must return one loss per example.
         losses: In place of ``loss_fn``, for any batch: ``losses(model, batch) -> Tensor[N]``.
         keep: Share of the examples to keep, in (0, 1]; ``keep = 1 / (beta + 1)``.
         beta: In place of ``keep``: the exponent, at least 0.
-        selector: In place of ``keep`` and ``beta``: any selector that can keep exactly k. One
-            that reweights has its weights multiplied with the kept losses.
-        outputs: Whether to keep what the model gave, as the attribute of this name. With
-            ``losses``, that function then returns ``(losses, outputs)``.
-        backend: What runs the graphs: "graph" PyTorch's own kernels, "inductor" compiled ones.
+        selector: In place of ``keep`` and ``beta``: any selector that can keep exactly k. The
+            kept losses are multiplied by its weights.
+        outputs: Whether to store the model's outputs in the attribute of this name. The function
+            ``losses``, if given, must then return ``(losses, outputs)``.
+        backend: "graph" runs the graphs with PyTorch's own kernels, "inductor" with compiled ones.
         check: Whether to compare the first batch's gradient with autograd's. It costs about two
-            more steps, once, and leaves no trace.
-        seed: Of the selection's own generator; no global one is used.
+            more steps, once, and has no side effects.
+        seed: Seed of the selection's generator; the global one is not used.
 
     Attributes:
         losses: float32[N], the losses of the last batch, detached.
-        selection: The rows kept of it, and their weights.
-        outputs: What the model gave for it, detached, where asked for; else None.
-        gradient_check: What the check of the first batch found; None before it, or without.
-        stats: What was done so far, a `SinglePassStats`.
+        selection: The rows kept of the last batch, and their weights.
+        outputs: The model's outputs for the last batch, detached; None without ``outputs=True``.
+        gradient_check: The result of the first batch's check; None before it, or without it.
+        stats: A `SinglePassStats`.
 
     Raises:
-        ConfigError: If an argument is outside its range or two exclude each other.
+        ConfigError: If an argument is out of range or two exclude each other.
 
     On a call:
 
     Raises:
-        BatchError: If a batch is empty, has parts of different sizes, or lies on another device
-            than the model.
+        BatchError: If a batch is empty, has parts of mismatched sizes, or is on a different device
+            from the model.
         GradientError: If the first batch's gradient is not that of the kept losses.
         LossError: If there is not one floating-point loss per example.
-        TraceError: If the model cannot be traced, or not with an open batch size.
+        TraceError: If the model cannot be traced, or not with a dynamic batch size.
 
     >>> from torch.nn import functional as F
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 4))
@@ -133,10 +132,10 @@ class SinglePass:
         self._traced = trace(forward, backend, self._pending, self.stats)
 
     def __call__(self, *batch: Any) -> Tensor:
-        """The mean loss of the rows that are kept of a batch.
+        """The mean loss of the kept rows of a batch.
 
         Args:
-            batch: A nested batch of N examples on the model's device, in one piece, or as
+            batch: A nested batch of N examples on the model's device, as one argument, or as
                 inputs and targets.
 
         Returns:
@@ -164,7 +163,7 @@ class SinglePass:
         return kept_mean(losses, self.selection, self._pending)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that decides which rows come next; can be saved with ``torch.save``."""
+        """All state that the next selections depend on; can be saved with ``torch.save``."""
         return {
             "version": _STATE_VERSION,
             "selector": self.selector.state_dict(),
@@ -173,12 +172,12 @@ class SinglePass:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where another single pass, built with the same arguments, was stopped.
+        """Continues from the state of another single pass, built with the same arguments.
 
-        What was compiled since this one was made stays counted.
+        The counts of this one's compilations are kept.
 
         Raises:
-            StateError: If the state is of another version, or of something else.
+            StateError: If the state is of another version, or not of a `SinglePass`.
         """
         if state.get("version") != _STATE_VERSION or state.keys() != self.state_dict().keys():
             raise StateError(
@@ -191,7 +190,7 @@ class SinglePass:
             setattr(self.stats, name, state["stats"][name])
 
     def _losses_of(self, batch: Any, count: int) -> Tensor:
-        """One forward pass, as graphs; plainly for a single example, which leaves no choice."""
+        """One forward pass, traced, or untraced for a single example, which is always kept."""
         try:
             results = (self._traced if count > 1 else self._plain)(batch)
         except UNTRACEABLE as error:
@@ -205,12 +204,12 @@ class SinglePass:
         return count_of(self.selector.keep, count)
 
     def _select(self, losses: Tensor) -> Selection:
-        # A loss that is not a number ranks highest, so that it shows where it is kept.
+        # NaN ranks highest, so that it appears in the loss if it is kept.
         ranked = losses.nan_to_num(nan=torch.inf)
         return self.selector.select(ranked, self._generator, self._count_kept(len(losses)))
 
     def _check(self, batch: Any, count: int, device: torch.device) -> GradientCheck:
-        """Compares gradients of the same rows; leaves random state, buffers and history alone."""
+        """Compares gradients of the same rows; random state, buffers and history are restored."""
         rows = choose(torch.ones(count, device=device), torch.Generator(), self._count_kept(count))
 
         def run(other: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""A backward graph that runs on the kept rows of what its forward graph saved."""
+"""A backward graph that runs on the kept rows of the tensors that its forward graph saved."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
@@ -11,7 +11,7 @@ from siftback.selectors.selection import Selection
 from siftback.single_pass.row_layout import Layout, Rows
 
 Pending = dict[int, "Kept"]
-"""What to keep of a backward that is about to run, by the address of its losses' gradient."""
+"""The rows of each backward that is about to run, by the address of its losses' gradient."""
 
 
 class Kept(NamedTuple):
@@ -19,7 +19,7 @@ class Kept(NamedTuple):
 
     Attributes:
         rows: int64[m], positions in the batch; None for all of them.
-        size: N, how many examples the forward graph ran on.
+        size: N, the number of examples that the forward graph ran on.
     """
 
     rows: Tensor | None
@@ -27,12 +27,12 @@ class Kept(NamedTuple):
 
 
 def kept_mean(losses: Tensor, selection: Selection, pending: Pending) -> Tensor:
-    """The weighted mean of the kept losses, whose backward says which rows they are.
+    """The weighted mean of the kept losses; its backward registers the kept rows.
 
     Args:
         losses: float[N] of a traced forward.
         selection: The k rows to keep, and their weights.
-        pending: Where the graph behind the losses will look for its rows.
+        pending: Registers the rows for the backward graph of the losses.
 
     Returns:
         ``sum(w_i * losses_i) / k``, a scalar.
@@ -55,21 +55,21 @@ class _KeptMean(torch.autograd.Function):
         rows = None if len(positions) == ctx.count else positions
         gradients = (gradient * weights / len(positions)).to(ctx.dtype)
         if len(positions) == 1:
-            # A size that was left open is never 1: the row twice, at half its gradient.
+            # A dynamic size cannot be 1: the row is taken twice, at half its gradient.
             rows, gradients = positions.repeat(2), gradients / 2
         tangent = gradients.new_zeros(ctx.count).index_copy_(0, positions, gradients)
-        # An address in place of a queue: backwards may run in any order, or more than once.
+        # By address, not in a queue: backwards may run in any order, or more than once.
         ctx.pending[tangent.untyped_storage().data_ptr()] = Kept(rows, ctx.count)
         return tangent, None, None, None
 
 
 class BackwardPlan:
-    """What of a backward graph's inputs and outputs depends on the batch, and how.
+    """How a backward graph's inputs and outputs depend on the batch.
 
     Args:
-        graph: The backward graph as AOTAutograd gives it to its compiler.
-        layouts: Where the examples are in its inputs, by name. Those not named, gradients of
-            outputs among them, are taken to have them in a dimension of size N.
+        graph: The backward graph as AOTAutograd passes it to its compiler.
+        layouts: The positions of the examples in its inputs, by name. Inputs not named, such as
+            gradients of outputs, are assumed to have them in a dimension of size N.
     """
 
     def __init__(self, graph: fx.Graph, layouts: dict[str, Layout]) -> None:
@@ -88,13 +88,13 @@ class BackwardPlan:
         """Runs the graph on the kept rows.
 
         Args:
-            backward: The compiled graph, of as many rows as it is given; empties its argument.
-            args: Inputs for all N examples. They are taken out one by one, so that memory is
-                freed as soon as the rows are copied.
-            pending: Which rows to keep.
+            backward: The compiled graph, for any number of rows; empties its argument.
+            args: Inputs for all N examples. They are removed one by one, so that memory is freed
+                as soon as the rows are copied.
+            pending: The rows to keep.
 
         Raises:
-            GradientError: If `pending` does not know the losses' gradient.
+            GradientError: If the losses' gradient is not in ``pending``.
         """
         address = args[self._tangent].untyped_storage().data_ptr()
         if address not in pending:
@@ -127,7 +127,7 @@ class BackwardPlan:
 
 
 class _Slicer:
-    """Copies rows out of tensors, once where tensors share their memory."""
+    """Copies rows out of tensors, only once for tensors that share memory."""
 
     def __init__(self, rows: Tensor, count: int) -> None:
         self._rows, self._count = rows, count
@@ -136,7 +136,7 @@ class _Slicer:
     def take(self, tensor: Tensor, layout: Rows) -> Tensor:
         """The rows, with the strides that a smaller batch would have had."""
         stride = tensor.stride(layout.dim) * layout.after
-        if stride == 0:  # expanded: all rows are one
+        if stride == 0:  # expanded: all rows are the same
             kept = len(self._rows) * layout.before * layout.after
             return tensor.narrow(layout.dim, 0, kept)
         if layout.before == 1 and _is_within_rows(tensor, layout, stride, self._count):
@@ -144,7 +144,7 @@ class _Slicer:
         return self._take_dimension(tensor, layout)
 
     def _take_memory(self, tensor: Tensor, layout: Rows, stride: int) -> Tensor:
-        """Of memory that is one example after the other, whatever the order within each."""
+        """Rows of memory in which examples are consecutive, in any order within each."""
         key = (tensor.untyped_storage().data_ptr(), stride)
         if key not in self._taken:
             memory = tensor.as_strided((self._count, stride), (stride, 1), 0)
@@ -157,7 +157,7 @@ class _Slicer:
         sizes = (layout.before, self._count, layout.after)
         split: Tensor = tensor.unflatten(layout.dim, sizes)  # type: ignore[no-untyped-call]
         dim = layout.dim + 1
-        # Dimensions in the order of memory, so that the copy keeps that order.
+        # Dimensions in memory order, so that the copy keeps that order.
         strides = split.stride()
         order = sorted(range(split.ndim), key=lambda axis: -strides[axis])
         kept = split.permute(order).index_select(order.index(dim), self._rows)
@@ -166,7 +166,7 @@ class _Slicer:
 
 
 def _is_within_rows(tensor: Tensor, layout: Rows, stride: int, count: int) -> bool:
-    """Whether each example's elements lie between its own start and the next one's."""
+    """Whether each example's elements are between its own start and the next one's."""
     last = tensor.storage_offset() + (layout.after - 1) * tensor.stride(layout.dim)
     for dim in range(tensor.ndim):
         if dim != layout.dim:
@@ -176,7 +176,7 @@ def _is_within_rows(tensor: Tensor, layout: Rows, stride: int, count: int) -> bo
 
 
 def _input(node: fx.Node, layouts: dict[str, Layout]) -> Rows | Callable[[int], int] | None:
-    """How an input follows from the rows kept: by layout, by its formula, or not at all."""
+    """How an input depends on the rows kept: by layout, by a formula, or not at all."""
     value = node.meta["val"]
     if isinstance(value, Tensor):
         if not _symbols(value):
@@ -192,7 +192,7 @@ def _input(node: fx.Node, layouts: dict[str, Layout]) -> Rows | Callable[[int], 
 
 
 def _symbols(value: Any) -> set[Any]:
-    """The symbols in a traced value: of a tensor those in its shape, of a number its own."""
+    """The symbols in a tensor's shape, or in a symbolic number."""
     if isinstance(value, Tensor):
         return set().union(*(_symbols(size) for size in value.shape))
     return value.node.expr.free_symbols if isinstance(value, torch.SymInt) else set()

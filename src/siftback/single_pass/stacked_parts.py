@@ -1,8 +1,8 @@
-"""Gradients of a tensor's parts, stacked where a traced graph would add them up.
+"""Gradients of a tensor's parts, stacked instead of added up as in a traced graph.
 
-``q, k, v = x`` is traced as one indexing a part. The backward of each is a tensor of x's size,
-zeros but for the part, and x's gradient is their sum: much writing and adding of zeros, for what
-ordinary autograd does in one copy.
+``q, k, v = x`` is traced as one indexing operation per part. The backward of each is a tensor of
+x's size that is zero except in the part, and x's gradient is their sum: ordinary autograd needs
+only one copy for this.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ _PART = torch.ops.aten.select_backward.default
 
 
 class _Sum(NamedTuple):
-    """Gradients of parts that are added up: each by its place, and of what they are parts."""
+    """Gradients of parts that are added up, by index, and the size and dimension of the whole."""
 
     parts: dict[int, fx.Node]
     sizes: Any
@@ -51,7 +51,7 @@ def stack_parts(graph: fx.Graph) -> None:
 
 
 def _joined(first: _Sum | None, second: _Sum | None) -> _Sum | None:
-    """All the parts of two sums, where they are of one tensor and none is in both."""
+    """All the parts of two sums, if they are of one tensor and none is in both; else None."""
     if first is None or second is None or first[1:] != second[1:]:
         return None
     if first.parts.keys() & second.parts.keys():

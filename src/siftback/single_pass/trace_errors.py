@@ -1,4 +1,4 @@
-"""What a failed trace means, in the terms of the model that was traced."""
+"""Explains failed traces in terms of the model that was traced."""
 
 import re
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from siftback.errors import SiftbackError, TraceError
 
 UNTRACEABLE = (TorchDynamoException, ConstraintViolationError, FailOnRecompileLimitHit)
-"""What tracing raises where a model cannot be traced."""
+"""Exceptions that tracing raises if a model cannot be traced."""
 
 _FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>\w+)')
 _FIXED = re.compile(r"specialized it to be a constant \((\d+)\)")
@@ -36,32 +36,32 @@ def explain(error: Exception, model: nn.Module) -> SiftbackError:
     """
     if isinstance(error, BackendCompilerFailed):
         if not isinstance(error.inner_exception, TraceError):
-            raise error  # a fault of the compiler, whose own words say most
+            raise error  # a fault of the compiler, with its own message
         error = error.inner_exception
     if isinstance(error, FailOnRecompileLimitHit):
         return TraceError(
             "single-pass compiles a model once for each shape of an example, and batches keep "
             "changing in more than their number of examples: pad sequences to a few "
-            "lengths, and give numbers that change as tensors; nothing trained so far is lost"
+            "lengths, and pass numbers that change as tensors; nothing trained so far is lost"
         )
     return TraceError(
         f"single-pass cannot trace {_place(_frames(error), model)}: {_reason(str(error))}; "
         "nothing trained so far is lost: change that line, or train this model with "
-        "SelectiveLoader, whose two passes trace nothing"
+        "SelectiveLoader, which does not trace it"
     )
 
 
 def _reason(message: str) -> str:
     fixed = _FIXED.search(message)
     if fixed:
-        return f"the batch size is fixed at {fixed[1]}, and another one must be possible"
+        return f"the batch size is fixed at {fixed[1]}, and it must be able to change"
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     explanation = [line for line in lines if line.startswith("Explanation:")]
     return ". ".join(line.rstrip(".") for line in (lines[0], *explanation[:1]))
 
 
 def _frames(error: Exception) -> list[_Frame]:
-    """The lines of Python that led to what could not be traced, innermost last."""
+    """The Python stack at the point that could not be traced, innermost last."""
     stack = getattr(error, "real_stack", None)
     if stack:
         return [_Frame(frame.filename, frame.lineno, frame.name) for frame in stack]
@@ -72,7 +72,7 @@ def _frames(error: Exception) -> list[_Frame]:
 
 
 def _place(frames: Iterable[_Frame], model: nn.Module) -> str:
-    """The innermost of the lines that is in the forward of one of the model's modules."""
+    """The innermost line that is in the forward of one of the model's modules."""
     for frame in reversed(list(frames)):
         names = [name for name, module in model.named_modules() if _holds(module, frame)]
         if names:

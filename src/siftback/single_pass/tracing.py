@@ -1,4 +1,4 @@
-"""Tracing of losses into a forward and a backward graph whose batch size is open."""
+"""Tracing of losses into a forward and a backward graph with a dynamic batch size."""
 
 import functools
 import time
@@ -25,20 +25,20 @@ Traced = Callable[[Any], Any]
 
 
 def trace(function: Traced, backend: Backend, pending: Pending, stats: SinglePassStats) -> Traced:
-    """Compiles a function of a batch; its backward runs on the rows that ``pending`` names.
+    """Compiles a function of a batch; its backward runs on the rows in ``pending``.
 
     Args:
-        function: From a batch to its losses [N], and anything else, detached. Its gradient
-            may flow through the losses alone.
-        backend: What runs the graphs: "graph" PyTorch's own kernels, "inductor" compiled ones.
-        pending: Where each backward finds the rows to keep.
+        function: Maps a batch to its losses [N], and any other outputs, detached. Gradients may
+            flow only through the losses.
+        backend: "graph" runs the graphs with PyTorch's own kernels, "inductor" with compiled ones.
+        pending: Gives each backward the rows to keep.
         stats: Counts the compilations.
     """
 
     def compiler(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         stats.compilations += 1
         graphs = _Graphs(pending)
-        # A backward graph from a cache would not be cut down.
+        # A backward graph from a cache would not be restricted to rows.
         with functorch_config.patch(enable_autograd_cache=False):
             if backend == "inductor":
                 return graphs.inductor(module, inputs)
@@ -60,7 +60,7 @@ def trace(function: Traced, backend: Backend, pending: Pending, stats: SinglePas
 
 
 class _Graphs:
-    """The two graphs of one compilation: what the first saves, the second is cut down in."""
+    """The two graphs of one compilation: the backward takes rows of what the forward saves."""
 
     def __init__(self, pending: Pending) -> None:
         self._pending = pending
@@ -75,12 +75,12 @@ class _Graphs:
 
     def inductor(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         from torch._inductor import (
-            config as inductor_config,  # takes seconds, so only where asked for
+            config as inductor_config,  # takes seconds, so imported only if needed
         )
         from torch._inductor.compile_fx import compile_fx
 
-        # Drawn as PyTorch draws it, a dropout mask is saved; Inductor's own would be drawn again
-        # in the backward, for the kept rows as for the first rows of the batch.
+        # PyTorch's dropout saves its mask; Inductor's would draw the mask again in the backward,
+        # and use that of the first rows of the batch for the kept rows.
         with inductor_config.patch(fallback_random=True):
             return cast(Callable[..., Any], compile_fx(module, inputs, self._inner))
 
@@ -101,7 +101,7 @@ class _Graphs:
         return self._cut(BackwardPlan(module.graph, self._layouts), _runnable(module))
 
     def _learn(self, graph: fx.Graph) -> None:
-        """Finds the rows of all that the forward graph saves."""
+        """Finds the rows of all tensors that the forward graph saves."""
         self._layouts = layouts(graph)
         (results,) = next(node for node in graph.nodes if node.op == "output").args
         for node in results:
@@ -124,7 +124,7 @@ class _Graphs:
 
 
 def _runnable(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
-    """A graph as a function, of PyTorch's own kernels."""
+    """A graph as a function, with PyTorch's own kernels."""
     stack_parts(module.graph)
     reuse_memory(module.graph)
     module.recompile()
@@ -132,16 +132,16 @@ def _runnable(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
 
 
 def make_boxed(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """Marks a function as taking its arguments in a list that it may empty."""
+    """Marks a function as receiving its arguments in a list that it may empty."""
     function._boxed_call = True  # type: ignore[attr-defined]
     return function
 
 
 def _alone(function: Traced) -> Traced:
-    """The same function with a code object of its own.
+    """The same function with a separate code object.
 
-    Dynamo keeps what it compiled, and counts it, by code object: two objects of one class would
-    share a limit of a few compilations.
+    Dynamo caches and counts compilations by code object: two objects of one class would share a
+    limit of a few compilations.
     """
     assert isinstance(function, types.FunctionType)
     return types.FunctionType(

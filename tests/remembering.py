@@ -6,6 +6,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from siftback import Indexed, SelectiveLoader, SelectiveSampler
 from siftback.contrib.gaussian_process import GaussianProcess
+from siftback.loading.pool import Pool
 from siftback.rules.ewma import Ewma
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
@@ -16,7 +17,7 @@ from siftback.rules.seta import SeTa
 from siftback.rules.stale import Stale
 from siftback.rules.ucb import UCB
 from siftback.schedule import Epochs, Share
-from toys import given_losses
+from toys import CLASSES, FEATURES, given_losses, seeded
 
 RULES = {
     "infobatch": lambda: InfoBatch(0.6, 0.7),
@@ -64,6 +65,18 @@ class Read(Dataset):
         return reads
 
 
+class Counting(nn.Linear):
+    """A model that counts the examples that it forwards."""
+
+    def __init__(self):
+        super().__init__(FEATURES, CLASSES)
+        self.forwarded = 0
+
+    def forward(self, inputs):
+        self.forwarded += len(inputs)
+        return super().forward(inputs)
+
+
 class Numbered(Dataset):
     """Examples that hold their own number and the loss they are to have."""
 
@@ -88,10 +101,6 @@ class Streamed(IterableDataset):
         first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
         for number in range(first, len(self.losses), stride):
             yield {"number": number, "loss": self.losses[number]}
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def spread(count, seed=0):
@@ -146,6 +155,38 @@ def steps_of(loader, epoch):
         losses = batch["loss"] * loss_in(epoch, number.double()).float().clamp(min=0.01)
         loader.record(losses, correct=number % 4 != 0, confidence=confidence)
         yield number.tolist(), loader.weights.tolist()
+
+
+def bits(state):
+    """A state with integers for floats, as its NaN are to be compared too."""
+    if isinstance(state, dict):
+        return {key: bits(part) for key, part in state.items()}
+    is_float = isinstance(state, torch.Tensor) and state.dtype == torch.float32
+    return state.view(torch.int32) if is_float else state
+
+
+def by_rule(make_rule, source, *, pool=None, epochs=5, steps_of=steps_of, **options):
+    """For `check_resumes`: a training by a rule."""
+
+    def make():
+        arguments = {} if pool is None else {"pool": Pool(pool.batch_size, pool.drop_last)}
+        loader = ruled(make_rule(), wrapped=source(**options), epochs=epochs, **arguments)
+
+        def steps():
+            while loader.epoch < epochs:
+                for numbers, weights in steps_of(loader, loader.epoch):
+                    yield torch.tensor(numbers), torch.tensor(weights), loader.lr_scale
+                yield None
+
+        def end():
+            stats = loader.stats
+            assert stats.kept < stats.seen  # something was left out
+            counts = stats.seen, stats.unread, stats.kept, stats.scored, stats.released
+            return counts, bits(loader.memory.state_dict())
+
+        return {"loader": loader}, steps, end
+
+    return make
 
 
 def weights_of(loader, epoch):

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import itertools
 
 import numpy as np
 import torch
@@ -49,12 +50,13 @@ def check_resumes(make, every=1):
     for one in steps():
         given += [] if one is None else [copy.deepcopy(one)]
         states.append((len(given), saved(parts)))
+    expected = copy.deepcopy(end())
     assert len(given) > 1
     for done, state in states[::every]:
         parts, steps, same_end = make()
         restore(parts, state)
         assert_same([one for one in steps() if one is not None], given[done:])
-        assert_same(same_end(), end())
+        assert_same(same_end(), expected)
 
 
 def saved(parts):
@@ -84,6 +86,19 @@ class Counter:
 
     def load_state_dict(self, state):
         self.value = state["value"]
+
+
+class Random:
+    """A generator, as a part that has a state."""
+
+    def __init__(self, seed):
+        self.generator = seeded(seed)
+
+    def state_dict(self):
+        return {"state": self.generator.get_state()}
+
+    def load_state_dict(self, state):
+        self.generator.set_state(state["state"])
 
 
 class Stateful:
@@ -206,6 +221,7 @@ OWN = {
         RandomSampler(dataset(), replacement=True, num_samples=70, generator=seeded(1))
     ),
 }
+SOURCES = UNORDERED | ORDERED | OWN
 FILTERED = {
     "weighted": lambda: sampled(
         WeightedRandomSampler(torch.rand(44, generator=seeded(0)), 60, generator=seeded(1))
@@ -251,18 +267,19 @@ MEMORY = {
 }
 
 
-def training(source, arguments):
-    """For `check_resumes`: a whole training over a source."""
+def training(source, arguments, build=network, wrap=lambda loader, model: loader):
+    """For `check_resumes`: a whole training over a source, or over what wraps it."""
 
     def make():
-        model = network()
+        model = build()
         optimizer = optimizer_of(model)
         loss_fn = None if "memory" in arguments else F.cross_entropy
         given = {"epochs": EPOCHS} | copy.deepcopy(arguments)
+        wrapped = wrap(source(), model)
         if loss_fn is None:
-            loader = SelectiveLoader(source(), **given)
+            loader = SelectiveLoader(wrapped, **given)
         else:
-            loader = SelectiveLoader(source(), model, loss_fn, **given)
+            loader = SelectiveLoader(wrapped, model, loss_fn, **given)
 
         def steps():
             while loader.epoch < EPOCHS:
@@ -278,8 +295,26 @@ def training(source, arguments):
 
         def end():
             stats = vars(loader.stats) | {"seconds_selection": 0}
-            return model.state_dict(), stats, loader.progress
+            scorer = loader.scorer.state_dict()
+            return model.state_dict(), scorer, stats, loader.progress
 
         return {"model": model, "optimizer": optimizer, "loader": loader}, steps, end
+
+    return make
+
+
+def selecting(make_selector, batches, count=None):
+    """For `check_resumes`: a selector alone, over batches of scores."""
+    seeds = itertools.count()  # a state takes the place of the seed
+
+    def make():
+        selector, random, done = make_selector(), Random(next(seeds)), Counter()
+
+        def steps():
+            for scores in batches[done.value :]:
+                done.value += 1
+                yield tuple(selector.select(scores, random.generator, count))
+
+        return {"selector": selector, "random": random, "done": done}, steps, selector.state_dict
 
     return make

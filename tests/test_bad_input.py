@@ -143,13 +143,16 @@ BATCHES = {
     "empty batch": (only((INPUTS[:0], TARGETS[:0])), BatchError, r"batch 0 of epoch 0 is empty"),
     "empty loader": ({"loader": []}, BatchError, r"wrapped list gave no batch: give one that is"),
     "mismatched sizes": (
-        only((INPUTS, TARGETS[:7])), BatchError, r"mismatched sizes \(batch\[0\]: 8, batch\[1\]: 7\)",
+        only((INPUTS, TARGETS[:7])), BatchError,
+        r"mismatched sizes \(batch\[0\]: 8, batch\[1\]: 7\)",
     ),
     "triple": (
         only((INPUTS, TARGETS, TARGETS)),
         BatchError, r"a tuple of 3 parts is not an \(inputs, targets\) pair; .* losses=fn",
     ),
-    "dict for a pair": (only({"x": INPUTS}), BatchError, r"a dict of 1 parts is not an .* losses=fn"),
+    "dict for a pair": (
+        only({"x": INPUTS}), BatchError, r"a dict of 1 parts is not an .* losses=fn",
+    ),
     "no rows": (only((INPUTS, 3)), BatchError, r"batch\[1\] is a int, which has no rows; give a"),
 }  # fmt: skip
 

@@ -9,7 +9,6 @@ training; and `siftback.contrib`, methods from the papers that gained nothing in
 import typing
 
 from siftback.errors import SiftbackError
-from siftback.loader import SelectiveLoader
 from siftback.loading.indices import Indexed
 from siftback.loading.pool import Pool
 from siftback.loading.stats import SinglePassStats, Stats
@@ -36,6 +35,7 @@ from siftback.scorers.gradient_bound import GradientBound
 from siftback.scorers.irreducible import Irreducible, irreducible_losses
 from siftback.scorers.reduced import Reduced
 from siftback.scorers.scorer import Scorer
+from siftback.selective_loader.loader import SelectiveLoader
 from siftback.selectors.importance import Kath18
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.percentile import Percentile

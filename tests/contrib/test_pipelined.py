@@ -1,6 +1,6 @@
 """Batches scored by a replica that works ahead: the same examples, whatever the place."""
 
-import io
+import itertools
 import multiprocessing
 import pickle
 
@@ -11,7 +11,15 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from resuming import ARGUMENTS, EPOCHS, SOURCES, Stateful, run
+from resuming import (
+    EPOCHS,
+    ORDERED,
+    SELECTIVE,
+    UNORDERED,
+    Stateful,
+    check_resumes,
+    training,
+)
 from siftback import Epochs, Fresh, Indexed, Pool, Reduced, Schedule, SelectiveLoader, per_example
 from siftback.contrib import Pipelined, ReplicaError
 from siftback.errors import ConfigError, LossError
@@ -32,6 +40,11 @@ def pipelined(place="cpu", **options):
     """Wraps a loader of pairs, for a model."""
     options = {"depth": 2, "sync_every": 3} | options
     return lambda loader, model: Pipelined(loader, model, F.cross_entropy, place=place, **options)
+
+
+SOURCES = UNORDERED | ORDERED
+# torchdata's own
+vital = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 
 
 # What is the same
@@ -193,99 +206,65 @@ def stated(model, batch):
 # Continuing
 
 
-def scored_batches(source, checkpoint=None, epochs=EPOCHS):
-    """Batches and scores of a model that takes a step each turn, with a state of every turn."""
-    model = network()
-    scored = pipelined()(source(), model)
-    torch.manual_seed(6)
-    if checkpoint:
-        state = torch.load(io.BytesIO(checkpoint), weights_only=True)
-        model.load_state_dict(state["model"])
-        scored.load_state_dict(state["scored"])
-        torch.set_rng_state(state["rng"])
+def scoring(source):
+    """For `check_resumes`: a model that takes a step each turn."""
 
-    def save():
-        file = io.BytesIO()
-        parts = {"model": model.state_dict(), "scored": scored.state_dict()}
-        torch.save(parts | {"rng": torch.get_rng_state()}, file)
-        states.append((len(given), file.getvalue()))
+    def make():
+        model = network()
+        scored = pipelined()(source(), model)
 
-    given, states = [], []
-    save()
-    while scored.epoch < epochs:
-        scored.set_epoch(scored.epoch)
-        for batch, scores in scored:
-            given.append((batch, scores))
-            with torch.no_grad():
-                model[-1].weight.mul_(1.1)
-            save()
-        save()
-    return given, states, (list(scored.lags), scored.syncs)
+        def steps():
+            while scored.epoch < EPOCHS:
+                scored.set_epoch(scored.epoch)
+                for batch, scores in scored:
+                    given = batch, scores.clone()
+                    with torch.no_grad():
+                        model[-1].weight.mul_(1.1)
+                    yield given
+                yield None
+
+        def end():
+            return list(scored.lags), scored.syncs
+
+        return {"model": model, "scored": scored}, steps, end
+
+    return make
 
 
+@vital
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_batches_and_scores_continue_from_anywhere(source):
-    given, states, end = scored_batches(source)
-    assert len({round(float(scores.sum()), 3) for _, scores in given}) > 8
-    for done, state in states:
-        rest, _, same_end = scored_batches(source, state)
-        assert_same(rest, given[done:])
-        assert same_end == end
+    check_resumes(scoring(source))
+    scores = [float(given[1].sum()) for given in scoring(source)()[1]() if given is not None]
+    assert len({round(score, 3) for score in scores}) > 8
 
 
 PIPELINED = {
     "released": ("shuffled", {"keep": 0.5}),
     **{f"source: {name}": (name, {"keep": 0.6}) for name in SOURCES},
-    "smaller batches": ("stateful", ARGUMENTS["smaller batches"]),
-    "larger batches": ("stateful", ARGUMENTS["larger batches"]),
+    "smaller batches": ("stateful", SELECTIVE["smaller batches"]),
+    "larger batches": ("stateful", SELECTIVE["larger batches"]),
     "warm-up": ("stateful", {"keep": 0.5, "schedule": Schedule(warmup=Epochs(1))}),
-    "warm-up in shares": ("shuffled", ARGUMENTS["warm-up"]),
+    "warm-up in shares": ("shuffled", SELECTIVE["warm-up"]),
+    "torchdata's, smaller batches": ("torchdata's", {"keep": 0.5, "pool": Pool(5)}),
 }
 
 
+@vital
 @pytest.mark.parametrize(("source", "arguments"), PIPELINED.values(), ids=PIPELINED)
 def test_stopping_anywhere_equals_never_stopping(source, arguments):
-    source = SOURCES[source]
-    batches, checkpoints, end = run(source, arguments, wrap=pipelined())
-    for done, checkpoint in checkpoints:
-        rest, _, same_end = run(source, arguments, checkpoint, wrap=pipelined())
-        assert_same(rest, batches[done:])
-        assert_same(same_end, end)
+    check_resumes(training(SOURCES[source], arguments, wrap=pipelined()))
 
 
 def test_a_process_can_be_stopped_and_continued_from_anywhere():
     # Its states hold all there is: taking turns continues from them in the same way.
-    arguments, how = {"keep": 0.5}, {"depth": 1, "scorer": Fresh("train")}
-    batches, checkpoints, end = run(shuffled, arguments, wrap=pipelined("process", **how))
-    for number, (done, checkpoint) in enumerate(checkpoints):
-        place = "process" if number == len(checkpoints) // 3 else "cpu"
-        rest, _, same_end = run(shuffled, arguments, checkpoint, wrap=pipelined(place, **how))
-        assert_same(rest, batches[done:])
-        assert_same(same_end, end)
+    places = itertools.chain(["process"], ["cpu"] * 4, ["process"], itertools.repeat("cpu"))
 
+    def wrap(loader, model):
+        how = {"depth": 1, "scorer": Fresh(mode="train")}
+        return pipelined(next(places), **how)(loader, model)
 
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's own
-def test_torchdatas_loader_continues_with_the_batches_read_ahead():
-    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
-
-    def examples(checkpoint=None):
-        torch.manual_seed(5)
-        model = network()
-        source = stateful(dataset(), batch_size=8, shuffle=True)
-        scored = Pipelined(source, model, F.cross_entropy, place="cpu", depth=2)
-        loader = SelectiveLoader(scored, model, F.cross_entropy, keep=0.5, pool=Pool(5))
-        if checkpoint:
-            loader.load_state_dict(checkpoint)
-        batches, checkpoints = [], []
-        while loader.epoch < EPOCHS:
-            for batch in loader:
-                batches.append(batch)
-                checkpoints.append(loader.state_dict())
-        return batches, checkpoints
-
-    batches, checkpoints = examples()
-    for done, checkpoint in enumerate(checkpoints, start=1):
-        assert_same(examples(checkpoint)[0], batches[done:])
+    check_resumes(training(shuffled, {"keep": 0.5}, wrap=wrap))
 
 
 def test_a_used_loader_takes_up_a_state_from_before_anything_was_read():

@@ -1,5 +1,6 @@
 """What one of several processes does, for `test_distributed`: ``torchrun ... this OUT``."""
 
+import faulthandler
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,17 +16,17 @@ from siftback import (
     IES,
     RS2,
     UCB,
-    Indexed,
+    Epochs,
     InfoBatch,
     Kakurenbo,
     Memory,
     Percentile,
     SelectiveLoader,
-    SelectiveSampler,
     SeTa,
     Stale,
-    TopK,
 )
+from siftback.errors import ConfigError
+from siftback.selectors.uniform import All
 
 COUNT, BATCH, EPOCHS, RATE = 45, 4, 4, 0.5  # 45 examples: an odd number for two processes
 
@@ -37,9 +38,9 @@ RULES = {
     "seta": lambda: SeTa(0.2, groups=4, delta=1.0),
     "ies": lambda: IES(threshold=0.1, window=1),
 }
-FROM_MEMORY = {
-    "memory": lambda: {"scorer": Memory(warmup=1)},
-    "stale": lambda: {"scorer": Stale(2), "selector": TopK(keep=0.5)},
+REMEMBERED = {
+    "memory": lambda: Memory(warmup=Epochs(1)),
+    "stale": lambda: Stale(0.5, every=2),
 }
 
 
@@ -55,8 +56,8 @@ def network():
 
 
 def loader_of(model, seed=0, **arguments):
-    examples = data()
-    loader = DataLoader(Indexed(examples), BATCH, sampler=SelectiveSampler(examples, seed=2))
+    """Over a plain loader, which the processes share."""
+    loader = DataLoader(data(), BATCH, shuffle=True)
     return SelectiveLoader(loader, model, F.cross_entropy, epochs=EPOCHS, seed=seed, **arguments)
 
 
@@ -67,17 +68,17 @@ def epoch_of(loader, model, module):
         outputs = model(inputs)
         losses = F.cross_entropy(outputs, targets, reduction="none")
         confidence, guess = outputs.detach().softmax(1).max(1)
-        loader.remember(losses, correct=guess == targets, confidence=confidence)
-        (losses * loader.weights).mean().backward()
+        indices, weights = loader.indices.clone(), loader.weights.clone()
+        loader.loss(losses, correct=guess == targets, confidence=confidence).backward()
         with torch.no_grad():
             for weight in module.parameters():
                 weight -= RATE * weight.grad
                 weight.grad = None
-        steps.append((loader.indices.clone(), loader.weights.clone(), losses.detach()))
+        steps.append((indices, weights, losses.detach()))
     return steps
 
 
-def told_of_left_out(loader, module):
+def recorded_of_left_out(loader, module):
     """Forwards this process's share of what the epoch left out."""
     left_out = loader.left_out
     inputs, targets = data()[left_out]
@@ -85,7 +86,7 @@ def told_of_left_out(loader, module):
         outputs = module(inputs)
         losses = F.cross_entropy(outputs, targets, reduction="none")
     confidence, guess = outputs.softmax(1).max(1)
-    loader.remember(losses, correct=guess == targets, confidence=confidence, indices=left_out)
+    loader.record(losses, correct=guess == targets, confidence=confidence, indices=left_out)
     return left_out, losses
 
 
@@ -99,31 +100,51 @@ def trained(stopped_after=None, joined=False, seed=0, **arguments):
         for epoch in range(EPOCHS):
             steps = epoch_of(loader, model, module)
             left_out, losses = loader.left_out, torch.empty(0)
-            if isinstance(loader.scorer, Kakurenbo | IES):
-                left_out, losses = told_of_left_out(loader, module)
+            if isinstance(loader.memory, Kakurenbo | IES):
+                left_out, losses = recorded_of_left_out(loader, module)
             epochs.append({"steps": steps, "left_out": left_out, "losses": losses})
             if epoch == stopped_after:
                 state = loader.state_dict()
                 loader = loader_of(module, seed, **arguments)
                 loader.load_state_dict(state)
-    rest = loader.stats
+    stats = loader.stats
     return {
         "epochs": epochs,
         "weights": [weight.detach().clone() for weight in module.parameters()],
-        "scorer": loader.scorer.state_dict(),
-        "stats": (rest.seen, rest.unread, rest.forwards),
+        "memory": None if loader.memory is None else loader.memory.state_dict(),
+        "stats": (stats.seen, stats.unread, stats.forwards),
+        "counts": None if joined else counted(loader),
     }
 
 
+def counted(loader):
+    """How many steps the loader says there are; None where it cannot."""
+    try:
+        return [loader.steps(epoch) for epoch in range(EPOCHS)]
+    except TypeError:
+        return None
+
+
+def refused():
+    """What processes of different seeds get."""
+    rank = dist.get_rank()
+    loader = loader_of(network(), rank, memory=InfoBatch(0.5, 1.0))
+    try:
+        next(iter(loader))
+    except ConfigError as error:
+        return str(error)
+
+
 def main(out):
+    faulthandler.dump_traceback_later(100, exit=True)  # that no process outlives the test
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    found = {name: trained(scorer=make()) for name, make in RULES.items()}
-    found |= {name: trained(**make()) for name, make in FROM_MEMORY.items()}
-    found["resumed"] = trained(stopped_after=1, scorer=InfoBatch(0.5, 1.0))
-    # Generators that went apart: the draw is still one.
-    found["apart"] = trained(seed=rank, scorer=InfoBatch(0.5, 1.0))
+    found = {name: trained(memory=make()) for name, make in (RULES | REMEMBERED).items()}
+    found["resumed"] = trained(stopped_after=1, memory=InfoBatch(0.5, 1.0))
+    found["exact"] = trained(memory=Stale(0.5, every=2), exact=True)
+    found["apart"] = refused()
     found["joined"] = trained(joined=True, seed=rank, selector=Percentile(keep=0.4))
+    found["all"] = trained(joined=True, selector=All())
     torch.save(found, Path(out) / f"{rank}.pt")
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""Loops that read batches ahead: each batch's index and weight are its own, or there is an error."""
+"""Loops that read batches ahead: index and weight are each batch's own, or it is an error."""
 
 from collections import deque
 
@@ -178,21 +178,24 @@ READS = {
 @each_loader
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_the_weights_of_the_loader_are_those_of_the_batch_or_an_error(make, ahead, read):
-    loader, read_some = make(), 0
-    try:
+    loader, given = make(), []
+
+    def train():
         for epoch in range(EPOCHS):
             for batch in reading_ahead(loader, ahead):
                 weights = read(loader, losses_of(batch, epoch))
                 assert_same(weights, expected_weights(loader, epoch, batch))
                 assert loader.indices.equal(batch["number"])
-                read_some += 1
-        assert ahead == 0
-    except ConfigError as error:
-        if ahead == 0:  # of a rule that learns and was given no losses
-            assert "did not record the losses of each batch" in str(error)
-        else:
-            assert read_some == 0
-            assert "the loop reads ahead, or did not record" in str(error)
+                given.append(batch)
+
+    learns = isinstance(loader.memory, EpochRule) and not isinstance(loader.memory, Told)
+    if ahead == 0 and not (learns and read in (READS["alone"], READS["indices"])):
+        train()
+        assert len(given) >= 4 * 3
+    else:
+        with pytest.raises(ConfigError, match="the loop reads ahead, or did not record the losses"):
+            train()
+        assert len(given) == (ahead == 0)
 
 
 @each_loader
@@ -203,11 +206,12 @@ def test_the_next_batch_may_be_fetched_before_the_last_is_recorded(make):
     weights = loader.weights
     assert_same(weights, expected_weights(loader, 0, batch))
     other = next(batches)
-    loader.record(losses_of(batch, 0)) if loader.memory is not None else None
-    try:
+    if loader.memory is None or isinstance(loader.memory, Told):
         assert_same(loader.weights, expected_weights(loader, 0, other))
-    except ConfigError as error:
-        assert "the loop reads ahead" in str(error)
+        return
+    loader.record(losses_of(batch, 0))
+    with pytest.raises(ConfigError, match="the loop reads ahead"):
+        _ = loader.weights
 
 
 def learning(**arguments):
@@ -216,11 +220,10 @@ def learning(**arguments):
 
 def test_forgetting_to_record_is_an_error_at_the_end_of_the_first_epoch():
     for attach in (False, True):
-        loader, given = learning(attach=attach), 0
+        loader = learning(attach=attach)
         with pytest.raises(ConfigError, match=r"Memory learns .* of 9 batches no losses were reco"):
-            for _ in loader:
-                given += 1
-        assert given == 9
+            list(loader)
+        assert loader.stats.released == COUNT
     loader = loader_of(Memory(), pool=Pool(20))  # of three batches, which a loop may read ahead
     list(loader)
     with pytest.raises(ConfigError, match=r"of 3 batches no losses were recorded: call loader.lo"):
@@ -228,43 +231,48 @@ def test_forgetting_to_record_is_an_error_at_the_end_of_the_first_epoch():
 
 
 def test_forgetting_to_record_is_an_error_before_many_batches_are_given():
-    loader, given = loader_of(Memory(), pool=Pool(1)), 0
-    many = SelectiveLoader(DataLoader(torch.arange(900.0), 1), memory=Memory(), epochs=2)
+    loader = SelectiveLoader(DataLoader(torch.arange(900.0), 1), memory=Memory(), epochs=2)
     with pytest.raises(ConfigError, match=r"of 100 batches no losses were recorded"):
-        for _ in many:
-            given += 1
-    assert given == 100
-    assert loader.batch_size == 1
+        list(loader)
+    assert loader.stats.released == 101  # the last of which was not given
 
 
 def test_recording_twice_is_an_error():
     loader = learning()
     for batch in loader:
         loader.record(batch["loss"])
-        with pytest.raises(ConfigError, match="no batch waits for its losses: call loader.loss"):
+        with pytest.raises(ConfigError, match="no batch waits for its losses: call"):
             loader.record(batch["loss"])
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 5])
 def test_recording_twice_is_an_error_by_the_last_batch_of_a_loop_that_reads_ahead(ahead):
     loader = learning()
-    with pytest.raises((ConfigError, LossError), match=r"no batch waits|losses were given, and"):
+
+    def train():
         for place, batch in enumerate(reading_ahead(loader, ahead)):
             loader.record(batch["loss"])
             if place == 2:
                 loader.record(batch["loss"])
+
+    with pytest.raises((ConfigError, LossError), match=r"no batch waits|losses were given, and"):
+        train()
 
 
 @ahead_by
 @pytest.mark.parametrize("attach", [False, True])
 def test_skipping_one_batch_is_an_error_at_the_latest_when_the_next_epoch_begins(ahead, attach):
     loader = learning(attach=attach)
-    with pytest.raises((ConfigError, LossError), match=r"of 1 batches no losses|losses were given"):
+
+    def train():
         for _ in range(2):
             for place, batch in enumerate(reading_ahead(loader, ahead)):
                 if place != 3:
                     indices = batch["sift_index"] if attach else None
                     loader.record(batch["loss"], indices=indices)
+
+    with pytest.raises((ConfigError, LossError), match=r"of 1 batches no losses|losses were given"):
+        train()
     assert loader.epoch in (0, 1)
     assert loader.stats.released == COUNT
 
@@ -277,11 +285,11 @@ def test_an_epoch_may_be_broken_off():
                 break  # before its losses are recorded
             loader.loss(batch["loss"])
     assert loader.epoch == 0
+    for place, _ in enumerate(loader):  # but not without any
+        if place == 7:
+            break
     with pytest.raises(ConfigError, match=r"of 8 batches no losses were recorded"):
-        for _ in range(2):  # but not without any
-            for place, _ in enumerate(loader):
-                if place == 7:
-                    break
+        next(iter(loader))
 
 
 SIZES = {
@@ -310,10 +318,10 @@ BY_INDEX = {
     "floats": ({"indices": torch.zeros(7)}, BatchError, r"its indices are torch.float32"),
     "weights alone": ({"weights": torch.ones(7)}, ConfigError, r"give both, or neither"),
     "too few weights": (
-        {"indices": torch.arange(7), "weights": torch.ones(6)}, LossError, r"weights has shape \[6\]"
+        {"indices": torch.arange(7), "weights": torch.ones(6)}, LossError, r"weights has shape"
     ),
     "too few judgements": (
-        {"correct": torch.ones(6, dtype=torch.bool)}, LossError, r"correct has shape \[6\], and .* 7",
+        {"correct": torch.ones(6, dtype=torch.bool)}, LossError, r"correct has shape \[6\], and",
     ),
     "a list of judgements": ({"confidence": [0.5] * 7}, LossError, r"confidence has shape list"),
 }  # fmt: skip

@@ -11,8 +11,8 @@ from resuming import (
     FILTERED,
     MEMORY,
     ORDERED,
-    OWN,
     SELECTIVE,
+    SOURCES,
     UNORDERED,
     WORKERS,
     Counter,
@@ -40,7 +40,6 @@ from toys import assert_same, dataset, given_losses, numbered, shuffled
 vital = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 in_workers = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
-SOURCES = UNORDERED | ORDERED | OWN
 VARIANTS = [(SOURCES[name], SELECTIVE["released"]) for name in SOURCES]
 IDS = [f"{name}, released" for name in SOURCES]
 VARIANTS += [(SOURCES[name], SELECTIVE["smaller batches"]) for name in SOURCES]

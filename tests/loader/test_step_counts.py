@@ -1,4 +1,4 @@
-"""Counts of steps are known before training, and every learning-rate schedule ends where it should."""
+"""Counts of steps are known before training, and learning-rate schedules end where they should."""
 
 import math
 

@@ -1,6 +1,7 @@
 """Examples that know their index, orders that leave some out, and indices that cannot be right."""
 
 from collections import Counter
+from typing import ClassVar
 
 import pytest
 import torch
@@ -16,7 +17,6 @@ from siftback import (
     SelectiveLoader,
     SelectiveSampler,
     Stale,
-    Uniform,
 )
 from siftback.errors import BatchError, ConfigError
 from siftback.rules.epoch_draw import EpochDraw
@@ -115,8 +115,8 @@ def test_the_order_is_a_function_of_the_seed_and_the_epoch():
 
 def test_losses_are_of_the_epoch_that_was_begun_last():
     class Noted(Chosen):
-        left = list(range(6))
-        epochs = []  # noqa: RUF012 - one rule here
+        left: ClassVar = list(range(6))
+        epochs: ClassVar = []
 
         def update(self, indices, losses, epoch, *, correct=None, confidence=None):
             self.epochs.append((epoch, indices.tolist()))
@@ -149,8 +149,8 @@ def with_indices(*batches, known=100):
 
 
 WRONG = {
-    "missing": (None, r"indices of batch 1 of epoch 0 are a NoneType that is not a tensor: give one"),
-    "words": (["a", "b", "c", "d"], r"indices of batch 1 of epoch 0 are a list that is not a tensor"),
+    "missing": (None, r"indices of batch 1 of epoch 0 are a NoneType that is not a tensor: g"),
+    "words": (["a", "b", "c", "d"], r"indices of batch 1 of epoch 0 are a list that is not"),
     "one missing": (
         torch.arange(3), r"batch 1 of epoch 0 has 4 examples, .* shape \[3\]: .* int64\[4\]"
     ),
@@ -207,7 +207,7 @@ def test_an_empty_batch_is_named():
 def test_a_loader_without_indices_says_so():
     loader = selective(list(DataLoader(Numbered(spread(8)), 4)), keep=1)
     next(iter(loader))
-    with pytest.raises(ConfigError, match="loader.indices needs the index of each example, and a"):
+    with pytest.raises(ConfigError, match=r"loader.indices needs the index of each example, and a"):
         _ = loader.indices
 
 
@@ -259,7 +259,7 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("make", UNKNOWN.values(), ids=UNKNOWN)
 def test_batches_whose_examples_are_not_known_are_refused(make):
-    with pytest.raises(BatchError, match="batch 0 of epoch 0: Memory needs the index of each"):
+    with pytest.raises(BatchError, match=r"batch 0 of epoch 0: Memory needs the index of each"):
         list(SelectiveLoader(make(), memory=Memory(), epochs=3))
 
 

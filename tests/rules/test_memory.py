@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from reference import shared_probability
 from remembering import (
+    Counting,
     Numbered,
     Read,
     Streamed,
@@ -21,19 +22,7 @@ from siftback.errors import ConfigError, LossError, StateError
 from siftback.rules.memory import Memory
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Share
-from toys import CLASSES, FEATURES, assert_same, dataset, optimizer_of
-
-
-class Counting(torch.nn.Linear):
-    """Counts the examples that it forwards."""
-
-    def __init__(self):
-        super().__init__(FEATURES, CLASSES)
-        self.forwarded = 0
-
-    def forward(self, inputs):
-        self.forwarded += len(inputs)
-        return super().forward(inputs)
+from toys import assert_same, dataset, optimizer_of
 
 
 def remembering(losses, **arguments):

@@ -1,19 +1,19 @@
 """The noise guard: whom it suspects, and how few of them a draw admits."""
 
-import io
 import math
 
 import pytest
 import torch
 
 from reference import shared_probability
-from remembering import Numbered, plain, ruled, seeded, spread
+from remembering import Numbered, by_rule, plain, ruled, spread
+from resuming import check_resumes
 from selections import in_proportion
 from siftback.errors import ConfigError, StateError
 from siftback.rules.memory import Memory
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.schedule import Epochs
-from toys import assert_same
+from toys import assert_same, seeded
 
 N, LIES = 40, (3, 17, 18, 30, 39)
 LIE = torch.zeros(N, dtype=torch.bool).index_fill(0, torch.tensor(LIES), True)
@@ -179,55 +179,34 @@ def test_as_long_as_there_are_no_suspects_nothing_changes():
     assert rules[1].guard.held_back == 0
 
 
-def found_by(loader, epochs):
-    """Trains on lies that keep their high loss; gives the examples of each epoch."""
-    found = []
-    while loader.epoch < epochs:
-        rows = []
-        for batch in loader:
-            lies = torch.isin(batch["number"], torch.arange(5))
-            loader.record(torch.where(lies, 9.0, batch["loss"] / (1 + loader.epoch)))
-            rows += batch["number"].tolist()
-        found.append(set(rows))
-    return found
+def lies_of(loader, epoch):
+    """An epoch on lies that keep their high loss; gives numbers and weights of each batch."""
+    for batch in loader:
+        lies = torch.isin(batch["number"], torch.tensor(LIES))
+        loader.record(torch.where(lies, 9.0, batch["loss"] / (1 + epoch)))
+        yield batch["number"].tolist(), loader.weights.tolist()
 
 
 def test_a_loader_leaves_suspects_out_unread():
     guard = NoiseGuard(cap=0.0, visits=2)
-    found = found_by(ruled(Memory(0.5, guard=guard, warmup=Epochs(2)), 44), 6)
-    assert guard.suspects.tolist() == [0, 1, 2, 3, 4]
+    loader = ruled(Memory(0.5, guard=guard, warmup=Epochs(2)), 44)
+    found = [{n for numbers, _ in lies_of(loader, epoch) for n in numbers} for epoch in range(6)]
+    assert guard.suspects.tolist() == list(LIES)
     assert all(rows == set(range(44)) for rows in found[:2])
-    assert all(not rows & {0, 1, 2, 3, 4} for rows in found[2:])
+    assert all(not rows & set(LIES) for rows in found[2:])
     assert all(len(rows) == 22 for rows in found[2:])
     assert guard.held_back == 4 * 5
 
 
-def run(checkpoint=None):
-    """Trains under a guard that suspects many; gives steps, checkpoints and the guard."""
-    guard = NoiseGuard(cap=0.3, visits=2)
-    rule = Memory(0.6, guard=guard, warmup=Epochs(1))
-    loader = ruled(rule, wrapped=plain(Numbered(spread(N))), epochs=4)
-    if checkpoint is not None:
-        loader.load_state_dict(torch.load(io.BytesIO(checkpoint), weights_only=True))
-    steps, checkpoints = [], []
-    while loader.epoch < 4:
-        for batch in loader:
-            loader.record(torch.where(LIE[batch["number"]], 9.0, batch["loss"]))
-            steps.append(batch["number"].tolist())
-            file = io.BytesIO()
-            torch.save(loader.state_dict(), file)
-            checkpoints.append(file.getvalue())
-    return steps, checkpoints, guard
+def test_stopping_anywhere_equals_never_stopping():
+    def rule():
+        return Memory(0.6, guard=NoiseGuard(cap=0.3, visits=2), warmup=Epochs(1))
 
-
-def test_stopping_after_any_step_and_going_on_equals_never_stopping():
-    steps, checkpoints, guard = run()
-    assert guard.held_back > 0
-    for done in range(1, len(steps), 4):
-        rest, _, resumed = run(checkpoints[done - 1])
-        assert rest == steps[done:]
-        assert resumed.held_back == guard.held_back
-        assert_same(resumed.losses, guard.losses)
+    make = by_rule(rule, lambda: plain(Numbered(spread(N))), epochs=4, steps_of=lies_of)
+    check_resumes(make, every=4)
+    parts, steps, _ = make()
+    list(steps())
+    assert parts["loader"].memory.guard.held_back > 0
 
 
 def test_a_state_of_another_guard_is_refused():

@@ -1,11 +1,18 @@
 """Draws by percentile: exactly k, each example with the probability that is stated."""
 
+import decimal
+
 import pytest
 import torch
 
 from reference import shared_probability
-from remembering import seeded, spread
-from siftback.rules.percentile_draw import draw_probabilities, drawn_by_percentile
+from remembering import spread
+from siftback.rules.percentile_draw import (
+    draw_probabilities,
+    drawn_by_percentile,
+    tied_probabilities,
+)
+from toys import seeded
 
 SCORES = {
     "distinct": spread(30).tolist(),
@@ -79,19 +86,34 @@ def test_none_and_all_may_be_drawn(known):
     assert drawn_by_percentile(scores[:0], 1.0, 0.1, 0, seeded(0)).tolist() == []
 
 
-@pytest.mark.slow
-def test_more_examples_than_a_float32_counts():
+@pytest.mark.parametrize("beta", [1.0, 0.5, 3.0])
+def test_more_examples_than_a_float32_counts(beta):
     """Above 2^24 the shares of neighbouring ranks are the same float32: 0 / 0 there."""
-    size = 2**24 + 4099
-    scores = torch.arange(size, dtype=torch.float64).sqrt().float()  # many are distinct
-    scores[-5000:] = scores[-1]
-    probabilities = draw_probabilities(scores, 1.0, 0.1)
+    sizes = torch.tensor([2**23, 1, 3, 2**24, *[1] * 5000, 4099])
+    size, below, floor = int(sizes.sum()), 0, 0.1
+    probabilities = tied_probabilities(sizes, beta, floor)
     assert probabilities.isfinite().all()
-    assert (probabilities.diff() >= 0).all()
-    assert float(probabilities.sum() / size) == pytest.approx(0.55, abs=1e-12)
+    assert (probabilities.diff() > 0).all()
+    assert float((probabilities * sizes).sum() / size) == pytest.approx(
+        floor + (1 - floor) / (beta + 1), abs=1e-12
+    )
+    for count, found in zip(sizes.tolist(), probabilities.tolist(), strict=True):
+        ends = [(decimal.Decimal(end) / size) ** decimal.Decimal(beta + 1)
+                for end in (below, below + count)]  # fmt: skip
+        mean = float((ends[1] - ends[0]) * size / count) / (beta + 1)
+        assert found == pytest.approx(floor + (1 - floor) * mean, rel=1e-8)
+        below += count
+
+
+def test_exactly_so_many_of_a_million_are_drawn():
+    size = 2**20 + 4099
+    scores = torch.arange(size).double().sqrt().float()  # many are distinct
+    scores[-5000:] = scores[-1]
     count = round(0.55 * size)
     drawn = drawn_by_percentile(scores, 1.0, 0.1, count, seeded(0)) > 0
     assert int(drawn.sum()) == count
     quarters = drawn.double().tensor_split(4)
     expected = [0.1 + 0.9 * (2 * quarter + 1) / 8 for quarter in range(4)]
-    assert [float(part.mean()) for part in quarters] == pytest.approx(expected, abs=2e-3)
+    # In a random order, of systematic samples: less than of independent ones.
+    error = 4.5 * (0.25 / (size / 4)) ** 0.5
+    assert [float(part.mean()) for part in quarters] == pytest.approx(expected, abs=error)

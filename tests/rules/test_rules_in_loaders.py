@@ -12,13 +12,14 @@ from remembering import (
     Numbered,
     Read,
     Streamed,
+    by_rule,
     plain,
     ruled,
-    seeded,
     spread,
     steps_of,
     weights_of,
 )
+from resuming import check_resumes
 from siftback import Indexed, Percentile, SelectiveSampler
 from siftback.contrib.gaussian_process import GaussianProcess
 from siftback.errors import ConfigError, StateError
@@ -30,7 +31,7 @@ from siftback.rules.rs2 import RS2
 from siftback.rules.score_table import ScoreTable
 from siftback.rules.stale import Stale
 from siftback.rules.ucb import UCB
-from toys import assert_same
+from toys import assert_same, seeded
 
 every = pytest.mark.parametrize("name", RULES)
 
@@ -94,41 +95,6 @@ POOLS = {
     "larger batches": Pool(20, drop_last="carry"),
     "carried": Pool(5, drop_last="carry"),
 }
-EPOCHS = 5
-
-
-def run(rule, source, checkpoint=None, *, pool=None, options=None):
-    """Steps, checkpoints after each of them, and the end."""
-    arguments = {} if pool is None else {"pool": Pool(pool.batch_size, pool.drop_last)}
-    wrapped = source(**(options or {}))
-    loader = ruled(rule, wrapped=wrapped, epochs=EPOCHS, **arguments)
-    if checkpoint:
-        loader.load_state_dict(torch.load(io.BytesIO(checkpoint), weights_only=True))
-    steps, checkpoints = [], []
-
-    def save():
-        file = io.BytesIO()
-        torch.save(loader.state_dict(), file)
-        checkpoints.append((len(steps), file.getvalue()))
-
-    save()
-    while loader.epoch < EPOCHS:
-        for step in steps_of(loader, loader.epoch):
-            steps.append((step, loader.lr_scale))
-            save()
-        save()
-    stats = loader.stats
-    counts = (stats.seen, stats.unread, stats.kept, stats.scored, stats.released)
-    return steps, checkpoints, (counts, loader.memory.state_dict())
-
-
-def same_end(one, other):
-    assert one[0] == other[0]
-    assert repr(one[1]) == repr(other[1])
-    tables = one[1]["table"], other[1]["table"]
-    torch.testing.assert_close(*tables, rtol=0, atol=0, equal_nan=True)
-
-
 ALL = RULES | REFRESHED
 VARIANTS = {f"{name}, shuffled": (name, "shuffled", None) for name in ALL}
 VARIANTS |= {
@@ -144,42 +110,37 @@ VARIANTS |= {
 
 @pytest.mark.parametrize(("name", "source", "pool"), VARIANTS.values(), ids=VARIANTS)
 def test_stopping_anywhere_equals_never_stopping(name, source, pool):
-    make, source, pool = ALL[name], SOURCES[source], POOLS.get(pool)
-    steps, checkpoints, end = run(make(), source, pool=pool)
-    assert end[0][2] < end[0][0]  # something was left out
-    for done, checkpoint in checkpoints[:: 1 if name in ("infobatch", "memory", "stale") else 5]:
-        rest, _, other_end = run(make(), source, checkpoint, pool=pool)
-        assert rest == steps[done:]
-        same_end(other_end, end)
+    often = name in ("infobatch", "memory", "stale")
+    make = by_rule(ALL[name], SOURCES[source], pool=POOLS.get(pool))
+    check_resumes(make, every=1 if often else 5)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("name", ["infobatch", "rs2", "memory", "stale"])
 def test_with_persistent_workers_too(name):
-    steps, _, end = run(ALL[name](), SOURCES["shuffled"])
     workers = {"num_workers": 2, "persistent_workers": True}
-    same_steps, checkpoints, other_end = run(ALL[name](), SOURCES["shuffled"], options=workers)
-    assert same_steps == steps
-    same_end(other_end, end)
-    for done, checkpoint in checkpoints[2::15]:
-        rest, _, other_end = run(ALL[name](), SOURCES["shuffled"], checkpoint, options=workers)
-        assert rest == steps[done:]
-        same_end(other_end, end)
+    here, there = (by_rule(ALL[name], SOURCES["shuffled"], **how) for how in ({}, workers))
+    check_resumes(there, every=15)
+    whole = []
+    for make in (here, there):
+        _, steps, end = make()
+        torch.manual_seed(6)
+        whole.append(([*steps()], end()))
+    assert_same(*whole)
 
 
 @pytest.mark.parametrize(
     ("make", "columns"), [(lambda table: Memory(table=table), 1), (lambda t: Ewma(0.5, table=t), 2)]
 )
 def test_a_table_in_a_file_goes_back_to_the_state(make, columns, tmp_path):
-    def rule():
-        return make(ScoreTable(columns=columns, path=tmp_path / "scores.table"))
-
     # Each run begins with the file of the one before, as of its end.
-    steps, checkpoints, end = run(rule(), SOURCES["shuffled"])
-    for done, checkpoint in checkpoints[::4]:
-        rest, _, other_end = run(rule(), SOURCES["shuffled"], checkpoint)
-        assert rest == steps[done:]
-        same_end(other_end, end)
+    check_resumes(
+        by_rule(
+            lambda: make(ScoreTable(columns=columns, path=tmp_path / "scores.table")),
+            SOURCES["shuffled"],
+        ),
+        every=4,
+    )
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -197,7 +158,7 @@ def test_a_state_does_not_change_as_its_loader_goes_on(name):
 @pytest.mark.parametrize("make", [lambda: Memory(), lambda: GaussianProcess(0.5), UCB])
 def test_a_state_of_fewer_examples_is_refused(make):
     few, more = ruled(make(), 40), ruled(make(), 41)
-    with pytest.raises(StateError, match="40 examples does not fit 41: resume with the data set"):
+    with pytest.raises(StateError, match="examples=40, and this loader has examples=41: build"):
         more.load_state_dict(few.state_dict())
 
 

@@ -3,6 +3,7 @@
 import copy
 import importlib
 import inspect
+import itertools
 import math
 import pkgutil
 from collections.abc import Callable
@@ -14,7 +15,8 @@ import torch
 import siftback.contrib
 import siftback.rules
 from reference import shared_probability
-from remembering import REFRESHED, RULES, seeded
+from remembering import REFRESHED, RULES
+from resuming import Counter, Random, check_resumes
 from siftback.contrib.gaussian_process import GaussianProcess
 from siftback.errors import StateError
 from siftback.rules.ewma import Ewma
@@ -27,6 +29,7 @@ from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.rules.seta import SeTa
 from siftback.rules.stale import Stale
 from siftback.rules.ucb import UCB
+from toys import seeded
 
 Losses = list[list[float]]
 """Of each epoch, those of each example."""
@@ -333,26 +336,32 @@ def test_its_generator_decides_and_no_global_one(name):
 
 
 @every
-@pytest.mark.parametrize("stop", range(4))
-def test_it_goes_on_from_a_state_taken_at_any_point(name, stop):
+def test_stopping_anywhere_equals_never_stopping(name):
     losses = torch.rand(7, 40, generator=seeded(8)).tolist()
-    first, second = ROWS[name].make(), ROWS[name].make()
-    one, other = seeded(9), torch.Generator()
+    seeds = itertools.count(9)  # a state takes the place of the seed
 
-    def epoch_of(rule, epoch, generator):
+    def make():
+        rule, random, done = ROWS[name].make(), Random(next(seeds)), Counter()
         rule.grow(40)
-        weights = rule.draw(epoch, generator)
-        teach(rule, losses[epoch : epoch + 1], start=epoch)
-        return weights
 
-    first.grow(40)
-    for epoch in range(stop):
-        epoch_of(first, epoch, one)
-    state = first.state_dict()
+        def steps():
+            while done.value < 7:
+                weights, epoch = rule.draw(done.value, random.generator), done.value
+                teach(rule, losses[epoch : epoch + 1], start=epoch)
+                done.value += 1
+                yield weights
+
+        return {"rule": rule, "random": random, "done": done}, steps, lambda: None
+
+    check_resumes(make)
+
+
+@every
+def test_a_state_is_not_changed_by_what_comes_after(name):
+    losses = torch.rand(3, 40, generator=seeded(8)).tolist()
+    rule = taught(name, losses[:1])
+    state = rule.state_dict()
     before = copy.deepcopy(state)
-    second.grow(40)
-    second.load_state_dict(state)
-    other.set_state(one.get_state())
-    for epoch in range(stop, 7):
-        assert epoch_of(first, epoch, one).equal(epoch_of(second, epoch, other))
-    assert repr(state) == repr(before)  # which what came after did not change
+    rule.draw(1, seeded(9))
+    teach(rule, losses[1:], start=1)
+    assert repr(state) == repr(before)

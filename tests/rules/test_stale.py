@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from remembering import Numbered, Read, epoch_of, plain, ruled, selective, spread
+from remembering import Counting, Numbered, Read, epoch_of, plain, ruled, selective, spread
 from siftback import Fresh, Schedule, SelectiveLoader, SelectiveSampler
 from siftback.errors import ConfigError
 from siftback.rules.ewma import Ewma
@@ -12,19 +12,7 @@ from siftback.rules.memory import Memory
 from siftback.rules.score_table import ScoreTable
 from siftback.rules.stale import Stale
 from siftback.schedule import Epochs
-from toys import CLASSES, FEATURES, assert_same, dataset, network, optimizer_of
-
-
-class Counting(torch.nn.Linear):
-    """Counts the examples that it forwards."""
-
-    def __init__(self):
-        super().__init__(FEATURES, CLASSES)
-        self.forwarded = 0
-
-    def forward(self, inputs):
-        self.forwarded += len(inputs)
-        return super().forward(inputs)
+from toys import assert_same, dataset, network, optimizer_of
 
 
 def train(loader, model, epochs):

@@ -1,7 +1,6 @@
 """Scores from fewer bits, smaller images, averaged weights and smaller models."""
 
 import copy
-import io
 
 import pytest
 import torch
@@ -9,7 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from pictures import CROSS_ENTROPY, batch, change, network, proxy_network, step, trained
-from siftback import Ema, Fresh, Pool, Reduced, SelectiveLoader
+from resuming import check_resumes, training
+from siftback import Ema, Fresh, Pool, Reduced
 from siftback.contrib import Downsampled, Int8, Proxy
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.scorers.snapshot import tensors_of
@@ -71,43 +71,10 @@ def test_nothing_is_left_in_the_model_where_the_pass_fails(make):
     assert_untouched(model, before)
 
 
-def run(make, checkpoint=None):
-    """Trains with a loader, from a checkpoint on; gives batches and a checkpoint of every step."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    loader = SelectiveLoader(
-        [batch(seed, 8) for seed in range(6)], model, F.cross_entropy,
-        keep=0.5, pool=Pool(6), scorer=make(),
-    )  # fmt: skip
-    torch.manual_seed(5)
-    if checkpoint:
-        state = torch.load(io.BytesIO(checkpoint), weights_only=True)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        loader.load_state_dict(state["loader"])
-        torch.set_rng_state(state["rng"])
-    batches, checkpoints = [], []
-    while loader.epoch < 2:
-        for examples in loader:
-            step(model, optimizer, examples)
-            batches.append(examples)
-            file = io.BytesIO()
-            parts = {"model": model, "optimizer": optimizer, "loader": loader}
-            states = {name: part.state_dict() for name, part in parts.items()}
-            torch.save({**states, "rng": torch.get_rng_state()}, file)
-            checkpoints.append(file.getvalue())
-    return batches, checkpoints, model.state_dict(), loader.scorer.state_dict()
-
-
 @every_scorer
 def test_stopping_anywhere_equals_never_stopping(make):
-    batches, checkpoints, end, scorer = run(make)
-    assert len(batches) > 5
-    for done, checkpoint in enumerate(checkpoints, start=1):
-        rest, _, same_end, same_scorer = run(make, checkpoint)
-        assert_same(rest, batches[done:])
-        assert_same(same_end, end)
-        assert_same(same_scorer, scorer)
+    arguments = {"keep": 0.5, "pool": Pool(6), "scorer": make()}
+    check_resumes(training(lambda: [batch(seed, 8) for seed in range(6)], arguments, network))
 
 
 @every_scorer

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, RandomSampler
 
+from resuming import check_resumes, training
 from siftback import (
     Fresh,
     Indexed,
@@ -19,7 +20,7 @@ from siftback import (
 from siftback.contrib import Downsampled
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loss_functions import pair_losses
-from toys import assert_same, dataset, given_losses, network, numbered
+from toys import assert_same, dataset, given_losses, network, numbered, seeded, shuffled
 
 COUNT = 40
 
@@ -67,6 +68,11 @@ def test_it_continues_from_a_state():
     assert found.tolist() == [2.0, 4.0]
     with pytest.raises(StateError, match="of 3 examples do not fit 4"):
         Irreducible(torch.zeros(4)).load_state_dict(first.state_dict())
+
+
+def test_stopping_anywhere_equals_never_stopping():
+    scorer = Irreducible(torch.rand(44, generator=seeded()))
+    check_resumes(training(shuffled, {"keep": 0.5, "scorer": scorer}))
 
 
 class Iterable:

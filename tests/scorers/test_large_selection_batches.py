@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from resuming import check_resumes
 from siftback import Pool, SelectiveLoader
-from toys import assert_same, given_losses, numbered
+from toys import given_losses, numbered, seeded
 
 
 @pytest.mark.parametrize("times", [1, 2, 4, 8])
@@ -27,24 +28,17 @@ def test_larger_selection_batches_make_fewer_passes_and_the_same_training_batche
 
 
 def test_continuing_from_any_batch_equals_never_stopping():
-    losses = torch.rand(200, generator=torch.Generator().manual_seed(0))
+    losses = torch.rand(200, generator=seeded())
 
-    def run(state=None):
+    def make():
         loader = SelectiveLoader(
             numbered(losses, 20), nn.Identity(), losses=given_losses, keep=0.5, pool=Pool(7)
         )
-        batches, states = [], []
-        if state is not None:
-            loader.load_state_dict(state)
-        while loader.epoch < 2:
-            for batch in loader:
-                batches.append(batch)
-                states.append(loader.state_dict())
-        return batches, states, loader.stats.scored
 
-    batches, states, scored = run()
-    assert scored == 400
-    for done, state in enumerate(states, start=1):
-        rest, _, same_scored = run(state)
-        assert_same(rest, batches[done:])
-        assert same_scored == scored
+        def steps():
+            while loader.epoch < 2:
+                yield from loader
+
+        return {"loader": loader}, steps, lambda: loader.stats.scored
+
+    check_resumes(make)

@@ -9,10 +9,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import selections as slow
 import siftback
+from resuming import check_resumes, selecting
 from selector_table import FAMILY
 from siftback import InBatchRank, Kath18, SoftTopK, Threshold, TopK, Unbiased
 from siftback.errors import ConfigError
 from siftback.selectors.uniform import All
+from toys import seeded
 
 LARGE = 3.4e38
 NAMES = list(FAMILY)
@@ -22,10 +24,6 @@ SCORES = [0.5, 3.0, 1.0, 1.0, 2.0, 0.25]  # two alike, at the edge of the three 
 PERMUTED = [1.0, 0.25, 3.0, 1.0, 0.5, 2.0]
 ALIKE = [2.0] * 6
 KEEP, COUNT, TRIALS = 1 / 2, 3, 800
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def made(name, keep=KEEP):
@@ -256,19 +254,9 @@ def test_a_device_selects_what_the_cpu_does(name, count):
 
 @every
 @pytest.mark.parametrize("count", [None, 10])
-@pytest.mark.parametrize("stop", range(4))
-def test_it_goes_on_from_a_state_taken_at_any_point(name, count, stop):
-    first, second, generator = made(name), made(name), seeded()
+def test_stopping_anywhere_equals_never_stopping(name, count):
     batches = torch.rand(4, 30, generator=seeded(8))
-    for scores in batches[:stop]:
-        first.select(scores, generator, count)
-    second.load_state_dict(first.state_dict())
-    other = torch.Generator()
-    other.set_state(generator.get_state())
-    for scores in batches[stop:]:
-        one, two = first.select(scores, generator, count), second.select(scores, other, count)
-        assert one.positions.equal(two.positions)
-        assert one.weights.equal(two.weights)
+    check_resumes(selecting(lambda: made(name), batches, count))
 
 
 @every

@@ -1,10 +1,11 @@
 """The choice among the losses of a batch: how many, which, and when."""
 
-import io
+import itertools
 
 import pytest
 import torch
 
+from resuming import check_resumes
 from siftback import (
     Annealing,
     InBatch,
@@ -21,6 +22,7 @@ from siftback import (
 from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.selectors.sampling import inclusion_probabilities
 from siftback.selectors.uniform import All
+from toys import seeded
 
 SELECTORS = {
     "percentile": lambda: Percentile(keep=1 / 3, history=50),
@@ -33,10 +35,6 @@ SELECTORS = {
     "kath18": lambda: Kath18(keep=1 / 3, threshold=0),
 }
 every_selector = pytest.mark.parametrize("make", SELECTORS.values(), ids=SELECTORS)
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def batches_of(count=6, size=30, seed=1):
@@ -153,24 +151,20 @@ class Scheduled(Schedule):
 
 
 @every_selector
-@pytest.mark.parametrize("stop", range(7))
-def test_it_goes_on_from_a_state_taken_at_any_step(make, stop):
-    def built(seed=0):
-        schedule = Schedule(interrupt=3)
-        return InBatch(selector=make(), schedule=schedule, steps_per_epoch=4, seed=seed)
+def test_stopping_anywhere_equals_never_stopping(make):
+    seeds = itertools.count()
 
-    first, second, batches = built(), built(seed=9), batches_of()
-    for losses in batches[:stop]:
-        first.select(losses)
-    file = io.BytesIO()
-    torch.save(first.state_dict(), file)
-    file.seek(0)
-    second.load_state_dict(torch.load(file, weights_only=True))
-    for losses in batches[stop:]:
-        one, two = first.select(losses), second.select(losses)
-        assert one.positions.equal(two.positions)
-        assert one.weights.equal(two.weights)
-    assert first.steps == second.steps == len(batches)
+    def built():
+        schedule = Schedule(interrupt=3)
+        in_batch = InBatch(selector=make(), schedule=schedule, steps_per_epoch=4, seed=next(seeds))
+
+        def steps():
+            for losses in batches_of()[in_batch.steps :]:
+                yield tuple(in_batch.select(losses))
+
+        return {"in_batch": in_batch}, steps, lambda: (in_batch.steps, in_batch.state_dict())
+
+    check_resumes(built)
 
 
 @pytest.mark.parametrize(

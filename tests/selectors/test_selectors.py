@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference import batch_first, mid_rank_probability, one_at_a_time, shared_probability
+from resuming import check_resumes, selecting
 from siftback import Percentile, Uniform
 from siftback.errors import ConfigError, StateError
 from siftback.selectors.history import LossHistory
 from siftback.selectors.percentile import percentile_probabilities
 from siftback.selectors.uniform import All
+from toys import seeded
 
 BETAS = (0.0, 0.5, 1.0, 2.0, 4.0)
 SELECTORS = {
@@ -25,10 +27,6 @@ betas = st.sampled_from(BETAS)
 some_losses = st.lists(
     st.integers(0, 5).map(float) | st.floats(0, 100, width=32), min_size=1, max_size=60
 )
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def kept_of(selector, losses, generator):
@@ -161,17 +159,8 @@ def test_a_seed_decides_and_nothing_else(make):
 
 
 @every_selector
-@pytest.mark.parametrize("stop", range(5))
-def test_it_goes_on_from_a_state_taken_at_any_point(make, stop):
-    batches = torch.rand(5, 30, generator=seeded(6))
-    first, second, generator = make(), make(), seeded()
-    for losses in batches[:stop]:
-        first.select(losses, generator)
-    second.load_state_dict(first.state_dict())
-    other = torch.Generator()
-    other.set_state(generator.get_state())
-    for losses in batches[stop:]:
-        assert kept_of(first, losses, generator) == kept_of(second, losses, other)
+def test_stopping_anywhere_equals_never_stopping(make):
+    check_resumes(selecting(make, torch.rand(5, 30, generator=seeded(6))))
 
 
 def test_a_state_of_another_history_is_refused():

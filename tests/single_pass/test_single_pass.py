@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from resuming import check_resumes
 from siftback import Percentile, Selection, SinglePass, Uniform
 from siftback.errors import StateError
 from siftback.selectors.sampling import choose
@@ -297,20 +299,28 @@ def test_losses_outputs_and_stats_are_at_hand():
     assert stats.seconds_compiling > 0
 
 
-def test_stop_and_resume():
+def test_stopping_anywhere_equals_never_stopping():
     torch.manual_seed(0)
-    model, batches = Mlp(), [images() for _ in range(6)]
-    sift = SinglePass(model, F.cross_entropy, keep=KEEP, check=False)
-    for batch in batches[:3]:
-        sift(*batch)
-    state = copy.deepcopy(sift.state_dict())
-    expected = [sift(*batch).detach() for batch in batches[3:]]
-    resumed = SinglePass(model, F.cross_entropy, keep=KEEP, check=False, seed=7)
-    resumed.load_state_dict(state)
-    assert [resumed(*batch).detach() for batch in batches[3:]] == expected
-    assert resumed.stats.seen == sift.stats.seen
+    batches, seeds = [images() for _ in range(6)], itertools.count()
+
+    def built():
+        torch.manual_seed(0)
+        sift = SinglePass(Mlp(), F.cross_entropy, keep=KEEP, check=False, seed=next(seeds))
+
+        def steps():
+            for batch in batches[sift.stats.seen // N :]:
+                loss = sift(*batch).detach()
+                yield loss, *sift.selection
+
+        return {"sift": sift}, steps, lambda: (sift.stats.seen, sift.stats.kept)
+
+    check_resumes(built, every=2)
+
+
+def test_a_state_of_another_version_is_refused():
+    sift = SinglePass(Mlp(), F.cross_entropy, keep=KEEP)
     with pytest.raises(StateError, match="version 9"):
-        resumed.load_state_dict(state | {"version": 9})
+        sift.load_state_dict(sift.state_dict() | {"version": 9})
 
 
 def test_a_model_goes_to_evaluation_and_back():

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from siftback.cli.app import app
-from siftback.lab.training import suspects
+from siftback.lab.experiments import suspects_report
 
 
 @app.command("suspects")
@@ -23,7 +23,7 @@ def suspects_command(
     most: Annotated[int, typer.Option(help="How many to print.")] = 20,
 ) -> None:
     """List the training examples that seem mislabelled, beside what cleanlab says of them."""
-    found = suspects.read_all(run, name)
+    found = suspects_report.read_all(run, name)
     if out is not None:
         found[0].write(out)
-    Console().print(suspects.report(found, most))
+    Console().print(suspects_report.report(found, most))

@@ -23,6 +23,7 @@ from siftback.loading.order import (
     skipping,
     with_order,
 )
+from siftback.loading.seeding import Stream, generator_of
 
 
 class ScoredBatch(NamedTuple):
@@ -268,9 +269,8 @@ class Source:
     def _read(self, state: dict[str, Any] | None) -> Iterator[Any]:
         within = state is not None and self.is_within
         # A loader that has a state may take numbers from the global generator as it is asked for
-        # it, or as it is iterated. It is given its own, so that both leave that one alike.
+        # it, or as it is iterated: in a resumed run at other times. So both leave that one alone.
         own = hasattr(self.loader, "state_dict")
-        seed = int(torch.empty((), dtype=torch.int64).random_()) if own and not within else 0
         # Workers that persist took their seed in an earlier epoch; new ones must not move a
         # generator.
         again = state is not None and not within and not own and state["workers"]
@@ -281,7 +281,9 @@ class Source:
             if state is not None and within:
                 torch.set_rng_state(state["generators"][-1])
             elif own:
-                torch.manual_seed(seed)
+                seed = int(torch.empty((), dtype=torch.int64).random_())
+                generator = generator_of(seed, self.epoch, Stream.ORDER)
+                torch.set_rng_state(generator.get_state())
             self._began = self._generators.states()
             batches: Iterator[Any] = iter(self.loader)
             if state is not None and within and state["loader"] is None:

@@ -10,7 +10,6 @@ from torch import nn
 
 from siftback.arguments import is_number
 from siftback.errors import ConfigError
-from siftback.loader import SelectiveLoader
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.probing.advice import advise
 from siftback.probing.costs import rows
@@ -20,6 +19,7 @@ from siftback.probing.sample import Sample, unmoved
 from siftback.rules.sampler import SelectiveSampler
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import device_of, untouched
+from siftback.selective_loader.loader import SelectiveLoader
 
 
 def probe(

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from siftback.device_time import now
-from siftback.loader import SelectiveLoader
 from siftback.loading import tree
 from siftback.loading.pool import Pool
 from siftback.loading.source import Item, ScoredBatch
@@ -24,6 +23,7 @@ from siftback.rules.memory import Memory
 from siftback.schedule import Epochs
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
+from siftback.selective_loader.loader import SelectiveLoader
 from siftback.selectors.percentile import Percentile
 from siftback.selectors.selection import Selector
 from siftback.selectors.uniform import Uniform

@@ -35,11 +35,29 @@ def draw_probabilities(scores: Tensor, beta: float, floor: float = 0.0) -> Tenso
     last = (ordered[1:] != ordered[:-1]).nonzero().squeeze(1) + 1
     ends = torch.cat((last, last.new_tensor([len(scores)])))
     sizes = ends.diff(prepend=ends.new_zeros(1))
-    below, up_to = (ends - sizes).double() / len(scores), ends.double() / len(scores)
-    each = floor + (1 - floor) * percentile_probabilities(below, up_to, beta)
+    each = tied_probabilities(sizes, beta, floor)
     probabilities = torch.empty(len(scores), dtype=torch.float64)
     probabilities[order] = each.repeat_interleave(sizes)
     return probabilities
+
+
+def tied_probabilities(sizes: Tensor, beta: float, floor: float = 0.0) -> Tensor:
+    """The probabilities of `draw_probabilities`, from the number of examples of each score.
+
+    Args:
+        sizes: int64[M], how many examples have the lowest score, the next one, and so on.
+        beta: Exponent, at least 0.
+        floor: The least probability, in [0, 1).
+
+    Returns:
+        float64[M], that of each example of a score.
+
+    >>> tied_probabilities(torch.tensor([1, 1, 2]), beta=1.0, floor=0.2)
+    tensor([0.3000, 0.5000, 0.8000], dtype=torch.float64)
+    """
+    ends = sizes.cumsum(0)
+    below, up_to = (ends - sizes).double() / ends[-1], ends.double() / ends[-1]
+    return floor + (1 - floor) * percentile_probabilities(below, up_to, beta)
 
 
 def drawn_by_percentile(

@@ -78,17 +78,18 @@ class Plan:
             )
         found = [strategies.find(name) for name in dict.fromkeys(run.strategy for run in runs)]
         for strategy in found:
-            if self.settings.mixup and (strategy.learns or strategy.single_pass):
+            if self.settings.mixup and (strategy.learns(self.settings) or strategy.single_pass):
                 raise ConfigError(
                     f"mixup={self.settings.mixup} with {strategy.name}, which chooses by losses "
                     "of training itself: they would be those of mixed images; leave one of them "
                     "out, or take a strategy with a selection pass"
                 )
-        unfit = [strategy.name for strategy in found if strategy.selects and not strategy.guardable]
+        selective = [strategy for strategy in found if strategy.selects]
+        unfit = [each.name for each in selective if not each.has_guard(self.settings)]
         if self.settings.noise_guard and unfit:
             raise ConfigError(
-                f"{', '.join(unfit)} cannot have a noise guard, which judges by the losses that a "
-                "selector sees: leave --noise-guard or the strategy out"
+                f"{', '.join(unfit)} cannot have a noise guard, which is a part of sb-memory: "
+                "leave --noise-guard or the strategy out"
             )
 
     def runs(self) -> list[Run]:

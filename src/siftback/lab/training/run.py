@@ -210,7 +210,8 @@ class _Training:
             self.scoring.scores,
             counts_uses or "losses" in kinds_of(settings.observe),
         )
-        self._selection = 0.0  # seconds of it that the clock has counted, and of refreshing copies
+        # Seconds of it that the clock has counted, and of refreshing copies.
+        self._selection = self.batches.selecting
         self._syncing = self.batches.refreshing
         self.made = self.evaluated = 0
         self._done = 0.0
@@ -271,10 +272,7 @@ class _Training:
         if self._observer is not None:
             self._observer.load_state_dict(state["observer"])
         self.clock.load(state["phases"])
-        self._selection, self._syncing = (
-            self.batches.stats.seconds_selection,
-            self.batches.refreshing,
-        )
+        self._selection, self._syncing = self.batches.selecting, self.batches.refreshing
         self.made, self.evaluated = state["made"], state["evaluated"]
         self._done = state["done"]
         self._losses, self._trained = state["losses"].to(self.device), state["trained"]
@@ -299,7 +297,7 @@ class _Training:
             examples_forwarded=self.batches.stats.forwards,
             examples_backpropped=self.batches.stats.backwards,
             seconds_train=evaluations[-1].seconds,
-            seconds_selection=self.batches.stats.seconds_selection,
+            seconds_selection=self.batches.selecting,
             cost_forward_units=self.batches.cost + self.scoring.cost,
             test_error_final=errors[-1],
             test_error_best=min(errors),
@@ -347,7 +345,7 @@ class _Training:
 
     def _move_selection(self, phase: str) -> None:
         """Seconds that selection took within a phase are selection's own."""
-        taken = self.batches.stats.seconds_selection - self._selection
+        taken = self.batches.selecting - self._selection
         self.clock.move(taken, phase, "selection")
         self._selection += taken
         syncing = self.batches.refreshing - self._syncing

@@ -87,8 +87,7 @@ class Settings:
         mixup: Alpha of mixup, 0 for none. Batches are mixed once they are chosen: selection sees
             examples as they are, and strategies that choose by training's own losses cannot.
         clip: The most that the norm of a step's gradient may be; larger ones are scaled down.
-        noise_guard: Whether every strategy that selects by losses holds back examples that seem
-            mislabelled.
+        noise_guard: Whether ``sb-memory`` holds back examples that seem mislabelled.
     """
 
     data: str

@@ -59,10 +59,10 @@ class Strategy:
             paper does, so that what is remembered of it stays fresh.
         single_pass: Whether it chooses among the rows of a larger training batch, of which only
             the kept ones are run backward.
+        tail: The last share of training on everything, as its paper has it; the settings may ask
+            for another. Only of rules.
         drop: Share of the examples that it prunes by EL2N before training, from the share to
             keep; None prunes nothing. The selector keeps its share of what is left.
-        learns: Whether it chooses by training's own losses.
-        guarded: Whether a noise guard always holds back examples that seem mislabelled.
         irreducible: Makes its scorer from the settings and the irreducible losses of the
             examples, which holdout models give before training.
     """
@@ -76,9 +76,8 @@ class Strategy:
     rule: Callable[[float, Settings], EpochRule] | None = None
     pipelined: bool = False
     forwards_left_out: bool = False
+    tail: float = 0.0
     drop: Callable[[float], float] | None = None
-    learns: bool = False
-    guarded: bool = False
     irreducible: Callable[[Settings, Tensor], Scorer] | None = None
 
     @property
@@ -86,10 +85,14 @@ class Strategy:
         """Whether it leaves examples out."""
         return any((self.selector, self.rule, self.drop))
 
-    @property
-    def guardable(self) -> bool:
-        """Whether a noise guard can be had: it is a part of `Memory`."""
-        return self.rule in (_memory, _guarded_memory)
+    def learns(self, settings: Settings) -> bool:
+        """Whether it chooses by training's own losses."""
+        return self.rule is not None and learns(self.rule(0.5, settings))
+
+    def has_guard(self, settings: Settings) -> bool:
+        """Whether it has a noise guard, which is a part of `Memory`."""
+        rule = None if self.rule is None else self.rule(0.5, settings)
+        return isinstance(rule, Memory) and rule.guard is not None
 
     def dropped(self, keep: float) -> float:
         """Share of the examples pruned before training, where a share is to be kept in all."""
@@ -100,6 +103,15 @@ class Strategy:
         if self.irreducible is not None:
             return "irreducible"
         return "el2n" if self.dropped(keep) else None
+
+
+def learns(rule: EpochRule) -> bool:
+    """Whether a rule chooses by training's own losses.
+
+    >>> learns(RS2(0.5)), learns(Memory(0.5))
+    (False, True)
+    """
+    return type(rule).update is not EpochRule.update
 
 
 def _percentile(keep: float, settings: Settings) -> Selector:
@@ -244,22 +256,18 @@ STRATEGIES = _table(
         "no selection pass: examples are drawn by the loss they had when last trained on",
         _KEPT,
         rule=_memory,
-        learns=True,
     ),
     Strategy(
         "sb-memory-guarded",
         "as sb-memory, but examples whose labels stay doubtful are held back",
         _KEPT,
         rule=_guarded_memory,
-        learns=True,
-        guarded=True,
     ),
     Strategy(
         "sb-ewma",
         "as stale-sb, but by an average of past losses, those of training among them",
         _STALE,
         rule=lambda keep, settings: Ewma(keep, every=settings.stale_every, scorer=_fresh(settings)),
-        learns=True,
     ),
     Strategy(
         "sb-gp",
@@ -268,7 +276,6 @@ STRATEGIES = _table(
         rule=lambda keep, settings: GaussianProcess(
             keep, every=settings.stale_every, scorer=_fresh(settings)
         ),
-        learns=True,
     ),
     Strategy(
         "sb-bf16",
@@ -310,7 +317,7 @@ STRATEGIES = _table(
         "InfoBatch: of the examples below the mean loss a share is pruned, the rest weighted up",
         _KEPT,
         rule=_infobatch,
-        learns=True,
+        tail=0.125,
     ),
     Strategy(
         "rs2",
@@ -323,7 +330,6 @@ STRATEGIES = _table(
         "KAKURENBO: hides low losses that are confidently right, and scales the learning rate",
         _FORWARDED,
         rule=_kakurenbo,
-        learns=True,
         forwards_left_out=True,
     ),
     Strategy(
@@ -331,21 +337,19 @@ STRATEGIES = _table(
         "prunes the lowest upper confidence bounds of the losses an example had",
         _KEPT,
         rule=lambda keep, settings: UCB(keep),
-        learns=True,
     ),
     Strategy(
         "seta",
         "SeTa: a random subset, of it a window of losses that slides from easy to hard",
         _KEPT,
         rule=_seta,
-        learns=True,
+        tail=0.125,
     ),
     Strategy(
         "ies",
         "IES: leaves out an example once its loss has settled",
         _FORWARDED,
         rule=_ies,
-        learns=True,
         forwards_left_out=True,
     ),
     Strategy(

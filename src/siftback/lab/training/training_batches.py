@@ -11,15 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback import (
-    EpochRule,
-    Epochs,
     Fresh,
     Kakurenbo,
     Memory,
     NoiseGuard,
     Pool,
-    RefreshedRule,
-    Schedule,
     Scorer,
     SelectiveLoader,
     Selector,
@@ -33,15 +29,19 @@ from siftback.lab.data.mixup import mix
 from siftback.lab.training import strategies
 from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent
-from siftback.lab.training.live_agreement import SAMPLE, live_agreement, remembered, score_cost
+from siftback.lab.training.live_agreement import (
+    SAMPLE,
+    Replica,
+    live_agreement,
+    remembered,
+    score_cost,
+)
 from siftback.lab.training.phase_clock import PhaseClock
+from siftback.lab.training.rule_schedule import schedule_of
 from siftback.lab.training.settings import Run, Settings
 
 if TYPE_CHECKING:
     from siftback import SinglePass
-
-# The last share of training on everything, of methods that have one, where none is asked for.
-TAILS = {"infobatch": 0.125, "seta": 0.125}
 
 
 class TrainingBatches:
@@ -61,10 +61,9 @@ class TrainingBatches:
     Attributes:
         strategy: The run's.
         stream: All examples, in the order of the seed.
-        stats: What was done so far, in examples.
         uses: float32[N], how often each example was trained on, where that is counted.
         score_cost: What scoring an example costs in forwards, as measured.
-        loss: ``loss(images, labels)``, the mean that is to be run backward; the strategy's scorer
+        loss: ``loss(images, labels)``, the mean that is to be run backward; the strategy's rule
             gets what it learns from.
     """
 
@@ -100,38 +99,40 @@ class TrainingBatches:
         self.stream = BatchStream(
             data, size, run.seed, augment, device, settings.channels_last, indexed
         )
-        self.stats: Stats | SinglePassStats = Stats()
         self.loss: Callable[[Tensor, Tensor], Tensor] = self._loss_of_all
         self.score_cost = 1.0
         self._epoch = 0
         self._mixed = 0  # batches
-        self._source: SelectiveLoader | BatchStream = self.stream
-        self._scorer: Scorer | None = None
-        self._rule: EpochRule | None = None
+        self._loader: SelectiveLoader | None = None
+        self._stats = Stats()
+        self._scorer: Scorer | None = None  # where it is not the exact one
         self._replica: Pipelined | None = None
         self._sift: SinglePass | None = None
         self._positions = torch.arange(0)  # of the batch that the stream gave last
         self._exact = Fresh(autocast=settings.autocast, compile=settings.compile)
         if strategy.single_pass:
             self.loss = self._sift = self._single_pass()
-            self.stats = self._sift.stats
         elif strategy.selector is not None or strategy.rule is not None:
-            self._source = self._selective()
-            if strategy.learns or self._reweights:
-                self.loss = self._recorded_loss
+            self._loader = self._selective()
+            self._stats = self._loader.stats
+            rule, selector = self._loader.memory, self._loader.selector
+            learns = rule is not None and strategies.learns(rule)
+            if learns or (selector is not None and selector.reweights):
+                self.loss = partial(self._recorded_loss, self._loader)
         if settings.mixup:
             self.loss = self._mixed_loss
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Training batches, epoch after epoch, until the training is over."""
         while True:
-            self._source.set_epoch(self._epoch)
-            for batch in self._batches_of_epoch():
+            source = self._source
+            source.set_epoch(self._epoch)
+            for batch in self._streamed() if source is self.stream else source:
                 yield batch
                 if self.is_over:
                     return
-            if self.strategy.forwards_left_out:
-                self._forward_left_out()
+            if self._loader is not None and self.strategy.forwards_left_out:
+                self._forward_left_out(self._loader)
             self._epoch += 1
             if self.is_over:
                 return
@@ -140,8 +141,8 @@ class TrainingBatches:
         """Counts the examples that the last loss was of, where that is asked for."""
         if self.uses is None:
             return
-        if isinstance(self._source, SelectiveLoader):
-            used = self._source.indices  # one that was carried may be there twice
+        if self._loader is not None:
+            used = self._loader.indices  # one that was carried may be there twice
         elif self._sift is None:
             used = self._positions
         else:
@@ -149,12 +150,16 @@ class TrainingBatches:
         self.uses.index_add_(0, used, torch.ones(len(used)))
 
     @property
+    def stats(self) -> Stats | SinglePassStats:
+        """What was done so far, in examples."""
+        return self._stats if self._sift is None else self._sift.stats
+
+    @property
     def cost(self) -> float:
         """Cost so far in forwards of one example, selection's at their price."""
         cost: float = FORWARD * self.stats.forwards + BACKWARD * self.stats.backwards
         if self.score_cost != 1:
-            assert isinstance(self.stats, Stats)
-            cost += (self.score_cost - FORWARD) * self.stats.scored
+            cost += (self.score_cost - FORWARD) * self._stats.scored
         if isinstance(self._scorer, Proxy):  # whose training costs in proportion
             cost += self.score_cost * (FORWARD + BACKWARD) * self._scorer.backwards
         return cost
@@ -177,7 +182,12 @@ class TrainingBatches:
     @property
     def lr_scale(self) -> float:
         """What the strategy multiplies the learning rate with."""
-        return self._source.lr_scale if isinstance(self._source, SelectiveLoader) else 1.0
+        return 1.0 if self._loader is None else self._loader.lr_scale
+
+    @property
+    def selecting(self) -> float:
+        """Seconds that selection took so far; waiting for a replica's scores is loading's."""
+        return self.stats.seconds_selection + (0.0 if self._replica is None else self.refreshing)
 
     @property
     def refreshing(self) -> float:
@@ -189,9 +199,10 @@ class TrainingBatches:
     def agreement(self) -> float | None:
         """Of the scores it selects by with the losses as they are, where those are others."""
         scores: Scorer | Tensor | None = self._scorer
-        if self._rule is not None:
-            assert isinstance(self._source, SelectiveLoader)
-            scores = remembered(self._rule, self._source.epoch)
+        if self._loader is not None and self._loader.memory is not None:
+            scores = remembered(self._loader.memory, self._loader.epoch)
+        elif self._replica is not None:  # any place gives the scores that the process gives
+            scores = Replica(self._model, self._losses, self._exact, place=self._device)
         if scores is None:
             return None
         exact = Fresh(autocast=self._settings.autocast)
@@ -200,7 +211,8 @@ class TrainingBatches:
     @property
     def guard(self) -> NoiseGuard | None:
         """What holds back examples that seem mislabelled, of a strategy that has it."""
-        return self._rule.guard if isinstance(self._rule, Memory) else None
+        rule = None if self._loader is None else self._loader.memory
+        return rule.guard if isinstance(rule, Memory) else None
 
     def close(self) -> None:
         """Ends what runs elsewhere."""
@@ -231,10 +243,13 @@ class TrainingBatches:
         self._source.load_state_dict(state["source"])
         if self._sift is not None:
             self._sift.load_state_dict(state["single_pass"])
-        elif isinstance(self._source, SelectiveLoader):
-            self.stats = self._source.stats
-        else:
-            self.stats = Stats(**state["stats"])
+        elif self._loader is None:  # which counts by itself
+            vars(self._stats).update(state["stats"])
+
+    @property
+    def _source(self) -> SelectiveLoader | BatchStream:
+        """What gives batches, and has the state of how."""
+        return self.stream if self._loader is None else self._loader
 
     @property
     def _spent(self) -> Spent:
@@ -247,61 +262,52 @@ class TrainingBatches:
 
     def _selective(self) -> SelectiveLoader:
         """The stream, with the strategy's choice between it and training."""
-        settings = self._settings
-        selector = None if self.strategy.rule else self._selector()
-        stream: Any = self.stream
-        if self.strategy.rule is not None:
-            self._rule = self.strategy.rule(self._run.keep, settings)
-        elif self.strategy.pipelined:
-            stream = self._replica = Pipelined(
-                stream,
-                self._model,
-                losses=self._losses,
-                threads=torch.get_num_threads(),
-                scorer=self._exact,
+        strategy, settings, choice = self.strategy, self._settings, dict[str, Any]()
+        if strategy.rule is not None:
+            rule = strategy.rule(self._run.keep, settings)
+            schedule = schedule_of(
+                rule, self._run.keep, strategy.tail, settings, done=lambda: self.done
             )
-        elif self.strategy.irreducible is not None:
-            assert self._scores is not None
-            self._scorer = self.strategy.irreducible(settings, self._scores)  # of fresh passes
-        elif self.strategy.scorer is not None:
-            self._scorer = self.strategy.scorer(settings, self._data)
-            batch = next(self.stream.plain(settings.batch_size))
-            self.score_cost = score_cost(
-                self._scorer, self._exact, self._model, batch, self._losses
-            )
-        loader = SelectiveLoader(
-            stream,
+            choice = {"memory": rule, "schedule": schedule}
+        else:
+            self._scorer = self._cheap_scorer()
+            choice = {"selector": self._selector(), "scorer": self._scorer or self._exact}
+        return SelectiveLoader(
+            self._pipelined() if strategy.pipelined else self.stream,
             self._model,
             losses=self._losses,
-            selector=selector,
-            scorer=None if self._rule is not None else self._scorer or self._exact,
-            memory=self._rule,
-            schedule=self._schedule(),
             epochs=settings.epochs,
             # All batches full, and nothing kept is lost between epochs.
             pool=Pool(settings.batch_size, drop_last="carry"),
             seed=self._run.seed,
+            **choice,
         )
-        self.stats = loader.stats
-        return loader
 
-    def _schedule(self) -> Schedule | None:
-        """When to select, where the rule does not say so in epochs of the whole training."""
-        settings = self._settings
-        memory = isinstance(self._rule, Memory)
-        if self._rule is None or isinstance(self._rule, RefreshedRule):
+    def _cheap_scorer(self) -> Scorer | None:
+        """The strategy's scorer, its cost measured; None for fresh forward passes."""
+        strategy = self.strategy
+        if strategy.irreducible is not None:
+            assert self._scores is not None
+            return strategy.irreducible(self._settings, self._scores)  # of fresh passes
+        if strategy.scorer is None:
             return None
-        if not memory:
-            tail = settings.tail or TAILS.get(self.strategy.name, 0.0)
-            return _Between(lambda: self.done, 1 - tail)
-        if settings.epochs is not None:
-            return None
-        if settings.budget is None:
-            return _Between(lambda: self.done, 1 - settings.tail, settings.warmup)
-        warmup = round(settings.warmup * settings.budget)
-        selective = (1 - settings.warmup - settings.tail) * settings.budget / self._run.keep
-        end = warmup + max(1, round(selective)) if settings.tail else None
-        return Schedule(warmup=Epochs(warmup), end=None if end is None else Epochs(end))
+        scorer = strategy.scorer(self._settings, self._data)
+        self.score_cost = self._cost_of(scorer)
+        return scorer
+
+    def _pipelined(self) -> Pipelined:
+        """The stream, scored ahead by a replica whose process has been started."""
+        how: dict[str, Any] = {"threads": torch.get_num_threads(), "scorer": self._exact}
+        beside = Replica(self._model, self._losses, **how)
+        self.score_cost = self._cost_of(beside)
+        beside.close()
+        self._replica = Pipelined(self.stream, self._model, losses=self._losses, **how)
+        next(iter(self._replica))  # its start is no part of training, which begins again
+        return self._replica
+
+    def _cost_of(self, scorer: Scorer) -> float:
+        batch = next(self.stream.plain(self._settings.batch_size))
+        return score_cost(scorer, self._exact, self._model, batch, self._losses)
 
     def _single_pass(self) -> "SinglePass":
         """The losses of a batch, of which the strategy's selector keeps some."""
@@ -316,25 +322,19 @@ class TrainingBatches:
             seed=self._run.seed,
         )
 
-    @property
-    def _reweights(self) -> bool:
-        """Whether a selector gives weights, which training is to apply."""
-        selector = self._source.selector if isinstance(self._source, SelectiveLoader) else None
-        return selector is not None and selector.reweights
-
-    def _recorded_loss(self, images: Tensor, labels: Tensor) -> Tensor:
+    def _recorded_loss(self, loader: SelectiveLoader, images: Tensor, labels: Tensor) -> Tensor:
         """The weighted mean loss; the losses of the examples are recorded."""
-        assert isinstance(self._source, SelectiveLoader)
-        if isinstance(self._rule, Kakurenbo):
+        if isinstance(loader.memory, Kakurenbo):
             each, correct, confidence = self._predict(images, labels)
-            return self._source.loss(each, correct=correct, confidence=confidence)
-        return self._source.loss(self._losses(self._call, (images, labels)))
+            return loader.loss(each, correct=correct, confidence=confidence)
+        return loader.loss(self._losses(self._call, (images, labels)))
 
     def _mixed_loss(self, images: Tensor, labels: Tensor) -> Tensor:
         """The mean loss of mixed images against both labels, each of its own example's weight."""
-        weights = torch.ones(len(labels), device=labels.device)
-        if self._reweights:
-            weights = cast(SelectiveLoader, self._source).weights
+        if self._loader is None:
+            weights = torch.ones(len(labels), device=labels.device)
+        else:
+            weights = self._loader.weights
         mixed, partners, share = mix(images, self._settings.mixup, self._run.seed, self._mixed)
         self._mixed += 1
         outputs = self._call(mixed)
@@ -359,55 +359,29 @@ class TrainingBatches:
         return each, guess == labels, confidence
 
     @torch.no_grad()
-    def _forward_left_out(self) -> None:
+    def _forward_left_out(self, loader: SelectiveLoader) -> None:
         """Has what was left out of an epoch remembered as the model now sees it."""
-        assert isinstance(self._source, SelectiveLoader)
-        assert isinstance(self.stats, Stats)
         started = time.perf_counter()
         self._model.eval()
-        for indices in torch.split(self._source.left_out, self._settings.batch_size):
+        for indices in torch.split(loader.left_out, self._settings.batch_size):
             if self.is_over:  # no epoch will be drawn by it
                 break
             with self._settings.casting(self._device):
                 each, correct, confidence = self._predict(*self.stream.plain_of(indices))
-            self._source.record(each, correct=correct, confidence=confidence, indices=indices)
-            self.stats.scored += len(indices)
+            loader.record(each, correct=correct, confidence=confidence, indices=indices)
+            self._stats.scored += len(indices)
         self._model.train()
-        self.stats.seconds_selection += time.perf_counter() - started
-
-    def _plain(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The stream as it is, its examples counted as the loader would."""
-        assert isinstance(self.stats, Stats)
-        for images, labels in self._streamed():
-            self.stats.seen += len(labels)
-            self.stats.released += len(labels)
-            yield images, labels
-
-    def _batches_of_epoch(self) -> Iterator[tuple[Tensor, Tensor]]:
-        if isinstance(self._source, SelectiveLoader):
-            return iter(self._source)
-        return self._plain() if self._sift is None else self._streamed()
+        self._stats.seconds_selection += time.perf_counter() - started
 
     def _streamed(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The stream, without the indices that may come with it."""
+        """The stream without the indices that may come with it, counted as a loader would."""
         for batch in self.stream:
             if self.stream.indexed:
                 self._positions, batch = batch
+            self._stats.seen += len(batch[1])
+            self._stats.released += len(batch[1])
             yield batch
 
     def _loss_of_all(self, images: Tensor, labels: Tensor) -> Tensor:
         smoothing = self._settings.label_smoothing
         return F.cross_entropy(self._call(images), labels, label_smoothing=smoothing)
-
-
-class _Between(Schedule):
-    """On from one share of training to another, counted in whatever is its length."""
-
-    def __init__(self, done: Callable[[], float], end: float, begin: float = 0.0) -> None:
-        super().__init__()
-        self._done, self._end, self._from = done, end, begin
-
-    def is_on(
-        self, epochs_done: float, epochs: float | None = None, batch: int | None = None
-    ) -> bool:
-        return self._from <= self._done() < self._end

@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.batch_selection import OnNonfinite, checked_nonfinite
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.loading.handover import MOST_AHEAD, Handed, Handover
 from siftback.loading.indices import checked_indices
 from siftback.loading.stats import Stats
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.score_table import ScoreTable
+from siftback.selective_loader.batch_selection import OnNonfinite, checked_nonfinite
 
 # Batches that a loop may have read before it trains on the first of an epoch.
 _FEW = 5
@@ -232,15 +232,15 @@ class LossRecord:
     def _checked(self, indices: Any, losses: Tensor, reduced: bool) -> Tensor:
         """The indices given with losses, as int64[n] on the CPU."""
         count = len(losses) if not reduced else len(indices)
-        indices = checked_indices(indices, count, "loader.loss")
+        checked = checked_indices(indices, count, "loader.loss")
         if self._knows_indices and count and self._draw is not None:
-            least, most = int(indices.min()), int(indices.max())
+            least, most = int(checked.min()), int(checked.max())
             if least < 0 or most >= self._draw.rule.examples:
                 raise BatchError(
                     f"indices= holds {least if least < 0 else most}, and there are "
                     f"{self._draw.rule.examples} examples: give indices of the data set"
                 )
-        return indices
+        return checked
 
     def _found(self, indices: Tensor, *, use: bool) -> Tensor | None:
         return self._handover.find(indices, use=use) if len(indices) else torch.ones(0)

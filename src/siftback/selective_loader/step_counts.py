@@ -8,8 +8,8 @@ from siftback.loading.order import batches_of, is_plain, is_trackable, sampler_o
 from siftback.loading.pool import Pool
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.schedule import Schedule
+from siftback.selective_loader.batch_selection import BatchSelection
 from siftback.selectors.sampling import count_of
-from siftback.selectors.selection import Selector
 
 
 class StepCounts:
@@ -19,11 +19,9 @@ class StepCounts:
         loader: The wrapped loader.
         pool: Makes the training batches.
         draw: Draws epochs before they are read; None where nothing does.
-        selector: Selects among scored batches; None where nothing does.
-        own_keep: The selector's own share.
+        selection: Selects among scored batches; None where nothing does.
         schedule: When selection is on.
-        epochs: Of the whole training.
-        exact: Whether exactly ``round(keep * N)`` of each scored batch are kept.
+        epochs: Of the whole training; None where it is not known.
     """
 
     def __init__(
@@ -31,15 +29,12 @@ class StepCounts:
         loader: Any,
         pool: Pool | None,
         draw: EpochDraw | None,
-        selector: Selector | None,
-        own_keep: float,
+        selection: BatchSelection | None,
         schedule: Schedule,
         epochs: float | None,
-        exact: bool,
     ) -> None:
         self._loader, self._pool, self._draw = loader, pool, draw
-        self._selector, self._own_keep, self._schedule = selector, own_keep, schedule
-        self._epochs, self._exact = epochs, exact
+        self._selection, self._schedule, self._epochs = selection, schedule, epochs
         self._examples: dict[int, int] = {}  # of each epoch asked about
 
     def of_epoch(self, epoch: int) -> int:
@@ -119,21 +114,21 @@ class StepCounts:
 
     def _kept(self, epoch: int) -> Iterator[int]:
         """Examples kept of each batch of the wrapped loader."""
-        count, size, examples = self._sizes()
+        selection, (count, size, examples) = self._selection, self._sizes()
         for batch in range(count):
             here = min(size, examples - batch * size)
             done = epoch + batch / count
-            if self._selector is None or not self._schedule.is_on(done, self._epochs, batch):
+            if selection is None or not self._schedule.is_on(done, self._epochs, batch):
                 yield here
                 continue
-            keep = self._schedule.keep(done, self._epochs, own=self._own_keep)
-            if not self._exact and keep < 1:
+            keep = self._schedule.keep(done, self._epochs, own=selection.own_keep)
+            if not selection.exact and keep < 1:
                 raise TypeError(
-                    f"how many examples {type(self._selector).__name__} keeps is left to "
+                    f"how many examples {type(selection.selector).__name__} keeps is left to "
                     "randomness: give exact=True, which keeps exactly round(keep * N) of each "
                     "batch, or follow loader.progress in place of a number of steps"
                 )
-            yield count_of(keep, here) if self._exact else here
+            yield count_of(keep, here) if selection.exact else here
 
     def _sizes(self) -> tuple[int, int, int]:
         """How many batches the wrapped loader has, of what size, and of how many examples.

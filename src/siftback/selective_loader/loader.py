@@ -1,37 +1,39 @@
 """The one new line in a training loop."""
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from siftback import loader_state
 from siftback.arguments import checked_integer, checked_number
-from siftback.batch_selection import BatchSelection, OnNonfinite
-from siftback.epochs_done import EpochsDone
-from siftback.errors import BatchError, ConfigError, SiftbackError, StateError
-from siftback.loading import tree
-from siftback.loading.attaching import attached
-from siftback.loading.indices import IndexCheck, examples_of
+from siftback.errors import ConfigError, SiftbackError, StateError
 from siftback.loading.order import batches_of, sampler_of
 from siftback.loading.pool import Pool
-from siftback.loading.source import Item, size_of
 from siftback.loading.stats import Stats
-from siftback.loss_functions import Losses, LossFn, per_example, resolve
-from siftback.loss_record import LossRecord
-from siftback.rules.rule import EpochRule, RefreshedRule
-from siftback.rules.sampler import repeats
+from siftback.loss_functions import Losses, LossFn, per_example
+from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule
-from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
-from siftback.selectors.percentile import Percentile
-from siftback.selectors.selection import Selection, Selector
-from siftback.step_counts import StepCounts
-from siftback.wrapped_loader import draw_of, drop_last_of, no_indices, pool_of, source_of
+from siftback.selective_loader import state as loader_state
+from siftback.selective_loader.batch_flow import BatchFlow
+from siftback.selective_loader.batch_selection import (
+    OnNonfinite,
+    parts_of_rule,
+    selection_of,
+    selector_of,
+)
+from siftback.selective_loader.intake import Intake
+from siftback.selective_loader.loss_record import LossRecord
+from siftback.selective_loader.step_counts import StepCounts
+from siftback.selective_loader.wrapped_loader import (
+    draw_of,
+    no_indices,
+    pool_of,
+    source_of,
+)
+from siftback.selectors.selection import Selector
 
 _PASSED_THROUGH = ("dataset", "num_workers", "collate_fn", "pin_memory", "persistent_workers")
 
@@ -136,41 +138,33 @@ class SelectiveLoader:
     ) -> None:
         self.epochs = None if epochs is None else checked_number("epochs", epochs, above=0)
         self.model, self.stats = model, Stats()
-        self._attach, self._exact, self._seed = attach, exact, checked_integer("seed", seed, 0)
+        self._attach, self._seed = attach, checked_integer("seed", seed, 0)
         self._generator = torch.Generator().manual_seed(seed)
         self._draw = draw_of(loader, memory, epochs, schedule, seed)
+        # Several processes must make equally many steps.
+        self._exact = exact or (self._draw is not None and self._draw.world > 1)
         self._source = source_of(loader, self._draw, seed)
-        # What of another loader than a DataLoader leaves out examples that were not drawn.
-        self._drawer: Any = None
-        if self._draw is not None and not self._source.is_ordered and hasattr(loader, "only"):
-            self._drawer = loader
-        self._check = IndexCheck(examples_of(loader), repeats=repeats(sampler_of(loader)))
         if self._draw is None:
             self.schedule = schedule or Schedule()
             self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
-            selector = _selector_of(selector, keep)
+            selector = selector_of(selector, keep)
             self.schedule.check_selector(selector)
         else:
             self.schedule = self._draw.schedule
-            selector, scorer = _of_rule(self._draw.rule, keep, selector, scorer)
-        self._own_keep = 1.0 if selector is None else selector.keep
-        self._selection: BatchSelection | None = None
-        if selector is not None:
-            needs_scores = selector.needs_scores
-            if needs_scores and model is None:
-                raise ConfigError(
-                    f"{type(selector).__name__} selects by losses, and no model was given: give "
-                    "SelectiveLoader(loader, model, loss_fn, ...)"
-                )
-            self._selection = BatchSelection(
-                selector,
-                scorer or Fresh(),
-                resolve(loss_fn, losses) if needs_scores else None,
-                on_nonfinite,
-                self._generator,
-                exact,
-            )
-        self._pool = pool_of(loader) if pool is None else pool
+            selector, scorer = parts_of_rule(self._draw.rule, keep, selector, scorer)
+        self._selection = selection_of(
+            selector, scorer, model, loss_fn, losses, on_nonfinite, self._generator, self._exact
+        )
+        self._intake = Intake(
+            loader,
+            self._source,
+            self._draw,
+            self._selection,
+            self.schedule,
+            self.epochs,
+            model,
+            self.stats,
+        )
         self._record = LossRecord(
             self._draw,
             on_nonfinite,
@@ -178,34 +172,20 @@ class SelectiveLoader:
             attach=attach,
             knows_indices=self._source.knows_indices,
         )
-        self._unfinished: Any = None  # the batch that training was given last
-        self._done = EpochsDone()
+        self._flow = BatchFlow(
+            self._source,
+            self._intake,
+            pool_of(loader) if pool is None else pool,
+            self._record,
+            self._selection,
+            model,
+            self.stats,
+            attach,
+        )
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch of training batches; continues the epoch that a loaded state was within."""
-        self._finish_step()
-        resumed = self._source.is_resumed
-        if not resumed and self._source.is_within:
-            self._break_off()
-        if not (resumed and self._source.is_within):
-            self._begin_epoch()
-        epoch, items = self._source.epoch, self._source.batches()
-        yield from self._full_batches(epoch)  # those still pooled when a state was saved
-        for item in items:
-            self._offer(item)
-            self._source.position += 1
-            self._done.read(self._source.epochs_done)
-            yield from self._full_batches(epoch)
-        if self._pool is None or (self._source.position == 0 and not self._draws):
-            raise BatchError(
-                f"the wrapped {type(self._source.loader).__name__} gave no batch: "
-                "give one that is not empty and can be iterated once an epoch"
-            )
-        self._end_epoch()
-        yield from self._give(self._pool.end_epoch(), 1, epoch)
-        self._record.end_epoch()
-        self._done.finish()
-        self.stats.dropped = self._pool.dropped
+        return self._flow.epoch()
 
     def __len__(self) -> int:
         """Training batches of the current epoch, or of the next one between epochs.
@@ -233,12 +213,12 @@ class SelectiveLoader:
     @property
     def batch_size(self) -> int | None:
         """Examples per training batch; None before the first batch says so."""
-        return None if self._pool is None else self._pool.batch_size
+        return None if self._flow.pool is None else self._flow.pool.batch_size
 
     @property
     def drop_last(self) -> bool:
         """Whether examples that fill no batch at an epoch's end are not given."""
-        return self._pool is not None and self._pool.drop_last is not False
+        return self._flow.pool is not None and self._flow.pool.drop_last is not False
 
     def steps(self, epoch: int) -> int:
         """Training batches of an epoch, from 0.
@@ -409,7 +389,7 @@ class SelectiveLoader:
     @property
     def epochs_done(self) -> float:
         """Epochs of source examples done before the batch in training."""
-        return self._done.now
+        return self._flow.done.now
 
     @property
     def progress(self) -> float:
@@ -423,19 +403,14 @@ class SelectiveLoader:
         """
         if self.epochs is None:
             raise ConfigError("progress needs the length of training: give epochs= to the loader")
-        return min(self._done.now / self.epochs, 1.0)
+        return min(self._flow.done.now / self.epochs, 1.0)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch comes next, of this loader and of the one it wraps.
 
         What is left of another epoch that was broken off is then not given any more.
         """
-        if epoch != self._source.epoch and self._source.is_within:
-            self._finish_step()
-            self._break_off()
-        self._source.set_epoch(epoch)
-        if not self._source.is_within and not self._source.is_resumed:
-            self._done.begin(epoch)
+        self._flow.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides which examples come next; fit for ``torch.save``.
@@ -446,20 +421,17 @@ class SelectiveLoader:
         the same examples where that loader repeats its order. PyTorch's global generator is the
         training loop's own to save.
         """
-        self._finish_step()
+        self._flow.finish_step()
         selection = self._selection
         return {
             "version": loader_state.VERSION,
             "settings": self._settings(),
-            "source": self._source.state_dict(),
+            **self._flow.state_dict(),
             "selector": None if selection is None else selection.selector.state_dict(),
             "scorer": None if selection is None else selection.scorer.state_dict(),
             "draw": None if self._draw is None else self._draw.state_dict(),
             "record": self._record.state_dict(),
-            "pool": None if self._pool is None else self._pool.state_dict(),
-            "epochs_done": self._done.state_dict(),
             "generator": self._generator.get_state(),
-            "stats": asdict(self.stats),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -474,9 +446,7 @@ class SelectiveLoader:
         self._source.check(state["source"])
         try:
             self._load_parts(state)
-            pool, done, stats = _pool_from(state["pool"]), EpochsDone(), Stats(**state["stats"])
-            done.load_state_dict(state["epochs_done"])
-            self._source.load_state_dict(state["source"])
+            self._flow.load_state_dict(state)
         except Exception as error:
             self._load_parts(before)
             if isinstance(error, SiftbackError):
@@ -485,11 +455,6 @@ class SelectiveLoader:
                 f"the state is damaged ({error!r}): give what state_dict() of a SelectiveLoader "
                 "returned"
             ) from error
-        self._pool, self._done, self._unfinished = pool, done, None
-        vars(self.stats).update(vars(stats))
-        self._record.clear()
-        self._check.begin_epoch()  # as batches that were done do not come here again
-        self._tell_drawer()
 
     def _load_parts(self, state: dict[str, Any]) -> None:
         """Takes on the states of those parts that may refuse theirs."""
@@ -503,218 +468,26 @@ class SelectiveLoader:
 
     def _settings(self) -> dict[str, Any]:
         """What a state must agree with, so that another choice is not gone on with in silence."""
-        selection, draw, pool = self._selection, self._draw, self._pool
+        selection, draw, pool = self._selection, self._draw, self._flow.pool
         return {
             "selector": None if selection is None else type(selection.selector).__name__,
-            "keep": self._own_keep,
+            "keep": 1.0 if selection is None else selection.own_keep,
             "scorer": None if selection is None else type(selection.scorer).__name__,
             "memory": None if draw is None else type(draw.rule).__name__,
             "schedule": repr(self.schedule),
             "exact": self._exact,
             "seed": self._seed,
-            "examples": self._check.examples,
+            "examples": self._intake.examples,
             "batch_size": None if pool is None else pool.batch_size,
             "drop_last": None if pool is None else pool.drop_last,
         }
 
-    @property
-    def _draws(self) -> bool:
-        """Whether this epoch's examples were drawn from memory before they are read."""
-        return self._draw is not None and self._draw.draws
-
-    @property
-    def _leaves_unread(self) -> bool:
-        """Whether what was not drawn is not read either."""
-        return self._draws and (self._source.is_ordered or self._drawer is not None)
-
-    @property
-    def _reweights(self) -> bool:
-        if self._draw is not None and self._draw.reweights:
-            return True
-        return self._selection is not None and self._selection.selector.reweights
-
     def _counts(self) -> StepCounts:
         return StepCounts(
             self._source.loader,
-            self._pool,
+            self._flow.pool,
             self._draw,
-            self.selector,
-            self._own_keep,
+            self._selection,
             self.schedule,
             self.epochs,
-            self._exact,
         )
-
-    def _begin_epoch(self) -> None:
-        """Makes sure that the one before was trained on, and draws the examples of this one."""
-        self._record.begin_epoch(broken_off=False)
-        self._check.begin_epoch()
-        self._done.begin(self._source.epoch)
-        if self._draw is not None:
-            started = time.perf_counter()
-            self._draw.begin(self._source.epoch)
-            self._tell_drawer()
-            self.stats.seconds_selection += time.perf_counter() - started
-
-    def _end_epoch(self) -> None:
-        """Notes that the source has no more of this epoch."""
-        if self._leaves_unread:
-            assert self._draw is not None
-            self._count_unread(self._draw.end_epoch())
-        self._source.end_epoch()
-        self._done.read(float(self._source.epoch))
-
-    def _break_off(self) -> None:
-        """Drops what is left of an epoch of which training did not ask for all batches.
-
-        One of whose batches none was left to be read is over; any other begins again.
-        """
-        self._record.begin_epoch(broken_off=True)
-        if self._source.is_exhausted:
-            self._end_epoch()
-        if self._pool is not None:
-            self._pool.abandon()
-            self.stats.dropped = self._pool.dropped
-
-    def _tell_drawer(self) -> None:
-        """Passes what was drawn to a wrapped loader that leaves examples out itself."""
-        if self._drawer is not None and self._draw is not None:
-            drawn = self._draw.weights.nonzero().squeeze(1) if self._draw.draws else None
-            self._drawer.only(drawn)
-
-    def _offer(self, item: Item) -> None:
-        """Adds to the pool what is to be kept of a batch of the wrapped loader."""
-        batch, indices, known = item.batch, item.indices, None
-        if self._selection is None and indices is not None:
-            known = len(indices)  # which a batch of an unknown structure need not say
-        count = tree.size(batch) if known is None else size_of(batch, known)
-        if count == 0:
-            raise BatchError(
-                f"{self._source.place} is empty: leave empty batches out of the wrapped loader"
-            )
-        if self._pool is None:
-            self._pool = Pool(count, drop_last_of(self._source.loader))
-        self.stats.seen += count
-        started = time.perf_counter()
-        if self.model is not None:
-            batch = tree.to_device_of(batch, self.model)
-        if self._draw is not None:
-            if indices is None:
-                name, place = type(self._draw.rule).__name__, self._source.place
-                raise BatchError(f"{place}: {no_indices(name, self._source.loader)}")
-            self._check.check(indices, self._source.place)
-            self._draw.rule.grow(int(indices.max()) + 1)
-        selection = self._select(item._replace(batch=batch), count)
-        if selection is None:
-            weights = torch.ones(count, device=tree.device(batch))
-        else:
-            if len(selection.positions) < count:
-                batch, known = tree.take(batch, selection.positions), None
-            weights = selection.weights.to(tree.device(batch))  # those from memory are on the CPU
-            if indices is not None:
-                indices = indices[selection.positions.to(indices.device)]
-            self.stats.considered += count
-            self.stats.kept += len(weights)
-            self.stats.seconds_selection += time.perf_counter() - started
-        self._pool.add(
-            (batch, weights) if indices is None else (batch, weights, indices), size=known
-        )
-
-    def _select(self, item: Item, count: int) -> Selection | None:
-        """What is to be kept of a batch; None where all of it is, without selection."""
-        if self._draws:
-            assert self._draw is not None
-            assert item.indices is not None
-            if self._leaves_unread:
-                self._count_unread(self._draw.passed(count) - count)
-            return self._draw.keep(item.indices)
-        if self._selection is None:
-            return None
-        if self._draw is not None and not self._draw.is_pass(self._source.epoch):
-            return None
-        if not self.schedule.is_on(self._source.epochs_done, self.epochs, self._source.position):
-            return None
-        if self.schedule.anneal is not None:
-            keep = self.schedule.keep(self._source.epochs_done, self.epochs, own=self._own_keep)
-            self._selection.selector.set_keep(keep)  # type: ignore[attr-defined]
-        model = self.model if self.model is not None else nn.Identity()
-        scores = self._selection.score(model, item, count)
-        if self._selection.scores:
-            self.stats.scored += count
-            if self._draw is not None and item.indices is not None:
-                self._draw.rescore(item.indices, scores.float().cpu(), self._source.epoch)
-        return self._selection.select(scores, self._source.place, self.stats)
-
-    def _count_unread(self, count: int) -> None:
-        """Examples of the source that were left out unread count as seen and considered."""
-        self.stats.seen += count
-        self.stats.considered += count
-        self.stats.unread += count
-
-    def _full_batches(self, epoch: int) -> Iterator[Any]:
-        if self._pool is not None:
-            full = len(self._pool) // self._pool.batch_size
-            if full:
-                yield from self._give(self._pool.full_batches(), full, epoch)
-
-    def _give(self, released: Iterator[Any], count: int, epoch: int) -> Iterator[Any]:
-        """Gives batches to training, and does after each what is to be done then.
-
-        Args:
-            released: Batches, with weights and, where known, indices.
-            count: How many.
-            epoch: That they are given in.
-        """
-        for left, (batch, weights, *indices) in zip(range(count, 0, -1), released, strict=False):
-            self.stats.released += len(weights)
-            of = indices[0] if indices else None
-            self._record.give(weights, of, epoch, self._reweights)
-            self._unfinished = batch
-            self._done.give(left)
-            yield attached(batch, of, weights) if self._attach else batch
-            self._finish_step()
-
-    def _finish_step(self) -> None:
-        """Training is done with the batch it was given: it asks for the next one, or for state."""
-        batch, self._unfinished = self._unfinished, None
-        if batch is not None and self._selection is not None and self.model is not None:
-            started = time.perf_counter()
-            self._selection.after_step(self.model, batch)
-            self.stats.seconds_selection += time.perf_counter() - started
-
-
-def _selector_of(selector: Selector | None, keep: float | None) -> Selector:
-    if selector is None and keep is None:
-        raise ConfigError(
-            "nothing says what to keep: give memory=Memory(), which chooses before reading, or "
-            "keep= or selector="
-        )
-    if selector is None:
-        return Percentile(keep=keep)
-    if keep is not None:
-        raise ConfigError("both a selector and keep given: give one of them")
-    return selector
-
-
-def _of_rule(
-    rule: EpochRule, keep: float | None, selector: Selector | None, scorer: Scorer | None
-) -> tuple[Selector | None, Scorer | None]:
-    """The selector and scorer of a rule's scoring passes, where it has some."""
-    name = type(rule).__name__
-    for what, value in (("keep", keep), ("selector", selector), ("scorer", scorer)):
-        if value is not None:
-            raise ConfigError(
-                f"both memory={name}(...) and {what}= given: the rule chooses; leave {what}= out, "
-                f"and give {name} what it is to keep"
-            )
-    if isinstance(rule, RefreshedRule):
-        return rule.selector, rule.scorer
-    return None, None
-
-
-def _pool_from(state: dict[str, Any] | None) -> Pool | None:
-    if state is None:
-        return None
-    pool = Pool(state["batch_size"], state["drop_last"])
-    pool.load_state_dict(state)
-    return pool

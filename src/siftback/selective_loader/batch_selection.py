@@ -9,8 +9,11 @@ from siftback.errors import ConfigError, LossError
 from siftback.loading import tree
 from siftback.loading.source import Item
 from siftback.loading.stats import Stats
-from siftback.loss_functions import Losses, check
+from siftback.loss_functions import Losses, LossFn, check, resolve
+from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
+from siftback.selectors.percentile import Percentile
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selection, Selector
 
@@ -38,6 +41,9 @@ class BatchSelection:
         on_nonfinite: How to treat an example with a score that is not finite.
         generator: Source of random numbers.
         exact: Whether exactly ``max(1, round(keep * N))`` of N examples are kept.
+
+    Attributes:
+        own_keep: The selector's own share, which a schedule may change.
     """
 
     def __init__(
@@ -51,7 +57,8 @@ class BatchSelection:
     ) -> None:
         self.selector, self.scorer, self._losses = selector, scorer, losses
         self._on_nonfinite = checked_nonfinite(on_nonfinite)
-        self._generator, self._exact = generator, exact
+        self._generator, self.exact = generator, exact
+        self.own_keep = selector.keep
 
     @property
     def scores(self) -> bool:
@@ -84,7 +91,7 @@ class BatchSelection:
             LossError: If a score is not finite and ``on_nonfinite="error"``, or if fewer scores
                 are finite than examples must be kept.
         """
-        count = count_of(self.selector.keep, len(scores)) if self._exact else None
+        count = count_of(self.selector.keep, len(scores)) if self.exact else None
         if self._losses is None:
             return self.selector.select(scores, self._generator, count)
         finite = scores.isfinite()
@@ -130,6 +137,80 @@ class BatchSelection:
             chosen, weights = self.selector.select(scores[rows], self._generator, count)
             selection = Selection(rows[chosen], weights)
         return _joined(selection, others) if len(others) else selection
+
+
+def selection_of(
+    selector: Selector | None,
+    scorer: Scorer | None,
+    model: nn.Module | None,
+    loss_fn: LossFn | None,
+    losses: Losses | None,
+    on_nonfinite: OnNonfinite,
+    generator: torch.Generator,
+    exact: bool,
+) -> BatchSelection | None:
+    """The selection by a selector, see `BatchSelection`; None where there is no selector.
+
+    Args:
+        selector: Makes the selection.
+        scorer: Makes the scores; by default `Fresh`.
+        model: The model; None is enough where no scores are needed.
+        loss_fn: ``loss_fn(outputs, targets)``.
+        losses: In its place, ``losses(model, batch)``.
+        on_nonfinite: What to do with an example whose score is not finite.
+        generator: Where random numbers come from.
+        exact: Whether exactly ``round(keep * N)`` are kept.
+
+    Raises:
+        ConfigError: Where scores are needed, and no model or not one loss function was given.
+    """
+    if selector is None:
+        return None
+    if selector.needs_scores and model is None:
+        raise ConfigError(
+            f"{type(selector).__name__} selects by losses, and no model was given: give "
+            "SelectiveLoader(loader, model, loss_fn, ...)"
+        )
+    needed = resolve(loss_fn, losses) if selector.needs_scores else None
+    return BatchSelection(selector, scorer or Fresh(), needed, on_nonfinite, generator, exact)
+
+
+def selector_of(selector: Selector | None, keep: float | None) -> Selector:
+    """The selector given, or Selective-Backprop's of a share.
+
+    Raises:
+        ConfigError: Where both are given, or neither.
+    """
+    if selector is None and keep is None:
+        raise ConfigError(
+            "nothing says what to keep: give memory=Memory(), which chooses before reading, or "
+            "keep= or selector="
+        )
+    if selector is None:
+        return Percentile(keep=keep)
+    if keep is not None:
+        raise ConfigError("both a selector and keep given: give one of them")
+    return selector
+
+
+def parts_of_rule(
+    rule: EpochRule, keep: float | None, selector: Selector | None, scorer: Scorer | None
+) -> tuple[Selector | None, Scorer | None]:
+    """The selector and scorer of a rule's scoring passes, where it has some.
+
+    Raises:
+        ConfigError: Where others were given too.
+    """
+    name = type(rule).__name__
+    for what, value in (("keep", keep), ("selector", selector), ("scorer", scorer)):
+        if value is not None:
+            raise ConfigError(
+                f"both memory={name}(...) and {what}= given: the rule chooses; leave {what}= out, "
+                f"and give {name} what it is to keep"
+            )
+    if isinstance(rule, RefreshedRule):
+        return rule.selector, rule.scorer
+    return None, None
 
 
 def _joined(selection: Selection, others: Tensor) -> Selection:

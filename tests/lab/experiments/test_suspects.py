@@ -13,21 +13,21 @@ from command_line import Call
 from siftback.errors import ConfigError
 from siftback.lab.data.datasets import load
 from siftback.lab.experiments.comparison import Plan, compare
+from siftback.lab.experiments.suspects_report import precision_recall
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.summary_table import suspected
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.settings import Settings
-from siftback.lab.training.suspects import precision_recall
 
 QUICK = Settings("digits", width=4, epochs=4, flip=0.2, batch_size=64, device="cpu")
-NAME = "sb-guarded-keep0.5-seed0"
+NAME = "sb-memory-guarded-keep0.5-seed0"
 
 
 @pytest.fixture(scope="module")
 def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison under wrong labels."""
     folder = tmp_path_factory.mktemp("runs") / "noise"
-    plan = Plan(QUICK, ["sb", "sb-guarded"], [0.5], [0], matched=False)
+    plan = Plan(QUICK, ["sb", "sb-memory-guarded"], [0.5], [0], matched=False)
     compare(plan, folder, Silent())
     return folder
 
@@ -98,23 +98,23 @@ def test_precision_and_recall_of_nothing_are_no_numbers() -> None:
     assert str(precision_recall(some, none)) == "(0.0, nan)"
 
 
-def test_the_option_guards_other_strategies_and_is_refused_where_it_cannot(
+def test_the_option_guards_memory_and_is_refused_where_it_cannot(
     call: Call, tmp_path: Path
 ) -> None:
     options = ("--data", "digits", "--width", "4", "--epochs", "2", "--no-matched", "--flip", "0.2")
     options += ("--device", "cpu", "--out", tmp_path / "runs", "--noise-guard")
-    names = "traditional,sb,sb-memory,topk"
+    names = "traditional,sb-memory,sb-memory-guarded"
     status, _, err = call("compare", *options, "--strategies", names, "--keep", "0.5")
     assert status == 0, err
     runs = Comparison.read(tmp_path / "runs").runs
-    assert [run.suspects is not None for run in runs] == [False, True, True, True]
+    assert [run.suspects is not None for run in runs] == [False, True, True]
+    assert runs[1].test_error_final == runs[2].test_error_final, "the option makes it guarded"
     assert "suspects held back" in err
     left = sorted(path.name for path in (tmp_path / "runs" / "records").glob("*.suspects.parquet"))
-    assert len(left) == 3
-    with pytest.raises(ConfigError, match="random, diet-sb cannot have a noise guard"):
-        Plan(
-            Settings("digits", epochs=1, noise_guard=True), ["sb", "random", "diet-sb"], [0.5], [0]
-        )
+    assert len(left) == 2
+    names = ["sb-memory", "sb", "random", "topk", "diet-sb", "stale-sb"]
+    with pytest.raises(ConfigError, match="sb, random, topk, diet-sb, stale-sb cannot have a noi"):
+        Plan(Settings("digits", epochs=1, noise_guard=True), names, [0.5], [0])
     overwriting = ("--strategies", "traditional", "--overwrite")
     assert call("compare", *options, *overwriting)[0] == 0
     assert not list((tmp_path / "runs" / "records").glob("*.suspects.parquet"))

@@ -1,0 +1,1 @@
+"""The loader that puts source, choice and pool together."""

@@ -1,0 +1,181 @@
+"""Training batches on their way: from a source, by what is kept of it, into full batches."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from torch import nn
+
+from siftback.errors import BatchError
+from siftback.loading.attaching import attached
+from siftback.loading.pool import Pool
+from siftback.loading.source import Item, Source, size_of
+from siftback.loading.stats import Stats
+from siftback.selective_loader.batch_selection import BatchSelection
+from siftback.selective_loader.epochs_done import EpochsDone
+from siftback.selective_loader.intake import Intake
+from siftback.selective_loader.loss_record import LossRecord
+from siftback.selective_loader.wrapped_loader import drop_last_of
+
+
+class BatchFlow:
+    """Takes batches from a source, keeps what is chosen of them, and gives full batches.
+
+    Args:
+        source: The wrapped loader, with the place in it.
+        intake: Decides what is kept of each of its batches.
+        pool: Makes the training batches; None makes one of the size of the first batch.
+        record: Is given what belongs to each training batch.
+        selection: Is informed when training is done with a batch; None where nothing selects.
+        model: The model that is trained; None where it is not known.
+        stats: Counts what is done.
+        attach: Whether batches carry their indices and weights.
+
+    Attributes:
+        pool: The pool; None before the first batch where none was given.
+        done: How far training is, in epochs.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        intake: Intake,
+        pool: Pool | None,
+        record: LossRecord,
+        selection: BatchSelection | None,
+        model: nn.Module | None,
+        stats: Stats,
+        attach: bool,
+    ) -> None:
+        self.pool, self.done = pool, EpochsDone()
+        self._source, self._intake, self._record = source, intake, record
+        self._selection, self._model, self._stats = selection, model, stats
+        self._attach = attach
+        self._unfinished: Any = None  # the batch that training was given last
+
+    def epoch(self) -> Iterator[Any]:
+        """One epoch of training batches; continues the epoch that a loaded state was within.
+
+        Raises:
+            BatchError: If the source gives no batch.
+        """
+        self.finish_step()
+        resumed = self._source.is_resumed
+        if not resumed and self._source.is_within:
+            self._break_off()
+        if not (resumed and self._source.is_within):
+            self._begin_epoch()
+        epoch, items = self._source.epoch, self._source.batches()
+        yield from self._full_batches(epoch)  # those still pooled when a state was saved
+        for item in items:
+            self._offer(item)
+            self._source.position += 1
+            self.done.read(self._source.epochs_done)
+            yield from self._full_batches(epoch)
+        if self.pool is None or (self._source.position == 0 and not self._intake.draws):
+            raise BatchError(
+                f"the wrapped {type(self._source.loader).__name__} gave no batch: "
+                "give one that is not empty and can be iterated once an epoch"
+            )
+        self._end_epoch()
+        yield from self._give(self.pool.end_epoch(), 1, epoch)
+        self._record.end_epoch()
+        self.done.finish()
+        self._stats.dropped = self.pool.dropped
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets which epoch comes next; what is left of another one is not given any more."""
+        if epoch != self._source.epoch and self._source.is_within:
+            self.finish_step()
+            self._break_off()
+        self._source.set_epoch(epoch)
+        if not self._source.is_within and not self._source.is_resumed:
+            self.done.begin(epoch)
+
+    def finish_step(self) -> None:
+        """Training is done with the batch it was given: it asks for the next one, or for state."""
+        batch, self._unfinished = self._unfinished, None
+        if batch is not None and self._selection is not None and self._model is not None:
+            started = time.perf_counter()
+            self._selection.after_step(self._model, batch)
+            self._stats.seconds_selection += time.perf_counter() - started
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the source, what is pooled, and what was counted."""
+        return {
+            "source": self._source.state_dict(),
+            "pool": None if self.pool is None else self.pool.state_dict(),
+            "epochs_done": self.done.state_dict(),
+            "stats": asdict(self._stats),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from another's state; changes nothing if it is refused."""
+        done, stats, pool = EpochsDone(), Stats(**state["stats"]), None
+        done.load_state_dict(state["epochs_done"])
+        if state["pool"] is not None:
+            pool = Pool(state["pool"]["batch_size"], state["pool"]["drop_last"])
+            pool.load_state_dict(state["pool"])
+        self._source.load_state_dict(state["source"])
+        self.pool, self.done, self._unfinished = pool, done, None
+        vars(self._stats).update(vars(stats))
+        self._record.clear()
+        self._intake.resume_epoch()
+
+    def _begin_epoch(self) -> None:
+        """Makes sure that the one before was trained on, and draws the examples of this one."""
+        self._record.begin_epoch(broken_off=False)
+        self.done.begin(self._source.epoch)
+        self._intake.begin_epoch()
+
+    def _end_epoch(self) -> None:
+        """Notes that the source has no more of this epoch."""
+        self._intake.end_epoch()
+        self._source.end_epoch()
+        self.done.read(float(self._source.epoch))
+
+    def _break_off(self) -> None:
+        """Drops what is left of an epoch of which training did not ask for all batches.
+
+        One of whose batches none was left to be read is over; any other begins again.
+        """
+        self._record.begin_epoch(broken_off=True)
+        if self._source.is_exhausted:
+            self._end_epoch()
+        if self.pool is not None:
+            self.pool.abandon()
+            self._stats.dropped = self.pool.dropped
+
+    def _offer(self, item: Item) -> None:
+        """Adds to the pool what is kept of a batch of the wrapped loader."""
+        kept = self._intake.keep(item)
+        if self.pool is None:
+            size = size_of(item.batch, len(kept.weights))
+            self.pool = Pool(size, drop_last_of(self._source.loader))
+        batch, weights, indices, size_known = kept
+        pooled = (batch, weights) if indices is None else (batch, weights, indices)
+        self.pool.add(pooled, size=size_known)
+
+    def _full_batches(self, epoch: int) -> Iterator[Any]:
+        if self.pool is not None:
+            full = len(self.pool) // self.pool.batch_size
+            if full:
+                yield from self._give(self.pool.full_batches(), full, epoch)
+
+    def _give(self, released: Iterator[Any], count: int, epoch: int) -> Iterator[Any]:
+        """Gives batches to training, and does after each what is to be done then.
+
+        Args:
+            released: Batches, with weights and, where known, indices.
+            count: How many.
+            epoch: That they are given in.
+        """
+        for left, (batch, weights, *indices) in zip(range(count, 0, -1), released, strict=False):
+            self._stats.released += len(weights)
+            of = indices[0] if indices else None
+            self._record.give(weights, of, epoch, self._intake.reweights)
+            self._unfinished = batch
+            self.done.give(left)
+            yield attached(batch, of, weights) if self._attach else batch
+            self.finish_step()

@@ -1,0 +1,185 @@
+"""What is kept of the batches of a wrapped loader, before training's forward."""
+
+import time
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from siftback.errors import BatchError
+from siftback.loading import tree
+from siftback.loading.indices import IndexCheck, examples_of
+from siftback.loading.order import sampler_of
+from siftback.loading.source import Item, Source, size_of
+from siftback.loading.stats import Stats
+from siftback.rules.epoch_draw import EpochDraw
+from siftback.rules.sampler import repeats
+from siftback.schedule import Schedule
+from siftback.selective_loader.batch_selection import BatchSelection
+from siftback.selective_loader.wrapped_loader import no_indices
+from siftback.selectors.selection import Selection
+
+
+class Kept(NamedTuple):
+    """What is kept of a batch.
+
+    Attributes:
+        batch: Of k examples.
+        weights: float32[k], their loss weights.
+        indices: int64[k], their dataset indices, on the CPU; None where unknown.
+        size: k, where the structure of the batch need not say it; else None.
+    """
+
+    batch: Any
+    weights: Tensor
+    indices: Tensor | None
+    size: int | None
+
+
+class Intake:
+    """Decides what is kept of each batch of a source, by a draw or by selection.
+
+    Args:
+        loader: The wrapped loader.
+        source: It, with the place in it.
+        draw: What leaves examples out before they are read; None where nothing does.
+        selection: What leaves out examples that were read; None where nothing does.
+        schedule: When selection is on.
+        epochs: Of the whole training; None where it is not known.
+        model: Whose device batches are moved to; None where they stay.
+        stats: Counts what is done.
+
+    Attributes:
+        examples: How many there are; None where nobody knows.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        source: Source,
+        draw: EpochDraw | None,
+        selection: BatchSelection | None,
+        schedule: Schedule,
+        epochs: float | None,
+        model: nn.Module | None,
+        stats: Stats,
+    ) -> None:
+        self._source, self._draw, self._selection = source, draw, selection
+        self._schedule, self._epochs = schedule, epochs
+        self._model, self._stats = model, stats
+        self.examples = examples_of(loader)
+        self._check = IndexCheck(self.examples, repeats=repeats(sampler_of(loader)))
+        # What of another loader than a DataLoader leaves out examples that were not drawn.
+        self._drawer: Any = None
+        if draw is not None and not source.is_ordered and hasattr(loader, "only"):
+            self._drawer = loader
+
+    @property
+    def draws(self) -> bool:
+        """Whether this epoch's examples were drawn before they are read."""
+        return self._draw is not None and self._draw.draws
+
+    @property
+    def reweights(self) -> bool:
+        """Whether what is kept may have weights other than 1, which training must apply."""
+        if self._draw is not None and self._draw.reweights:
+            return True
+        return self._selection is not None and self._selection.selector.reweights
+
+    def begin_epoch(self) -> None:
+        """Draws the examples of an epoch."""
+        self._check.begin_epoch()
+        if self._draw is not None:
+            started = time.perf_counter()
+            self._draw.begin(self._source.epoch)
+            self._tell_drawer()
+            self._stats.seconds_selection += time.perf_counter() - started
+
+    def resume_epoch(self) -> None:
+        """Goes on within an epoch, or before it, whose draw was loaded."""
+        self._check.begin_epoch()  # as batches that were done do not come here again
+        self._tell_drawer()
+
+    def end_epoch(self) -> None:
+        """Notes that the source has no more of an epoch."""
+        if self._leaves_unread:
+            assert self._draw is not None
+            self._count_unread(self._draw.end_epoch())
+
+    def keep(self, item: Item) -> Kept:
+        """What is kept of a batch.
+
+        Raises:
+            BatchError: Where it is empty, or its indices are needed and missing or wrong.
+            LossError: Where its scores cannot be selected by.
+        """
+        batch, indices, known = item.batch, item.indices, None
+        if self._selection is None and indices is not None:
+            known = len(indices)  # which a batch of an unknown structure need not say
+        count = tree.size(batch) if known is None else size_of(batch, known)
+        place = self._source.place
+        if count == 0:
+            raise BatchError(f"{place} is empty: leave empty batches out of the wrapped loader")
+        self._stats.seen += count
+        started = time.perf_counter()
+        if self._model is not None:
+            batch = tree.to_device_of(batch, self._model)
+        if self._draw is not None:
+            if indices is None:
+                name = type(self._draw.rule).__name__
+                raise BatchError(f"{place}: {no_indices(name, self._source.loader)}")
+            self._check.check(indices, place)
+            self._draw.rule.grow(int(indices.max()) + 1)
+        selection = self._select(item._replace(batch=batch), count)
+        if selection is None:
+            return Kept(batch, torch.ones(count, device=tree.device(batch)), indices, known)
+        if len(selection.positions) < count:
+            batch, known = tree.take(batch, selection.positions), None
+        weights = selection.weights.to(tree.device(batch))  # those from memory are on the CPU
+        if indices is not None:
+            indices = indices[selection.positions.to(indices.device)]
+        self._stats.considered += count
+        self._stats.kept += len(weights)
+        self._stats.seconds_selection += time.perf_counter() - started
+        return Kept(batch, weights, indices, known)
+
+    @property
+    def _leaves_unread(self) -> bool:
+        """Whether what was not drawn is not read either."""
+        return self.draws and (self._source.is_ordered or self._drawer is not None)
+
+    def _select(self, item: Item, count: int) -> Selection | None:
+        """What is to be kept of a batch; None where all of it is, without selection."""
+        source, draw, selection = self._source, self._draw, self._selection
+        if draw is not None and draw.draws:
+            assert item.indices is not None
+            if self._leaves_unread:
+                self._count_unread(draw.passed(count) - count)
+            return draw.keep(item.indices)
+        if selection is None or (draw is not None and not draw.is_pass(source.epoch)):
+            return None
+        done = source.epochs_done
+        if not self._schedule.is_on(done, self._epochs, source.position):
+            return None
+        if self._schedule.anneal is not None:
+            keep = self._schedule.keep(done, self._epochs, own=selection.own_keep)
+            selection.selector.set_keep(keep)  # type: ignore[attr-defined]
+        model = self._model if self._model is not None else nn.Identity()
+        scores = selection.score(model, item, count)
+        if selection.scores:
+            self._stats.scored += count
+            if draw is not None and item.indices is not None:
+                draw.rescore(item.indices, scores.float().cpu(), source.epoch)
+        return selection.select(scores, source.place, self._stats)
+
+    def _count_unread(self, count: int) -> None:
+        """Examples of the source that were left out unread count as seen and considered."""
+        self._stats.seen += count
+        self._stats.considered += count
+        self._stats.unread += count
+
+    def _tell_drawer(self) -> None:
+        """Passes what was drawn to a wrapped loader that leaves examples out itself."""
+        if self._drawer is not None and self._draw is not None:
+            drawn = self._draw.weights.nonzero().squeeze(1) if self._draw.draws else None
+            self._drawer.only(drawn)

@@ -295,7 +295,7 @@ def training(source, arguments, build=network, wrap=lambda loader, model: loader
 
         def end():
             stats = vars(loader.stats) | {"seconds_selection": 0}
-            scorer = loader.scorer.state_dict()
+            scorer = None if loader.scorer is None else loader.scorer.state_dict()
             return model.state_dict(), scorer, stats, loader.progress
 
         return {"model": model, "optimizer": optimizer, "loader": loader}, steps, end

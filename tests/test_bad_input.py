@@ -90,7 +90,7 @@ ARGUMENTS = {
     ),
     "annealing what has no share": (
         lambda: {"selector": All(), "epochs": 2, "schedule": Schedule(anneal=Annealing())},
-        r"All keeps no share that a schedule could anneal",
+        r"All has no share that a schedule could anneal",
     ),
 }  # fmt: skip
 

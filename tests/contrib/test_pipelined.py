@@ -342,7 +342,7 @@ def test_closing_in_the_middle_of_an_epoch_ends_it_with_an_error():
     next(batches)
     scored.close()
     assert not multiprocessing.active_children()
-    with pytest.raises(ReplicaError, match=r"broken off, by close\(\)"):
+    with pytest.raises(ReplicaError, match=r"interrupted by close\(\)"):
         next(batches)
     assert len(list(scored)) == 6
     scored.close()

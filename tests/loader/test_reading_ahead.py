@@ -379,7 +379,7 @@ def test_tuples_and_lists_carry_it_behind_their_parts_and_others_are_refused():
         (torch.arange(4), "attach=True adds .* and the batch is a Tensor: have the collate"),
         (
             {"x": torch.arange(4), "sift_index": torch.arange(4)},
-            "a key 'sift_index' already: rename",
+            "already has a key 'sift_index': rename",
         ),
     ):
         with pytest.raises(BatchError, match=message):

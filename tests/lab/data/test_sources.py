@@ -357,7 +357,7 @@ def test_columns_and_splits_are_named(places):
         load(name)
     with pytest.raises(ConfigError, match="no column 'coat': give label= one of picture, kind"):
         load(f"{name}{splits},label=coat")
-    with pytest.raises(ConfigError, match="no whole number or name"):
+    with pytest.raises(ConfigError, match="does not hold an integer or a name"):
         load(f"{name}{splits},label=picture")
 
 

@@ -8,7 +8,7 @@ demo: .venv/lab  ## Train on the embedded digits with and without selection; pri
 		--keep 0.33 --epochs 30 --seed 0,1,2 --out runs/demo --overwrite
 
 test: check  ## Lint, type-check, and run every test.
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 check: .venv/dev
 	$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""Selection inside the frameworks people train with, one file for each."""

@@ -33,6 +33,54 @@ FUNCTIONS = {
 }
 
 
+# Sequences of 5, 2, 1 and no valid positions, and the losses that ignore the rest.
+IGNORING = {
+    "functional": (F.cross_entropy, -100),
+    "partial": (functools.partial(F.nll_loss, ignore_index=3), 3),
+    "module": (nn.CrossEntropyLoss(WEIGHTS, ignore_index=0, label_smoothing=0.1), 0),
+}
+
+
+@pytest.mark.parametrize(("loss_fn", "ignored"), IGNORING.values(), ids=IGNORING)
+@pytest.mark.parametrize("trailing", [(5,), (5, 2)], ids=["sequences", "images"])
+def test_ignored_positions_are_no_part_of_a_loss(loss_fn, ignored, trailing):
+    outputs = torch.randn(4, 4, *trailing)
+    classes = torch.tensor([index for index in range(4) if index != ignored])
+    targets = classes[torch.randint(len(classes), (4, *trailing))]
+    for row, valid in enumerate([5, 2, 1, 0]):
+        targets[row, valid:] = ignored
+    found = per_example(loss_fn)(outputs, targets)
+    for row in range(4):
+        kept = (targets[row] != ignored).nonzero().tolist()
+        each = [
+            per_example(loss_fn)(
+                outputs[(row, slice(None), *place)][None], targets[(row, *place)][None]
+            )
+            for place in kept
+        ]
+        expected = torch.stack(each).mean() if each else torch.tensor(0.0)
+        torch.testing.assert_close(found[row], expected)
+
+
+def test_without_ignored_positions_nothing_changes():
+    values = F.cross_entropy(PIXELS, LABELS, reduction="none").flatten(1).mean(1)
+    torch.testing.assert_close(per_example(F.cross_entropy)(PIXELS, LABELS), values)
+
+
+def test_targets_that_are_probabilities_ignore_no_position():
+    targets = torch.rand(6, 4, 5, 5)
+    expected = F.cross_entropy(PIXELS, targets, reduction="none").flatten(1).mean(1)
+    torch.testing.assert_close(per_example(F.cross_entropy)(PIXELS, targets), expected)
+
+
+def test_an_ignored_index_of_targets_of_another_shape_is_refused():
+    def per_step(outputs, targets, reduction="mean", ignore_index=-1):
+        return outputs.mean(2)
+
+    with pytest.raises(LossError, match=r"\[6, 4\] for targets of shape \[6\].*ignore_index=-1"):
+        per_example(per_step)(PIXELS.flatten(2), CLASSES)
+
+
 @pytest.mark.parametrize(("loss_fn", "outputs", "targets"), FUNCTIONS.values(), ids=FUNCTIONS)
 def test_each_loss_is_that_of_the_example_alone(loss_fn, outputs, targets):
     losses = per_example(loss_fn)

@@ -22,15 +22,18 @@ def per_example(loss_fn: LossFn) -> LossFn:
 
     A loss function that takes a ``reduction``, as those of ``torch.nn`` and
     ``torch.nn.functional`` do, is called with ``reduction="none"``, and its result is averaged
-    over all dimensions but the first. Any other function is returned unchanged, and must return
-    one loss per example itself.
+    over all dimensions but the first. With an ``ignore_index``, the mean is over the valid
+    positions, those whose target is another class; an example without one has loss 0, as its
+    gradient is. Any other function is returned unchanged, and must return one loss per example
+    itself.
 
     Args:
         loss_fn: ``loss_fn(outputs, targets)``.
 
     Returns:
         A function of the same arguments that returns a tensor of shape [N]. ``loss_fn`` is not
-        changed.
+        changed. It raises a `LossError` if ``loss_fn`` has an ``ignore_index``, and the losses
+        are not of the shape of the targets.
 
     >>> import torch
     >>> from torch.nn import functional as F
@@ -39,6 +42,9 @@ def per_example(loss_fn: LossFn) -> LossFn:
     tensor(1.0986)
     >>> per_example(F.cross_entropy)(outputs, targets)
     tensor([1.0986, 1.0986, 1.0986, 1.0986])
+    >>> padded = torch.tensor([[2, 0, 1], [0, -100, -100]])
+    >>> per_example(F.cross_entropy)(torch.zeros(2, 4, 3), padded)
+    tensor([1.3863, 1.3863])
     """
     unreduced: Callable[..., Tensor]
     if isinstance(loss_fn, nn.Module) and hasattr(loss_fn, "reduction"):
@@ -51,12 +57,32 @@ def per_example(loss_fn: LossFn) -> LossFn:
         return loss_fn
 
     # Not a closure, so that it can be pickled and sent to another process.
-    return functools.partial(_averaged, unreduced)
+    return functools.partial(_averaged, unreduced, _ignored_index(loss_fn))
 
 
-def _averaged(unreduced: LossFn, outputs: Any, targets: Any) -> Tensor:
+def _averaged(unreduced: LossFn, ignored: int | None, outputs: Any, targets: Any) -> Tensor:
     values = unreduced(outputs, targets)
-    return values.flatten(1).mean(1) if values.ndim > 1 else values
+    # Targets that are probabilities have no ignored class, and PyTorch ignores the index too.
+    if values.ndim < 2:
+        return values
+    if ignored is None or targets.is_floating_point():
+        return values.flatten(1).mean(1)
+    if values.shape != targets.shape:
+        raise LossError(
+            f"losses of shape {list(values.shape)} for targets of shape {list(targets.shape)}: "
+            f"which of them are ignored, with ignore_index={ignored}, cannot be known; average "
+            "over the valid positions of each example in the loss function"
+        )
+    valid = (targets != ignored).flatten(1)
+    return values.flatten(1).masked_fill(~valid, 0).sum(1) / valid.sum(1).clamp(min=1)
+
+
+def _ignored_index(loss_fn: LossFn) -> int | None:
+    """The class whose positions a loss function ignores; None without one."""
+    if isinstance(loss_fn, nn.Module):
+        return cast(int | None, getattr(loss_fn, "ignore_index", None))
+    index = inspect.signature(loss_fn).parameters.get("ignore_index")
+    return None if index is None or index.default is inspect.Parameter.empty else index.default
 
 
 def pair_losses(loss_fn: LossFn, with_outputs: bool = False) -> Losses:

@@ -61,7 +61,7 @@ def per_example(loss_fn: LossFn) -> LossFn:
 
 
 def _averaged(unreduced: LossFn, ignored: int | None, outputs: Any, targets: Any) -> Tensor:
-    values = unreduced(outputs, targets)
+    values: Tensor = unreduced(outputs, targets)
     # Targets that are probabilities have no ignored class, and PyTorch ignores the index too.
     if values.ndim < 2:
         return values
@@ -73,7 +73,7 @@ def _averaged(unreduced: LossFn, ignored: int | None, outputs: Any, targets: Any
             f"which of them are ignored, with ignore_index={ignored}, cannot be known; average "
             "over the valid positions of each example in the loss function"
         )
-    valid = (targets != ignored).flatten(1)
+    valid: Tensor = (targets != ignored).flatten(1)
     return values.flatten(1).masked_fill(~valid, 0).sum(1) / valid.sum(1).clamp(min=1)
 
 

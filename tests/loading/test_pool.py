@@ -1,9 +1,11 @@
 """The pool loses nothing, invents nothing and holds no more memory than it needs."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
 from siftback import Pool
 from siftback.errors import BatchError, ConfigError
@@ -52,8 +54,7 @@ def test_examples_are_conserved_in_order_for_any_sizes(epochs, batch_size, drop_
         if dropped:
             del came[-dropped:]
         assert went == came[: len(came) - len(pool)]
-    held = pool.state_dict()["pool"]
-    assert went + (held["name"] if held else []) == came
+    assert went + flat(names(pool.state_dict()["pool"])) == came
 
 
 @given(st.lists(st.sets(st.integers(0, 9)).map(sorted), min_size=1), st.integers(1, 8))
@@ -88,14 +89,18 @@ def stored(batch):
     return batch.untyped_storage().nbytes() // batch.element_size()
 
 
+def held(pool):
+    return sum(map(stored, pool.state_dict()["pool"]))
+
+
 def test_the_pool_does_not_hold_the_memory_of_the_batches_it_took_from():
     pool = Pool(batch_size=4)
     pool.add(torch.zeros(1000, 8), torch.tensor([0, 5, 9]))
-    assert stored(pool.state_dict()["pool"]) == 3 * 8
+    assert held(pool) == 3 * 8
     pool.add(torch.zeros(1000, 8), torch.tensor([1, 2, 3]))
     (released,) = pool.full_batches()
     assert stored(released) == 4 * 8
-    assert stored(pool.state_dict()["pool"]) == 2 * 8
+    assert held(pool) == 2 * 8
 
 
 def test_what_stays_of_a_whole_batch_holds_only_itself():
@@ -103,9 +108,9 @@ def test_what_stays_of_a_whole_batch_holds_only_itself():
     pool.add(torch.zeros(1001, 8))
     batches = pool.full_batches()
     next(batches)
-    assert stored(pool.state_dict()["pool"]) == 901 * 8  # also while more is to be released
+    assert held(pool) == 901 * 8  # also while more is to be released
     assert len(list(batches)) == 9
-    assert stored(pool.state_dict()["pool"]) == 8
+    assert held(pool) == 8
 
 
 def test_a_state_does_not_change_with_what_is_released_after_it():
@@ -114,7 +119,7 @@ def test_a_state_does_not_change_with_what_is_released_after_it():
     state = pool.state_dict()
     for batch in pool.full_batches():
         batch.zero_()  # as a loop that scales its images in place
-    assert state["pool"].tolist() == [1, 1, 1]
+    assert [batch.tolist() for batch in state["pool"]] == [[1, 1, 1]]
 
 
 def test_an_epoch_broken_off_is_dropped_unless_carried():
@@ -145,3 +150,87 @@ def test_mismatched_sizes_are_refused_and_nothing_is_pooled():
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
         Pool(*arguments)
+
+
+PADDING = {"ids": 0, "labels": -100}
+
+
+def tokens(*rows):
+    """A batch of sequences, padded to the longest of them."""
+    width = max(map(len, rows))
+    filled = {
+        key: [[*row, *[fill] * (width - len(row))] for row in rows] for key, fill in PADDING.items()
+    }
+    return {
+        **{key: torch.tensor(part) for key, part in filled.items()},
+        "name": list(map(str, rows)),
+    }
+
+
+def sequences_of(batch):
+    """Those of a batch, without the padding; both parts must agree on it."""
+    for ids, labels, name in zip(*batch.values(), strict=True):
+        count = int((labels != -100).sum())
+        assert torch.equal(ids[:count], labels[:count])
+        assert not ids[count:].any()
+        assert str(ids[:count].tolist()) == name
+        yield name
+
+
+def joined_by_hand(batches):
+    width = max(batch["ids"].shape[1] for batch in batches)
+    parts = {
+        key: torch.cat([F.pad(b[key], (0, width - b[key].shape[1]), value=fill) for b in batches])
+        for key, fill in PADDING.items()
+    }
+    return {**parts, "name": flat(batch["name"] for batch in batches)}
+
+
+@pytest.mark.parametrize("pad", [PADDING, joined_by_hand], ids=["values", "function"])
+@given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=5))
+def test_batches_padded_to_different_lengths_are_pooled(pad, lengths):
+    pool, came, went = Pool(3, pad=pad), [], []
+    for sizes in lengths:
+        batch = tokens(*([7] * size for size in sizes))
+        came += batch["name"]
+        pool.add(batch)
+        again = Pool(3, pad=pad)
+        again.load_state_dict(pool.state_dict())
+        for released, resumed in zip(pool.full_batches(), again.full_batches(), strict=True):
+            went += sequences_of(released)
+            for key in PADDING:
+                assert torch.equal(released[key], resumed[key])
+    for rest in pool.end_epoch():
+        went += sequences_of(rest)
+    assert went == came
+
+
+def test_arrays_and_several_dimensions_are_padded_too():
+    pool = Pool(2, pad={0: -1})
+    pool.add((np.zeros((1, 2, 1)), torch.zeros(1)))
+    pool.add((np.ones((1, 1, 2)), torch.zeros(1)))
+    ((images, _),) = pool.full_batches()
+    assert images.tolist() == [[[0, -1], [0, -1]], [[1, 1], [-1, -1]]]
+
+
+@pytest.mark.parametrize("pad", [None, {"ids": 0}])
+def test_lengths_that_nobody_says_how_to_pad_are_refused_by_name(pad):
+    pool = Pool(2, pad=pad)
+    pool.add(tokens([1]))
+    pool.add(tokens([1, 2]))
+    part = "ids" if pad is None else "labels"
+    with pytest.raises(BatchError, match=rf"batch\['{part}'\] has rows of several shapes .*pad="):
+        list(pool.full_batches())
+
+
+def test_rows_of_another_number_of_dimensions_are_refused():
+    pool = Pool(2, pad={"ids": 0})
+    pool.add({"ids": torch.zeros(1, 2)})
+    pool.add({"ids": torch.zeros(1, 2, 2)})
+    with pytest.raises(BatchError, match=r"batch\['ids'\]"):
+        list(pool.full_batches())
+
+
+def test_what_cannot_pad_is_refused():
+    with pytest.raises(ConfigError, match=r"pad=0: give the fill values by name"):
+        Pool(2, pad=0)

@@ -1,8 +1,8 @@
 """Pooling kept examples into full batches."""
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -10,6 +10,23 @@ from siftback.errors import ConfigError
 from siftback.loading import tree
 
 DropLast = bool | Literal["carry"]
+
+Pad = Mapping[Any, float] | Callable[[list[Any]], Any]
+"""How batches of several shapes are joined: values by part of the batch, or a function."""
+
+
+class Weighted(NamedTuple):
+    """A batch with what belongs to its examples, pooled together.
+
+    Attributes:
+        batch: Of n examples.
+        weights: float32[n], their loss weights.
+        indices: int64[n], their dataset indices; None where unknown.
+    """
+
+    batch: Any
+    weights: Tensor
+    indices: Tensor | None
 
 
 class Pool:
@@ -22,13 +39,23 @@ class Pool:
         batch_size: Examples per released batch.
         drop_last: How to treat the rest at the end of an epoch: False releases it as a smaller
             batch, True drops it, "carry" keeps it for the next epoch.
+        pad: For batches whose rows differ in shape, such as those padded to the longest of each:
+            the value that fills shorter rows at their end, by key of a dict, position in a tuple
+            or list, or name of a field, such as ``{"input_ids": 0, "labels": -100}``; or a
+            function that joins a list of batches into one.
 
     Attributes:
         dropped: Number of examples that ``drop_last=True`` has dropped.
 
     Raises:
         ConfigError: If ``batch_size`` is not a positive integer, or ``drop_last`` is not one of
-            the three values.
+            the three values, or ``pad`` neither a mapping nor a function.
+
+    On releasing:
+
+    Raises:
+        BatchError: If the rows to release differ in shape and ``pad`` does not say how to join
+            them.
 
     >>> import torch
     >>> pool = Pool(batch_size=2)
@@ -39,13 +66,21 @@ class Pool:
     [tensor([4])]
     """
 
-    def __init__(self, batch_size: int, drop_last: DropLast = False) -> None:
+    def __init__(
+        self, batch_size: int, drop_last: DropLast = False, *, pad: Pad | None = None
+    ) -> None:
         if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
             raise ConfigError(f"batch_size={batch_size!r}: give an integer, at least 1")
         if drop_last not in (False, True, "carry"):
             raise ConfigError(f'drop_last={drop_last!r}: give False, True or "carry"')
+        if not (pad is None or callable(pad) or isinstance(pad, Mapping)):
+            raise ConfigError(
+                f"pad={pad!r}: give the fill values by name, such as "
+                '{"input_ids": 0, "labels": -100}, or a function that joins a list of batches'
+            )
         self.batch_size = batch_size
         self.drop_last = drop_last
+        self.pad = pad
         self.dropped = 0
         self._pool: deque[tuple[Any, int]] = deque()  # batches, and their sizes
         self._pooled = 0
@@ -95,19 +130,22 @@ class Pool:
             self._pooled = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the pooled examples, as one batch."""
-        # A copy, as training may change released batches in place.
-        pooled = [batch for batch, _ in self._pool]
-        pool = tree.clone(tree.concatenate(pooled)) if pooled else None
+        """A copy of the pooled batches."""
+        # Copies, as training may change released batches in place. Not joined, as padding depends
+        # on what is released together.
+        pooled = [tree.clone(batch) for batch, _ in self._pool]
+        weighted = bool(pooled) and isinstance(pooled[0], Weighted)
+        # Plain tuples, which `torch.load(weights_only=True)` takes.
+        pool = [tuple(batch) for batch in pooled] if weighted else pooled
         settings = {"batch_size": self.batch_size, "drop_last": self.drop_last}
-        return {**settings, "pool": pool, "dropped": self.dropped}
+        return {**settings, "pool": pool, "weighted": weighted, "dropped": self.dropped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over the examples of another pool; its batch size may differ."""
         self._pool.clear()
         self._pooled = 0
-        if state["pool"] is not None:
-            self.add(tree.clone(state["pool"]))
+        for batch in state["pool"]:
+            self.add(tree.clone(Weighted(*batch) if state["weighted"] else batch))
         self.dropped = state["dropped"]
 
     def _release(self, count: int) -> Any:
@@ -124,4 +162,13 @@ class Pool:
                 held = count
             taken.append(batch)
             count -= held
-        return tree.concatenate(taken)
+        return self._join(taken)
+
+    def _join(self, taken: list[Any]) -> Any:
+        if isinstance(taken[0], Weighted):
+            batches, weights, indices = zip(*taken, strict=True)
+            rest = tree.concatenate(list(zip(weights, indices, strict=True)))
+            return Weighted(self._join(list(batches)), *rest)
+        if callable(self.pad):
+            return taken[0] if len(taken) == 1 else self.pad(taken)
+        return tree.concatenate(taken, self.pad)

@@ -101,18 +101,35 @@ def clone(batch: Any) -> Any:
     )
 
 
-def concatenate(batches: Sequence[Any]) -> Any:
+def concatenate(batches: Sequence[Any], pad: Mapping[Any, float] | None = None) -> Any:
     """Joins batches of the same structure; a single one is returned as it is.
+
+    Args:
+        batches: At least one.
+        pad: For parts whose rows differ in shape, the value that shorter rows are filled with at
+            their end: by key of a mapping, position in a tuple or list, or name of a field.
 
     >>> concatenate([(torch.tensor([1]), ["a"]), (torch.tensor([2, 3]), ["b", "c"])])
     (tensor([1, 2, 3]), ['a', 'b', 'c'])
+    >>> concatenate([{"ids": torch.ones(1, 2)}, {"ids": torch.ones(1, 3)}], pad={"ids": 0})
+    {'ids': tensor([[1., 1., 0.],
+            [1., 1., 1.]])}
 
     Raises:
-        BatchError: If the structures differ.
+        BatchError: If the structures differ, or the shapes of rows for which ``pad`` has no value.
     """
     if len(batches) == 1:
         return batches[0]
-    return _map(_join, *batches)
+    values = {
+        step: value for key, value in (pad or {}).items() for step in (f"[{key!r}]", f".{key}")
+    }
+    paths = iter([path for path, _ in _parts(batches[0], "")])  # in the order of _map
+
+    def join(*parts: Any) -> Any:
+        path = next(paths)
+        return _join(path, values.get(path), parts)
+
+    return _map(join, *batches)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -232,23 +249,46 @@ def _map(fn: Callable[..., Any], *batches: Any) -> Any:
     return _rebuild(first, [_map(fn, *(f[step] for f in families)) for step in families[0]])
 
 
-def _join(*parts: Any) -> Any:
+def _join(path: str, value: float | None, parts: tuple[Any, ...]) -> Any:
     first = parts[0]
     family = next(kind for kind in (Tensor, np.ndarray, type(first)) if isinstance(first, kind))
     if not all(isinstance(part, family) for part in parts):
         kinds = ", ".join(_describe(part) for part in parts)
         raise BatchError(f"parts of mismatched types ({kinds}); give every batch the same ones")
+    if not isinstance(first, _ARRAYS):
+        return type(first)(value for part in parts for value in part)
+    if value is not None and len({part.shape[1:] for part in parts}) > 1:
+        parts = tuple(_padded(part, _longest(parts), value) for part in parts)
     try:
-        if isinstance(first, Tensor):
-            return torch.cat(parts)
-        if isinstance(first, np.ndarray):
-            return np.concatenate(parts)
+        return torch.cat(parts) if isinstance(first, Tensor) else np.concatenate(parts)
     except (RuntimeError, ValueError) as error:
         shapes = ", ".join(_describe(part) for part in parts)
         raise BatchError(
-            f"parts that do not fit together ({shapes}): {error}; pad every batch to the same shape"
+            f"batch{path} has rows of several shapes ({shapes}), which cannot be pooled: pad every "
+            "batch to the same shape, or give pool=Pool(batch_size, pad=...), with the value that "
+            "fills the shorter ones, or with a function that joins batches"
         ) from error
-    return type(first)(value for part in parts for value in part)
+
+
+def _longest(parts: tuple[Any, ...]) -> tuple[int, ...]:
+    """The largest size of each dimension of the rows."""
+    shapes = [part.shape[1:] for part in parts]
+    if len({len(shape) for shape in shapes}) > 1:
+        return tuple(shapes[0])  # does not fit, whatever it is filled with
+    return tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+
+
+def _padded(part: Any, shape: tuple[int, ...], value: float) -> Any:
+    """The part, its rows filled at the end of each dimension."""
+    if part.ndim != len(shape) + 1:
+        return part
+    sizes = (len(part), *shape)
+    if isinstance(part, Tensor):
+        whole: Any = part.new_full(sizes, value)
+    else:
+        whole = np.full(sizes, value, part.dtype)
+    whole[tuple(slice(size) for size in part.shape)] = part
+    return whole
 
 
 def _length(part: Any, path: str) -> int:

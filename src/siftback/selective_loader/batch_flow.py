@@ -9,7 +9,7 @@ from torch import nn
 
 from siftback.errors import BatchError
 from siftback.loading.attaching import attached
-from siftback.loading.pool import Pool
+from siftback.loading.pool import Pool, Weighted
 from siftback.loading.source import Item, Source, size_of
 from siftback.loading.stats import Stats
 from siftback.selective_loader.batch_selection import BatchSelection
@@ -115,7 +115,8 @@ class BatchFlow:
         done, stats, pool = EpochsDone(), Stats(**state["stats"]), None
         done.load_state_dict(state["epochs_done"])
         if state["pool"] is not None:
-            pool = Pool(state["pool"]["batch_size"], state["pool"]["drop_last"])
+            pad = None if self.pool is None else self.pool.pad
+            pool = Pool(state["pool"]["batch_size"], state["pool"]["drop_last"], pad=pad)
             pool.load_state_dict(state["pool"])
         self._source.load_state_dict(state["source"])
         self.pool, self.done, self._unfinished = pool, done, None
@@ -154,8 +155,7 @@ class BatchFlow:
             size = size_of(item.batch, len(kept.weights))
             self.pool = Pool(size, drop_last_of(self._source.loader))
         batch, weights, indices, size_known = kept
-        pooled = (batch, weights) if indices is None else (batch, weights, indices)
-        self.pool.add(pooled, size=size_known)
+        self.pool.add(Weighted(batch, weights, indices), size=size_known)
 
     def _full_batches(self, epoch: int) -> Iterator[Any]:
         if self.pool is not None:
@@ -171,11 +171,10 @@ class BatchFlow:
             count: How many.
             epoch: That they are given in.
         """
-        for left, (batch, weights, *indices) in zip(range(count, 0, -1), released, strict=False):
+        for left, (batch, weights, indices) in zip(range(count, 0, -1), released, strict=False):
             self._stats.released += len(weights)
-            of = indices[0] if indices else None
-            self._record.give(weights, of, epoch, self._intake.reweights)
+            self._record.give(weights, indices, epoch, self._intake.reweights)
             self._unfinished = batch
             self.done.give(left)
-            yield attached(batch, of, weights) if self._attach else batch
+            yield attached(batch, indices, weights) if self._attach else batch
             self.finish_step()

@@ -372,7 +372,7 @@ def run_siftback(monkeypatch, capsys, *arguments):
 
 
 def test_two_figures_of_the_same_runs_train_once(monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "400")
     asked = [
         "data=digits",
         "train_limit=256",

@@ -320,7 +320,26 @@ def test_stopping_anywhere_equals_never_stopping():
 def test_a_state_of_another_version_is_refused():
     sift = SinglePass(Mlp(), F.cross_entropy, keep=KEEP)
     with pytest.raises(StateError, match="version 9"):
-        sift.load_state_dict(sift.state_dict() | {"version": 9})
+        sift.set_extra_state(sift.get_extra_state() | {"version": 9})
+
+
+def test_it_is_a_module_around_the_model():
+    model = Mlp()
+    sift = SinglePass(model, F.cross_entropy, keep=KEEP)
+    assert list(map(id, sift.parameters())) == list(map(id, model.parameters()))
+    names = {f"model.{name}" for name in model.state_dict()} | {"_extra_state"}
+    assert sift.state_dict().keys() == names
+    sift.eval()
+    assert not model.training
+
+
+def test_the_first_batch_may_be_one_of_validation():
+    sift = SinglePass(Mlp(), F.cross_entropy, keep=KEEP)
+    with torch.no_grad():
+        assert not sift(*images()).requires_grad
+    assert sift.gradient_check is None
+    sift(*images()).backward()
+    assert sift.gradient_check.largest < 1e-5
 
 
 def test_a_model_goes_to_evaluation_and_back():

@@ -16,7 +16,7 @@ from siftback.scorers.selection_pass import device_of, untouched
 from siftback.selectors.in_batch import exact_selector
 from siftback.selectors.sampling import choose, count_of
 from siftback.selectors.selection import Selection, Selector
-from siftback.single_pass import self_check
+from siftback.single_pass import processes, self_check
 from siftback.single_pass.self_check import GradientCheck
 from siftback.single_pass.sliced_backward import Pending, kept_mean
 from siftback.single_pass.trace_errors import UNTRACEABLE, explain
@@ -25,8 +25,11 @@ from siftback.single_pass.tracing import Backend, trace
 _STATE_VERSION = 1
 
 
-class SinglePass:
+class SinglePass(nn.Module):
     """Computes the losses of a batch; their backward runs only over the kept rows.
+
+    A module whose forward is the loss of a training step, around the model: its parameters are
+    the model's, and its ``state_dict()`` also has what the next selections depend on.
 
     Selective-Backprop without its second forward pass: "cache the activations obtained from the
     selection passes to avoid doing extra forward passes for training" (Jiang et al. 2019,
@@ -42,7 +45,8 @@ class SinglePass:
 
     Args:
         model: The model to train. It is not copied or modified; buffers are updated as in an
-            ordinary training forward of the whole batch.
+            ordinary training forward of the whole batch. In several processes, wrap the single
+            pass: ``DistributedDataParallel(SinglePass(model, ...))``.
         loss_fn: ``loss_fn(outputs, targets)`` for batches that are ``(inputs, targets)`` pairs.
             A loss of ``torch.nn`` or ``torch.nn.functional`` is called without reduction; any
             other function must return one loss per example.
@@ -54,8 +58,9 @@ class SinglePass:
         outputs: Whether to store the model's outputs in the attribute of this name. The function
             ``losses``, if given, must then return ``(losses, outputs)``.
         backend: "graph" runs the graphs with PyTorch's own kernels, "inductor" with compiled ones.
-        check: Whether to compare the first batch's gradient with autograd's. It costs about two
-            more steps, once, and has no side effects.
+        check: Whether to compare the first batch's gradient with autograd's, which costs about
+            two more steps, once, and has no side effects; and, in several processes, whether to
+            require that ``DistributedDataParallel`` averages the gradients.
         seed: Seed of the selection's generator; the global one is not used.
 
     Attributes:
@@ -66,13 +71,16 @@ class SinglePass:
         stats: A `SinglePassStats`.
 
     Raises:
-        ConfigError: If an argument is out of range or two exclude each other.
+        ConfigError: If an argument is out of range or two exclude each other, or ``model`` is
+            wrapped in ``DistributedDataParallel`` itself.
 
     On a call:
 
     Raises:
         BatchError: If a batch is empty, has parts of mismatched sizes, or is on a different device
             from the model.
+        ConfigError: If there are several processes, and nothing averages the gradients, or FSDP
+            shards the weights.
         GradientError: If the first batch's gradient is not that of the kept losses.
         LossError: If there is not one floating-point loss per example.
         TraceError: If the model cannot be traced, or not with a dynamic batch size.
@@ -104,6 +112,8 @@ class SinglePass:
         check: bool = True,
         seed: int = 0,
     ) -> None:
+        super().__init__()
+        processes.check_model(model)
         selector = exact_selector(selector, keep, beta)
         if backend not in ("graph", "inductor"):
             raise ConfigError(f'backend={backend!r}: give "graph" or "inductor"')
@@ -117,7 +127,7 @@ class SinglePass:
         self._takes_pairs = loss_fn is not None
         self._has_outputs = outputs
         self._backend = backend
-        self._checks = check
+        self._check_asked = self._checks = check
         self._pending: Pending = {}
         self._generator = torch.Generator().manual_seed(seed)
         compute = resolve(loss_fn, losses, outputs)
@@ -131,7 +141,7 @@ class SinglePass:
         self._plain = forward
         self._traced = trace(forward, backend, self._pending, self.stats)
 
-    def __call__(self, *batch: Any) -> Tensor:
+    def forward(self, *batch: Any) -> Tensor:
         """The mean loss of the kept rows of a batch.
 
         Args:
@@ -148,7 +158,8 @@ class SinglePass:
         if self._takes_pairs:
             pair(whole)
         device = device_of(self.model, whole)
-        if self._checks and count > 1:
+        processes.check_gradients(self, averaged=self._check_asked)
+        if self._checks and count > 1 and torch.is_grad_enabled():
             self._checks = False
             self.gradient_check = self._check(whole, count, device)
         losses = self._losses_of(whole, count)
@@ -162,8 +173,8 @@ class SinglePass:
             return (losses * self.selection.weights).mean()
         return kept_mean(losses, self.selection, self._pending)
 
-    def state_dict(self) -> dict[str, Any]:
-        """All state that the next selections depend on; can be saved with ``torch.save``."""
+    def get_extra_state(self) -> dict[str, Any]:
+        """What the next selections depend on: the part of ``state_dict()`` besides the model."""
         return {
             "version": _STATE_VERSION,
             "selector": self.selector.state_dict(),
@@ -171,7 +182,7 @@ class SinglePass:
             "stats": asdict(self.stats),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def set_extra_state(self, state: dict[str, Any]) -> None:
         """Continues from the state of another single pass, built with the same arguments.
 
         The counts of this one's compilations are kept.
@@ -179,10 +190,10 @@ class SinglePass:
         Raises:
             StateError: If the state is of another version, or not of a `SinglePass`.
         """
-        if state.get("version") != _STATE_VERSION or state.keys() != self.state_dict().keys():
+        if state.get("version") != _STATE_VERSION or state.keys() != self.get_extra_state().keys():
             raise StateError(
                 f"a state of version {state.get('version')!r} with {', '.join(sorted(state))}: "
-                f"give what state_dict() of a SinglePass of version {_STATE_VERSION} returned"
+                f"give what a SinglePass of version {_STATE_VERSION} saved"
             )
         self.selector.load_state_dict(state["selector"])
         self._generator.set_state(state["generator"])

@@ -51,7 +51,9 @@ def trace(function: Traced, backend: Backend, pending: Pending, stats: SinglePas
         for part in tree.tensors(batch):
             torch._dynamo.mark_dynamic(part, 0)
         before, started = stats.compilations, time.perf_counter()
-        results = compiled(batch)
+        # Under DistributedDataParallel the compiler would split the graph at its buckets.
+        with torch._dynamo.config.patch(optimize_ddp=False):
+            results = compiled(batch)
         if stats.compilations != before:
             stats.seconds_compiling += time.perf_counter() - started
         return results

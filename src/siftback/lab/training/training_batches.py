@@ -231,7 +231,7 @@ class TrainingBatches:
             "uses": self.uses,
             "score_cost": self.score_cost,
             "source": source,
-            "single_pass": None if self._sift is None else self._sift.state_dict(),
+            "single_pass": None if self._sift is None else self._sift.get_extra_state(),
             "stats": asdict(self.stats),
         }
 
@@ -242,7 +242,7 @@ class TrainingBatches:
         self.score_cost = state["score_cost"]  # a measurement
         self._source.load_state_dict(state["source"])
         if self._sift is not None:
-            self._sift.load_state_dict(state["single_pass"])
+            self._sift.set_extra_state(state["single_pass"])
         elif self._loader is None:  # which counts by itself
             vars(self._stats).update(state["stats"])
 

@@ -1,0 +1,56 @@
+"""Checks that the gradients of a single pass are those of all processes."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+from siftback.errors import ConfigError
+from siftback.loading.distributed import rank_and_world
+
+
+def check_model(model: nn.Module) -> None:
+    """Checks that a model can be traced whole, by each process for itself.
+
+    Raises:
+        ConfigError: If it is wrapped in ``DistributedDataParallel``, or FSDP shards its weights.
+    """
+    if isinstance(model, DistributedDataParallel):
+        raise ConfigError(
+            "SinglePass(DistributedDataParallel(model)) would not average the gradients: wrap the "
+            "other way round, DistributedDataParallel(SinglePass(model, ...))"
+        )
+    if any(isinstance(part, FSDPModule | FullyShardedDataParallel) for part in model.modules()):
+        raise ConfigError(
+            "SinglePass traces a model with all its weights, and FSDP (fully_shard) keeps only a "
+            "shard of them in each process: use DistributedDataParallel(SinglePass(model, ...)), "
+            "or select rows with InBatch or SelectiveLoader, which work with FSDP"
+        )
+
+
+def check_gradients(single_pass: nn.Module, averaged: bool) -> None:
+    """Checks, in a training of several processes, who takes care of the gradients.
+
+    Args:
+        single_pass: The `SinglePass`, in its forward.
+        averaged: Whether ``DistributedDataParallel`` must be what calls it.
+
+    Raises:
+        ConfigError: If it is not, or FSDP shards the weights.
+    """
+    if rank_and_world()[1] == 1 or not torch.is_grad_enabled():
+        return
+    check_model(single_pass)
+    if not averaged:
+        return
+    # PyTorch has no public name for the module whose forward is running.
+    wrapper: Any = DistributedDataParallel._active_ddp_module
+    if wrapper is None or all(part is not single_pass for part in wrapper.modules()):
+        raise ConfigError(
+            f"{rank_and_world()[1]} processes train, and SinglePass is not called by "
+            "DistributedDataParallel, so that nothing would average the gradients and the "
+            "processes would diverge: call DistributedDataParallel(SinglePass(model, ...)). If "
+            "you average gradients yourself, give SinglePass(check=False)"
+        )

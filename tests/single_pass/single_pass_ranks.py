@@ -1,0 +1,114 @@
+"""What one of several processes does, for `test_processes`: ``torchrun ... this OUT``."""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from siftback import SinglePass
+from siftback.errors import ConfigError
+
+KEEP, STEPS, RATE = 1 / 2, 4, 0.1
+
+
+def network():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def batch_of(step, rank):
+    generator = torch.Generator().manual_seed(10 * step + rank)
+    return torch.randn(8, 6, generator=generator), torch.randint(3, (8,), generator=generator)
+
+
+class Training(nn.Module):
+    """A model whose forward is that of a step, as a framework wraps it."""
+
+    def __init__(self, sift):
+        super().__init__()
+        self.sift = sift
+
+    def forward(self, *batch):
+        return self.sift(*batch) * 2
+
+
+def trained(wrap, rank, factor=1.0):
+    """The weights after some steps, and the rows kept in each."""
+    sift = SinglePass(network(), F.cross_entropy, keep=KEEP)
+    step_loss = DistributedDataParallel(wrap(sift))
+    optimizer = torch.optim.SGD(sift.parameters(), RATE / factor)
+    kept = []
+    for step in range(STEPS):
+        step_loss(*batch_of(step, rank)).backward()
+        kept.append(sift.selection.positions)
+        optimizer.step()
+        optimizer.zero_grad()
+    return {"weights": sift.model.state_dict(), "kept": kept, "check": sift.gradient_check.largest}
+
+
+def refusal(make):
+    try:
+        make()(*batch_of(0, 0))
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def unaveraged():
+    return SinglePass(DistributedDataParallel(network()).module, F.cross_entropy, keep=KEEP)
+
+
+def inner():
+    return SinglePass(DistributedDataParallel(network()), F.cross_entropy, keep=KEEP)
+
+
+def beside():
+    """Some other model's forward is the one that DistributedDataParallel calls."""
+    sift = SinglePass(network(), F.cross_entropy, keep=KEEP)
+
+    class Other(nn.Linear):
+        def forward(self, *batch):
+            return sift(*batch)
+
+    return DistributedDataParallel(Other(2, 2))
+
+
+def sharded():
+    model = network()
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    return SinglePass(model, F.cross_entropy, keep=KEEP)
+
+
+def sharded_later():
+    sift = SinglePass(network(), F.cross_entropy, keep=KEEP)
+    return fully_shard(sift, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
+
+
+def by_hand():
+    return SinglePass(network(), F.cross_entropy, keep=KEEP, check=False)
+
+
+def main(out):
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    found = {
+        "plain": trained(lambda sift: sift, rank),
+        "wrapped": trained(Training, rank, factor=2.0),
+    }
+    for make in (unaveraged, inner, beside, sharded, sharded_later, by_hand):
+        found[make.__name__] = refusal(make)
+    with torch.no_grad():
+        found["evaluation"] = refusal(unaveraged)
+    torch.save(found, out / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

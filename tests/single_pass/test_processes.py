@@ -1,0 +1,69 @@
+"""Two real processes under ``torchrun``: gradients of kept rows, averaged."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from single_pass_ranks import RATE, STEPS, batch_of, network
+from torch.nn import functional as F
+
+pytestmark = pytest.mark.distributed
+
+SCRIPT = Path(__file__).with_name("single_pass_ranks.py")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What both processes found, by rank."""
+    out = tmp_path_factory.mktemp("ranks")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
+    done = subprocess.run(
+        [*torchrun, *rendezvous, str(SCRIPT), str(out)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return [torch.load(out / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("wrapping", ["plain", "wrapped"])
+def test_gradients_are_the_mean_over_the_processes(ranks, wrapping):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    for step in range(STEPS):
+        for rank in range(2):
+            inputs, targets = batch_of(step, rank)
+            kept = ranks[rank][wrapping]["kept"][step]
+            assert len(kept) == 4
+            (F.cross_entropy(model(inputs[kept]), targets[kept]) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for rank in ranks:
+        torch.testing.assert_close(rank[wrapping]["weights"], model.state_dict())
+        assert rank[wrapping]["check"] < 1e-5
+
+
+def test_processes_have_the_same_weights_bit_for_bit(ranks):
+    one, other = (rank["plain"]["weights"] for rank in ranks)
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("unaveraged", "2 processes train, and SinglePass is not called by DistributedData"),
+        ("inner", r"wrap the other way round, DistributedDataParallel(SinglePass(model, ...))"),
+        ("beside", "2 processes train, and SinglePass is not called by DistributedData"),
+        ("sharded", "FSDP (fully_shard) keeps only a shard"),
+        ("sharded_later", "FSDP (fully_shard) keeps only a shard"),
+    ],
+)
+def test_what_would_let_processes_diverge_is_refused(ranks, name, message):
+    for rank in ranks:
+        assert message in rank[name]
+
+
+@pytest.mark.parametrize("name", ["by_hand", "evaluation"])
+def test_one_may_average_gradients_oneself_and_evaluate(ranks, name):
+    assert [rank[name] for rank in ranks] == [None, None]

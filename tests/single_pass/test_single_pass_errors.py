@@ -1,6 +1,5 @@
 """What the single pass refuses, and what it says: models, arguments and batches that do not fit."""
 
-from collections import deque
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +11,7 @@ from siftback import Selection, SinglePass, Threshold
 from siftback.errors import BatchError, ConfigError, GradientError, LossError, TraceError
 from siftback.loading import tree
 from siftback.selectors.uniform import All
-from single_pass_models import CASES, CLASSES, SIDE, Mlp, N, images
+from single_pass_models import CASES, CLASSES, SIDE, Mlp, images
 
 KEEP = 1 / 3
 
@@ -74,15 +73,6 @@ def test_a_model_that_cannot_be_traced(layer, why):
         match=rf"module '2', line {line} of .*{why}.*train this model with SelectiveLoader",
     ):
         sift(*images())
-
-
-def test_batches_that_keep_changing_are_an_error():
-    model = nn.Sequential(nn.AdaptiveAvgPool1d(4), nn.Flatten(), nn.Linear(4, CLASSES))
-    sift = SinglePass(model, F.cross_entropy, keep=KEEP, check=False)
-    targets = torch.randint(CLASSES, (N,))
-    with pytest.raises(TraceError, match="pad sequences to a few lengths"):
-        deque(sift(torch.randn(N, 1, length), targets) for length in range(5, 30))
-    assert sift.stats.compilations > 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch import Tensor, fx
 
 from siftback.errors import GradientError
 from siftback.selectors.selection import Selection
-from siftback.single_pass.row_layout import Layout, Rows
+from siftback.single_pass.row_layout import Layouts, Rows, has_batch, resized
 
 Pending = dict[int, "Kept"]
 """The rows of each backward that is about to run, by the address of its losses' gradient."""
@@ -68,11 +68,11 @@ class BackwardPlan:
 
     Args:
         graph: The backward graph as AOTAutograd passes it to its compiler.
-        layouts: The positions of the examples in its inputs, by name. Inputs not named, such as
-            gradients of outputs, are assumed to have them in a dimension of size N.
+        layouts: The positions of the examples in its inputs. Inputs not named there, such as
+            gradients of outputs, are assumed to have them in their first dimension.
     """
 
-    def __init__(self, graph: fx.Graph, layouts: dict[str, Layout]) -> None:
+    def __init__(self, graph: fx.Graph, layouts: Layouts) -> None:
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
         (results,) = next(node for node in graph.nodes if node.op == "output").args
         self._inputs = [_input(node, layouts) for node in inputs]
@@ -81,7 +81,7 @@ class BackwardPlan:
         self._by_row = [
             place
             for place, node in enumerate(results)
-            if isinstance(node, fx.Node) and _symbols(node.meta["val"])
+            if isinstance(node, fx.Node) and _depends(node.meta["val"], layouts)
         ]
 
     def run(self, backward: Callable[[list[Any]], Any], args: list[Any], pending: Pending) -> Any:
@@ -121,7 +121,7 @@ class BackwardPlan:
             if isinstance(role, Rows):
                 value = slicer.take(value, role)
             elif role is not None:
-                value = role(len(rows))
+                value = role(value, count, len(rows))
             sliced.append(value)
         return sliced
 
@@ -135,64 +135,59 @@ class _Slicer:
 
     def take(self, tensor: Tensor, layout: Rows) -> Tensor:
         """The rows, with the strides that a smaller batch would have had."""
-        stride = tensor.stride(layout.dim) * layout.after
+        before, after = layout.at(tensor, self._count)
+        stride = tensor.stride(layout.dim) * after
         if stride == 0:  # expanded: all rows are the same
-            kept = len(self._rows) * layout.before * layout.after
-            return tensor.narrow(layout.dim, 0, kept)
-        if layout.before == 1 and _is_within_rows(tensor, layout, stride, self._count):
-            return self._take_memory(tensor, layout, stride)
-        return self._take_dimension(tensor, layout)
+            return tensor.narrow(layout.dim, 0, len(self._rows) * before * after)
+        if before == 1 and _is_within_rows(tensor, layout.dim, after, stride, self._count):
+            return self._take_memory(tensor, layout.dim, after, stride)
+        return self._take_dimension(tensor, layout.dim, before, after)
 
-    def _take_memory(self, tensor: Tensor, layout: Rows, stride: int) -> Tensor:
+    def _take_memory(self, tensor: Tensor, dim: int, after: int, stride: int) -> Tensor:
         """Rows of memory in which examples are consecutive, in any order within each."""
         key = (tensor.untyped_storage().data_ptr(), stride)
         if key not in self._taken:
             memory = tensor.as_strided((self._count, stride), (stride, 1), 0)
             self._taken[key] = memory.index_select(0, self._rows)
         shape = list(tensor.shape)
-        shape[layout.dim] = len(self._rows) * layout.after
+        shape[dim] = len(self._rows) * after
         return self._taken[key].as_strided(shape, tensor.stride(), tensor.storage_offset())
 
-    def _take_dimension(self, tensor: Tensor, layout: Rows) -> Tensor:
-        sizes = (layout.before, self._count, layout.after)
-        split: Tensor = tensor.unflatten(layout.dim, sizes)  # type: ignore[no-untyped-call]
-        dim = layout.dim + 1
+    def _take_dimension(self, tensor: Tensor, first: int, before: int, after: int) -> Tensor:
+        sizes = (before, self._count, after)
+        split: Tensor = tensor.unflatten(first, sizes)  # type: ignore[no-untyped-call]
+        dim = first + 1
         # Dimensions in memory order, so that the copy keeps that order.
         strides = split.stride()
         order = sorted(range(split.ndim), key=lambda axis: -strides[axis])
         kept = split.permute(order).index_select(order.index(dim), self._rows)
         back = sorted(range(split.ndim), key=order.__getitem__)
-        return kept.permute(back).flatten(layout.dim, layout.dim + 2)
+        return kept.permute(back).flatten(first, first + 2)
 
 
-def _is_within_rows(tensor: Tensor, layout: Rows, stride: int, count: int) -> bool:
+def _is_within_rows(tensor: Tensor, rows: int, after: int, stride: int, count: int) -> bool:
     """Whether each example's elements are between its own start and the next one's."""
-    last = tensor.storage_offset() + (layout.after - 1) * tensor.stride(layout.dim)
+    last = tensor.storage_offset() + (after - 1) * tensor.stride(rows)
     for dim in range(tensor.ndim):
-        if dim != layout.dim:
+        if dim != rows:
             last += (tensor.shape[dim] - 1) * tensor.stride(dim)
     held = tensor.untyped_storage().nbytes() // tensor.element_size()
     return last < stride and count * stride <= held
 
 
-def _input(node: fx.Node, layouts: dict[str, Layout]) -> Rows | Callable[[int], int] | None:
+def _input(node: fx.Node, layouts: Layouts) -> Rows | Callable[[int, int, int], int] | None:
     """How an input depends on the rows kept: by layout, by a formula, or not at all."""
     value = node.meta["val"]
-    if isinstance(value, Tensor):
-        if not _symbols(value):
-            return None
-        layout = layouts.get(node.name, Rows(0))
-        assert isinstance(layout, Rows)
-        return layout
-    symbols = _symbols(value)
-    if not symbols:
+    if not _depends(value, layouts):
         return None
-    expression = value.node.expr
-    return lambda kept: int(expression.subs(dict.fromkeys(symbols, kept)))
+    if not isinstance(value, Tensor):
+        return resized(value, layouts.batch)
+    layout = layouts.by_name.get(node.name, Rows(0))
+    assert isinstance(layout, Rows)
+    return layout
 
 
-def _symbols(value: Any) -> set[Any]:
-    """The symbols in a tensor's shape, or in a symbolic number."""
-    if isinstance(value, Tensor):
-        return set().union(*(_symbols(size) for size in value.shape))
-    return value.node.expr.free_symbols if isinstance(value, torch.SymInt) else set()
+def _depends(value: Any, layouts: Layouts) -> bool:
+    """Whether a tensor's shape, or a number, depends on the number of examples."""
+    sizes = value.shape if isinstance(value, Tensor) else [value]
+    return any(has_batch(size, layouts.batch) for size in sizes if isinstance(size, torch.SymInt))

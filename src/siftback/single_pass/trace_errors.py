@@ -40,9 +40,10 @@ def explain(error: Exception, model: nn.Module) -> SiftbackError:
         error = error.inner_exception
     if isinstance(error, FailOnRecompileLimitHit):
         return TraceError(
-            "single-pass compiles a model once for each shape of an example, and batches keep "
-            "changing in more than their number of examples: pad sequences to a few "
-            "lengths, and pass numbers that change as tensors; nothing trained so far is lost"
+            "single-pass compiles this model again for each new shape of an example, or for each "
+            "new value of a number in the batch, and they keep changing: pad sequences to a few "
+            "lengths, or leave out of the model what fixes their length, such as a loop over "
+            "positions, and pass numbers as tensors; nothing trained so far is lost"
         )
     return TraceError(
         f"single-pass cannot trace {_place(_frames(error), model)}: {_reason(str(error))}; "

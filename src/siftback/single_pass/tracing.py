@@ -1,9 +1,10 @@
-"""Tracing of losses into a forward and a backward graph with a dynamic batch size."""
+"""Tracing of losses into a forward and a backward graph for any number of examples."""
 
 import functools
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, cast
 
 import torch
@@ -11,12 +12,13 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import default_partition
+from torch.fx.experimental import _config as shape_config
 
 from siftback.errors import TraceError
 from siftback.loading import tree
 from siftback.loading.stats import SinglePassStats
 from siftback.single_pass.in_place import reuse_memory
-from siftback.single_pass.row_layout import Layout, Unknown, layouts
+from siftback.single_pass.row_layout import Layouts, Unknown, layouts
 from siftback.single_pass.sliced_backward import BackwardPlan, Pending
 from siftback.single_pass.stacked_parts import stack_parts
 
@@ -46,13 +48,13 @@ def trace(function: Traced, backend: Backend, pending: Pending, stats: SinglePas
 
     compiled = torch.compile(_alone(function), backend=compiler, fullgraph=True, dynamic=False)
 
+    sizes = _OpenSizes()
+
     @functools.wraps(function)
     def run(batch: Any) -> Any:
-        for part in tree.tensors(batch):
-            torch._dynamo.mark_dynamic(part, 0)
+        sizes.mark(batch)
         before, started = stats.compilations, time.perf_counter()
-        # Under DistributedDataParallel the compiler would split the graph at its buckets.
-        with torch._dynamo.config.patch(optimize_ddp=False):
+        with _compiler_options():
             results = compiled(batch)
         if stats.compilations != before:
             stats.seconds_compiling += time.perf_counter() - started
@@ -61,12 +63,45 @@ def trace(function: Traced, backend: Backend, pending: Pending, stats: SinglePas
     return run
 
 
+@contextmanager
+def _compiler_options() -> Iterator[None]:
+    # Under DistributedDataParallel the compiler would split the graph at its buckets. Sizes that
+    # happen to be equal in the first batch, such as N and a length, are not to be taken for one.
+    with (
+        torch._dynamo.config.patch(optimize_ddp=False),
+        shape_config.patch(use_duck_shape=False),  # type: ignore[attr-defined]
+    ):
+        yield
+
+
+class _OpenSizes:
+    """Leaves sizes of a batch open: its number of examples, and lengths once they change."""
+
+    def __init__(self) -> None:
+        self._first: list[torch.Size] = []
+        self._changing: set[tuple[int, int]] = set()
+
+    def mark(self, batch: Any) -> None:
+        """Marks the sizes of a batch that a trace must not fix."""
+        parts = tree.tensors(batch)
+        if len(parts) != len(self._first):
+            self._first = [part.shape for part in parts]
+            self._changing.clear()
+        for place, (part, first) in enumerate(zip(parts, self._first, strict=True)):
+            torch._dynamo.mark_dynamic(part, 0)
+            for dim in range(1, min(part.ndim, len(first))):
+                if part.shape[dim] != first[dim]:
+                    self._changing.add((place, dim))
+                if (place, dim) in self._changing:
+                    torch._dynamo.maybe_mark_dynamic(part, dim)
+
+
 class _Graphs:
     """The two graphs of one compilation: the backward takes rows of what the forward saves."""
 
     def __init__(self, pending: Pending) -> None:
         self._pending = pending
-        self._layouts: dict[str, Layout] = {}
+        self._layouts = Layouts({}, frozenset())
 
     def plain(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         backend = aot_autograd(
@@ -107,7 +142,7 @@ class _Graphs:
         self._layouts = layouts(graph)
         (results,) = next(node for node in graph.nodes if node.op == "output").args
         for node in results:
-            layout = self._layouts.get(node.name) if isinstance(node, fx.Node) else None
+            layout = self._layouts.by_name.get(node.name) if isinstance(node, fx.Node) else None
             if isinstance(layout, Unknown):
                 raise TraceError(
                     f"{layout.why}, so its examples cannot be separated\n"

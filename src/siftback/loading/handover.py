@@ -109,8 +109,8 @@ class Handover:
             count: How many losses there are; None for a single one of the whole batch.
 
         Raises:
-            ConfigError: Where no batch waits for its losses.
-            LossError: Where there are not as many losses as it has examples.
+            ConfigError: If no batch waits for its losses.
+            LossError: If there are not as many losses as it has examples.
         """
         while self._handed and self._handed[0].recorded:
             self._leave()
@@ -160,7 +160,7 @@ class Handover:
             what: Is asked for, for the error.
 
         Raises:
-            ConfigError: Where there is none, or several, of which it might be any.
+            ConfigError: If there is none, or several, of which it might be any.
         """
         if not self._handed:
             raise ConfigError(f"loader.{what} is that of a batch, and none was given yet")

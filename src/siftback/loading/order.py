@@ -53,7 +53,7 @@ class TrackedBatches(Sampler[list[Any]]):
         """The indices of the batch that came next.
 
         Raises:
-            BatchError: Where no batch was asked for: the loader has another order than this one.
+            BatchError: If no batch was asked for: the loader has another order than this one.
         """
         if not self._asked:
             raise BatchError(

@@ -193,7 +193,7 @@ class Source:
         """Makes sure that a state fits, and changes nothing.
 
         Raises:
-            StateError: Where it is of another kind of loader, or of one that is ordered by another
+            StateError: If it is of another kind of loader, or of one that is ordered by another
                 number of generators.
         """
         ordered = self._order is not None

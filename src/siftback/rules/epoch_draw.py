@@ -36,7 +36,7 @@ class EpochDraw:
             known only once it has (`takes`).
 
     Raises:
-        ConfigError: Where the schedule needs the number of epochs, or there are not as many
+        ConfigError: If the schedule needs the number of epochs, or there are not as many
             processes.
     """
 
@@ -196,8 +196,8 @@ class EpochDraw:
             confidence: float[n], likewise.
 
         Raises:
-            ConfigError: Where a rule that needs them was not given correct and confidence.
-            LossError: Where there is not one of each for each example.
+            ConfigError: If a rule that needs them was not given correct and confidence.
+            LossError: If there is not one of each for each example.
         """
         parts: list[Tensor | None] = []
         for name, found in (("losses", losses), ("correct", correct), ("confidence", confidence)):
@@ -234,7 +234,7 @@ class EpochDraw:
         """Goes on within another's epoch.
 
         Raises:
-            StateError: Where it is that of another rule, or of one with other settings.
+            StateError: If it is that of another rule, or of one with other settings.
         """
         (kind,), here = state["rule"], type(self.rule).__name__
         if kind != here:

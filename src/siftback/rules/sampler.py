@@ -52,7 +52,7 @@ class SelectiveSampler(Sampler[int]):
         draw: What this epoch's draw is, an `EpochDraw`; None without a rule.
 
     Raises:
-        ConfigError: Where ``rank`` is none of ``world`` processes, or the rule needs scoring
+        ConfigError: If ``rank`` is none of ``world`` processes, or the rule needs scoring
             passes.
 
     >>> from siftback import Epochs, Memory
@@ -121,9 +121,9 @@ class SelectiveSampler(Sampler[int]):
             found: ``correct`` and ``confidence`` for a rule that needs them, `EpochRule.update`.
 
         Raises:
-            BatchError: Where the indices are not integers from 0 on, one for each loss.
-            ConfigError: Where there is no rule.
-            LossError: Where there is not one of each for each example.
+            BatchError: If the indices are not integers from 0 on, one for each loss.
+            ConfigError: If there is no rule.
+            LossError: If there is not one of each for each example.
         """
         if self.draw is None:
             raise ConfigError("there is no rule to update: give SelectiveSampler(dataset, rule)")
@@ -149,7 +149,7 @@ class SelectiveSampler(Sampler[int]):
         """How many examples the current epoch has, or the next one where none is begun.
 
         Raises:
-            TypeError: Where the rule cannot know before it has drawn.
+            TypeError: If the rule cannot know before it has drawn.
         """
         if self.draw is None:
             return self.examples // self.world
@@ -191,7 +191,7 @@ class SelectiveSampler(Sampler[int]):
         """Goes on from another sampler's state.
 
         Raises:
-            StateError: Where that one was made with other arguments.
+            StateError: If that one was made with other arguments.
         """
         for name, here in self._settings().items():
             if state[name] != here:
@@ -291,7 +291,7 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
         seed: Of the order.
 
     Raises:
-        ConfigError: Where a batch sampler of the user's own cannot leave examples out.
+        ConfigError: If a batch sampler of the user's own cannot leave examples out.
     """
     batches, inner = cast(Any, loader.batch_sampler), sampler_of(loader)
     rule = type(draw.rule).__name__

@@ -162,7 +162,7 @@ def selection_of(
         exact: Whether exactly ``round(keep * N)`` are kept.
 
     Raises:
-        ConfigError: Where scores are needed, and no model or not one loss function was given.
+        ConfigError: If scores are needed, and no model or not one loss function was given.
     """
     if selector is None:
         return None
@@ -179,7 +179,7 @@ def selector_of(selector: Selector | None, keep: float | None) -> Selector:
     """The selector given, or Selective-Backprop's of a share.
 
     Raises:
-        ConfigError: Where both are given, or neither.
+        ConfigError: If both are given, or neither.
     """
     if selector is None and keep is None:
         raise ConfigError(
@@ -199,7 +199,7 @@ def parts_of_rule(
     """The selector and scorer of a rule's scoring passes, where it has some.
 
     Raises:
-        ConfigError: Where others were given too.
+        ConfigError: If others were given too.
     """
     name = type(rule).__name__
     for what, value in (("keep", keep), ("selector", selector), ("scorer", scorer)):

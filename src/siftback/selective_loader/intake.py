@@ -110,8 +110,8 @@ class Intake:
         """What is kept of a batch.
 
         Raises:
-            BatchError: Where it is empty, or its indices are needed and missing or wrong.
-            LossError: Where its scores cannot be selected by.
+            BatchError: If it is empty, or its indices are needed and missing or wrong.
+            LossError: If its scores cannot be selected by.
         """
         batch, indices, known = item.batch, item.indices, None
         if self._selection is None and indices is not None:

@@ -84,17 +84,17 @@ class SelectiveLoader:
         stats: What was done so far, a `Stats`.
 
     Raises:
-        ConfigError: Where an argument is out of its range or two exclude each other.
+        ConfigError: If an argument is out of its range or two exclude each other.
 
     While iterating:
 
     Raises:
-        BatchError: Where the wrapped loader gives no batch or an empty one, parts of a batch
+        BatchError: If the wrapped loader gives no batch or an empty one, parts of a batch
             have mismatched sizes; or where indices that are needed are missing, out of range, or
             repeated within an epoch.
-        ConfigError: Where a rule that learns from training was not given the losses of an epoch,
+        ConfigError: If a rule that learns from training was not given the losses of an epoch,
             or weights were never applied.
-        LossError: Where there is not one finite floating-point loss per example.
+        LossError: If there is not one finite floating-point loss per example.
 
     >>> from torch.nn import functional as F
     >>> from siftback import Memory
@@ -191,7 +191,7 @@ class SelectiveLoader:
         """Training batches of the current epoch, or of the next one between epochs.
 
         Raises:
-            TypeError: Where that is not known before the epoch is over.
+            TypeError: If that is not known before the epoch is over.
         """
         return self.steps(self.epoch)
 
@@ -224,7 +224,7 @@ class SelectiveLoader:
         """Training batches of an epoch, from 0.
 
         Raises:
-            TypeError: Where they are not known before it: where a selector leaves the number to
+            TypeError: If they are not known before it: where a selector leaves the number to
                 chance (``exact=True`` does not), or a rule or the wrapped loader cannot say.
         """
         return self._counts().of_epoch(epoch)
@@ -234,8 +234,8 @@ class SelectiveLoader:
         """Training batches of the whole training, for learning-rate schedules.
 
         Raises:
-            ConfigError: Where the loader was not given its ``epochs``.
-            TypeError: Where they are not known beforehand, see `steps`.
+            ConfigError: If the loader was not given its ``epochs``.
+            TypeError: If they are not known beforehand, see `steps`.
         """
         if self.epochs is None:
             raise ConfigError(
@@ -269,9 +269,9 @@ class SelectiveLoader:
                 is then remembered by the mean of the numbers it had a part in.
 
         Raises:
-            BatchError: Where ``indices`` are not those of examples.
-            ConfigError: Where no batch waits for its losses, or weights cannot be applied.
-            LossError: Where there is not one finite loss for each example.
+            BatchError: If ``indices`` are not those of examples.
+            ConfigError: If no batch waits for its losses, or weights cannot be applied.
+            LossError: If there is not one finite loss for each example.
         """
         return self._record.loss(
             losses,
@@ -340,7 +340,7 @@ class SelectiveLoader:
         """float32[b], the loss weights of the batch in training: all 1 where nothing reweights.
 
         Raises:
-            ConfigError: Where the loop reads ahead, so that it could be that of several batches.
+            ConfigError: If the loop reads ahead, so that it could be that of several batches.
         """
         return self._record.current("weights").weights
 
@@ -349,7 +349,7 @@ class SelectiveLoader:
         """int64[b], the dataset indices of the batch in training.
 
         Raises:
-            ConfigError: Where the loader does not know them, or the loop reads ahead.
+            ConfigError: If the loader does not know them, or the loop reads ahead.
         """
         handed = self._record.current("indices")
         if handed.indices is None:
@@ -399,7 +399,7 @@ class SelectiveLoader:
         of them; after the last batch it is 1.
 
         Raises:
-            ConfigError: Where the loader was not given its ``epochs``.
+            ConfigError: If the loader was not given its ``epochs``.
         """
         if self.epochs is None:
             raise ConfigError("progress needs the length of training: give epochs= to the loader")
@@ -438,7 +438,7 @@ class SelectiveLoader:
         """Goes on where another loader, built with the same arguments, was stopped.
 
         Raises:
-            StateError: Where the state is of another version, or of a loader with other settings
+            StateError: If the state is of another version, or of a loader with other settings
                 or another wrapped loader; this one is then as it was.
         """
         before = self.state_dict()

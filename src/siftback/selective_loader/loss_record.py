@@ -56,7 +56,7 @@ class LossRecord:
             reweights: Whether its weights must be applied.
 
         Raises:
-            ConfigError: Where the losses or weights of many batches before it were not used.
+            ConfigError: If the losses or weights of many batches before it were not used.
         """
         self._check(MOST_AHEAD - 1)
         self._epoch, self._reweights = epoch, self._reweights or reweights
@@ -73,7 +73,7 @@ class LossRecord:
         A loop may have read the last few batches ahead.
 
         Raises:
-            ConfigError: Where none were.
+            ConfigError: If none were.
         """
         if not self._handover.settled:
             self._check(_FEW)
@@ -85,7 +85,7 @@ class LossRecord:
             broken_off: Whether not all of its batches were trained on.
 
         Raises:
-            ConfigError: Where they were not.
+            ConfigError: If they were not.
         """
         if not broken_off:
             self._check(0)

@@ -41,7 +41,7 @@ class StepCounts:
         """Training batches of an epoch.
 
         Raises:
-            TypeError: Where they are not known before it.
+            TypeError: If they are not known before it.
         """
         if self._pool is None:
             raise TypeError(
@@ -58,7 +58,7 @@ class StepCounts:
         """Examples given to training in an epoch, but for what its last batch drops.
 
         Raises:
-            TypeError: Where they are not known before it.
+            TypeError: If they are not known before it.
         """
         if epoch not in self._examples:
             self._examples[epoch] = self._count(epoch)
@@ -82,7 +82,7 @@ class StepCounts:
         """Makes sure that the loader gives each drawn example once.
 
         Raises:
-            TypeError: Where it may not, or nobody knows how many there are.
+            TypeError: If it may not, or nobody knows how many there are.
         """
         loader = self._loader
         if is_trackable(loader):
@@ -134,7 +134,7 @@ class StepCounts:
         """How many batches the wrapped loader has, of what size, and of how many examples.
 
         Raises:
-            TypeError: Where it cannot say.
+            TypeError: If it cannot say.
         """
         loader, batches = self._loader, batches_of(self._loader)
         try:

@@ -33,7 +33,7 @@ def draw_of(
         seed: Of the draws by a rule that was given.
 
     Raises:
-        ConfigError: Where ``memory`` is not a rule, or there are two.
+        ConfigError: If ``memory`` is not a rule, or there are two.
     """
     sampler = sampler_of(loader)
     own = sampler.draw if isinstance(sampler, SelectiveSampler) else None
@@ -70,7 +70,7 @@ def source_of(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Sourc
         seed: Of the order, where the loader's own sampler is replaced.
 
     Raises:
-        ConfigError: Where the examples that a draw would leave out are not known by index.
+        ConfigError: If the examples that a draw would leave out are not known by index.
     """
     if draw is None:
         return Source(loader)

@@ -13,7 +13,7 @@ def training_set(comparison: Comparison) -> ImageData:
     """The training examples that a comparison's indices count.
 
     Raises:
-        ConfigError: Where they cannot be had here.
+        ConfigError: If they cannot be had here.
     """
     if argument(comparison, "subset"):
         raise ConfigError(

@@ -36,7 +36,7 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
         damaged, was broken off or is no comparison, one line each.
 
     Raises:
-        ConfigError: Where one does not exist, or none holds a comparison.
+        ConfigError: If one does not exist, or none holds a comparison.
     """
     comparisons: dict[Path, Comparison | None] = {}
     problems: list[str] = []

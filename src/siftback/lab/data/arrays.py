@@ -24,7 +24,7 @@ def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         ``test_labels``; and the names of the classes, up to the largest label.
 
     Raises:
-        ConfigError: Where the file cannot be read, or holds something else.
+        ConfigError: If the file cannot be read, or holds something else.
     """
     held = _held(address)
     splits = ["train"] + ["test"] * ("x_test" in held or "y_test" in held)

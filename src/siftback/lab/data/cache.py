@@ -34,7 +34,7 @@ def cached(
         options: What else decides them; other words have them made again.
 
     Raises:
-        ConfigError: Where the cache's folder cannot be written.
+        ConfigError: If the cache's folder cannot be written.
     """
     folder = Path(os.environ.get("SIFTBACK_CACHE") or Path.home() / ".cache" / "siftback")
     file = folder / f"{name}.pt"

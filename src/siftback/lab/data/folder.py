@@ -27,7 +27,7 @@ def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         ``test_images`` and ``test_labels``; and the names of the classes.
 
     Raises:
-        ConfigError: Where there is no such folder, a class has no images or is none to train
+        ConfigError: If there is no such folder, a class has no images or is none to train
             on, an image cannot be read, or the sizes differ and none is asked for.
     """
     folders = _folders(address)

@@ -33,7 +33,7 @@ def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         ``test_images`` and ``test_labels``; and the names of the classes.
 
     Raises:
-        ConfigError: Where the set cannot be had, a column or a split is missing or not named
+        ConfigError: If the set cannot be had, a column or a split is missing or not named
             from others, or an image cannot be read.
     """
     splits = _chosen(_open(address), address)

@@ -34,7 +34,7 @@ def survey(encoded: Iterable[Encoded], title: str, size: Size | None) -> tuple[s
         Pillow's mode, ``"L"`` where all are grey, else ``"RGB"``; and height and width.
 
     Raises:
-        ConfigError: Where there is no image, one cannot be read, or the sizes differ.
+        ConfigError: If there is no image, one cannot be read, or the sizes differ.
     """
     modes: set[str] = set()
     sizes: Counter[Size] = Counter()
@@ -70,7 +70,7 @@ def decode(encoded: Iterable[Encoded], count: int, mode: str, size: Size, title:
         uint8 [N, C, H, W], in ``channels_last`` memory format.
 
     Raises:
-        ConfigError: Where an image cannot be read.
+        ConfigError: If an image cannot be read.
     """
     pixels = np.empty((count, *size, Image.getmodebands(mode)), np.uint8)
     for number, each in enumerate(_progress(encoded, count, title)):

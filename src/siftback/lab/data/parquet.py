@@ -42,7 +42,7 @@ def find(
         config: Which of the repository's configurations; None where it has but one.
 
     Raises:
-        ConfigError: Where ``SIFTBACK_DATA`` lacks the set, or the hub cannot be reached.
+        ConfigError: If ``SIFTBACK_DATA`` lacks the set, or the hub cannot be reached.
     """
     expected = " and ".join(f"{name}/{split}-*.parquet" for split in splits)
     if given := os.environ.get("SIFTBACK_DATA"):

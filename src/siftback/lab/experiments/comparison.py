@@ -47,7 +47,7 @@ class Plan:
             of equal budgets, or of equal times, needs none.
 
     Raises:
-        ConfigError: Where a list is empty, has an entry twice, or an entry is unknown; where two
+        ConfigError: If a list is empty, has an entry twice, or an entry is unknown; where two
             entries are one run; where a strategy cannot be had with the settings.
     """
 
@@ -159,7 +159,7 @@ def compare(
         often: How often to save checkpoints; None is the default of `Often`.
 
     Raises:
-        ConfigError: Where the folder holds a comparison and ``existing`` does not allow it, or
+        ConfigError: If the folder holds a comparison and ``existing`` does not allow it, or
             one to resume was made with other settings.
     """
     settings = plan.settings
@@ -190,7 +190,7 @@ def prepare(plan: Plan) -> ImageData:
     """The data of a plan, once it is made sure that it can be run.
 
     Raises:
-        ConfigError: Where it cannot, as there is no such data set or device, or a batch is larger
+        ConfigError: If it cannot, as there is no such data set or device, or a batch is larger
             than the set.
     """
     settings = plan.settings

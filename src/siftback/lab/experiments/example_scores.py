@@ -96,7 +96,7 @@ class Scores:
         """Reads a table.
 
         Raises:
-            ConfigError: Where the file is missing or holds something else.
+            ConfigError: If the file is missing or holds something else.
         """
         table, made = read_columns(path, "siftback score")
         names = [name for name in table.column_names if name.startswith("model_")]
@@ -131,7 +131,7 @@ def make(
         update: Called with the share of it that is done.
 
     Raises:
-        ConfigError: Where there is no such score, or it cannot be had with the settings.
+        ConfigError: If there is no such score, or it cannot be had with the settings.
     """
     if name not in NAMES:
         raise ConfigError(f"no score {name!r}: give one of {', '.join(NAMES)}")
@@ -314,7 +314,7 @@ def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
     """int64[k], the indices of what is kept.
 
     Raises:
-        ConfigError: Where the file holds none, or those of other data than the settings'.
+        ConfigError: If the file holds none, or those of other data than the settings'.
     """
     table, made = read_columns(path, "siftback prune")
     if "examples" not in made:
@@ -355,7 +355,7 @@ def overlaps(
         ``(drop, overlap of the dropped, overlap of the kept)`` for each.
 
     Raises:
-        ConfigError: Where they are of different examples, or a share drops none or all.
+        ConfigError: If they are of different examples, or a share drops none or all.
     """
     if not one.labels.equal(other.labels):
         raise ConfigError(

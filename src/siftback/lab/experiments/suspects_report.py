@@ -51,7 +51,7 @@ class Suspects:
         """Reads what a run left, and asks cleanlab of its probabilities.
 
         Raises:
-            ConfigError: Where the file holds something else, or cleanlab is not installed.
+            ConfigError: If the file holds something else, or cleanlab is not installed.
         """
         table, made = read_columns(path, WRITER)
         if not {"label", "guess", "score", "suspect", "p_0"} <= set(table.column_names):
@@ -100,7 +100,7 @@ def read_all(folder: Path, name: str | None) -> list[Suspects]:
         name: Of the run; all where None.
 
     Raises:
-        ConfigError: Where there is none.
+        ConfigError: If there is none.
     """
     paths = sorted((folder / RECORDS).glob(f"*{SUFFIX}"))
     names = [path.name.removesuffix(SUFFIX) for path in paths]

@@ -75,7 +75,7 @@ def read_grid(written: Sequence[str]) -> dict[str, list[str]]:
     """A grid, of ``name=value,value`` for each of its names.
 
     Raises:
-        ConfigError: Where one is written otherwise or twice, or a value is no such setting's.
+        ConfigError: If one is written otherwise or twice, or a value is no such setting's.
 
     >>> read_grid(["lr=0.05,0.1", "keep=1/2"])
     {'lr': ['0.05', '0.1'], 'keep': ['1/2']}
@@ -110,7 +110,7 @@ def cells(
         folder: Gets a folder for each cell.
 
     Raises:
-        ConfigError: Where a cell's plan cannot be, or two cells would have one folder.
+        ConfigError: If a cell's plan cannot be, or two cells would have one folder.
     """
     found = []
     for combination in itertools.product(*grid.values()):
@@ -144,7 +144,7 @@ def sweep(
         on_error: Called with each cell that failed.
 
     Raises:
-        ConfigError: Where a cell cannot be run, or holds what ``existing`` does not allow.
+        ConfigError: If a cell cannot be run, or holds what ``existing`` does not allow.
     """
     for cell in grid:
         prepare(cell.plan)

@@ -25,7 +25,7 @@ def find(name: str) -> Recipe:
     """The recipe of a name, or of a file's path.
 
     Raises:
-        ConfigError: Where there is none, or the file does not say what it must.
+        ConfigError: If there is none, or the file does not say what it must.
     """
     path = Path(name)
     if path.suffix != ".toml":
@@ -43,7 +43,7 @@ def experiments(recipe: Recipe) -> list[Recipe]:
     """Those whose runs a recipe draws from: the ones it uses, then itself if it trains anything.
 
     Raises:
-        ConfigError: Where it uses one that there is not, or that trains nothing itself.
+        ConfigError: If it uses one that there is not, or that trains nothing itself.
     """
     used = [find(name) for name in recipe.uses]
     for other in used:

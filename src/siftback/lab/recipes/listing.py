@@ -85,7 +85,7 @@ def plan_table(tasks: Sequence[Task]) -> Table:
     """The comparisons that a recipe draws from, for ``--dry-run``; each is checked.
 
     Raises:
-        ConfigError: Where a data set, a model or a strategy is none.
+        ConfigError: If a data set, a model or a strategy is none.
     """
     rows = []
     for task in tasks:

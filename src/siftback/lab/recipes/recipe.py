@@ -70,7 +70,7 @@ class Recipe:
             changes: What to take in place of what the file says, for every comparison.
 
         Raises:
-            ConfigError: Where a key or a value is none that a comparison can have.
+            ConfigError: If a key or a value is none that a comparison can have.
         """
         return {
             name: _plan(f"recipe {self.name} [{_section(scale, name)}]", given, changes or {})

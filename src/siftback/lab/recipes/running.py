@@ -127,7 +127,7 @@ def check(plan: Plan) -> int:
         How many parameters its model has.
 
     Raises:
-        ConfigError: Where the data set, the model or a strategy is none.
+        ConfigError: If the data set, the model or a strategy is none.
     """
     settings = plan.settings
     classes, channels = _shape(settings.data)

@@ -34,7 +34,7 @@ def read_columns(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:
         writer: The command that writes such files, for errors.
 
     Raises:
-        ConfigError: Where the file is missing or holds something else.
+        ConfigError: If the file is missing or holds something else.
     """
     try:
         table = parquet.read_table(path)

@@ -163,7 +163,7 @@ class RecordWriter:
         evaluations: All that it holds.
 
     Raises:
-        StateError: Where the file is shorter.
+        StateError: If the file is shorter.
     """
 
     def __init__(self, path: Path, header: dict[str, Any], size: int | None = None) -> None:
@@ -259,7 +259,7 @@ class Comparison:
         """Reads ``summary.json``.
 
         Raises:
-            FileNotFoundError: Where the folder holds none.
+            FileNotFoundError: If the folder holds none.
         """
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         runs = [RunSummary.from_json(entry) for entry in summary["runs"]]

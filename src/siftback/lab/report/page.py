@@ -70,7 +70,7 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
         broken off, and one where it is larger than `PAGE_MOST`.
 
     Raises:
-        ConfigError: Where a folder does not exist, or none holds a comparison.
+        ConfigError: If a folder does not exist, or none holds a comparison.
     """
     measured_in = [folder for folder in folders if folder.resolve().name == BENCHMARKS]
     comparisons, problems = read([one for one in folders if one not in measured_in])

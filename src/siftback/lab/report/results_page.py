@@ -95,7 +95,7 @@ def write_page(results: Path, page: Path) -> None:
         page: The Markdown file to write; its links are relative to its folder.
 
     Raises:
-        ConfigError: Where there is no such folder.
+        ConfigError: If there is no such folder.
     """
     if not results.is_dir():
         raise ConfigError(f"{results} is not a folder: give one that holds comparisons")

@@ -84,7 +84,7 @@ class Checkpoints:
         """The state saved last; of one that cannot be read, the one before. None without any.
 
         Raises:
-            StateError: Where there are some and none can be read, or it is of another version.
+            StateError: If there are some and none can be read, or it is of another version.
         """
         written = self._written()
         for path in reversed(written):

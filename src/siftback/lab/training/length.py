@@ -60,7 +60,7 @@ class Length:
             scoring: What scores of the whole set took before training; a budget includes it.
 
         Raises:
-            ConfigError: Where that was all of a budget.
+            ConfigError: If that was all of a budget.
         """
         cost, seconds = settings.cost_budget, settings.time_budget
         if settings.budget is not None:

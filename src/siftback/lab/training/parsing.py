@@ -26,7 +26,7 @@ def parse(name: str, text: str) -> Any:
         text: What was written.
 
     Raises:
-        ConfigError: Where there is no such setting, or what was written cannot be one.
+        ConfigError: If there is no such setting, or what was written cannot be one.
 
     >>> parse("lr", "0.1"), parse("batch_size", "64"), parse("compile", "true")
     (0.1, 64, True)

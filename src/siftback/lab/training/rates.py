@@ -95,7 +95,7 @@ def find(name: str, epochs: float | None) -> Rate:
         epochs: Length of the training; None where it is not given in epochs.
 
     Raises:
-        ConfigError: Where there is none of that name, or it needs a length in epochs.
+        ConfigError: If there is none of that name, or it needs a length in epochs.
 
     >>> rate = find("steps:60e,120e,160e:x0.2", epochs=200)
     >>> [round(rate(epoch / 200), 3) for epoch in (0, 60, 120, 160)]

@@ -267,7 +267,7 @@ def device_of(settings: Settings) -> torch.device:
     """Where to train.
 
     Raises:
-        ConfigError: Where there is no such device here, or it cannot train as asked.
+        ConfigError: If there is no such device here, or it cannot train as asked.
     """
     device = resolve_device(settings.device)
     if settings.precision == "fp16" and device.type != "cuda":
@@ -281,7 +281,7 @@ def resolve_device(name: str) -> torch.device:
     """The device of a name, where ``auto`` is the best there is.
 
     Raises:
-        ConfigError: Where there is no such device here.
+        ConfigError: If there is no such device here.
     """
     available = {"cpu": True, "cuda": torch.cuda.is_available()}
     available["mps"] = torch.backends.mps.is_available()

@@ -422,7 +422,7 @@ def find(name: str) -> Strategy:
     """The strategy of a name; ``stale-sb-5`` is ``stale-sb`` with n = 5, whatever the settings.
 
     Raises:
-        ConfigError: Where there is none.
+        ConfigError: If there is none.
 
     >>> str(find("sb").cost), str(find("stale-sb-5").cost)
     ('1 + 3s', '1/5 + 3s')

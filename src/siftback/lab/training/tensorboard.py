@@ -22,7 +22,7 @@ class TensorBoard:
         reporter: Gets everything too.
 
     Raises:
-        ConfigError: Where the package ``tensorboard`` is missing.
+        ConfigError: If the package ``tensorboard`` is missing.
     """
 
     def __init__(self, folder: Path, reporter: Reporter) -> None:

@@ -3,8 +3,11 @@
 import torch
 from torch import Tensor
 
-from siftback.selectors.percentile import percentile_probabilities
+from siftback.rules.block_draw import drawn_in_blocks, tied_probabilities
 from siftback.selectors.sampling import choose_exactly
+
+SORTED = 1 << 22
+"""Up to how many scores are sorted; more are drawn by a histogram, in blocks."""
 
 
 def draw_probabilities(scores: Tensor, beta: float, floor: float = 0.0) -> Tensor:
@@ -41,25 +44,6 @@ def draw_probabilities(scores: Tensor, beta: float, floor: float = 0.0) -> Tenso
     return probabilities
 
 
-def tied_probabilities(sizes: Tensor, beta: float, floor: float = 0.0) -> Tensor:
-    """The probabilities of `draw_probabilities`, from the number of examples of each score.
-
-    Args:
-        sizes: int64[M], how many examples have the lowest score, the next one, and so on.
-        beta: Exponent, at least 0.
-        floor: The least probability, in [0, 1).
-
-    Returns:
-        float64[M], that of each example of a score.
-
-    >>> tied_probabilities(torch.tensor([1, 1, 2]), beta=1.0, floor=0.2)
-    tensor([0.3000, 0.5000, 0.8000], dtype=torch.float64)
-    """
-    ends = sizes.cumsum(0)
-    below, up_to = (ends - sizes).double() / ends[-1], ends.double() / ends[-1]
-    return floor + (1 - floor) * percentile_probabilities(below, up_to, beta)
-
-
 def drawn_by_percentile(
     scores: Tensor, beta: float, floor: float, count: int, generator: torch.Generator
 ) -> Tensor:
@@ -68,7 +52,8 @@ def drawn_by_percentile(
     Examples without a score are kept; if there are more than k of them, k of those are drawn, all
     with the same probability. The others are drawn by systematic sampling (`choose_exactly`): if
     all scores are known and k is ``N * (floor + (1 - floor) / (beta + 1))``, the probability of
-    each is exactly that of `draw_probabilities`.
+    each is exactly that of `draw_probabilities`. Of more than `SORTED` scores, percentiles are
+    those of a histogram; see `drawn_in_blocks`.
 
     Args:
         scores: float32[N], NaN where unknown.
@@ -84,6 +69,8 @@ def drawn_by_percentile(
     >>> drawn_by_percentile(scores, 8.0, 0.0, 2, torch.Generator().manual_seed(0))
     tensor([0., 1., 1., 0.])
     """
+    if len(scores) > SORTED:
+        return drawn_in_blocks(scores, beta, floor, count, generator)
     weights = torch.zeros(len(scores))
     unknown = scores.isnan()
     known, new = (~unknown).nonzero().squeeze(1), unknown.nonzero().squeeze(1)

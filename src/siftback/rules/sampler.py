@@ -12,9 +12,11 @@ from siftback.errors import ConfigError, StateError
 from siftback.loading.distributed import rank_and_world
 from siftback.loading.indices import checked_indices
 from siftback.loading.order import is_plain, is_trackable, sampler_of
-from siftback.loading.seeding import Stream, generator_of
+from siftback.loading.shuffled import shuffled
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.rule import EpochRule, RefreshedRule
+
+_PART = 1 << 16  # examples of an order at a time
 
 
 class SelectiveSampler(Sampler[int]):
@@ -131,16 +133,21 @@ class SelectiveSampler(Sampler[int]):
         indices = checked_indices(indices, len(losses), "SelectiveSampler.update")
         self.draw.update(indices, losses, self._last, **found)
 
-    def order(self, epoch: int) -> Tensor:
-        """int64[n], this process's examples of an epoch in their order, as drawn last."""
-        if self.shuffle:
-            generator = generator_of(self.seed, epoch, Stream.ORDER)
-            order = torch.randperm(self.examples, generator=generator)
-        else:
-            order = torch.arange(self.examples)
+    def order(self, epoch: int) -> Iterator[Tensor]:
+        """int64[n] at a time, this process's examples of an epoch in their order, as drawn last."""
+        weights, drawn = None, self.examples
         if self.draw is not None and self.draw.draws:
-            order = order[self.draw.weights[order] != 0]
-        return order[: len(order) // self.world * self.world][self.rank :: self.world]
+            weights, drawn = self.draw.weights, self.draw.drawn
+        last, before = drawn // self.world * self.world, 0
+        parts = shuffled(self.examples, self.seed, epoch) if self.shuffle else self._in_order()
+        for whole in parts:
+            part = whole if weights is None else whole[weights[whole] != 0]
+            yield part[: last - before][(self.rank - before) % self.world :: self.world]
+            before = min(before + len(part), last)
+
+    def _in_order(self) -> Iterator[Tensor]:
+        for start in range(0, self.examples, _PART):
+            yield torch.arange(start, min(start + _PART, self.examples))
 
     def __iter__(self) -> Iterator[int]:
         return _Order(self)
@@ -216,18 +223,20 @@ class _Order(Iterator[int]):
     def __init__(self, sampler: SelectiveSampler) -> None:
         self._sampler = sampler
         self._epoch: int | None = None
-        self._indices: list[int] = []
+        self._indices: Iterator[int] = iter(())
         self._given = 0
 
     def __next__(self) -> int:
         if self._epoch is None:
             self._epoch = self._sampler.begin()
-            self._indices = self._sampler.order(self._epoch).tolist()
-        if self._given == len(self._indices):
+            self._indices = self._from(0)
+        try:
+            index = next(self._indices)
+        except StopIteration:
             self._sampler.end()
-            raise StopIteration
+            raise
         self._given += 1
-        return self._indices[self._given - 1]
+        return index
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self._epoch, "given": self._given}
@@ -235,7 +244,15 @@ class _Order(Iterator[int]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._epoch, self._given = state["epoch"], state["given"]
         if self._epoch is not None:
-            self._indices = self._sampler.order(self._epoch).tolist()
+            self._indices = self._from(self._given)
+
+    def _from(self, place: int) -> Iterator[int]:
+        assert self._epoch is not None
+        for part in self._sampler.order(self._epoch):
+            # As Python's integers a few at a time, which take ten times the room of a tensor's.
+            for some in torch.split(part[place:], _PART):
+                yield from some.tolist()
+            place = max(place - len(part), 0)
 
 
 class FilteredSampler(Sampler[int]):

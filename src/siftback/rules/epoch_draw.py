@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -220,11 +221,10 @@ class EpochDraw:
 
     def state_dict(self) -> dict[str, Any]:
         """The rule's state, what was drawn for this epoch, and what others are to know."""
-        drawn = self.weights.nonzero().squeeze(1)
         return {
             "rule": {type(self.rule).__name__: self.rule.state_dict()},
             "examples": len(self.weights),
-            "drawn": (drawn, self.weights[drawn]) if self.draws else None,
+            "drawn": _packed(self.weights) if self.draws else None,
             "reweights": self.reweights,
             "read": (self._whole, self._mine, self._read, self._passed),
             "recorded": list(self._recorded),
@@ -244,11 +244,10 @@ class EpochDraw:
             )
         self.rule.load_state_dict(state["rule"][kind])
         self.draws = state["drawn"] is not None
-        self.weights = torch.ones(state["examples"])
         if self.draws:
-            drawn, weights = state["drawn"]
-            self.weights = torch.zeros(state["examples"])
-            self.weights[drawn] = weights
+            self.weights = _unpacked(state["drawn"], state["examples"])
+        else:
+            self.weights = torch.ones(state["examples"])
         self._count_drawn()
         self.reweights = state["reweights"]
         self._whole, self._mine, self._read, self._passed = state["read"]
@@ -296,6 +295,23 @@ class EpochDraw:
             for what, *found in recorded if rank != self.rank else ():
                 self._take(what, tuple(found))
         self._recorded = []
+
+
+def _packed(weights: Tensor) -> dict[str, Tensor | None]:
+    """Weights as a bit per example, and values only where some are neither 0 nor 1."""
+    drawn = weights != 0
+    weighed = bool((weights[drawn] != 1).any())
+    bits = torch.from_numpy(np.packbits(drawn.numpy()))
+    return {"bits": bits, "weights": weights[drawn] if weighed else None}
+
+
+def _unpacked(packed: dict[str, Tensor | None], examples: int) -> Tensor:
+    """float32[examples], the weights that were packed."""
+    bits, values = cast(Tensor, packed["bits"]), packed["weights"]
+    drawn = torch.from_numpy(np.unpackbits(bits.numpy(), count=examples)).bool()
+    weights = torch.zeros(examples)
+    weights[drawn] = torch.ones(()) if values is None else values
+    return weights
 
 
 def _last_of_each(indices: Tensor, rows: Tensor) -> Tensor:

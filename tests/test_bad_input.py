@@ -1,5 +1,6 @@
 """Bad input: what was given, what was expected and what to do, before any training."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -8,7 +9,9 @@ from torch.utils.data import DataLoader
 
 from siftback import (
     Annealing,
+    Epochs,
     Fresh,
+    InBatch,
     Memory,
     Percentile,
     Pool,
@@ -16,7 +19,12 @@ from siftback import (
     SelectiveLoader,
     SelectiveSampler,
     Share,
+    SinglePass,
+    Stale,
+    Threshold,
+    TopK,
     Uniform,
+    per_example,
 )
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.selectors.uniform import All
@@ -204,6 +212,7 @@ def test_non_finite_losses_are_kept_or_dropped_and_counted(policy, numbers):
     assert_same(loader.state_dict()["selector"], alone.state_dict()["selector"])
 
 
+@pytest.mark.filterwarnings("ignore:nothing was kept of epoch 0:UserWarning")
 @pytest.mark.parametrize("policy", ["keep", "drop"])
 def test_a_batch_without_any_finite_loss_passes(policy):
     source = numbered(torch.full((6,), torch.nan), 3)
@@ -222,3 +231,109 @@ def test_a_loss_that_raises_leaves_the_model_in_its_mode():
     with pytest.raises(KeyError):
         next(iter(SelectiveLoader(shuffled(), model, losses=failing, keep=0.5)))
     assert all(module.training for module in model.modules())
+
+
+# Classes in place of instances, and strings in place of objects.
+KINDS = {
+    "memory": (lambda: loader_of(memory=Memory), r"memory=<class .*Memory'> is not an EpochRule"),
+    "guard": (lambda: Memory(guard="yes"), r"guard='yes': give a NoiseGuard\(\)"),
+    "table": (lambda: Memory(table="x.bin"), r"table='x.bin': give a ScoreTable"),
+    "selector class": (lambda: loader_of(selector=TopK), r"selector=TopK: give .*not the class"),
+    "selector name": (lambda: loader_of(selector="topk"), r"selector='topk': give TopK"),
+    "selector in batch": (lambda: InBatch(selector=TopK), r"selector=TopK: give .*not the class"),
+    "scorer class": (lambda: loader_of(keep=0.5, scorer=Fresh), r"scorer=Fresh: give Fresh\(\),"),
+    "scorer name": (lambda: loader_of(keep=0.5, scorer="fresh"), r"scorer='fresh': give Fresh"),
+    "scorer of a rule": (lambda: Stale(0.5, scorer=Fresh), r"scorer=Fresh: give Fresh\(\),"),
+    "schedule": (lambda: loader_of(keep=0.5, schedule="x"), r"schedule='x': give a Schedule"),
+    "pool": (lambda: loader_of(keep=0.5, pool=32), r"pool=32: give a Pool"),
+    "model class": (lambda: loader_of(nn.Linear, keep=0.5), r"model=<class .*: give a torch.nn.M"),
+    "model function": (lambda: loader_of(len, keep=0.5), r"model=.*: give a torch.nn.Module"),
+    "model of one pass": (lambda: SinglePass("m", F.cross_entropy, keep=0.5), r"model='m': give"),
+    "loss name": (lambda: loader_of(keep=0.5, loss_fn="ce"), r"loss_fn='ce': give a loss function"),
+    "loss class": (
+        lambda: loader_of(keep=0.5, loss_fn=nn.CrossEntropyLoss),
+        r"loss_fn=CrossEntropyLoss: give .*not the class",
+    ),
+    "losses": (
+        lambda: loader_of(keep=0.5, loss_fn=None, losses="ce"), r"losses='ce': give a function",
+    ),
+    "exact": (lambda: loader_of(keep=0.5, exact="yes"), r"exact='yes': give True or False"),
+    "attach": (lambda: loader_of(keep=0.5, attach=1), r"attach=1: give True or False"),
+    "seed": (lambda: loader_of(keep=0.5, seed="x"), r"seed='x': give an integer, at least 0"),
+    "large seed": (lambda: loader_of(keep=0.5, seed=2**64), r"give an integer in \[0, 2\*\*63\)"),
+    "seed in batch": (lambda: InBatch(keep=0.5, seed=None), r"seed=None: give an integer"),
+    "seed of one pass": (
+        lambda: SinglePass(nn.Linear(1, 1), F.mse_loss, keep=0.5, seed=0.5), r"seed=0.5: give",
+    ),
+    "epoch": (lambda: loader_of(keep=0.5).set_epoch(-1), r"epoch=-1: give an integer, at least 0"),
+    "no loader": (
+        lambda: SelectiveLoader(None, network(), F.cross_entropy, keep=0.5),
+        r"loader=None: give a DataLoader",
+    ),
+    "data set": (
+        lambda: SelectiveLoader(dataset(), network(), F.cross_entropy, keep=0.5),
+        r"a TensorDataset is a data set: give DataLoader\(dataset, batch_size=...\)",
+    ),
+    "sampler's data": (lambda: SelectiveSampler(5), r"dataset=5 has no length"),
+    "sampler's rule": (lambda: SelectiveSampler(range(5), Memory), r"rule=<class .* instance"),
+}  # fmt: skip
+
+
+def loader_of(model=None, **arguments):
+    model = network() if model is None else model
+    if "memory" in arguments:
+        return SelectiveLoader(shuffled(), epochs=2, **arguments)
+    return SelectiveLoader(shuffled(), model, **{"loss_fn": F.cross_entropy, **arguments})
+
+
+@pytest.mark.parametrize(("make", "message"), KINDS.values(), ids=KINDS)
+def test_another_kind_of_object_is_refused_as_it_is_given(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_numpy_s_numbers_are_numbers():
+    loader = loader_of(
+        keep=np.float32(0.5), pool=Pool(np.int64(4)), epochs=np.int64(2), seed=np.int32(1)
+    )
+    assert len(next(iter(loader))[0]) == 4
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size:UserWarning")
+def test_losses_of_pairs_of_examples_are_refused():
+    outputs, targets = torch.zeros(4, 1), torch.zeros(4)
+    with pytest.raises(LossError, match=r"\[4, 1\] and targets of shape \[4\] were broadcast to"):
+        per_example(F.mse_loss)(outputs, targets)
+    assert per_example(F.mse_loss)(outputs, targets[:, None]).shape == (4,)
+
+
+def test_a_tuple_of_numbers_is_not_one_per_example():
+    batch = (torch.zeros(2, 3), (32, 64))  # two images, and the size of both
+    loader = SelectiveLoader([batch], nn.Identity(), losses=lambda m, b: b[0].sum(1), keep=0.5)
+    with pytest.raises(BatchError, match=r"batch\[1\]\[0\] is a int, which has no rows"):
+        list(loader)
+
+
+def test_a_loader_that_fills_one_buffer_again_loses_nothing():
+    buffer = torch.empty(3)
+
+    class Refilling:
+        def __iter__(self):
+            for start in range(0, 12, 3):
+                buffer.copy_(torch.arange(start, start + 3.0))
+                yield buffer
+
+    loader = SelectiveLoader(Refilling(), selector=All(), pool=Pool(4))
+    given = [batch.clone() for batch in loader]
+    assert torch.cat(given).tolist() == list(range(12))
+
+
+def test_a_schedule_that_never_selects_says_so():
+    with pytest.warns(UserWarning, match=r"warmup=Epochs\(5\).* never selects in a training of 2"):
+        loader_of(keep=0.5, epochs=2, schedule=Schedule(warmup=Epochs(5)))
+
+
+def test_an_epoch_of_which_nothing_is_kept_says_so():
+    loader = loader_of(selector=Threshold(above=1e9))
+    with pytest.warns(UserWarning, match="nothing was kept of epoch 0"):
+        assert list(loader) == []

@@ -1,10 +1,11 @@
-"""Checks of numeric arguments.
+"""Checks of arguments.
 
 NumPy numbers are accepted like Python's; booleans are not numbers.
 """
 
 import math
 from numbers import Integral, Real
+from typing import Any, TypeVar
 
 from siftback.errors import ConfigError
 
@@ -82,3 +83,51 @@ def checked_integer(name: str, value: int, least: int) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{name}={value!r}: give an integer, at least {least}")
     return int(value)
+
+
+def checked_seed(seed: int) -> int:
+    """Returns a seed, after checking that generators take it.
+
+    Raises:
+        ConfigError: If it is not an integer in [0, 2^63).
+    """
+    if checked_integer("seed", seed, 0) >= 1 << 63:
+        raise ConfigError(f"seed={seed!r}: give an integer in [0, 2**63)")
+    return int(seed)
+
+
+def checked_flag(name: str, value: bool) -> bool:
+    """Returns a boolean, after checking that it is one.
+
+    Raises:
+        ConfigError: If it is anything else, such as a string.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r}: give True or False")
+    return value
+
+
+Object = TypeVar("Object")
+
+
+def checked_object(name: str, value: Object, example: str, *needed: str) -> Object:
+    """Returns an object, after checking that it has what its kind has.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: Value that was passed.
+        example: Of what is expected, for the error.
+        needed: Names of the attributes that it must have.
+
+    Raises:
+        ConfigError: If it lacks one, or is a class.
+
+    >>> checked_object("losses", len, "losses=fn(model, batch)", "__call__") is len
+    True
+    """
+    kind: Any = value
+    if isinstance(kind, type) or not all(hasattr(kind, attribute) for attribute in needed):
+        given = kind.__name__ if isinstance(kind, type) else repr(kind)
+        hint = ", an instance and not the class" if isinstance(kind, type) else ""
+        raise ConfigError(f"{name}={given}: give {example}{hint}")
+    return value

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from siftback.arguments import checked_object
 from siftback.errors import BatchError, ConfigError, LossError
 
 LossFn = Callable[[Any, Any], Tensor]
@@ -46,6 +47,7 @@ def per_example(loss_fn: LossFn) -> LossFn:
     >>> per_example(F.cross_entropy)(torch.zeros(2, 4, 3), padded)
     tensor([1.3863, 1.3863])
     """
+    checked_object("loss_fn", loss_fn, "a loss function, such as F.cross_entropy", "__call__")
     unreduced: Callable[..., Tensor]
     if isinstance(loss_fn, nn.Module) and hasattr(loss_fn, "reduction"):
         module: Any = copy.copy(loss_fn)
@@ -62,6 +64,7 @@ def per_example(loss_fn: LossFn) -> LossFn:
 
 def _averaged(unreduced: LossFn, ignored: int | None, outputs: Any, targets: Any) -> Tensor:
     values: Tensor = unreduced(outputs, targets)
+    _refuse_broadcast(values, outputs, targets)
     # Targets that are probabilities have no ignored class, and PyTorch ignores the index too.
     if values.ndim < 2:
         return values
@@ -75,6 +78,18 @@ def _averaged(unreduced: LossFn, ignored: int | None, outputs: Any, targets: Any
         )
     valid: Tensor = (targets != ignored).flatten(1)
     return values.flatten(1).masked_fill(~valid, 0).sum(1) / valid.sum(1).clamp(min=1)
+
+
+def _refuse_broadcast(values: Tensor, outputs: Any, targets: Any) -> None:
+    """Refuses losses of pairs of examples, which [N, 1] and [N] give."""
+    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)):
+        return
+    if values.numel() > max(outputs.numel(), targets.numel()):
+        raise LossError(
+            f"outputs of shape {list(outputs.shape)} and targets of shape {list(targets.shape)} "
+            f"were broadcast to losses of shape {list(values.shape)}: give both the same shape, "
+            "such as by targets[:, None] or outputs.squeeze(1)"
+        )
 
 
 def _ignored_index(loss_fn: LossFn) -> int | None:
@@ -133,7 +148,7 @@ def resolve(loss_fn: LossFn | None, losses: Losses | None, with_outputs: bool = 
         ConfigError: If both or neither are given.
     """
     if losses is not None and loss_fn is None:
-        return losses
+        return checked_object("losses", losses, "a function losses(model, batch)", "__call__")
     if loss_fn is not None and losses is None:
         return pair_losses(loss_fn, with_outputs)
     raise ConfigError(

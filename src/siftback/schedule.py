@@ -1,6 +1,7 @@
 """When selection is on, and how much it keeps."""
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -226,6 +227,20 @@ class Schedule:
             self.end is None or epochs_done < _epochs(self.end, epochs)
         )
 
+    def warn_if_never_on(self, epochs: float | None) -> None:
+        """Warns if there is no selection at all in a training of so many epochs."""
+        if epochs is None:
+            return
+        end = epochs - _epochs(self.tail, epochs)
+        if self.end is not None:
+            end = min(end, _epochs(self.end, epochs))
+        if self._begin(epochs) >= end:
+            warnings.warn(
+                f"{self!r} never selects in a training of {epochs:g} epochs: each is trained on "
+                "all examples",
+                stacklevel=3,
+            )
+
     def keep(self, epochs_done: float, epochs: float | None = None, *, own: float) -> float:
         """The share to keep.
 
@@ -274,6 +289,17 @@ class Schedule:
         more = {"tail": tail, "interrupt": self.interrupt, "anneal": self.anneal}
         text = "".join(f", {name}={value!r}" for name, value in more.items() if value)
         return f"Schedule(warmup={self.warmup!r}, start={self.start!r}, end={self.end!r}{text})"
+
+
+def checked_schedule(schedule: Schedule | None) -> Schedule:
+    """The schedule that was passed, after checking it; one that is always on if none was.
+
+    Raises:
+        ConfigError: If it is not a `Schedule`.
+    """
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise ConfigError(f"schedule={schedule!r}: give a Schedule(...), or None")
+    return schedule or Schedule()
 
 
 def _check(name: str, moment: object) -> None:

@@ -78,7 +78,6 @@ KINDS = {
     "pair": lambda rows: (images(rows), torch.tensor(rows)),
     "list of parts": lambda rows: [torch.tensor(rows), torch.tensor(rows) * 2],
     "strings": lambda rows: [f"row {row}" for row in rows],
-    "tuple of numbers": lambda rows: tuple(float(row) for row in rows),
     "dict": lambda rows: {"image": images(rows), "name": [str(row) for row in rows]},
     "dict in tuple in dict": lambda rows: {"a": ({"b": torch.tensor(rows)}, None)},
     "ordered dict": lambda rows: OrderedDict(z=torch.tensor(rows), a=torch.tensor(rows)),

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from siftback.arguments import checked_integer
 from siftback.errors import ConfigError
 from siftback.loading import tree
 
@@ -69,8 +70,7 @@ class Pool:
     def __init__(
         self, batch_size: int, drop_last: DropLast = False, *, pad: Pad | None = None
     ) -> None:
-        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-            raise ConfigError(f"batch_size={batch_size!r}: give an integer, at least 1")
+        batch_size = checked_integer("batch_size", batch_size, 1)
         if drop_last not in (False, True, "carry"):
             raise ConfigError(f'drop_last={drop_last!r}: give False, True or "carry"')
         if not (pad is None or callable(pad) or isinstance(pad, Mapping)):
@@ -101,6 +101,8 @@ class Pool:
         """
         if rows is not None:
             batch = tree.take(batch, rows)
+        elif size is None and self._pooled + tree.size(batch) < self.batch_size:
+            batch = tree.clone(batch)  # it waits, and its loader may fill the same memory again
         added = tree.size(batch) if size is None else size
         if added:
             self._pool.append((batch, added))

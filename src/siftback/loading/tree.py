@@ -1,9 +1,9 @@
 """Nested batches: their size, rows, concatenation and device.
 
 A batch is a tensor or array, or a tuple, list, mapping, named tuple or dataclass of batches. A
-list or tuple of strings and Python numbers is one part, with one value per example. Tensors and
-arrays hold one example per row. ``None`` is kept as it is. All parts have the same number of
-examples.
+list of strings and Python numbers, or a tuple of strings, is one part, with a value per example.
+Tensors and arrays hold one example per row. ``None`` is kept as it is. All parts have the same
+number of examples.
 """
 
 import copy
@@ -168,10 +168,14 @@ def device(batch: Any) -> torch.device:
 
 
 def _is_values(part: Any) -> bool:
+    if isinstance(part, list):
+        return all(isinstance(value, _VALUES) for value in part)
+    # A tuple of numbers may be the shape of an image, the same for the whole batch.
     return (
-        isinstance(part, list | tuple)
+        isinstance(part, tuple)
+        and bool(part)
         and not _is_named_tuple(part)
-        and all(isinstance(value, _VALUES) for value in part)
+        and all(isinstance(value, str | bytes) for value in part)
     )
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
+from siftback.arguments import checked_seed, checked_share
 from siftback.errors import ConfigError
 
 
@@ -52,7 +52,7 @@ def prune(
     """
     scores = _numbers(scores)
     _check_shares(drop, keep, window)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(checked_seed(seed))
     order = torch.randperm(len(scores), generator=generator)
     order = order[scores[order].argsort(stable=True)]
     if per_class is None:

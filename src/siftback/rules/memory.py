@@ -98,6 +98,8 @@ class Memory(EpochRule):
             self.keep = keep_of_beta(self.beta, self.floor)
         self._keep = self.keep  # a schedule may change `keep`
         self.decay = checked_share("decay", decay)
+        if guard is not None and not isinstance(guard, NoiseGuard):
+            raise ConfigError(f"guard={guard!r}: give a NoiseGuard(), or None")
         self.guard = guard
 
     def set_keep(self, keep: float) -> None:

@@ -12,7 +12,7 @@ from siftback.errors import ConfigError, StateError
 from siftback.rules.percentile_draw import drawn_by_percentile
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Schedule, Share
-from siftback.scorers.fresh import Fresh
+from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.percentile import Percentile
 from siftback.selectors.sampling import count_of
@@ -211,7 +211,7 @@ class RefreshedRule(EpochRule):
                 "scorer, which computes scores of a batch, such as Fresh()"
             )
         self.every = checked_integer("every", every, 1)
-        self.scorer = Fresh() if scorer is None else scorer
+        self.scorer = checked_scorer(scorer)
         self.selector = Percentile(keep=keep, beta=beta)
         self._keep = self.selector.keep  # a schedule may change it in the selector
         self._last_pass: int | None = None
@@ -299,6 +299,8 @@ def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTab
     """
     if table is None:
         return ScoreTable(columns=columns)
+    if not isinstance(table, ScoreTable):
+        raise ConfigError(f"table={table!r}: give a ScoreTable, such as ScoreTable(path=...)")
     if table.columns != columns:
         raise ConfigError(
             f"{rule} remembers {columns} numbers per example, and the table has "

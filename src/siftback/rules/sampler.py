@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Sampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
+from siftback.arguments import checked_flag, checked_integer, checked_seed
 from siftback.errors import ConfigError, StateError
 from siftback.loading.distributed import rank_and_world
 from siftback.loading.indices import checked_indices
@@ -88,10 +89,16 @@ class SelectiveSampler(Sampler[int]):
                 f"rank={self.rank} is none of world={self.world} processes: give both, the rank "
                 "from 0 on, or neither"
             )
-        if not isinstance(seed, int) or seed < 0:
-            raise ConfigError(f"seed={seed!r}: give an integer, at least 0")
+        if not hasattr(dataset, "__len__"):
+            raise ConfigError(
+                f"dataset={dataset!r} has no length: give a map-style data set, or range(n)"
+            )
+        if rule is not None and not isinstance(rule, EpochRule):
+            raise ConfigError(
+                f"rule={rule!r} is not an EpochRule: give an instance, such as Memory()"
+            )
         self.examples = len(dataset)
-        self.shuffle, self.seed = shuffle, seed
+        self.shuffle, self.seed = checked_flag("shuffle", shuffle), checked_seed(seed)
         self.draw: EpochDraw | None = None
         self._draws_itself = rule is not None
         if isinstance(rule, RefreshedRule):
@@ -108,7 +115,7 @@ class SelectiveSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch the next ``iter()`` gives."""
-        self._epoch = epoch
+        self._epoch = checked_integer("epoch", epoch, 0)
 
     def follow(self, draw: EpochDraw) -> None:
         """Leaves out what another's draw leaves out, which that one makes as an epoch begins."""

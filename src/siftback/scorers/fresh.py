@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from siftback.arguments import checked_object
 from siftback.loading import tree
 from siftback.loss_functions import Losses, check
 from siftback.scorers.scorer import Scorer
@@ -61,3 +62,13 @@ class Fresh(Scorer):
         # table of positions, must remain usable in training.
         with torch.no_grad(), self._pass.over(model, batch) as called:
             return check(losses(called, batch), tree.size(batch))  # type: ignore[arg-type]
+
+
+def checked_scorer(scorer: Scorer | None) -> Scorer:
+    """The scorer that was passed, after checking it; `Fresh` if none was.
+
+    Raises:
+        ConfigError: If it is a class, or not a scorer.
+    """
+    needed = ("score", "after_step", "state_dict", "load_state_dict")
+    return Fresh() if scorer is None else checked_object("scorer", scorer, "Fresh()", *needed)

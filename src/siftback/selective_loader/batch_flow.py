@@ -1,6 +1,7 @@
 """Training batches on their way: from a source, by what is kept of it, into full batches."""
 
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -133,6 +134,11 @@ class BatchFlow:
     def _end_epoch(self) -> None:
         """Notes that the source has no more of this epoch."""
         self._intake.end_epoch()
+        if self._intake.kept_nothing:
+            warnings.warn(
+                f"nothing was kept of epoch {self._source.epoch}: no example was trained on",
+                stacklevel=4,
+            )
         self._source.end_epoch()
         self.done.read(float(self._source.epoch))
 

@@ -11,9 +11,9 @@ from siftback.loading.source import Item
 from siftback.loading.stats import Stats
 from siftback.loss_functions import Losses, LossFn, check, resolve
 from siftback.rules.rule import EpochRule, RefreshedRule
-from siftback.scorers.fresh import Fresh
+from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
-from siftback.selectors.percentile import Percentile
+from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selection, Selector
 
@@ -166,13 +166,15 @@ def selection_of(
     """
     if selector is None:
         return None
+    if model is not None and not isinstance(model, nn.Module):
+        raise ConfigError(f"model={model!r}: give a torch.nn.Module, an instance of a model")
     if selector.needs_scores and model is None:
         raise ConfigError(
             f"{type(selector).__name__} selects by losses, and no model was given: give "
             "SelectiveLoader(loader, model, loss_fn, ...)"
         )
     needed = resolve(loss_fn, losses) if selector.needs_scores else None
-    return BatchSelection(selector, scorer or Fresh(), needed, on_nonfinite, generator, exact)
+    return BatchSelection(selector, checked_scorer(scorer), needed, on_nonfinite, generator, exact)
 
 
 def selector_of(selector: Selector | None, keep: float | None) -> Selector:
@@ -186,11 +188,7 @@ def selector_of(selector: Selector | None, keep: float | None) -> Selector:
             "nothing says what to keep: give memory=Memory(), which chooses before reading, or "
             "keep= or selector="
         )
-    if selector is None:
-        return Percentile(keep=keep)
-    if keep is not None:
-        raise ConfigError("both a selector and keep given: give one of them")
-    return selector
+    return resolve_selector(selector, keep)
 
 
 def parts_of_rule(

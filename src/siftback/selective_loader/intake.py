@@ -67,6 +67,7 @@ class Intake:
         self._source, self._draw, self._selection = source, draw, selection
         self._schedule, self._epochs = schedule, epochs
         self._model, self._stats = model, stats
+        self._offered = self._kept = 0  # examples of this epoch
         self.examples = examples_of(loader)
         self._check = IndexCheck(self.examples, repeats=repeats(sampler_of(loader)))
         # What of another loader than a DataLoader leaves out examples that were not drawn.
@@ -89,6 +90,7 @@ class Intake:
     def begin_epoch(self) -> None:
         """Draws the examples of an epoch."""
         self._check.begin_epoch()
+        self._offered = self._kept = 0
         if self._draw is not None:
             started = time.perf_counter()
             self._draw.begin(self._source.epoch)
@@ -97,6 +99,7 @@ class Intake:
 
     def resume_epoch(self) -> None:
         """Goes on within an epoch, or before it, whose draw was loaded."""
+        self._offered = self._kept = 0
         self._check.begin_epoch()  # as batches that were done do not come here again
         self._tell_drawer()
 
@@ -105,6 +108,11 @@ class Intake:
         if self._leaves_unread:
             assert self._draw is not None
             self._count_unread(self._draw.end_epoch())
+
+    @property
+    def kept_nothing(self) -> bool:
+        """Whether examples of this epoch were read, and none was kept."""
+        return self._offered > 0 == self._kept
 
     def keep(self, item: Item) -> Kept:
         """What is kept of a batch.
@@ -131,6 +139,8 @@ class Intake:
             self._check.check(indices, place)
             self._draw.rule.grow(int(indices.max()) + 1)
         selection = self._select(item._replace(batch=batch), count)
+        self._offered += count
+        self._kept += count if selection is None else len(selection.positions)
         if selection is None:
             return Kept(batch, torch.ones(count, device=tree.device(batch)), indices, known)
         if len(selection.positions) < count:

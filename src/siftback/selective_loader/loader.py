@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_integer, checked_number
+from siftback.arguments import checked_flag, checked_integer, checked_number, checked_seed
 from siftback.errors import ConfigError, SiftbackError, StateError
 from siftback.loading.order import batches_of, sampler_of
 from siftback.loading.pool import Pool
 from siftback.loading.stats import Stats
 from siftback.loss_functions import Losses, LossFn, per_example
 from siftback.rules.rule import EpochRule
-from siftback.schedule import Schedule
+from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.scorer import Scorer
 from siftback.selective_loader import state as loader_state
 from siftback.selective_loader.batch_flow import BatchFlow
@@ -138,20 +138,23 @@ class SelectiveLoader:
     ) -> None:
         self.epochs = None if epochs is None else checked_number("epochs", epochs, above=0)
         self.model, self.stats = model, Stats()
-        self._attach, self._seed = attach, checked_integer("seed", seed, 0)
-        self._generator = torch.Generator().manual_seed(seed)
+        self._attach, self._seed = checked_flag("attach", attach), checked_seed(seed)
+        self._generator = torch.Generator().manual_seed(self._seed)
         self._draw = draw_of(loader, memory, epochs, schedule, seed)
         # Several processes must make equally many steps.
-        self._exact = exact or (self._draw is not None and self._draw.world > 1)
+        self._exact = checked_flag("exact", exact) or (
+            self._draw is not None and self._draw.world > 1
+        )
         self._source = source_of(loader, self._draw, seed)
         if self._draw is None:
-            self.schedule = schedule or Schedule()
+            self.schedule = checked_schedule(schedule)
             self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
             selector = selector_of(selector, keep)
             self.schedule.check_selector(selector)
         else:
             self.schedule = self._draw.schedule
             selector, scorer = parts_of_rule(self._draw.rule, keep, selector, scorer)
+        self.schedule.warn_if_never_on(self.epochs)
         self._selection = selection_of(
             selector, scorer, model, loss_fn, losses, on_nonfinite, self._generator, self._exact
         )
@@ -175,7 +178,7 @@ class SelectiveLoader:
         self._flow = BatchFlow(
             self._source,
             self._intake,
-            pool_of(loader) if pool is None else pool,
+            pool_of(loader, pool),
             self._record,
             self._selection,
             model,
@@ -410,7 +413,7 @@ class SelectiveLoader:
 
         What is left of another epoch that was broken off is then not given any more.
         """
-        self._flow.set_epoch(epoch)
+        self._flow.set_epoch(checked_integer("epoch", epoch, 0))
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides which examples come next; fit for ``torch.save``.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, cast
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from siftback.errors import ConfigError
 from siftback.loading.indices import examples_of
@@ -70,8 +70,15 @@ def source_of(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Sourc
         seed: Of the order, where the loader's own sampler is replaced.
 
     Raises:
-        ConfigError: If the examples that a draw would leave out are not known by index.
+        ConfigError: If the loader gives no batches, or the examples that a draw would leave out
+            are not known by index.
     """
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise ConfigError(f"loader={loader!r}: give a DataLoader, or another iterable of batches")
+    if isinstance(loader, Dataset):
+        raise ConfigError(
+            f"a {type(loader).__name__} is a data set: give DataLoader(dataset, batch_size=...)"
+        )
     if draw is None:
         return Source(loader)
     if is_trackable(loader):
@@ -124,8 +131,16 @@ def drop_last_of(loader: Any) -> bool:
     return bool(getattr(owner if is_plain(owner) else loader, "drop_last", False))
 
 
-def pool_of(loader: Any) -> Pool | None:
-    """A pool of a loader's own batch size; None where it does not say one."""
+def pool_of(loader: Any, pool: Pool | None) -> Pool | None:
+    """The pool given, or one of a loader's own batch size; None where it does not say one.
+
+    Raises:
+        ConfigError: If it is not a `Pool`.
+    """
+    if pool is not None:
+        if not isinstance(pool, Pool):
+            raise ConfigError(f"pool={pool!r}: give a Pool, such as Pool(batch_size=32)")
+        return pool
     owner = batches_of(loader)
     size = getattr(owner if is_plain(owner) else loader, "batch_size", None)
     return None if size is None else Pool(size, drop_last_of(loader))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer
+from siftback.arguments import checked_integer, checked_seed
 from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.loss_functions import check
 from siftback.schedule import Schedule
@@ -69,7 +69,7 @@ class InBatch:
         self.steps = 0
         self._own = float(self.selector.keep)
         self._schedule, self._epochs = schedule, epochs
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(checked_seed(seed))
         if schedule is not None:
             if steps_per_epoch is None:
                 raise ConfigError(

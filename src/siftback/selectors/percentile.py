@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_number, checked_share
+from siftback.arguments import checked_number, checked_object, checked_share
 from siftback.errors import ConfigError
 from siftback.selectors.history import LossHistory
 from siftback.selectors.sampling import choose
@@ -175,4 +175,5 @@ def resolve_selector(
         return Percentile(keep=keep, beta=beta)
     if keep is not None or beta is not None:
         raise ConfigError("both a selector and keep or beta given: give one of them")
-    return selector
+    needed = ("select", "needs_scores", "reweights", "keep", "state_dict", "load_state_dict")
+    return checked_object("selector", selector, "TopK(keep=0.5)", *needed)

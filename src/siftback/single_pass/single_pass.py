@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from siftback.arguments import checked_seed
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
 from siftback.loading.stats import SinglePassStats
@@ -113,6 +114,8 @@ class SinglePass(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if not isinstance(model, nn.Module):
+            raise ConfigError(f"model={model!r}: give a torch.nn.Module, an instance of a model")
         processes.check_model(model)
         selector = exact_selector(selector, keep, beta)
         if backend not in ("graph", "inductor"):
@@ -129,7 +132,7 @@ class SinglePass(nn.Module):
         self._backend = backend
         self._check_asked = self._checks = check
         self._pending: Pending = {}
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(checked_seed(seed))
         compute = resolve(loss_fn, losses, outputs)
 
         def forward(batch: Any) -> Any:

@@ -2,7 +2,6 @@
 
 import faulthandler
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -22,6 +21,7 @@ from siftback import (
     Memory,
     Percentile,
     SelectiveLoader,
+    SelectiveSampler,
     SeTa,
     Stale,
 )
@@ -56,8 +56,10 @@ def network():
 
 
 def loader_of(model, seed=0, **arguments):
-    """Over a plain loader, which the processes share."""
+    """Over a plain loader, whose examples a rule shares out; without one a sampler does."""
     loader = DataLoader(data(), BATCH, shuffle=True)
+    if "memory" not in arguments:
+        loader = DataLoader(data(), BATCH, sampler=SelectiveSampler(data(), seed=1))
     return SelectiveLoader(loader, model, F.cross_entropy, epochs=EPOCHS, seed=seed, **arguments)
 
 
@@ -90,30 +92,29 @@ def recorded_of_left_out(loader, module):
     return left_out, losses
 
 
-def trained(stopped_after=None, joined=False, seed=0, **arguments):
+def trained(stopped_after=None, seed=0, **arguments):
     """A whole training; or one that goes on in another loader after some epochs."""
     module = network()
     model = DistributedDataParallel(module)
     loader = loader_of(module, seed, **arguments)
     epochs = []
-    with model.join() if joined else nullcontext():
-        for epoch in range(EPOCHS):
-            steps = epoch_of(loader, model, module)
-            left_out, losses = loader.left_out, torch.empty(0)
-            if isinstance(loader.memory, Kakurenbo | IES):
-                left_out, losses = recorded_of_left_out(loader, module)
-            epochs.append({"steps": steps, "left_out": left_out, "losses": losses})
-            if epoch == stopped_after:
-                state = loader.state_dict()
-                loader = loader_of(module, seed, **arguments)
-                loader.load_state_dict(state)
+    for epoch in range(EPOCHS):
+        steps = epoch_of(loader, model, module)
+        left_out, losses = loader.left_out, torch.empty(0)
+        if isinstance(loader.memory, Kakurenbo | IES):
+            left_out, losses = recorded_of_left_out(loader, module)
+        epochs.append({"steps": steps, "left_out": left_out, "losses": losses})
+        if epoch == stopped_after:
+            state = loader.state_dict()
+            loader = loader_of(module, seed, **arguments)
+            loader.load_state_dict(state)
     stats = loader.stats
     return {
         "epochs": epochs,
         "weights": [weight.detach().clone() for weight in module.parameters()],
         "memory": None if loader.memory is None else loader.memory.state_dict(),
         "stats": (stats.seen, stats.unread, stats.forwards),
-        "counts": None if joined else counted(loader),
+        "counts": counted(loader),
     }
 
 
@@ -135,6 +136,28 @@ def refused():
         return str(error)
 
 
+def refused_unshared():
+    """What a loader that gives each process all examples gets."""
+    try:
+        SelectiveLoader(DataLoader(data(), BATCH), network(), F.cross_entropy, keep=0.5)
+    except ConfigError as error:
+        return str(error)
+
+
+def trained_on_nonfinite(rank):
+    """How many batches each process gets, of which one drops examples."""
+
+    def losses(model, batch):
+        found = F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+        return found.index_fill(0, torch.arange(rank), torch.nan)
+
+    sampler = SelectiveSampler(data(), seed=1)
+    loader = DataLoader(data(), BATCH, sampler=sampler)
+    arguments = {"keep": 0.5, "on_nonfinite": "drop", "losses": losses}
+    loader = SelectiveLoader(loader, network(), **arguments)
+    return [len(targets) for _, targets in loader], loader.stats.nonfinite
+
+
 def main(out):
     faulthandler.dump_traceback_later(100, exit=True)  # that no process outlives the test
     dist.init_process_group("gloo")
@@ -143,8 +166,10 @@ def main(out):
     found["resumed"] = trained(stopped_after=1, memory=InfoBatch(0.5, 1.0))
     found["exact"] = trained(memory=Stale(0.5, every=2), exact=True)
     found["apart"] = refused()
-    found["joined"] = trained(joined=True, seed=rank, selector=Percentile(keep=0.4))
-    found["all"] = trained(joined=True, selector=All())
+    found["scored"] = trained(seed=rank, selector=Percentile(keep=0.4))
+    found["nonfinite"] = trained_on_nonfinite(rank)
+    found["all"] = trained(selector=All())
+    found["unshared"] = refused_unshared()
     torch.save(found, Path(out) / f"{rank}.pt")
     dist.destroy_process_group()
 

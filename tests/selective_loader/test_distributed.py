@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -159,11 +158,27 @@ def test_each_counts_its_share(ranks):
             assert (unread > 0) or name == "stale"
 
 
-def test_batches_chosen_by_chance_differ_in_number_and_are_joined(ranks):
-    lengths = [[len(epoch["steps"]) for epoch in rank["joined"]["epochs"]] for rank in ranks]
-    assert lengths[0] != lengths[1]
-    for one, other in zip_longest(*(rank["joined"]["weights"] for rank in ranks)):
-        torch.testing.assert_close(one, other)
+@pytest.mark.parametrize("name", ["scored", "all"])
+def test_scoring_passes_keep_equally_many_of_other_examples_in_each_process(ranks, name):
+    for one, other in epochs_of(ranks, name):
+        sizes = [[len(step[0]) for step in rank["steps"]] for rank in (one, other)]
+        assert sizes[0] == sizes[1]
+        assert not set(joined(one, 0).tolist()) & set(joined(other, 0).tolist())
+    for rank in ranks:
+        assert rank[name]["counts"] == [len(epoch["steps"]) for epoch in rank[name]["epochs"]]
+    one, other = (rank[name]["weights"] for rank in ranks)
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_one_that_drops_examples_keeps_others_in_their_place(ranks):
+    (sizes, nonfinite), (others, dropped) = (rank["nonfinite"] for rank in ranks)
+    assert sizes == others
+    assert (nonfinite, dropped) == (0, 6)  # one of each of 22 / 4 batches
+
+
+def test_all_examples_for_each_process_are_refused(ranks):
+    for rank in ranks:
+        assert "gives each of 2 processes all examples: give the DataLoader" in rank["unshared"]
 
 
 # Without other processes
@@ -195,6 +210,7 @@ class Drawn:
     def __init__(self, left):
         self.weights = torch.zeros(11)
         self.weights[left] = 1.0
+        self.drawn = len(left)
 
 
 @pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0), (1, 1)])

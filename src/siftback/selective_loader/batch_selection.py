@@ -13,6 +13,7 @@ from siftback.loss_functions import Losses, LossFn, check, resolve
 from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
+from siftback.selectors.in_batch import exact_selector
 from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selection, Selector
@@ -162,7 +163,8 @@ def selection_of(
         exact: Whether exactly ``round(keep * N)`` are kept.
 
     Raises:
-        ConfigError: If scores are needed, and no model or not one loss function was given.
+        ConfigError: If scores are needed, and no model or not one loss function was given; or if
+            exact numbers are, and the selector cannot keep them.
     """
     if selector is None:
         return None
@@ -173,6 +175,8 @@ def selection_of(
             f"{type(selector).__name__} selects by losses, and no model was given: give "
             "SelectiveLoader(loader, model, loss_fn, ...)"
         )
+    if exact:
+        exact_selector(selector, None)
     needed = resolve(loss_fn, losses) if selector.needs_scores else None
     return BatchSelection(selector, checked_scorer(scorer), needed, on_nonfinite, generator, exact)
 

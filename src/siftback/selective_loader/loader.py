@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from siftback.arguments import checked_flag, checked_integer, checked_number, checked_seed
 from siftback.errors import ConfigError, SiftbackError, StateError
+from siftback.loading.distributed import rank_and_world
 from siftback.loading.order import batches_of, sampler_of
 from siftback.loading.pool import Pool
 from siftback.loading.stats import Stats
@@ -73,7 +74,7 @@ class SelectiveLoader:
         pool: A `Pool`, which makes the training batches; by default of the wrapped loader's
             ``batch_size`` and ``drop_last``, or of the size of its first batch.
         exact: Whether exactly ``round(keep * N)`` of each scored batch are kept, so that counts
-            of steps are known beforehand.
+            of steps are known beforehand; in several processes always.
         attach: Whether each batch carries what belongs to it: keys ``sift_index`` and
             ``sift_weight`` of a dict, two more elements of a tuple or list.
         on_nonfinite: What to do with an example whose loss is not finite, in a scoring pass and in
@@ -141,10 +142,8 @@ class SelectiveLoader:
         self._attach, self._seed = checked_flag("attach", attach), checked_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
         self._draw = draw_of(loader, memory, epochs, schedule, seed)
-        # Several processes must make equally many steps.
-        self._exact = checked_flag("exact", exact) or (
-            self._draw is not None and self._draw.world > 1
-        )
+        # Several processes must make equally many steps, without asking each other.
+        self._exact = checked_flag("exact", exact) or rank_and_world()[1] > 1
         self._source = source_of(loader, self._draw, seed)
         if self._draw is None:
             self.schedule = checked_schedule(schedule)

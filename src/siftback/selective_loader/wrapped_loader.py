@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data.distributed import DistributedSampler
 
 from siftback.errors import ConfigError
+from siftback.loading.distributed import rank_and_world
 from siftback.loading.indices import examples_of
 from siftback.loading.order import batches_of, is_plain, is_trackable, keeps_order, sampler_of
 from siftback.loading.pool import Pool
@@ -80,6 +82,7 @@ def source_of(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Sourc
             f"a {type(loader).__name__} is a data set: give DataLoader(dataset, batch_size=...)"
         )
     if draw is None:
+        _check_shared(loader)
         return Source(loader)
     if is_trackable(loader):
         return Source(loader, selective_batches(cast("DataLoader[Any]", loader), draw, seed))
@@ -87,6 +90,22 @@ def source_of(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Sourc
     if not source.knows_indices:
         raise ConfigError(no_indices(type(draw.rule).__name__, loader))
     return source
+
+
+def _check_shared(loader: Any) -> None:
+    """Makes sure that no two processes read the same examples, as far as a loader says it.
+
+    Raises:
+        ConfigError: If its sampler gives each process all of them.
+    """
+    world, sampler = rank_and_world()[1], sampler_of(loader)
+    shares = isinstance(sampler, DistributedSampler) or hasattr(sampler, "world")
+    if world > 1 and is_trackable(loader) and is_plain(batches_of(loader)) and not shares:
+        raise ConfigError(
+            f"a {type(sampler).__name__} gives each of {world} processes all examples: give the "
+            "DataLoader sampler=SelectiveSampler(dataset) or a DistributedSampler; or, where the "
+            "data set is this process's share already, SelectiveSampler(dataset, rank=0, world=1)"
+        )
 
 
 def no_indices(name: str, loader: Any) -> str:

@@ -51,10 +51,9 @@ for _ in range(asked.epochs):
             optimizer.step()
             optimizer.zero_grad()
 with torch.no_grad():
-    predicted = model(bags["test"].float().to(accelerator.device)).argmax(1).cpu()
-accuracy = (predicted == labels["test"]).float().mean()
+    right = model(bags["test"].float().to(accelerator.device)).argmax(1).cpu() == labels["test"]
 done, plain = loader.stats.backwards, loader.stats.seen
 accelerator.print(
-    f"test accuracy {accuracy:.1%} after {loader.total_steps} steps\n{done} examples "
+    f"test accuracy {right.float().mean():.1%} after {loader.total_steps} steps\n{done} examples "
     f"run backward in each process, {plain} in plain training: {1 - done / plain:.0%} saved"
 )

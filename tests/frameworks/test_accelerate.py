@@ -31,8 +31,9 @@ from siftback.errors import BatchError, ConfigError, StateError
 
 accelerate = pytest.importorskip("accelerate", reason="needs pip install siftback[accelerate]")
 
-from accelerate import Accelerator, DataLoaderConfiguration  # noqa: E402
+from accelerate import Accelerator, DataLoaderConfiguration, ParallelismConfig  # noqa: E402
 from accelerate.state import AcceleratorState, GradientState  # noqa: E402
+from accelerate.utils import DistributedType  # noqa: E402
 from accelerate_ranks import BATCH, COUNT, EPOCHS, STOP, Network, data  # noqa: E402
 
 from siftback.frameworks.accelerate import prepare  # noqa: E402
@@ -48,7 +49,12 @@ def network():
 @pytest.fixture(autouse=True)
 def fresh_state():
     """Accelerate's settings are one for a process."""
+    reset()
     yield
+    reset()
+
+
+def reset():
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 
@@ -187,6 +193,21 @@ def test_dispatched_batches_are_refused():
     settings = DataLoaderConfiguration(dispatch_batches=True)
     with pytest.raises(ConfigError, match="dispatch_batches"):
         prepare(on_cpu(dataloader_config=settings), shuffled(), memory=Memory(), epochs=4)
+
+
+def test_what_shards_a_model_is_refused_where_a_scoring_pass_needs_it():
+    accelerator, net = on_cpu(), network()
+    accelerator.state.distributed_type = DistributedType.FSDP
+    with pytest.raises(ConfigError, match="FSDP shards the model"):
+        prepare(accelerator, shuffled(), net, F.cross_entropy, keep=0.5)
+    assert len(prepare(accelerator, shuffled(), memory=Memory(), epochs=4)) == 12
+
+
+def test_processes_that_share_examples_are_refused(monkeypatch):
+    accelerator, several = on_cpu(), ParallelismConfig(tp_size=2)
+    monkeypatch.setattr(Accelerator, "parallelism_config", property(lambda self: several))
+    with pytest.raises(ConfigError, match="data parallelism alone"):
+        prepare(accelerator, shuffled(), memory=Memory(), epochs=4)
 
 
 def test_a_last_batch_that_nobody_knows_is_refused():

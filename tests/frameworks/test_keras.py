@@ -575,11 +575,13 @@ def test_only_what_is_drawn_is_read_and_each_once(workers):
     assert (model.stats.unread, model.stats.released, model.stats.scored) == (40, 80, 0)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_each_loss_is_recorded_for_its_own_example(workers):
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["", "threads", "processes"])
+def test_each_loss_is_recorded_for_its_own_example(kind):
     arrays = (*data(), np.random.default_rng(1).uniform(1, 2, COUNT).astype("float32"))
     memory = Memory(keep=0.5, warmup=Epochs(1))
-    dataset = MemoryDataset(arrays, BATCH, memory=memory, epochs=3, workers=workers)
+    reading = {"workers": 3, "use_multiprocessing": kind == "processes"} if kind else {}
+    dataset = MemoryDataset(arrays, BATCH, memory=memory, epochs=3, **reading)
     net = network(dropout=0.0)
     net.layers[1].trainable = False  # whose outputs in training are those of its batch
     model = compiled(LossRecorder(net), rate=0.0)

@@ -70,8 +70,8 @@ class AcceleratedLoader(DataLoaderStateMixin):
         """One epoch of batches on the accelerator's device; continues that of a loaded state.
 
         Raises:
-            BatchError: Where an epoch ends before the batch that was known to be its last.
-            ConfigError: Where nobody knows which batch is the last one.
+            BatchError: If an epoch ends before the batch that was known to be its last.
+            ConfigError: If nobody knows which batch is the last one.
         """
         given, total = (self._given if self._is_resumed else 0), None
         epoch, batches = self._loader.epoch, iter(self._loader)
@@ -127,7 +127,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
         """Goes on where another loader, prepared with the same arguments, was stopped.
 
         Raises:
-            StateError: Where it was of another number of processes, or of other arguments.
+            StateError: If it was of another number of processes, or of other arguments.
         """
         ranks, world = state["ranks"], self._accelerator.num_processes
         if len(ranks) != world:
@@ -209,7 +209,7 @@ def prepare(
             every process keeps equally many, and the steps of an epoch are known.
 
     Raises:
-        ConfigError: Where an argument does not go with Accelerate or with several processes, or
+        ConfigError: If an argument does not go with Accelerate or with several processes, or
             as `SelectiveLoader`.
 
     >>> from siftback import Memory

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import default_collate
@@ -63,16 +64,16 @@ class SelectiveBackprop(KerasWrapper):
         stats: What was done so far, a `Stats`.
 
     Raises:
-        ConfigError: Where an argument is out of its range, the backend is not torch, or the model
+        ConfigError: If an argument is out of its range, the backend is not torch, or the model
             has a training step of its own.
 
     In the first training step:
 
     Raises:
         ConfigError: With several outputs or processes, or ``jit_compile=True``.
-        LossError: Where the loss is not one per example.
+        LossError: If the loss is not one per example.
 
-    >>> import keras, numpy as np
+    >>> import keras
     >>> x, y = np.random.rand(96, 8).astype("float32"), np.arange(96) % 4
     >>> net = keras.Sequential([keras.Input([8]), keras.layers.Dense(4, activation="softmax")])
     >>> model = SelectiveBackprop(net, keep=1 / 3)
@@ -162,9 +163,9 @@ class MemoryDataset(keras.utils.PyDataset):
         settings: ``workers``, ``use_multiprocessing`` and ``max_queue_size`` of ``PyDataset``.
 
     Raises:
-        ConfigError: Where an argument is out of its range, or the rule needs scoring passes.
+        ConfigError: If an argument is out of its range, or the rule needs scoring passes.
 
-    >>> import keras, numpy as np
+    >>> import keras
     >>> from siftback import Memory
     >>> x, y = np.random.rand(96, 8).astype("float32"), np.arange(96) % 4
     >>> dataset = MemoryDataset((x, y), batch_size=16, memory=Memory(keep=0.5), epochs=4)
@@ -226,7 +227,7 @@ class MemoryDataset(keras.utils.PyDataset):
         """Batches of an epoch, from 0.
 
         Raises:
-            TypeError: Where the rule cannot know before it has drawn.
+            TypeError: If the rule cannot know before it has drawn.
         """
         assert self._sampler.draw is not None
         count = self._sampler.draw.count(epoch)
@@ -266,11 +267,10 @@ class MemoryDataset(keras.utils.PyDataset):
     def begin_epoch(self, epoch: int) -> None:
         """Draws the examples of an epoch."""
         self._sampler.set_epoch(epoch)
-        self._order = self._sampler.order(self._sampler.begin())
+        self._order = torch.from_numpy(np.fromiter(self._sampler, np.int64))
 
     def end_training(self) -> None:
         """Has no batches until the next epoch is begun."""
-        self._sampler.end()
         self._order = None
 
     def update(self, indices: Tensor, losses: Tensor) -> None:
@@ -285,7 +285,7 @@ class MemoryDataset(keras.utils.PyDataset):
         """Goes on from another's state, between two epochs.
 
         Raises:
-            StateError: Where that one was made with other arguments.
+            StateError: If that one was made with other arguments.
         """
         self._sampler.load_state_dict(state)
 
@@ -323,7 +323,7 @@ class LossRecorder(KerasWrapper):
         stats: What was done so far, a `Stats`.
 
     Raises:
-        ConfigError: Where the backend is not torch, or the model has a training step of its own.
+        ConfigError: If the backend is not torch, or the model has a training step of its own.
 
     For an example see `MemoryDataset`.
     """
@@ -343,8 +343,8 @@ class LossRecorder(KerasWrapper):
             settings: Those of ``fit()``. ``epochs`` is that of the data set.
 
         Raises:
-            ConfigError: Where the data set is another, or a setting does not go with one.
-            StateError: Where a loaded state is of a data set with other arguments.
+            ConfigError: If the data set is another, or a setting does not go with one.
+            StateError: If a loaded state is of a data set with other arguments.
         """
         _check_settings(x, settings)
         self._dataset = x

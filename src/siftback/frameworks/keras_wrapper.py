@@ -59,7 +59,7 @@ class KerasWrapper(keras.Model):
         """As Keras does, after making sure that a step can be selected in.
 
         Raises:
-            ConfigError: Where it cannot.
+            ConfigError: If it cannot.
         """
         name = type(self).__name__
         if self.jit_compile:
@@ -90,8 +90,8 @@ class KerasWrapper(keras.Model):
             of weight 0.
 
         Raises:
-            ConfigError: Where there are several outputs.
-            LossError: Where the loss is not one per example.
+            ConfigError: If there are several outputs.
+            LossError: If the loss is not one per example.
         """
         if keras.tree.is_nested(y_pred) or keras.tree.is_nested(y):
             raise ConfigError(_several(type(self).__name__, "several outputs"))
@@ -141,7 +141,7 @@ class KerasWrapper(keras.Model):
         """Takes on the selection's state that was saved with the weights.
 
         Raises:
-            StateError: Where there is none, or one of other settings.
+            StateError: If there is none, or one of other settings.
         """
         if _STATE not in store.keys():  # noqa: SIM118, as a store is not a mapping
             raise StateError(
@@ -172,7 +172,7 @@ class LossOfEach:
         compiled: The loss, as given.
 
     Raises:
-        LossError: Where it does not give one loss per example.
+        LossError: If it does not give one loss per example.
     """
 
     def __init__(self, loss: Any, y: Any, y_pred: Any) -> None:
@@ -206,7 +206,7 @@ class LossOfEach:
         """An example's own weights times those of the selection.
 
         Raises:
-            ConfigError: Where the reduction would undo them.
+            ConfigError: If the reduction would undo them.
         """
         if self._reduction == "mean_with_sample_weight":
             raise ConfigError(

@@ -227,6 +227,30 @@ def test_masked_positions_are_no_part_of_a_sequence_s_loss():
     assert model.stats.backwards == 2
 
 
+@pytest.mark.parametrize("kind", [list, dict])
+def test_several_inputs_stay_together(kind):
+    def made():
+        inputs = {name: keras.Input([3], name=name) for name in ("left", "right")}
+        joined = keras.layers.Concatenate()([*inputs.values()])
+        start = keras.initializers.GlorotUniform(0)
+        outputs = keras.layers.Dense(3, "softmax", kernel_initializer=start)(joined)
+        return keras.Model(inputs if kind is dict else [*inputs.values()], outputs)
+
+    def parts(x):
+        halves = {"left": x[:, :3], "right": x[:, 3:]}
+        return halves if kind is dict else [*halves.values()]
+
+    (x, y), in_batch = data(), InBatch(KEEP)
+    plain, model = compiled(made()), compiled(SelectiveBackprop(made(), KEEP))
+    for start in range(0, COUNT, BATCH):
+        some, labels = x[start : start + BATCH], y[start : start + BATCH]
+        scores = crossentropy(labels, plain.predict_on_batch(parts(some)))
+        rows = in_batch.select(torch.as_tensor(scores)).positions.numpy()
+        plain.train_on_batch(parts(some[rows]), labels[rows])
+    model.fit(parts(x), y, batch_size=BATCH, shuffle=False, verbose=0)
+    assert equal(model, plain)
+
+
 class Counter(keras.layers.Layer):
     """Counts its calls, draws from a seed generator and reports a metric in any mode."""
 

@@ -6,6 +6,7 @@ scheduler are prepared as always.
 
 import copy
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, cast
 
 import torch
@@ -25,7 +26,7 @@ except ModuleNotFoundError as error:
         "siftback.frameworks.accelerate needs Accelerate: pip install siftback[accelerate]"
     ) from error
 
-from siftback.errors import BatchError, ConfigError, StateError
+from siftback.errors import BatchError, ConfigError, SiftbackError, StateError
 from siftback.loading.distributed import all_gather, rank_and_world
 from siftback.loading.order import is_plain, is_trackable, sampler_of
 from siftback.loading.seeding import Stream, generator_of
@@ -92,8 +93,9 @@ class AcceleratedLoader(DataLoaderStateMixin):
                     "example that it is given"
                 )
         finally:
-            if self._is_last:  # even where the loop was left with the last batch
-                next(batches, None)
+            if self._is_last:  # the epoch is over, even if the loop was left with its last batch
+                with suppress(SiftbackError):  # of losses that an interrupted step did not record
+                    next(batches, None)
             self.end()
 
     def __len__(self) -> int:

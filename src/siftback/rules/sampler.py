@@ -329,7 +329,7 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
             "attribute `sampler`, or leave batch_sampler= out"
         )
     sampler: Sampler[int]
-    if _gives_all(inner, loader.dataset):
+    if gives_all(inner, loader.dataset):
         sampler = SelectiveSampler(
             cast(Sized, loader.dataset),
             shuffle=getattr(inner, "shuffle", not isinstance(inner, SequentialSampler)),
@@ -375,7 +375,7 @@ def repeats(sampler: Any) -> bool:
     return more or bool(getattr(sampler, "replacement", False))
 
 
-def _gives_all(sampler: Any, dataset: Any) -> bool:
+def gives_all(sampler: Any, dataset: Any) -> bool:
     """Whether it is torch's or torchdata's order of a whole data set, each example once."""
     kind = type(sampler)
     if not kind.__module__.startswith(("torch.", "torchdata.")) or repeats(sampler):

@@ -1,0 +1,369 @@
+"""Selection in a loop that Accelerate runs on one process or several.
+
+`prepare` takes the place of ``accelerator.prepare`` for the training data; model, optimizer and
+scheduler are prepared as always.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
+
+try:
+    from accelerate import Accelerator
+    from accelerate.data_loader import DataLoaderAdapter, DataLoaderStateMixin
+    from accelerate.state import GradientState
+    from accelerate.utils import DistributedType, send_to_device
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "accelerate":
+        raise
+    raise ImportError(
+        "siftback.frameworks.accelerate needs Accelerate: pip install siftback[accelerate]"
+    ) from error
+
+from siftback.errors import BatchError, ConfigError, SiftbackError, StateError
+from siftback.loading.distributed import all_gather, rank_and_world
+from siftback.loading.order import is_plain, is_trackable, sampler_of
+from siftback.loading.seeding import Stream, generator_of
+from siftback.loss_functions import Losses, LossFn, resolve
+from siftback.rules.rule import EpochRule
+from siftback.rules.sampler import SelectiveSampler, gives_all, ranks_of
+from siftback.selective_loader.loader import SelectiveLoader
+
+__all__ = ["AcceleratedLoader", "prepare"]
+
+# Whose models a process cannot run alone, as a scoring pass does.
+_SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
+
+
+class AcceleratedLoader(DataLoaderStateMixin):
+    """A `SelectiveLoader` whose batches Accelerate accumulates, places and saves; see `prepare`.
+
+    It has the methods and attributes of the `SelectiveLoader`: ``loss``, ``steps``,
+    ``total_steps``, ``epoch``, ``stats`` and so on. It has no ``dataset``, so that
+    ``accelerate.skip_first_batches``, which would leave the selection out, refuses it.
+
+    Args:
+        accelerator: The accelerator.
+        loader: The selection, of this process's share of the examples.
+        counted: Whether ``loader`` has a pool of its own batch size, so that the batches of an
+            epoch can be counted as it begins where they cannot be before.
+
+    Attributes:
+        end_of_dataloader: Whether the batch in training is the last one of its epoch.
+        remainder: 0, as no example is repeated to fill a batch.
+    """
+
+    def __init__(self, accelerator: Accelerator, loader: SelectiveLoader, counted: bool) -> None:
+        self.gradient_state = GradientState()
+        self._accelerator, self._loader, self._counted = accelerator, loader, counted
+        self._drop_last = True  # so that Accelerate counts no examples that were repeated
+        self._given = 0  # batches of the current epoch
+        self._is_resumed = False
+        self._is_last = False  # the batch that was given last
+
+    def __iter__(self) -> Iterator[Any]:
+        """One epoch of batches on the accelerator's device; continues that of a loaded state.
+
+        Raises:
+            BatchError: If an epoch ends before the batch that was known to be its last.
+            ConfigError: If nobody knows which batch is the last one.
+        """
+        given, total = (self._given if self._is_resumed else 0), None
+        epoch, batches = self._loader.epoch, iter(self._loader)
+        self._is_resumed = self._is_last = False
+        self.begin()
+        self.remainder = 0
+        try:
+            for batch in batches:
+                total = self._count(epoch) if total is None else total
+                given += 1
+                self._given, self._is_last = given, given == total
+                self.end_of_dataloader = self._is_last
+                yield self._placed(batch)
+            if total is not None and given != total:
+                raise BatchError(
+                    f"epoch {epoch} gave {given} batches where {total} were expected, so that its "
+                    "last gradients were not stepped: have the collate function give every "
+                    "example that it is given"
+                )
+        finally:
+            if self._is_last:  # the epoch is over, even if the loop was left with its last batch
+                with suppress(SiftbackError):  # of losses that an interrupted step did not record
+                    next(batches, None)
+            self.end()
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_loader", "dataset"):
+            raise AttributeError(
+                f"an AcceleratedLoader has no {name}: it goes on within an epoch by "
+                "accelerator.load_state(), without skip_first_batches()"
+            )
+        return getattr(self._loader, name)
+
+    def set_epoch(self, epoch: int) -> None:
+        """See `SelectiveLoader.set_epoch`."""
+        if epoch != self._loader.epoch:
+            self._given, self._is_resumed = 0, False
+        self._loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all processes, which must all call it: ``accelerator.save_state`` does.
+
+        Save it where gradients were just stepped: what is accumulated is not part of it.
+        """
+        # An epoch whose last batch was given has no more of them.
+        own = {"loader": self._loader.state_dict(), "given": 0 if self._is_last else self._given}
+        world = self._accelerator.num_processes
+        return {"ranks": all_gather(own) if world > 1 else [own]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where another loader, prepared with the same arguments, was stopped.
+
+        Raises:
+            StateError: If it was of another number of processes, or of other arguments.
+        """
+        ranks, world = state["ranks"], self._accelerator.num_processes
+        if len(ranks) != world:
+            raise StateError(
+                f"the state was saved by {len(ranks)} processes, and here are {world}: resume "
+                "with as many"
+            )
+        own = ranks[self._accelerator.process_index]
+        self._loader.load_state_dict(own["loader"])
+        self._given, self._is_resumed, self._is_last = own["given"], True, False
+
+    def _placed(self, batch: Any) -> Any:
+        accelerator = self._accelerator
+        if not accelerator.device_placement:
+            return batch
+        return send_to_device(batch, accelerator.device, non_blocking=accelerator.non_blocking)
+
+    def _count(self, epoch: int) -> int:
+        """The batches of an epoch that was just begun."""
+        loader = self._loader
+        try:
+            return loader.steps(epoch)
+        except TypeError as error:
+            batches = loader.batch_sampler
+            if not (self._counted and loader.scorer is None and is_plain(batches)):
+                raise ConfigError(
+                    "Accelerate steps the gradients that are left at the end of an epoch, and "
+                    f"which batch is its last one is not known: {error}"
+                ) from error
+            return len(batches)  # of what was drawn
+
+
+def prepare(
+    accelerator: Accelerator,
+    loader: "DataLoader[Any]",
+    model: nn.Module | None = None,
+    loss_fn: LossFn | None = None,
+    *,
+    losses: Losses | None = None,
+    memory: EpochRule | None = None,
+    seed: int = 0,
+    **settings: Any,
+) -> AcceleratedLoader:
+    """Wraps a ``DataLoader`` in a `SelectiveLoader` for a loop of Accelerate.
+
+    Give it the ``DataLoader`` itself, in place of ``accelerator.prepare(loader)``::
+
+        loader = prepare(accelerator, loader, memory=Memory(), epochs=20)
+        model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
+        for epoch in range(loader.epoch, 20):
+            for x, y in loader:
+                with accelerator.accumulate(model):
+                    losses = F.cross_entropy(model(x), y, reduction="none")
+                    accelerator.backward(loader.loss(losses))
+                    optimizer.step(); schedule.step(); optimizer.zero_grad()
+
+    - Each of n examples is given to one process: all have ``n // processes``, and make equally
+      many steps. None is repeated to fill a batch, whatever ``even_batches`` says.
+    - The last batch of an epoch is known as such, so that ``accelerator.accumulate`` steps what
+      is left.
+    - It is registered with ``accelerator.save_state`` and ``load_state``, which every process
+      calls; the state is right within an epoch, for every process.
+    - Scoring passes are made by the model without its wrapper for several processes, under
+      ``accelerator.autocast()``.
+    - A scheduler that Accelerate prepares takes one step for each process, unless
+      ``split_batches``: give it ``loader.total_steps * accelerator.num_processes``.
+
+    Args:
+        accelerator: The accelerator.
+        loader: A ``DataLoader`` that was not prepared. In several processes it is one over a
+            map-style data set, shuffled or in order, or with a sampler that shares the examples
+            already.
+        model: As for `SelectiveLoader`, prepared or not.
+        loss_fn: As for `SelectiveLoader`.
+        losses: As for `SelectiveLoader`.
+        memory: As for `SelectiveLoader`.
+        seed: As for `SelectiveLoader`; the same in every process.
+        settings: The other arguments of `SelectiveLoader`. Without ``memory``, ``exact`` is True:
+            every process keeps equally many, and the steps of an epoch are known.
+
+    Raises:
+        ConfigError: If an argument does not go with Accelerate or with several processes, or
+            as `SelectiveLoader`.
+
+    >>> from siftback import Memory
+    >>> accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    >>> data = torch.utils.data.TensorDataset(torch.randn(96, 8), torch.randint(4, (96,)))
+    >>> loader = DataLoader(data, batch_size=32, shuffle=True)
+    >>> loader = prepare(accelerator, loader, memory=Memory(keep=0.5), epochs=4)
+    >>> model = nn.Linear(8, 4)
+    >>> model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    >>> stepped = 0
+    >>> for _ in range(4):
+    ...     for x, y in loader:
+    ...         with accelerator.accumulate(model):
+    ...             losses = nn.functional.cross_entropy(model(x), y, reduction="none")
+    ...             accelerator.backward(loader.loss(losses))
+    ...             optimizer.step()
+    ...             optimizer.zero_grad()
+    ...         stepped += accelerator.sync_gradients
+    >>> loader.total_steps, stepped, loader.stats.unread
+    (9, 5, 144)
+    """
+    _check(accelerator, loader)
+    world = accelerator.num_processes
+    if accelerator.split_batches and world > 1:
+        loader = _split(loader, world)
+    passes = model is not None or memory is None
+    if passes:
+        _check_passes(accelerator, settings.setdefault("exact", True))
+    if model is not None:
+        model = accelerator.unwrap_model(model)
+        if loss_fn is not None or losses is not None:
+            loss_fn, losses = None, _under_autocast(accelerator, resolve(loss_fn, losses))
+    own_seed = seed
+    if world > 1:
+        loader = _shared(accelerator, loader, memory, seed)
+        if memory is None:  # which has one order and one draw for all
+            own = generator_of(seed, accelerator.process_index, Stream.SELECTION)
+            own_seed = own.initial_seed()
+    selective = SelectiveLoader(
+        loader, model, loss_fn, losses=losses, memory=memory, seed=own_seed, **settings
+    )
+    prepared = AcceleratedLoader(accelerator, selective, counted=settings.get("pool") is None)
+    accelerator.register_for_checkpointing(prepared)
+    return prepared
+
+
+def _check(accelerator: Accelerator, loader: Any) -> None:
+    """Makes sure that a loader can be shared as this module does."""
+    if isinstance(loader, SelectiveLoader | AcceleratedLoader):
+        raise ConfigError(
+            f"the loader is a {type(loader).__name__}: give prepare() the DataLoader, and the "
+            "arguments of the SelectiveLoader"
+        )
+    # By its type, as a prepared loader says that it is a DataLoader.
+    if issubclass(type(loader), DataLoaderAdapter):
+        raise ConfigError(
+            "the loader was prepared by Accelerate, which shares its examples among processes: "
+            "give siftback's prepare() the DataLoader itself, and leave it out of "
+            "accelerator.prepare()"
+        )
+    if not isinstance(loader, DataLoader):
+        raise ConfigError(f"the loader is a {type(loader).__name__}: give a DataLoader")
+    if accelerator.dispatch_batches:
+        raise ConfigError(
+            "dispatch_batches=True has one process read for all, and here each reads its own "
+            "share: leave it out of the DataLoaderConfiguration"
+        )
+    sees, there = accelerator.num_processes, rank_and_world()[1]
+    if sees != there:  # as on a machine without an accelerator, without cpu=True
+        raise ConfigError(
+            f"Accelerate trains in {sees} process{'' if sees == 1 else 'es'} here, and "
+            f"torch.distributed has {there}, of which each would train a model of its own: on the "
+            "CPU give Accelerator(cpu=True)"
+        )
+    parallelism = getattr(accelerator, "parallelism_config", None)
+    if parallelism is not None and parallelism.non_data_parallel_size > 1:
+        raise ConfigError(
+            "tensor, context and sequence parallelism give several processes the same examples, "
+            "and here each has its own: train with data parallelism alone"
+        )
+
+
+def _check_passes(accelerator: Accelerator, exact: bool) -> None:
+    if accelerator.distributed_type in _SHARDED:
+        raise ConfigError(
+            f"{accelerator.distributed_type.value} shards the model, and a scoring pass needs it "
+            "whole: choose with memory=Memory(), which makes none"
+        )
+    if not exact:
+        raise ConfigError(
+            "exact=False leaves the steps of an epoch to chance, and Accelerate needs to know its "
+            "last batch, in every process the same: leave exact= out"
+        )
+
+
+def _under_autocast(accelerator: Accelerator, losses: Losses) -> Losses:
+    def scored(model: nn.Module, batch: Any) -> torch.Tensor:
+        with accelerator.autocast():
+            return losses(model, batch)
+
+    return scored
+
+
+def _shared(
+    accelerator: Accelerator, loader: "DataLoader[Any]", memory: EpochRule | None, seed: int
+) -> "DataLoader[Any]":
+    """A loader of this process's share of the examples."""
+    world, sampler = accelerator.num_processes, sampler_of(loader)
+    knows = isinstance(sampler, DistributedSampler | SelectiveSampler)
+    if knows or memory is not None:  # `SelectiveLoader` replaces or refuses any other sampler
+        _, among = ranks_of(loader)
+        if among != world:
+            raise ConfigError(
+                f"the {type(loader).__name__} shares its examples among {among} processes, and "
+                f"here are {world}: make its sampler after the Accelerator, or give it a map-style "
+                "data set and shuffle=True"
+            )
+        return loader
+    plain = is_trackable(loader) and is_plain(loader.batch_sampler)
+    if not plain or not gives_all(sampler, loader.dataset):
+        raise ConfigError(
+            f"a {type(sampler).__name__} over a {type(loader.dataset).__name__} gives each of "
+            f"{world} processes examples that others have too: give the DataLoader shuffle=True "
+            "or sampler=SelectiveSampler(dataset)"
+        )
+    own = SelectiveSampler(
+        cast(Any, loader.dataset), shuffle=not isinstance(sampler, SequentialSampler), seed=seed
+    )
+    return _with_batches(loader, own, cast(int, loader.batch_size))
+
+
+def _split(loader: "DataLoader[Any]", world: int) -> "DataLoader[Any]":
+    """A loader whose batch size is that of all processes together, as one of them reads it."""
+    size = loader.batch_size
+    if size is None or not is_plain(loader.batch_sampler):
+        raise ConfigError(
+            "split_batches=True splits batches of a known size, and the DataLoader has a batch "
+            "sampler of its own: give it batch_size= in place of that"
+        )
+    if size % world:
+        raise ConfigError(
+            f"split_batches=True splits batches of {size} among {world} processes: give a batch "
+            "size that is a multiple of their number"
+        )
+    return _with_batches(loader, loader.sampler, size // world)
+
+
+def _with_batches(loader: "DataLoader[Any]", sampler: Any, size: int) -> "DataLoader[Any]":
+    """The same loader, with other batches; workers, collating and all else as they are."""
+    same = copy.copy(loader)
+    batches = BatchSampler(sampler, size, loader.drop_last)
+    # A DataLoader refuses that these are set, as its iterator may have read them; the copy has
+    # no iterator yet.
+    vars(same).update(batch_sampler=batches, sampler=sampler, batch_size=size, _iterator=None)
+    return same

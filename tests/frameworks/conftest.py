@@ -1,0 +1,5 @@
+"""What the frameworks read as they are imported."""
+
+import os
+
+os.environ.setdefault("KERAS_BACKEND", "torch")

@@ -1,0 +1,460 @@
+"""Accelerate: a loop of one's own, in this process and in two real ones under ``torchrun``."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import OneCycleLR
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from siftback import (
+    Epochs,
+    InfoBatch,
+    Memory,
+    Pool,
+    SelectiveLoader,
+    SelectiveSampler,
+    Stale,
+)
+from siftback.errors import BatchError, ConfigError, StateError
+
+accelerate = pytest.importorskip("accelerate", reason="needs pip install siftback[accelerate]")
+
+from accelerate import Accelerator, DataLoaderConfiguration, ParallelismConfig  # noqa: E402
+from accelerate.state import AcceleratorState, GradientState  # noqa: E402
+from accelerate.utils import DistributedType  # noqa: E402
+from accelerate_ranks import BATCH, COUNT, EPOCHS, STOP, Network, data  # noqa: E402
+
+from siftback.frameworks.accelerate import prepare  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+METHODS = ["memory", "selective-backprop"]
+
+
+def network():
+    return Network(nn.LayerNorm)  # as a batch of one example has no statistics
+
+
+@pytest.fixture(autouse=True)
+def fresh_state():
+    """Accelerate's settings are one for a process."""
+    reset()
+    yield
+    reset()
+
+
+def reset():
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+def on_cpu(**settings):
+    return Accelerator(cpu=True, **settings)
+
+
+def shuffled(batch=BATCH, **settings):
+    return DataLoader(data(), batch, shuffle=True, **settings)
+
+
+def arguments(method, net):
+    if method == "memory":
+        return {"memory": Memory(keep=0.5, warmup=Epochs(1)), "epochs": EPOCHS}
+    if method == "InfoBatch":
+        return {"memory": InfoBatch(), "epochs": EPOCHS}
+    if method == "Stale":
+        rule = Stale(keep=0.5, every=2)
+        return {"model": net, "loss_fn": F.cross_entropy, "memory": rule, "epochs": EPOCHS}
+    return {"model": net, "loss_fn": F.cross_entropy, "keep": 0.5, "epochs": EPOCHS}
+
+
+def train(accelerator, method, *, save=None, load=None, source=None, net=None):
+    """What batches were given after a state was saved or loaded, and the weights in the end."""
+    net = net or network()
+    loader = prepare(accelerator, source or shuffled(), **arguments(method, net))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer = accelerator.prepare(net, optimizer)
+    torch.manual_seed(5)  # of dropout
+    if load is not None:
+        accelerator.load_state(load)
+    seen, synchronized, done = [], [], 0
+    while loader.epoch < EPOCHS:
+        for x, y in loader:
+            seen.append(x[:, 0].long().tolist())
+            with accelerator.accumulate(model):
+                losses = F.cross_entropy(model(x), y, reduction="none")
+                accelerator.backward(loader.loss(losses))
+                optimizer.step()
+                optimizer.zero_grad()
+            synchronized.append(accelerator.sync_gradients)
+            done += 1
+            if save is not None and done == save[1]:
+                accelerator.save_state(save[0])
+                seen = []
+    accelerator.free_memory()
+    accelerator._custom_objects.clear()
+    return seen, model.state_dict(), synchronized
+
+
+def equal(one, other):
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def by_hand(method, accumulated):
+    """The same training in a loop without Accelerate, and where it stepped."""
+    net, stepped = network(), []
+    given = arguments(method, net)
+    if "keep" in given or method == "Stale":
+        given["exact"] = True
+    loader = SelectiveLoader(shuffled(), **given)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    torch.manual_seed(5)
+    for _ in range(EPOCHS):
+        left = 0
+        for x, y in loader:
+            losses = F.cross_entropy(net(x), y, reduction="none")
+            (loader.loss(losses) / accumulated).backward()
+            left = (left + 1) % accumulated
+            stepped.append(left == 0)
+            if left == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        if left:
+            stepped[-1] = True
+            optimizer.step()
+            optimizer.zero_grad()
+    return net.state_dict(), stepped
+
+
+@pytest.mark.parametrize("accumulated", [1, 4])
+@pytest.mark.parametrize("method", [*METHODS, "InfoBatch", "Stale"])
+def test_a_last_incomplete_group_is_stepped_as_by_hand(method, accumulated):
+    accelerator = on_cpu(gradient_accumulation_steps=accumulated)
+    _, weights, synchronized = train(accelerator, method)
+    wanted, stepped = by_hand(method, accumulated)
+    assert synchronized == stepped
+    assert accumulated == 1 or False in stepped
+    assert equal(weights, wanted)
+
+
+@pytest.mark.parametrize("stop", [3, 7, 12, 14])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_state_saved_within_an_epoch_is_gone_on_from(method, stop, tmp_path):
+    whole, weights, _ = train(on_cpu(), method, save=(tmp_path, stop))
+    rest, resumed, _ = train(on_cpu(), method, load=tmp_path)
+    assert rest == whole
+    assert len(rest) == (24 if method == "memory" else 18) - stop
+    assert equal(resumed, weights)
+
+
+def test_the_sampler_lies_within_the_batch_sampler():
+    loader = prepare(on_cpu(), shuffled(), memory=Memory(), epochs=4)
+    assert isinstance(loader.batch_sampler, BatchSampler)
+    assert isinstance(loader.batch_sampler.sampler, SelectiveSampler)
+    assert len(loader) == loader.steps(0) == 12
+    assert loader.memory.examples == COUNT
+
+
+def test_preparing_again_does_no_harm():
+    accelerator = on_cpu()
+    loader = prepare(accelerator, shuffled(), memory=Memory(), epochs=4)
+    again = accelerator.prepare(loader)
+    assert again is loader
+    assert len(accelerator._custom_objects) == 1
+
+
+def test_loaders_that_were_wrapped_or_prepared_are_refused():
+    accelerator = on_cpu()
+    prepared, selective = (
+        accelerator.prepare(shuffled()),
+        SelectiveLoader(shuffled(), keep=0.5, model=network(), loss_fn=F.cross_entropy),
+    )
+    for loader, reason in (
+        (prepared, "was prepared by Accelerate"),
+        (selective, "is a SelectiveLoader"),
+        (prepare(accelerator, shuffled(), memory=Memory(), epochs=4), "is a AcceleratedLoader"),
+        ([1, 2], "is a list"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            prepare(accelerator, loader, memory=Memory(), epochs=4)
+
+
+def test_dispatched_batches_are_refused():
+    settings = DataLoaderConfiguration(dispatch_batches=True)
+    with pytest.raises(ConfigError, match="dispatch_batches"):
+        prepare(on_cpu(dataloader_config=settings), shuffled(), memory=Memory(), epochs=4)
+
+
+def test_what_shards_a_model_is_refused_where_a_scoring_pass_needs_it():
+    accelerator, net = on_cpu(), network()
+    accelerator.state.distributed_type = DistributedType.FSDP
+    with pytest.raises(ConfigError, match="FSDP shards the model"):
+        prepare(accelerator, shuffled(), net, F.cross_entropy, keep=0.5)
+    assert len(prepare(accelerator, shuffled(), memory=Memory(), epochs=4)) == 12
+
+
+def test_processes_that_share_examples_are_refused(monkeypatch):
+    accelerator, several = on_cpu(), ParallelismConfig(tp_size=2)
+    monkeypatch.setattr(Accelerator, "parallelism_config", property(lambda self: several))
+    with pytest.raises(ConfigError, match="data parallelism alone"):
+        prepare(accelerator, shuffled(), memory=Memory(), epochs=4)
+
+
+def test_a_last_batch_that_nobody_knows_is_refused():
+    net = network()
+    with pytest.raises(ConfigError, match="exact=False"):
+        prepare(on_cpu(), shuffled(), net, F.cross_entropy, keep=0.5, exact=False)
+
+    class Endless(IterableDataset):
+        def __iter__(self):
+            return iter(data())
+
+    loader = prepare(on_cpu(), DataLoader(Endless(), 4), net, F.cross_entropy, keep=0.5)
+    with pytest.raises(ConfigError, match="which batch is its last one is not known"):
+        next(iter(loader))
+    loader = prepare(on_cpu(), shuffled(), memory=InfoBatch(), epochs=4, pool=Pool(8))
+    with pytest.raises(ConfigError, match="which batch is its last one is not known"):
+        next(iter(loader))
+
+
+def test_a_sampler_of_one_s_own_is_counted_as_it_is_filtered():
+    sampler = WeightedRandomSampler(torch.ones(COUNT), 30, generator=torch.Generator())
+    source = DataLoader(data(), BATCH, sampler=sampler)
+    seen, _, synchronized = train(on_cpu(gradient_accumulation_steps=100), "memory", source=source)
+    assert synchronized.count(True) == EPOCHS
+    assert synchronized[-1]
+    assert len(seen) < EPOCHS * 8
+
+
+def test_an_epoch_that_ends_early_is_an_error():
+    def losing(examples):
+        return torch.utils.data.default_collate(examples[:2])
+
+    source = DataLoader(TensorDataset(*data()[:44]), BATCH, collate_fn=losing)
+    loader = prepare(on_cpu(), source, network(), F.cross_entropy, keep=0.5)
+    with pytest.raises(BatchError, match="where 6 were expected"):
+        list(loader)
+
+
+def test_skipping_first_batches_is_refused():
+    loader = prepare(on_cpu(), shuffled(), memory=Memory(), epochs=4)
+    with pytest.raises(AttributeError, match="load_state"):
+        accelerate.skip_first_batches(loader, 2)
+    with pytest.raises(AttributeError, match="has no attribute 'other'"):
+        loader.other  # noqa: B018
+
+
+@pytest.mark.parametrize("stop", [2, 12])
+def test_a_loop_that_is_left_begins_again(stop):
+    accelerator = on_cpu(gradient_accumulation_steps=100)
+    loader = prepare(accelerator, shuffled(), memory=Memory(keep=0.5, warmup=Epochs(2)), epochs=4)
+    for number, (x, _) in enumerate(loader, 1):
+        loader.record(torch.ones(len(x)))
+        if number == stop:
+            break
+    assert accelerator.gradient_state.active_dataloader is None
+    assert loader.epoch == (1 if stop == 12 else 0)
+    ends = []
+    for x, _ in loader:
+        loader.record(torch.ones(len(x)))
+        ends.append(accelerator.gradient_state.end_of_dataloader)
+    assert ends == [False] * 11 + [True]
+    loader.set_epoch(3)
+    assert loader.epoch == 3
+    assert sum(1 for x, _ in loader if loader.record(torch.ones(len(x))) is None) == 6
+
+
+def test_a_validation_within_an_epoch_does_not_end_it():
+    accelerator = on_cpu(gradient_accumulation_steps=100)
+    loader = prepare(accelerator, shuffled(), memory=Memory(), epochs=4)
+    validation, ends = accelerator.prepare(DataLoader(data(), 20)), []
+    for x, _ in loader:
+        loader.record(torch.ones(len(x)))
+        counted = sum(len(accelerator.gather_for_metrics(y)) for _, y in validation)
+        assert counted == COUNT
+        assert len(accelerator.gather_for_metrics(x)) == len(x)
+        ends.append(accelerator.gradient_state.end_of_dataloader)
+    assert ends == [False] * 11 + [True]
+
+
+def test_steps_and_the_final_learning_rate_are_those_of_training_without_selection():
+    found = []
+    for selects in (False, True):
+        accelerator, net = on_cpu(), network()
+        # Without selection, as many steps on as many examples.
+        plain = TensorDataset(*data()[:24]), {"memory": Memory(keep=0.5), "epochs": 4}
+        plain = DataLoader(plain[0], BATCH, shuffle=True), plain[1]
+        if selects:
+            plain[1]["memory"] = Memory(keep=24 / COUNT, warmup=Epochs(0))
+            loader = prepare(accelerator, shuffled(), **plain[1])
+            total = loader.total_steps
+        else:
+            loader = accelerator.prepare(plain[0])
+            total = 4 * len(loader)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        schedule = OneCycleLR(optimizer, 0.1, total)
+        net, optimizer, schedule = accelerator.prepare(net, optimizer, schedule)
+        steps = 0
+        for _ in range(4):
+            for x, y in loader:
+                losses = F.cross_entropy(net(x), y, reduction="none")
+                accelerator.backward(loader.loss(losses) if selects else losses.mean())
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+                steps += 1
+        found.append((steps, total, schedule.get_last_lr()))
+    assert found[0] == found[1]
+    assert found[0][0] == 24
+
+
+class Noting(nn.Module):
+    """Notes in which precision it computes, with and without gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.noted = nn.Linear(3, 2), set()
+
+    def forward(self, inputs):
+        outputs = self.layer(inputs)
+        self.noted.add((torch.is_grad_enabled(), outputs.dtype))
+        return outputs
+
+
+@pytest.mark.parametrize("prepared_first", [True, False])
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_scoring_passes_compute_in_the_precision_of_training(precision, prepared_first):
+    accelerator, net = on_cpu(mixed_precision=precision), Noting()
+    model = accelerator.prepare(net) if prepared_first else net
+    loader = prepare(accelerator, shuffled(), model, F.cross_entropy, keep=0.5, epochs=1)
+    model = model if prepared_first else accelerator.prepare(net)
+    for x, y in loader:
+        accelerator.backward(F.cross_entropy(model(x), y))
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    assert net.noted == {(False, dtype), (True, dtype)}
+
+
+def test_accelerate_that_is_not_installed_is_named_with_its_extra():
+    code = "import sys; sys.modules['accelerate'] = None; import siftback.frameworks.accelerate"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "needs Accelerate: pip install siftback[accelerate]" in done.stderr
+
+
+# Two processes
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def ranks(folder):
+    """What both processes found, by rank."""
+    script = Path(__file__).with_name("accelerate_ranks.py")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
+    done = subprocess.run(
+        [*torchrun, *rendezvous, str(script), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stderr
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+def examples_of(found, epoch):
+    return [index for at, batch in found["seen"] if at == epoch for index in batch]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("method", [*METHODS, "split"])
+def test_each_example_is_given_to_one_of_two_processes(ranks, method):
+    one, other = (rank[method] for rank in ranks)
+    for epoch in range(EPOCHS):
+        mine, yours = examples_of(one, epoch), examples_of(other, epoch)
+        assert len(mine) == len(yours) > 0
+        assert len({*mine, *yours}) == len(mine) + len(yours)
+    whole = 22 if method != "selective-backprop" else 11
+    assert len(examples_of(one, 0)) == whole
+    assert len(examples_of(one, 2)) == 11
+    assert one["stats"]["seen"] == EPOCHS * 22
+    assert one["devices"] == {"cpu"}
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("method", [*METHODS, "split"])
+def test_two_processes_step_together_and_keep_the_same_weights(ranks, method):
+    one, other = (rank[method] for rank in ranks)
+    assert [len(batch) for _, batch in one["seen"]] == [len(batch) for _, batch in other["seen"]]
+    assert one["synchronized"] == other["synchronized"]
+    sizes = [sum(at == epoch for at, _ in one["seen"]) for epoch in range(EPOCHS)]
+    wanted = [number % 2 == 0 or number == size for size in sizes for number in range(1, size + 1)]
+    assert one["synchronized"] == wanted
+    for name, weight in one["weights"].items():
+        if "running" not in name:  # each process's own until the next forward
+            assert torch.equal(weight, other["weights"][name])
+    assert [rank[method]["rate"] for rank in ranks] == pytest.approx([0.01, 0.01])
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("method", METHODS)
+def test_each_of_two_processes_goes_on_from_its_own_state(ranks, method):
+    for rank in ranks:
+        whole, resumed = rank[method], rank[f"{method} resumed"]
+        assert resumed["seen"] == whole["seen"][STOP[method] :]
+        assert len(resumed["seen"]) > 3
+        assert equal(resumed["weights"], whole["weights"])
+
+
+@pytest.mark.distributed
+def test_each_process_has_random_numbers_of_its_own(ranks):
+    seeds = [rank["selective-backprop"]["generator"] for rank in ranks]
+    assert seeds[0] != seeds[1]
+    assert {rank["memory"]["generator"] for rank in ranks} == {0}
+
+
+@pytest.mark.distributed
+def test_what_two_processes_would_both_read_is_refused(ranks):
+    assert {rank["kind"] for rank in ranks} == {"MULTI_CPU"}
+    for rank in ranks:
+        assert "a WeightedRandomSampler over a TensorDataset gives each of 2" in rank["refused"]
+        assert "splits batches of 3 among 2 processes" in rank["odd"]
+        sees, reason = rank["alone"]
+        assert reason is None if sees == 2 else "Accelerator(cpu=True)" in reason
+
+
+@pytest.mark.distributed
+def test_a_state_of_another_number_of_processes_is_refused(ranks, folder):
+    with pytest.raises(StateError, match="saved by 2 processes, and here are 1"):
+        train(on_cpu(), "memory", load=folder / "memory", net=Network())
+
+
+@pytest.mark.slow
+def test_the_accelerate_example_learns_imdb_and_prints_what_it_saved():
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "accelerate_imdb.py", "--examples", "2000"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "put IMDB" in done.stderr:
+        pytest.skip("needs IMDB in SIFTBACK_DATA or ../shared/data")
+    assert done.returncode == 0, done.stderr
+    accuracy, counts = done.stdout.splitlines()[-2:]
+    assert float(re.match(r"test accuracy ([\d.]+)%", accuracy)[1]) > 75
+    assert accuracy.endswith("after 191 steps")  # 63 of the first epoch, and 32 of each other
+    assert counts == (
+        "6000 examples run backward in each process, 10000 in plain training: 40% saved"
+    )

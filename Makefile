@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check results report recipes clean
+.PHONY: demo test oldest check results report recipes clean
 
 demo: .venv/lab  ## Train on the embedded digits with and without selection; print the table.
 	$(BIN)/siftback compare --data digits --model cnn --strategies traditional,sb,random \
@@ -9,6 +9,14 @@ demo: .venv/lab  ## Train on the embedded digits with and without selection; pri
 
 test: check  ## Lint, type-check, and run every test.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+oldest:  ## The tests of the frameworks, with the oldest releases of them.
+	$(PYTHON) -m venv .venv-oldest
+	grep -vE '^(accelerate|keras|lightning|transformers|tokenizers|trl)==' constraints.txt \
+		| cat - constraints-oldest.txt > .venv-oldest/constraints.txt
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c .venv-oldest/constraints.txt -e ".[dev]"
+	.venv-oldest/bin/python -m pytest tests/frameworks
 
 check: .venv/dev
 	$(BIN)/ruff check .
@@ -33,4 +41,4 @@ recipes: .venv/lab  ## Rebuild the tables of docs/recipes.md from the recipes.
 	touch $@
 
 clean:
-	rm -rf .venv report runs
+	rm -rf .venv .venv-oldest report runs

@@ -30,6 +30,7 @@ KEEP_ALL = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Schedule.* never selects:UserWarning")
 @pytest.mark.parametrize("arguments", KEEP_ALL.values(), ids=KEEP_ALL)
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_keeping_all_is_the_plain_loop_bit_for_bit(arguments, drop_last):

@@ -148,6 +148,7 @@ def test_rules_with_scoring_passes_have_known_steps_where_those_are_exact(make, 
         _ = loader_of(memory=make(), remember=False, schedule=schedule).total_steps
 
 
+@pytest.mark.filterwarnings("ignore:Schedule.* never selects:UserWarning")
 def test_keeping_all_has_known_steps():
     check_counts(loader_of(selector=Uniform(keep=1.0)))
     check_counts(loader_of(keep=0.3, schedule=Schedule(start=Epochs(EPOCHS))))

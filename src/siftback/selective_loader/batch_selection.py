@@ -13,7 +13,7 @@ from siftback.loss_functions import Losses, LossFn, check, resolve
 from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
-from siftback.selectors.in_batch import exact_selector
+from siftback.selectors.in_batch import check_takes_count
 from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selection, Selector
@@ -176,7 +176,7 @@ def selection_of(
             "SelectiveLoader(loader, model, loss_fn, ...)"
         )
     if exact:
-        exact_selector(selector, None)
+        check_takes_count(selector)
     needed = resolve(loss_fn, losses) if selector.needs_scores else None
     return BatchSelection(selector, checked_scorer(scorer), needed, on_nonfinite, generator, exact)
 

@@ -173,17 +173,26 @@ def exact_selector(
     0.5
     """
     selector = resolve_selector(selector, keep, beta)
-    if "count" not in inspect.signature(selector.select).parameters:
-        raise ConfigError(
-            f"{type(selector).__name__}.select does not take the number of rows to keep: "
-            "give it a third parameter, count, described in Selector.select"
-        )
+    check_takes_count(selector)
     if isinstance(selector, Threshold) and selector.above is not None:
         raise ConfigError(
             f"Threshold(above={selector.above}) does not say how many rows it keeps, and a fixed "
             "number is needed: give Threshold(keep=...) or TopK(keep=...)"
         )
     return selector
+
+
+def check_takes_count(selector: Selector) -> None:
+    """Checks that a selector can be asked for an exact number.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    if "count" not in inspect.signature(selector.select).parameters:
+        raise ConfigError(
+            f"{type(selector).__name__}.select does not take the number of rows to keep: "
+            "give it a third parameter, count, described in Selector.select"
+        )
 
 
 def _rows(mask: Tensor | None, losses: Tensor) -> Tensor | None:

@@ -25,7 +25,7 @@ from siftback import (
     SeTa,
     Stale,
 )
-from siftback.errors import ConfigError
+from siftback.errors import ConfigError, StateError
 from siftback.selectors.uniform import All
 
 COUNT, BATCH, EPOCHS, RATE = 45, 4, 4, 0.5  # 45 examples: an odd number for two processes
@@ -144,6 +144,18 @@ def refused_unshared():
         return str(error)
 
 
+def refused_state(rank):
+    """What loading the state of another process gets."""
+    loader = loader_of(network(), memory=RS2(0.4))
+    next(iter(loader))
+    states = [None, None]
+    dist.all_gather_object(states, loader.state_dict())
+    try:
+        loader_of(network(), memory=RS2(0.4)).load_state_dict(states[1 - rank])
+    except StateError as error:
+        return str(error)
+
+
 def trained_on_nonfinite(rank):
     """How many batches each process gets, of which one drops examples."""
 
@@ -170,6 +182,7 @@ def main(out):
     found["nonfinite"] = trained_on_nonfinite(rank)
     found["all"] = trained(selector=All())
     found["unshared"] = refused_unshared()
+    found["state of another"] = refused_state(rank)
     torch.save(found, Path(out) / f"{rank}.pt")
     dist.destroy_process_group()
 

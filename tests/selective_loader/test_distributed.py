@@ -176,6 +176,12 @@ def test_one_that_drops_examples_keeps_others_in_their_place(ranks):
     assert (nonfinite, dropped) == (0, 6)  # one of each of 22 / 4 batches
 
 
+def test_the_state_of_another_process_is_refused(ranks):
+    for rank, found in enumerate(ranks):
+        assert f"rank={1 - rank}" in found["state of another"]
+        assert f"rank={rank}" in found["state of another"]
+
+
 def test_all_examples_for_each_process_are_refused(ranks):
     for rank in ranks:
         assert "gives each of 2 processes all examples: give the DataLoader" in rank["unshared"]

@@ -471,7 +471,10 @@ class SelectiveLoader:
     def _settings(self) -> dict[str, Any]:
         """What a state must agree with, so that another choice is not gone on with in silence."""
         selection, draw, pool = self._selection, self._draw, self._flow.pool
+        rank, world = rank_and_world()
         return {
+            "rank": rank,
+            "world": world,
             "selector": None if selection is None else type(selection.selector).__name__,
             "keep": 1.0 if selection is None else selection.own_keep,
             "scorer": None if selection is None else type(selection.scorer).__name__,

@@ -36,7 +36,10 @@ def check(state: dict[str, Any], here: dict[str, Any]) -> None:
         saved = state["settings"].get(name)
         found_out = name in _FOUND_OUT and None in (saved, own)
         if saved != own and not found_out:
+            what = f"build it with the same {name}"
+            if name in ("rank", "world"):
+                what = "each process loads its own state, with as many processes as saved theirs"
             raise StateError(
                 f"the state was saved with {name}={saved!r}, and this loader has {name}={own!r}: "
-                f"build it with the same {name}"
+                f"{what}"
             )

@@ -126,10 +126,9 @@ def counted(loader):
         return None
 
 
-def refused():
-    """What processes of different seeds get."""
-    rank = dist.get_rank()
-    loader = loader_of(network(), rank, memory=InfoBatch(0.5, 1.0))
+def refused(seed=0, rule=None):
+    """What processes of different seeds or rules get."""
+    loader = loader_of(network(), seed, memory=rule or InfoBatch(0.5, 1.0))
     try:
         next(iter(loader))
     except ConfigError as error:
@@ -177,7 +176,9 @@ def main(out):
     found = {name: trained(memory=make()) for name, make in (RULES | REMEMBERED).items()}
     found["resumed"] = trained(stopped_after=1, memory=InfoBatch(0.5, 1.0))
     found["exact"] = trained(memory=Stale(0.5, every=2), exact=True)
-    found["apart"] = refused()
+    found["apart"] = refused(seed=rank)
+    found["unlike"] = refused(rule=InfoBatch(0.5 + rank / 10, 1.0))
+    found["of another kind"] = refused(rule=RS2(0.4) if rank else InfoBatch(0.5, 1.0))
     found["scored"] = trained(seed=rank, selector=Percentile(keep=0.4))
     found["nonfinite"] = trained_on_nonfinite(rank)
     found["all"] = trained(selector=All())

@@ -1,5 +1,6 @@
 """Two real processes under ``torchrun``: one common draw, of which each has a share."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +141,12 @@ def test_processes_of_different_seeds_are_refused(ranks):
     first, second = (rank["apart"] for rank in ranks)
     assert "seed=0 in the process of rank 0, and 1 in that of rank 1: give all processes" in first
     assert "seed=1 in the process of rank 1, and 0 in that of rank 0: give all processes" in second
+
+
+def test_processes_of_different_rules_are_refused(ranks):
+    for rank in ranks:
+        assert re.search(r"ratio=0.[56] in the process of rank \d, and 0.[56] in", rank["unlike"])
+        assert "give all processes the same memory" in rank["of another kind"]
 
 
 def test_a_state_between_epochs_holds_what_the_others_do_not_know_yet(ranks):

@@ -283,14 +283,22 @@ class EpochDraw:
     def _take_up_others(self) -> None:
         if self.world == 1:
             return
-        others = all_gather((self._seed, self._recorded))
-        for rank, (seed, _) in enumerate(others):
-            if seed != self._seed:
-                raise ConfigError(
-                    f"seed={self._seed} in the process of rank {self.rank}, and {seed} in that of "
-                    f"rank {rank}: give all processes the same seed, from which they share one "
-                    "order and one draw"
-                )
+        own = {
+            "seed": self._seed,
+            "memory": type(self.rule).__name__,
+            "examples": self.rule.examples,
+            **self.rule.settings(),
+        }
+        others = all_gather((own, self._recorded))
+        for rank, (theirs, _) in enumerate(others):
+            for name in own | theirs:
+                here, there = own.get(name), theirs.get(name)
+                if here != there:
+                    raise ConfigError(
+                        f"{name}={here} in the process of rank {self.rank}, and {there} in that "
+                        f"of rank {rank}: give all processes the same {name}, as they share one "
+                        "order and one draw"
+                    )
         for rank, (_, recorded) in enumerate(others):
             for what, *found in recorded if rank != self.rank else ():
                 self._take(what, tuple(found))

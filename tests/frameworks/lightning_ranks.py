@@ -44,7 +44,7 @@ class Net(LightningModule):
         super().__init__()
         torch.manual_seed(1)
         self.net = nn.Linear(6, 3)
-        self.steps, self.validations, self.totals = [], 0, []
+        self.steps, self.validations, self.totals, self.rates = [], 0, [], []
 
     def forward(self, inputs):
         return self.net(inputs * torch.tensor([0.02, 1, 1, 1, 1, 1]))
@@ -57,6 +57,9 @@ class Net(LightningModule):
 
     def note(self, inputs):
         self.steps.append((self.current_epoch, inputs[:, 0].int().tolist()))
+
+    def on_before_optimizer_step(self, optimizer):
+        self.rates.append(optimizer.param_groups[0]["lr"])
 
     def on_train_epoch_start(self):
         self.totals.append(self.trainer.num_training_batches)
@@ -146,7 +149,7 @@ def on_ranks(out):
                 "weights": module.net.weight.detach().clone(),
                 "global_step": trainer.global_step,
                 "total": module.total,
-                "rate": trainer.optimizers[0].param_groups[0]["lr"],
+                "rate": module.rates[-1],
                 "validations": module.validations,
                 "seen": stats.seen,
                 "generators": torch.load(path)["callbacks"] if path and name == "selecting" else None,

@@ -224,8 +224,8 @@ class SelectiveDataModule(LightningDataModule):
     """Memory in Lightning: a data module whose train loader leaves examples out before reading.
 
     Wraps the train dataloader of another data module in a `SelectiveLoader`. The losses are those
-    of ``training_step``: its one call of a loss function of ``torch.nn.functional`` is also computed
-    per example, and the rule's weights, if it has any, are applied to its mean. A step may record
+    of ``training_step``: its one call of a loss function of ``torch.nn.functional`` is computed per
+    example too, and the rule's weights, if it has any, are applied to its mean. Or a step records
     them itself: ``loss = self.trainer.train_dataloader.loss(losses)``. None of validation are.
 
     As epochs have different lengths, the trainer asks for the loader in each one, and
@@ -244,9 +244,8 @@ class SelectiveDataModule(LightningDataModule):
         loader: The `SelectiveLoader`; None before the trainer asked for it.
 
     Raises:
-        ConfigError: If the rule needs scoring passes; at the start of `fit`, if the loader cannot
-            be wrapped, the number of batches of an epoch is not known before it, or an argument
-            of the trainer excludes a memory; at a batch, if the losses are not known.
+        ConfigError: If the rule needs scoring passes; at the start of `fit`, if the loader, the
+            rule or the trainer excludes a memory; at a batch, if the losses are not known.
 
     >>> from siftback.rules.memory import Memory
     >>> data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.randint(2, (8,)))
@@ -446,7 +445,7 @@ class SelectiveDataModule(LightningDataModule):
 
     def _run(self, step: TrainingStep, batch: Any, *rest: Any, **kwargs: Any) -> Any:
         """A training step, whose losses are recorded unless it records them itself."""
-        assert self.loader is not None  # which gave the batch
+        assert self.loader is not None
         self._recorded, weights = False, self.loader.weights
         applied = weights if bool((weights != 1).any()) else None
         catch = CaughtLosses(len(weights), applied, strict=False)

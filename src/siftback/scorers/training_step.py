@@ -191,8 +191,8 @@ class CaughtLosses(TorchFunctionMode):
             return False
         if module.automatic_optimization and not _close(self._value, loss):
             raise ConfigError(
-                f"training_step returns {float(loss):g}, and {self.calls[0].name} in it "
-                f"{float(self._value.float().mean()):g}: selection goes by the loss that is "
+                f"training_step returns {float(loss.detach().mean()):g}, and {self.calls[0].name} in it "
+                f"{float(self._value.detach().mean()):g}: selection goes by the loss that is "
                 f"trained on, so {_GIVE_LOSSES}, or record them in the step"
             )
         return True

@@ -4,17 +4,22 @@ For `test_lightning`: ``torchrun ... this OUT``.
 """
 
 import faulthandler
+import os
 import sys
+import warnings
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
+from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from siftback import Memory
+from siftback import Memory, SelectiveLoader
+from siftback.errors import SiftbackError, StateError
 
 COUNT, BATCH, EPOCHS, RATE = 48, 8, 3, 0.1
 
@@ -105,7 +110,8 @@ def fit_selecting(callback, module, loader=None, ckpt_path=None, **options):
     """Selective-Backprop within the step."""
     torch.manual_seed(5 if ckpt_path is None else 6)
     trainer = trainer_of(callback, **options)
-    trainer.fit(module, loader or plain(), validation(), ckpt_path=ckpt_path)
+    loader = plain() if loader is None else loader
+    trainer.fit(module, loader, validation(), ckpt_path=ckpt_path)
     return trainer
 
 
@@ -115,8 +121,9 @@ def fit_remembering(module, loader=None, ckpt_path=None, memory=None, **options)
 
     torch.manual_seed(5 if ckpt_path is None else 6)
     trainer = trainer_of(**options)
+    loader = plain() if loader is None else loader
     selective = SelectiveDataModule(
-        loader or plain(), memory or Memory(keep=0.5), val_dataloaders=validation()
+        loader, memory or Memory(keep=0.5), val_dataloaders=validation()
     )
     trainer.fit(module, datamodule=selective, ckpt_path=ckpt_path)
     return trainer, selective
@@ -124,22 +131,18 @@ def fit_remembering(module, loader=None, ckpt_path=None, memory=None, **options)
 
 def on_ranks(out):
     """Both forms, each without a stop and from a checkpoint within an epoch."""
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
     from siftback.frameworks.lightning import SelectiveBackprop
 
-    ddp = {"devices": 2, "strategy": "ddp"}
-    found = {}
+    ddp, found = {"devices": 2, "strategy": "ddp"}, {}
     for name in ("selecting", "remembering"):
         for run, step in (("whole", None), ("resumed", 4)):
-            module = OneCycle()
-            saved_to = out / name if run == "whole" else None
-            path = None if step is None else out / name / f"step={step}.ckpt"
-            options = {"saved_to": saved_to, "ckpt_path": path, **ddp}
+            module, path = OneCycle(), out / name / f"step={step}.ckpt"
+            options = (
+                {**ddp, "saved_to": out / name} if step is None else {**ddp, "ckpt_path": path}
+            )
             if name == "selecting":
                 callback = SelectiveBackprop(keep=1 / 2)
-                loader = StatefulDataLoader(data(), BATCH, shuffle=True)
-                trainer = fit_selecting(callback, module, loader, **options)
+                trainer = fit_selecting(callback, module, shared(), **options)
                 stats = callback.stats
             else:
                 trainer, selective = fit_remembering(module, **options)
@@ -147,19 +150,62 @@ def on_ranks(out):
             found[name, run] = {
                 "steps": module.steps,
                 "weights": module.net.weight.detach().clone(),
-                "global_step": trainer.global_step,
-                "total": module.total,
-                "rate": module.rates[-1],
-                "validations": module.validations,
-                "seen": stats.seen,
-                "generators": torch.load(path)["callbacks"] if path and name == "selecting" else None,
+                "counts": (trainer.global_step, module.total, module.validations),
+                "rates": module.rates,
+                "stats": (stats.seen, stats.kept, stats.backwards),
             }
     return found
 
 
+def shared():
+    """A loader that resumes for each process."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+
+    rank = int(os.environ["RANK"])  # the trainer starts the processes later
+    sampler = StatefulDistributedSampler(data(), 2, rank)
+    return StatefulDataLoader(data(), BATCH, sampler=sampler)
+
+
+def in_fabric():
+    """Memory in a loop of Fabric: what each process read, and what is refused."""
+    early = SelectiveLoader(plain(), memory=Memory(), epochs=2)
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    fabric.launch()
+    refused = []
+    for wrong in (
+        lambda: next(iter(early)),
+        lambda: fabric.setup_dataloaders(SelectiveLoader(plain(), memory=Memory(), epochs=2)),
+        lambda: SelectiveLoader(fabric.setup_dataloaders(plain()), memory=Memory(), epochs=2),
+    ):
+        try:
+            wrong()
+        except (SiftbackError, TypeError) as error:
+            refused.append(f"{type(error).__name__}: {error}")
+    net = Net()
+    model, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), RATE))
+    loader = SelectiveLoader(plain(), memory=Memory(keep=0.5), epochs=2)
+    steps = []
+    for _ in range(2):
+        for batch in loader:
+            inputs, targets = fabric.to_device(batch)
+            losses = F.cross_entropy(model(inputs), targets, reduction="none")
+            fabric.backward(loader.loss(losses))
+            optimizer.step()
+            optimizer.zero_grad()
+            steps.append((loader.epoch, inputs[:, 0].int().tolist()))
+    try:
+        states = [loader.state_dict()] * 2  # as saved by rank 0 for all
+        dist.broadcast_object_list(states)
+        SelectiveLoader(plain(), memory=Memory(keep=0.5), epochs=2).load_state_dict(states[0])
+    except StateError as error:
+        refused.append(f"StateError: {error}")
+    return {"steps": steps, "weights": net.net.weight.detach().clone(), "refused": refused}
+
+
 if __name__ == "__main__":
     faulthandler.dump_traceback_later(100, exit=True)
-    import os
-
+    warnings.filterwarnings("ignore")
     folder = Path(sys.argv[1])
-    torch.save(on_ranks(folder), folder / f"{os.environ['RANK']}.pt")
+    found = {"fabric": in_fabric(), **on_ranks(folder)}
+    torch.save(found, folder / f"{os.environ['RANK']}.pt")

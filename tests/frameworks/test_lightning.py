@@ -1,5 +1,7 @@
 """Selection inside Lightning, in its own `Trainer` and `Fabric`."""
 
+import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -33,8 +35,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torchmetrics import MeanMetric
 
 from siftback import (
-    Epochs,
     EpochRule,
+    Epochs,
     Fresh,
     InBatch,
     InfoBatch,
@@ -77,11 +79,7 @@ def seed_of(rank=0):
 
 
 class Noted(OneCycle):
-    """Also notes how often each row came before its loss, in which mode and precision."""
-
-    def __init__(self):
-        super().__init__()
-        self.before = []
+    """Also notes the precision, mode and rows of each forward."""
 
     def training_step(self, batch, batch_idx):
         logits = self(batch[0])
@@ -113,7 +111,11 @@ def test_exactly_k_rows_are_trained_on_as_a_loop_by_hand_does():
     assert module.examples == rows
     assert torch.equal(weights_of(module), weights_of(by_hand))
     stats = callback.stats
-    assert (stats.seen, stats.kept, stats.scored) == (COUNT * EPOCHS, 3 * STEPS * EPOCHS, stats.seen)
+    assert (stats.seen, stats.kept, stats.scored) == (
+        COUNT * EPOCHS,
+        3 * STEPS * EPOCHS,
+        stats.seen,
+    )
     assert stats.backwards == stats.kept == sum(map(len, rows))
 
 
@@ -161,7 +163,12 @@ def test_keeping_all_is_training_without_it_bit_for_bit():
         {"accumulate_grad_batches": 4},
         {"limit_train_batches": 0.5, "val_check_interval": 0.5},
         {"limit_train_batches": 5, "val_check_interval": 0.4, "accumulate_grad_batches": 2},
-        {"max_epochs": -1, "max_steps": 11, "val_check_interval": 4, "check_val_every_n_epoch": None},
+        {
+            "max_epochs": -1,
+            "max_steps": 11,
+            "val_check_interval": 4,
+            "check_val_every_n_epoch": None,
+        },
     ],
     ids=str,
 )
@@ -195,7 +202,7 @@ class Manual(Net):
         self.every, self.other = every, nn.Parameter(torch.zeros(3))
 
     def training_step(self, batch, batch_idx):
-        first, second = self.optimizers()
+        first, _ = self.optimizers()
         self.toggle_optimizer(first)
         loss = F.cross_entropy(self(batch[0]), batch[1])
         self.note(batch[0])
@@ -235,13 +242,16 @@ class Nested(Net):
 
 def test_batches_are_any_tree_whose_parts_have_a_row_per_example():
     rows = [
-        {"of": {"x": x}, "y": y, "name": str(int(x[0]))} for x, y in zip(*data().tensors, strict=True)
+        {"of": {"x": x}, "y": y, "name": str(int(x[0]))}
+        for x, y in zip(*data().tensors, strict=True)
     ]
     module = Nested()
     fit_selecting(SelectiveBackprop(keep=1 / 2), module, DataLoader(rows, BATCH))
     assert module.names == [str(row) for step in module.examples for row in step]
     uneven = [{"of": {"x": x}, "y": y, "name": "ab"} for x, y in data()]
-    loader = DataLoader(uneven, BATCH, collate_fn=lambda rows: {**rows[0], "of": {"x": rows[1]["of"]["x"]}})
+    loader = DataLoader(
+        uneven, BATCH, collate_fn=lambda rows: {**rows[0], "of": {"x": rows[1]["of"]["x"]}}
+    )
     with pytest.raises(BatchError, match="has no rows"):
         fit_selecting(SelectiveBackprop(keep=1 / 2), Nested(), loader)
 
@@ -344,7 +354,7 @@ def test_weights_of_a_selection_are_applied_to_the_mean():
             optimizer.step()
             optimizer.zero_grad()
     assert torch.equal(weights_of(module), weights_of(by_hand))
-    with pytest.raises(ConfigError, match="Weighing gives weights.*leave losses= out"):
+    with pytest.raises(ConfigError, match=r"Weighing gives weights.*leave losses= out"):
         SelectiveBackprop(selector=Weighing(), losses=of_cross_entropy)
 
 
@@ -386,11 +396,11 @@ def test_what_a_callback_cannot_do_is_refused_as_fit_starts():
     endless = Schedule(warmup=Epochs(1))
     with pytest.raises(ConfigError, match="number of batches of an epoch"):
         fit_selecting(
-            SelectiveBackprop(keep=0.5, schedule=endless), Net(), DataLoader(Stream_(), BATCH)
+            SelectiveBackprop(keep=0.5, schedule=endless), Net(), DataLoader(Endless(), BATCH)
         )
 
 
-class Stream_(IterableDataset):
+class Endless(IterableDataset):
     def __iter__(self):
         return iter(data())
 
@@ -414,21 +424,18 @@ def test_the_module_and_the_trainer_are_put_back_after_an_error():
     assert trainer.reload_dataloaders_every_n_epochs == 0
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["the module", "a part"])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
-def test_compiled_modules_select_as_others_do(whole):
-    torch._dynamo.reset()
-    module, other = Net(), Net()
-    if not whole:
-        module.net = torch.compile(module.net, backend="eager")
-    compiled = torch.compile(module, backend="eager") if whole else module
-    fit_selecting(SelectiveBackprop(keep=1 / 2), compiled)
-    fit_selecting(SelectiveBackprop(keep=1 / 2), other)
-    assert module.examples == other.examples
-    assert torch.allclose(weights_of(module), weights_of(other))
+class Bare(Net):
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self(batch[0]), batch[1])
 
 
-class CompiledLoss(Net):
+class CompiledPart(Bare):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.compile(self.net, backend="eager")
+
+
+class CompiledLoss(Bare):
     def __init__(self):
         super().__init__()
         self.loss = torch.compile(nn.CrossEntropyLoss(), backend="eager")
@@ -437,12 +444,20 @@ class CompiledLoss(Net):
         return self.loss(self(batch[0]), batch[1])
 
 
-def test_a_loss_within_compiled_code_is_refused():
+@pytest.mark.parametrize("kind", ["module", "part", "loss"])
+def test_compiled_code_trains_on_the_same_rows(kind):
+    """Which rows those are, the weights tell."""
     torch._dynamo.reset()
-    with pytest.raises(ConfigError, match="no loss function .* outside of compiled code"):
-        fit_selecting(SelectiveBackprop(keep=1 / 2), CompiledLoss())
-    with pytest.raises(ConfigError, match="calls no loss function"):
-        fit_remembering(CompiledLoss())
+    other, remembered = Bare(), Bare()
+    fit_selecting(SelectiveBackprop(keep=1 / 2), other, max_epochs=1)
+    fit_remembering(remembered, max_epochs=2)
+    for fit, expected in (
+        (lambda module: fit_selecting(SelectiveBackprop(keep=1 / 2), module, max_epochs=1), other),
+        (lambda module: fit_remembering(module, max_epochs=2), remembered),
+    ):
+        module = {"part": CompiledPart, "loss": CompiledLoss}.get(kind, Bare)()
+        fit(torch.compile(module, backend="eager") if kind == "module" else module)
+        assert torch.allclose(weights_of(module), weights_of(expected))
 
 
 # Resuming.
@@ -502,11 +517,9 @@ def test_memory_resumes_between_epochs(tmp_path):
 
 def test_a_state_of_another_number_of_processes_is_refused():
     callback, selective = SelectiveBackprop(keep=0.5), SelectiveDataModule(plain(), Memory())
-    for state in ({"ranks": [{}, {}], "datamodule": {}},):
+    for part in (callback, selective):
         with pytest.raises(StateError, match="saved by 2 processes, and here are 1"):
-            callback.load_state_dict(state)
-        with pytest.raises(StateError, match="saved by 2 processes, and here are 1"):
-            selective.load_state_dict(state)
+            part.load_state_dict({"ranks": [{}, {}], "datamodule": {}})
 
 
 # Memory.
@@ -556,8 +569,8 @@ def test_an_epoch_that_the_trainer_cuts_short_is_followed_by_the_next_one():
     trainer, _ = fit_remembering(module, memory=Memory(keep=1.0), limit_train_batches=0.5)
     assert module.per_epoch() == [3, 3, 3]
     assert trainer.global_step == module.total == 9
-    by_epoch = [sum(module.examples[at : at + 3], []) for at in (0, 3, 6)]
-    assert len({tuple(rows) for rows in by_epoch}) == 3
+    by_epoch = examples_by_epoch({"steps": module.steps})
+    assert len({tuple(rows) for rows in by_epoch.values()}) == 3
     cut = OneCycle()
     trainer, _ = fit_remembering(cut, limit_train_batches=4)
     assert cut.per_epoch() == [4, 3, 3]
@@ -610,7 +623,7 @@ class Half(EpochRule):
 
 def test_weights_of_a_rule_are_applied_to_the_mean():
     rule, module = Half(), Net()
-    trainer, _ = fit_remembering(module, loader=DataLoader(data(), BATCH), memory=rule, max_epochs=1)
+    fit_remembering(module, loader=DataLoader(data(), BATCH), memory=rule, max_epochs=1)
     by_hand = Net()
     optimizer = by_hand.configure_optimizers()
     inputs, targets = data().tensors
@@ -629,28 +642,16 @@ def test_weights_of_a_rule_are_applied_to_the_mean():
 
 @pytest.mark.parametrize("kind", [TwoLosses, NoLoss, Penalised, OfTokens])
 def test_a_step_whose_losses_cannot_be_recorded_is_refused(kind):
-    with pytest.raises((ConfigError, LossError), match="record|datamodule.loss"):
+    with pytest.raises((ConfigError, LossError), match=r"record|datamodule\.loss"):
         fit_remembering(kind())
 
 
-class Manually(Manual):
-    pass
-
-
 def test_memory_under_manual_optimization_is_that_under_automatic():
-    manual, automatic = Manually(), Net()
+    manual, automatic = Manual(), Net()
     fit_remembering(manual)
     fit_remembering(automatic)
     assert manual.examples == automatic.examples
     assert torch.equal(weights_of(manual), weights_of(automatic))
-
-
-def test_memory_with_a_compiled_module_is_that_without():
-    torch._dynamo.reset()
-    module, other = Net(), Net()
-    fit_remembering(torch.compile(module, backend="eager"))
-    fit_remembering(other)
-    assert module.examples == other.examples
 
 
 class Lists(LightningDataModule):
@@ -666,7 +667,7 @@ def refused_modules():
     yield plain(), InfoBatch(), {}, "Lightning reads a batch ahead.*InfoBatch"
     yield Lists(), Memory(), {}, "returned a list"
     yield plain(), None, {}, "memory=None"
-    yield DataLoader(Stream_(), BATCH), Memory(), {}, "IterableDataset"
+    yield DataLoader(Endless(), BATCH), Memory(), {}, "IterableDataset"
     yield plain(), Memory(), {"overfit_batches": 2}, "overfit_batches"
     yield plain(), Memory(), {"reload_dataloaders_every_n_epochs": 1}, "leave them out"
     yield plain(), Memory(keep=0.5), {"val_check_interval": 5}, "shortest epoch has 3"
@@ -760,3 +761,208 @@ def test_the_data_module_that_is_wrapped_does_all_that_it_did(tmp_path):
     again = SelectiveDataModule(other, Memory(keep=0.5))
     trainer_of().fit(WithTest(), datamodule=again, ckpt_path=tmp_path / "step=7.ckpt")
     assert {"own": 3} in other.done
+
+
+def test_without_lightning_it_says_what_to_install():
+    asked = "import sys; sys.modules['lightning'] = None; import siftback.frameworks.lightning"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
+    assert done.stderr.strip().endswith("pip install siftback[lightning]")
+
+
+# Several processes.
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What both processes found, by rank, and where they saved checkpoints."""
+    pytest.importorskip("torchdata")
+    out = tmp_path_factory.mktemp("ranks")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
+    script = Path(__file__).with_name("lightning_ranks.py")
+    done = subprocess.run(
+        [*torchrun, *rendezvous, str(script), str(out)], capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, done.stderr
+    return out, [torch.load(out / f"{rank}.pt") for rank in range(2)]
+
+
+def examples_by_epoch(found):
+    epochs = {epoch: [] for epoch, _ in found["steps"]}
+    for epoch, rows in found["steps"]:
+        epochs[epoch].extend(rows)
+    return epochs
+
+
+def assert_shared(one, other, at_most):
+    """Disjoint examples, equally many, and equal weights in the end."""
+    assert torch.equal(one["weights"], other["weights"])
+    first, second = examples_by_epoch(one), examples_by_epoch(other)
+    assert first.keys() == second.keys()
+    for epoch, rows in first.items():
+        both = [*rows, *second[epoch]]
+        assert len(rows) == len(second[epoch])
+        assert len(set(both)) == len(both) <= at_most[epoch]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("form", ["selecting", "remembering"])
+def test_two_processes_share_the_data_and_end_with_equal_weights(ranks, form):
+    _, (one, other) = ranks
+    one, other = one[form, "whole"], other[form, "whole"]
+    half, each = COUNT // 2, EPOCHS * COUNT // 2
+    assert_shared(one, other, [half] * 3 if form == "selecting" else [COUNT, half, half])
+    for found in (one, other):
+        steps, total, validations = found["counts"]
+        assert steps == total == len(found["rates"]) == (9 if form == "selecting" else 7)
+        assert validations == 1 + EPOCHS
+        assert found["rates"][-1] == pytest.approx(LAST)
+        seen, _, backwards = found["stats"]
+        assert seen == each
+        assert backwards == sum(len(rows) for _, rows in found["steps"])
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("form", ["selecting", "remembering"])
+def test_two_processes_resume_within_an_epoch_bit_for_bit(ranks, form):
+    for found in ranks[1]:
+        whole, resumed = found[form, "whole"], found[form, "resumed"]
+        assert resumed["steps"] == whole["steps"][4:]
+        assert torch.equal(resumed["weights"], whole["weights"])
+        assert resumed["stats"] == whole["stats"]
+
+
+@pytest.mark.distributed
+def test_each_process_has_random_numbers_and_a_state_of_its_own(ranks):
+    out, _ = ranks
+    callbacks = torch.load(out / "selecting" / "step=4.ckpt")["callbacks"]
+    (state,) = (state for name, state in callbacks.items() if "Selective" in name)
+    one, other = (rank["in_batch"]["generator"] for rank in state["ranks"])
+    assert not torch.equal(one, other)
+    saved = torch.load(out / "remembering" / "step=4.ckpt")["SelectiveDataModule"]["ranks"]
+    assert [state["settings"]["rank"] for state in saved] == [0, 1]
+    callback = SelectiveBackprop(keep=0.5)
+    with pytest.raises(StateError, match="saved by 2 processes"):
+        callback.load_state_dict(state)
+
+
+# Fabric.
+
+
+@pytest.mark.distributed
+def test_fabric_s_processes_share_a_memory_s_data(ranks):
+    _, (one, other) = ranks
+    assert_shared(one["fabric"], other["fabric"], [COUNT, COUNT, COUNT])
+
+
+@pytest.mark.distributed
+def test_fabric_loaders_that_would_be_shared_wrongly_are_refused(ranks):
+    for rank, found in enumerate(ranks[1]):
+        early, handed, wrapped, *states = found["fabric"]["refused"]
+        assert early.startswith("ConfigError: the sampler was made when")
+        assert handed.startswith("TypeError: Only PyTorch DataLoader")
+        assert wrapped.startswith("ConfigError: Memory needs the index of each example")
+        assert [state.startswith("StateError") for state in states] == [True] * rank
+
+
+def test_fabric_selects_in_a_loop_under_its_precision():
+    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    net = Net()
+    model, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), RATE))
+    loader, in_batch = fabric.setup_dataloaders(plain()), InBatch(keep=1 / 2)
+    seen, dtypes = [], []
+
+    def losses_of(model, batch):
+        logits = model(batch[0])
+        dtypes.append((net.training, logits.dtype))
+        return F.cross_entropy(logits, batch[1], reduction="none")
+
+    with fabric.autocast():
+        for batch in loader:
+            rows, _ = in_batch.select(Fresh().score(losses_of, model, batch, None))
+            fabric.backward(losses_of(model, [part[rows] for part in batch]).mean())
+            optimizer.step()
+            optimizer.zero_grad()
+            seen.append(len(rows))
+    assert seen == [BATCH // 2] * STEPS
+    assert {training for training, _ in dtypes} == {True, False}
+    assert len({dtype for _, dtype in dtypes}) == 1
+
+
+# Real data.
+
+
+def mnist(count):
+    """Digits of the real set, as many of training and half as many of testing."""
+    data = pytest.importorskip("siftback.lab.data.datasets")
+    if "SIFTBACK_DATA" not in os.environ:
+        pytest.skip("needs the real sets in SIFTBACK_DATA")
+    digits = data.limit(data.load("mnist"), count)
+    train = digits.train_images.float() / 255, digits.train_labels
+    test = digits.test_images[: count // 2].float() / 255, digits.test_labels[: count // 2]
+    return TensorDataset(*train), test
+
+
+class Digits(Net):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+
+    def forward(self, inputs):
+        return self.net(inputs)
+
+    def note(self, inputs):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), 3e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["selecting", "remembering"])
+def test_digits_are_learned(form):
+    train, (images, labels) = mnist(2000)
+    module, loader = Digits(), DataLoader(train, 32, shuffle=True)
+    trainer = trainer_of(*([SelectiveBackprop(keep=1 / 2)] if form == "selecting" else []))
+    if form == "selecting":
+        trainer.fit(module, loader, DataLoader(train, 500))
+    else:
+        also = DataLoader(train, 500)
+        trainer.fit(
+            module, datamodule=SelectiveDataModule(loader, Memory(keep=0.6), val_dataloaders=also)
+        )
+    assert float((module(images).argmax(1) == labels).float().mean()) > 0.85
+
+
+def saved(backwards, forwards):
+    """What the example says of 300 examples in four epochs."""
+    return f"{backwards} backwards and {forwards} forwards; plain: 1200 of each"
+
+
+@pytest.fixture
+def example():
+    if "SIFTBACK_DATA" not in os.environ:
+        pytest.skip("needs the real sets in SIFTBACK_DATA")
+    return Path(__file__).parents[2] / "examples" / "lightning_cifar10.py"
+
+
+@pytest.mark.slow
+def test_the_example_trains_and_says_what_it_saved(example, tmp_path):
+    assert len(example.read_text(encoding="utf-8").splitlines()) < 60
+    done = subprocess.run(
+        [sys.executable, example, "--examples", "300", "--epochs", "4"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    # Memory leaves examples out of the epochs after the first 15% of training: of all but one.
+    assert saved(backwards=750, forwards=750) in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_example_selects_within_the_step_too(example, capsys):
+    main = runpy.run_path(str(example))["main"]
+    main(method="in_step", keep=0.5, examples=300, epochs=4)
+    assert saved(backwards=600, forwards=1800) in capsys.readouterr().out

@@ -190,10 +190,11 @@ class CaughtLosses(TorchFunctionMode):
         if self._value is None or (module.automatic_optimization and not isinstance(loss, Tensor)):
             return False
         if module.automatic_optimization and not _close(self._value, loss):
+            own = float(self._value.detach().mean())
             raise ConfigError(
-                f"training_step returns {float(loss.detach().mean()):g}, and {self.calls[0].name} in it "
-                f"{float(self._value.detach().mean()):g}: selection goes by the loss that is "
-                f"trained on, so {_GIVE_LOSSES}, or record them in the step"
+                f"training_step returns {float(loss.detach().mean()):g}, and {self.calls[0].name} "
+                f"in it {own:g}: selection goes by the loss that is trained on, so {_GIVE_LOSSES}, "
+                "or record them in the step"
             )
         return True
 

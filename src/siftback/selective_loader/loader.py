@@ -469,7 +469,9 @@ class SelectiveLoader:
     def _settings(self) -> dict[str, Any]:
         """What a state must agree with, so that another choice is not gone on with in silence."""
         selection, draw, pool = self._selection, self._draw, self._flow.pool
+        shared = {} if draw is None or draw.world == 1 else {"rank": draw.rank, "world": draw.world}
         return {
+            **shared,
             "selector": None if selection is None else type(selection.selector).__name__,
             "keep": 1.0 if selection is None else selection.own_keep,
             "scorer": None if selection is None else type(selection.scorer).__name__,

@@ -50,11 +50,7 @@ from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
 from siftback.loading.seeding import Stream, generator_of
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec.*:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),
-    pytest.mark.filterwarnings("ignore:.*You called `self.log"),
     pytest.mark.filterwarnings("ignore:.*set_vital.*deprecated"),  # by importing torchdata
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]

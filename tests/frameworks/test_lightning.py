@@ -48,6 +48,7 @@ from siftback import (
 from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
 from siftback.loading.seeding import Stream, generator_of
+from siftback.loss_functions import per_example
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),
@@ -259,6 +260,43 @@ def test_a_schedule_says_when_and_annealing_how_much():
     assert callback.stats.scored == callback.stats.considered == 2 * COUNT
 
 
+class Popping(Net):
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self(batch.pop("x")), batch.pop("y"))
+
+
+def test_a_step_may_take_its_batch_apart():
+    rows = [{"x": x, "y": y} for x, y in data()]
+    module, other = Popping(), Net()
+    fit_selecting(SelectiveBackprop(keep=1 / 2), module, DataLoader(rows, BATCH))
+    fit_selecting(SelectiveBackprop(keep=1 / 2), other, DataLoader(data(), BATCH))
+    assert torch.equal(weights_of(module), weights_of(other))
+
+
+class Sequences(Net):
+    """Of three positions each, some of them padding."""
+
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(*self.positions(batch))
+
+    def positions(self, batch):
+        logits = self(batch[0])[..., None] * torch.tensor([1.0, 2.0, 3.0])
+        first = batch[1][:, None].expand(-1, 3)
+        return logits, first.where(torch.tensor([True, True, False]), torch.tensor(-100))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.0)
+
+
+def test_losses_of_sequences_are_those_of_per_example():
+    memory, module, callback = Memory(keep=0.5), Sequences(), SelectiveBackprop(keep=1 / 2)
+    fit_remembering(module, memory=memory)
+    losses = per_example(F.cross_entropy)(*module.positions(data().tensors)).detach()
+    assert torch.allclose(memory.values[:, 0], losses)
+    fit_selecting(callback, module)
+    assert callback.stats.kept == EPOCHS * COUNT // 2
+
+
 class TwoLosses(Net):
     def training_step(self, batch, batch_idx):
         logits = self(batch[0])
@@ -281,6 +319,11 @@ class OfTokens(Net):
         return F.cross_entropy(self(batch[0]).repeat(2, 1), batch[1].repeat(2))
 
 
+class InPlace(Net):
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self(batch[0].mul_(2)), batch[1])
+
+
 class CatchesAll(Net):
     def training_step(self, batch, batch_idx):
         try:
@@ -294,6 +337,7 @@ REFUSED = [
     (NoLoss, ConfigError, "calls no loss function.*losses=fn"),
     (Penalised, ConfigError, "training_step returns .*cross_entropy in it .*losses=fn"),
     (OfTokens, LossError, r"losses of shape \[16\], and the batch 8 examples.*losses=fn"),
+    (InPlace, ConfigError, "changes its batch in place before its loss.*losses=fn"),
     (CatchesAll, ConfigError, "catches every exception"),
 ]
 

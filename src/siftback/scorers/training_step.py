@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from siftback.errors import ConfigError, LossError
+from siftback.loading import tree
 from siftback.loss_functions import per_example
 
 _GIVE_LOSSES = "give losses=fn(module, batch), which returns one loss per example"
@@ -63,8 +64,8 @@ class TrainingStep:
     def losses(self, args: Any, kwargs: Any, count: int) -> Tensor:
         """float[N], the losses of the first loss function that it calls; the rest does not run.
 
-        What it does to its module, to metrics, and to the parameters' ``requires_grad`` before
-        is undone.
+        What it does to its module, to metrics, to the parameters' ``requires_grad`` and to the
+        structure of the batch before is undone.
 
         Args:
             args: Of the step; a batch of N examples first.
@@ -72,14 +73,20 @@ class TrainingStep:
             count: N.
 
         Raises:
-            ConfigError: If it calls no loss function.
+            ConfigError: If it calls no loss function, or changes the batch in place.
             LossError: If there is not one loss per example.
         """
-        catch = _First(count)
+        catch, (batch, *rest) = _First(count), args
+        versions = _versions(batch)
         try:
             with _undone(self.module), catch:
-                self.eager(*args, **kwargs)
+                self.eager(tree.map_tensors(lambda part: part, batch), *rest, **kwargs)
         except _Aborted:
+            if _versions(batch) != versions:
+                raise ConfigError(
+                    "training_step changes its batch in place before its loss, which a scoring "
+                    f"pass would do a second time: have it change a copy, or {_GIVE_LOSSES}"
+                ) from None
             return catch.calls[0].checked()
         raise ConfigError(
             "training_step calls no loss function of torch.nn.functional outside of compiled "
@@ -229,6 +236,11 @@ def _undone(module: nn.Module) -> Iterator[None]:
             items[:] = copied
         for weight, requires_grad in required:
             weight.requires_grad_(requires_grad)
+
+
+def _versions(batch: Any) -> list[int]:
+    """Of each tensor of a batch, how often it was changed in place."""
+    return [part._version for part in tree.tensors(batch) if not part.is_inference()]
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

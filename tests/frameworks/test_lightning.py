@@ -484,7 +484,7 @@ class CompiledLoss(Bare):
         return self.loss(self(batch[0]), batch[1])
 
 
-@pytest.mark.parametrize("kind", ["module", "part", "loss"])
+@pytest.mark.parametrize("kind", [pytest.param("module", marks=pytest.mark.slow), "part", "loss"])
 def test_compiled_code_trains_on_the_same_rows(kind):
     """Which rows those are, the weights tell."""
     torch._dynamo.reset()
@@ -749,8 +749,9 @@ def test_a_loader_wrapped_by_hand_trains_as_the_data_module_does():
 
 
 class Whole(LightningDataModule):
-    def __init__(self):
+    def __init__(self, folder="here"):
         super().__init__()
+        self.save_hyperparameters()
         self.done = []
 
     def prepare_data(self):
@@ -801,6 +802,8 @@ def test_the_data_module_that_is_wrapped_does_all_that_it_did(tmp_path):
     again = SelectiveDataModule(other, Memory(keep=0.5))
     trainer_of().fit(WithTest(), datamodule=again, ckpt_path=tmp_path / "step=7.ckpt")
     assert {"own": 3} in other.done
+    saved = torch.load(tmp_path / "step=7.ckpt")
+    assert saved["datamodule_hyper_parameters"] == {"folder": "here"}
 
 
 def test_without_lightning_it_says_what_to_install():
@@ -907,26 +910,20 @@ def test_fabric_loaders_that_would_be_shared_wrongly_are_refused(ranks):
 
 def test_fabric_selects_in_a_loop_under_its_precision():
     fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-    net = Net()
+    net, seen, rows_of = Net(), [], []
     model, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), RATE))
+    net.net.register_forward_hook(lambda part, _, out: seen.append((part.training, out.dtype)))
     loader, in_batch = fabric.setup_dataloaders(plain()), InBatch(keep=1 / 2)
-    seen, dtypes = [], []
-
-    def losses_of(model, batch):
-        logits = model(batch[0])
-        dtypes.append((net.training, logits.dtype))
-        return F.cross_entropy(logits, batch[1], reduction="none")
-
-    with fabric.autocast():
-        for batch in loader:
-            rows, _ = in_batch.select(Fresh().score(losses_of, model, batch, None))
-            fabric.backward(losses_of(model, [part[rows] for part in batch]).mean())
-            optimizer.step()
-            optimizer.zero_grad()
-            seen.append(len(rows))
-    assert seen == [BATCH // 2] * STEPS
-    assert {training for training, _ in dtypes} == {True, False}
-    assert len({dtype for _, dtype in dtypes}) == 1
+    for batch in loader:
+        with fabric.autocast():
+            rows, _ = in_batch.select(Fresh().score(of_cross_entropy, model, batch, None))
+            loss = of_cross_entropy(model, [part[rows] for part in batch]).mean()
+        fabric.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        rows_of.append(len(rows))
+    assert rows_of == [BATCH // 2] * STEPS
+    assert seen == [(False, torch.bfloat16), (True, torch.bfloat16)] * STEPS
 
 
 # Real data.

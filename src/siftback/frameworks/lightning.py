@@ -38,8 +38,8 @@ except ImportError as error:
     raise ImportError("siftback.frameworks.lightning: pip install siftback[lightning]") from error
 
 _FLAGS = ("prepare_data_per_node", "allow_zero_length_dataloader_with_multiple_devices")
-_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-_PASSED_ON = ("prepare_data", "test_dataloader", "predict_dataloader", *_HOOKS, *_FLAGS)
+_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+_HOOKS = ("prepare_data", "test_dataloader", "predict_dataloader", *_TRANSFER)
 
 
 class SelectiveBackprop(Callback):
@@ -269,7 +269,7 @@ class SelectiveDataModule(LightningDataModule):
                 f"{type(memory).__name__} is refreshed by scoring passes, which a data module does "
                 "not make: give a rule such as Memory, or SelectiveBackprop as a callback"
             )
-        self.datamodule = _as_datamodule(datamodule, val_dataloaders)
+        inner = self.datamodule = _as_datamodule(datamodule, val_dataloaders)
         super().__init__()
         self.loader: SelectiveLoader | None = None
         self._memory, self._epochs, self._schedule, self._seed = memory, epochs, schedule, seed
@@ -278,12 +278,12 @@ class SelectiveDataModule(LightningDataModule):
         self._saved: list[Any] | None = None
         self._checked = self._recorded = False
         self._step: TrainingStep | None = None
-        for name in _PASSED_ON:
-            if name in _FLAGS or is_overridden(name, self.datamodule):
-                setattr(self, name, getattr(self.datamodule, name))
-        if is_overridden("val_dataloader", self.datamodule):
-            # Made once, though the trainer asks for them in each epoch.
-            self.val_dataloader = functools.cache(self.datamodule.val_dataloader)
+        hooks = [name for name in _HOOKS if is_overridden(name, inner)]
+        for name in (*_FLAGS, *hooks, *(own for own in vars(inner) if "hparams" in own)):
+            setattr(self, name, getattr(inner, name))
+        self._log_hyperparams = inner._log_hyperparams
+        if is_overridden("val_dataloader", inner):
+            self.val_dataloader = functools.cache(inner.val_dataloader)  # not in each epoch
 
     @property
     def trainer(self) -> Any:

@@ -524,15 +524,25 @@ def test_selection_resumes_within_an_epoch_bit_for_bit(kind, tmp_path):
         assert again.stats.kept == callback.stats.kept
 
 
-@pytest.mark.parametrize("kind", [Net, OneCycle])
-def test_memory_resumes_anywhere_bit_for_bit_with_a_plain_loader(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "options", "steps"),
+    [
+        (Net, {}, [6, 3, 3]),
+        (OneCycle, {"limit_train_batches": 4, "val_check_interval": 0.5}, [4, 3, 3]),
+        (OneCycle, {"max_epochs": -1, "max_steps": 8}, [6, 2]),
+    ],
+)
+def test_memory_resumes_anywhere_bit_for_bit_with_a_plain_loader(kind, options, steps, tmp_path):
+    def fit(module, **more):
+        memory = Memory(keep=0.5, warmup=Epochs(1))
+        return fit_remembering(module, memory=memory, **options, **more)
+
     whole = kind()
-    trainer, selective = fit_remembering(whole, saved_to=tmp_path)
-    assert whole.per_epoch() == [6, 3, 3]
+    trainer, selective = fit(whole, saved_to=tmp_path)
+    assert whole.per_epoch() == steps
     for step in range(1, trainer.global_step + 1):
         resumed = kind()
-        path = tmp_path / f"step={step}.ckpt"
-        other, again = fit_remembering(resumed, ckpt_path=path)
+        other, again = fit(resumed, ckpt_path=tmp_path / f"step={step}.ckpt")
         assert other.global_step == trainer.global_step
         assert resumed.steps == whole.steps[step:]
         assert torch.equal(weights_of(resumed), weights_of(whole))

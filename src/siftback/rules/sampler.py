@@ -84,6 +84,7 @@ class SelectiveSampler(Sampler[int]):
     ) -> None:
         here, among = rank_and_world()
         self.rank, self.world = here if rank is None else rank, among if world is None else world
+        self._as_found = rank is None and world is None
         if not 0 <= self.rank < self.world:
             raise ConfigError(
                 f"rank={self.rank} is none of world={self.world} processes: give both, the rank "
@@ -179,7 +180,18 @@ class SelectiveSampler(Sampler[int]):
         return count // self.world
 
     def begin(self) -> int:
-        """Begins the next epoch, and says which one it is."""
+        """Begins the next epoch, and says which one it is.
+
+        Raises:
+            ConfigError: If there are other processes than when the sampler was made.
+        """
+        here, among = rank_and_world()
+        if self._as_found and (here, among) != (self.rank, self.world):
+            raise ConfigError(
+                f"the sampler was made when processes={self.world} were known, and there are "
+                f"{among}, which would read the same examples: make it, or the SelectiveLoader, "
+                "when torch.distributed is initialised, or give it rank= and world="
+            )
         self._current = self._last = self._epoch
         self._epoch += 1
         if self.draw is not None and self._draws_itself:
@@ -330,12 +342,13 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
         )
     sampler: Sampler[int]
     if gives_all(inner, loader.dataset):
+        said = _says_ranks(inner) or _says_ranks(loader)
         sampler = SelectiveSampler(
             cast(Sized, loader.dataset),
             shuffle=getattr(inner, "shuffle", not isinstance(inner, SequentialSampler)),
             seed=getattr(inner, "seed", seed),
-            rank=draw.rank,
-            world=draw.world,
+            rank=draw.rank if said else None,
+            world=draw.world if said else None,
         )
         sampler.follow(draw)
     elif draw.world > 1:
@@ -358,7 +371,7 @@ def ranks_of(loader: Any) -> tuple[int, int]:
     for owner in (loader, sampler_of(loader)):
         if isinstance(owner, DistributedSampler):
             return owner.rank, owner.num_replicas
-        if hasattr(owner, "rank") and hasattr(owner, "world"):
+        if _says_ranks(owner):
             return owner.rank, owner.world
     return rank_and_world() if is_trackable(loader) else (0, 1)
 
@@ -385,3 +398,8 @@ def gives_all(sampler: Any, dataset: Any) -> bool:
         return len(source) == len(dataset)
     whole = kind.__name__ in ("RandomSampler", "SequentialSampler")
     return whole and len(source) == len(sampler) == len(dataset)
+
+
+def _says_ranks(owner: Any) -> bool:
+    ranks = hasattr(owner, "rank") and hasattr(owner, "world")
+    return ranks or isinstance(owner, DistributedSampler)

@@ -1,0 +1,500 @@
+"""Selection inside Lightning: within a step, by a callback; before reading, by a data module.
+
+Needs ``pip install siftback[lightning]``.
+"""
+
+import copy
+import functools
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from siftback.errors import ConfigError
+from siftback.loading import tree
+from siftback.loading.distributed import own_state, rank_and_world, states_of_ranks
+from siftback.loading.seeding import Stream, generator_of
+from siftback.loading.stats import Stats
+from siftback.loss_functions import Losses
+from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.schedule import Schedule
+from siftback.scorers.fresh import Fresh
+from siftback.scorers.training_step import CaughtLosses, TrainingStep
+from siftback.selective_loader.loader import SelectiveLoader
+from siftback.selectors.in_batch import InBatch, exact_selector
+from siftback.selectors.selection import Selection, Selector
+
+try:
+    from lightning.fabric.utilities.data import _auto_add_worker_init_fn
+    from lightning.pytorch import Callback, LightningDataModule
+    from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+    from lightning.pytorch.utilities.model_helpers import is_overridden
+except ImportError as error:
+    raise ImportError("siftback.frameworks.lightning: pip install siftback[lightning]") from error
+
+_FLAGS = ("prepare_data_per_node", "allow_zero_length_dataloader_with_multiple_devices")
+_TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+_HOOKS = ("prepare_data", "test_dataloader", "predict_dataloader", *_TRANSFER)
+
+
+class SelectiveBackprop(Callback):
+    """Selective-Backprop within each training step: scores the batch, and trains on k rows of it.
+
+    Each batch is scored by a forward pass in eval mode, without gradients, under the autocast of
+    training; exactly ``max(1, round(keep * N))`` of its N rows are chosen (see `InBatch`), and the
+    module's own ``training_step`` runs on those. Steps, schedules, accumulation, logging, sharding
+    and resuming remain Lightning's own::
+
+        Trainer(callbacks=[SelectiveBackprop(keep=1 / 3)])
+
+    The losses are by default those of ``training_step`` itself, which runs on the whole batch up to
+    its first call of a loss function of ``torch.nn.functional``, and no further. What it logs, adds
+    to metrics or sets on its module before that call is undone.
+
+    Args:
+        keep: As for `InBatch`, like ``beta``, ``selector`` and ``schedule``.
+        beta: In place of ``keep``.
+        selector: In place of both.
+        schedule: When to select, and how much to keep; None is always.
+        losses: ``losses(module, batch) -> float[N]``, in place of those of ``training_step``.
+        seed: Of what is left to chance; each process has random numbers of its own.
+
+    Attributes:
+        stats: What was done so far, a `Stats`; of this process.
+
+    Raises:
+        ConfigError: If an argument is out of its range; at the start of `fit`, if the strategy is
+            not a single device or DDP; at the first batch, if ``training_step`` calls no loss
+            function or several, or returns another loss than that of the one it calls.
+        LossError: If there is not one finite loss per example.
+
+    >>> callback = SelectiveBackprop(keep=1 / 3)  # Trainer(callbacks=[callback])
+    """
+
+    def __init__(
+        self,
+        keep: float | None = None,
+        beta: float | None = None,
+        selector: Selector | None = None,
+        schedule: Schedule | None = None,
+        losses: Losses | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.stats = Stats()
+        self._selector = exact_selector(selector, keep, beta)
+        self._schedule, self._losses, self._seed = schedule, losses, seed
+        if losses is not None and self._selector.reweights:
+            raise ConfigError(
+                f"{type(self._selector).__name__} gives weights, which are applied to the loss "
+                "that training_step computes, and with losses= that one is not known: leave "
+                "losses= out, or take a selector without weights"
+            )
+        self._in_batch: InBatch | None = None
+        self._trainer: Any = None  # of this fit
+        self._epochs: float | None = None
+        self._saved: list[Any] | None = None
+        self._checked = False
+        self._step: TrainingStep | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Refuses what would be wrong, before anything is trained."""
+        if stage != "fit":
+            return
+        kind = type(trainer.strategy)  # not its base classes: a DeepSpeedStrategy is a DDPStrategy
+        if kind not in (DDPStrategy, SingleDeviceStrategy):
+            raise ConfigError(
+                f"SelectiveBackprop scores batches within a step, which was not tried with "
+                f"{kind.__name__}: use a single device or DDPStrategy"
+            )
+        if self._trainer is not trainer:  # another training
+            self._trainer, self._in_batch, self._checked = trainer, None, False
+            self.stats = Stats()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Puts selection in front of ``training_step``."""
+        if isinstance(trainer.train_dataloader, SelectiveLoader | _TrainLoader):
+            raise ConfigError(
+                "both SelectiveBackprop and a loader that selects, by a SelectiveDataModule or "
+                "SelectiveLoader: give the trainer one of them"
+            )
+        if self._in_batch is None or self._saved is not None:
+            self._in_batch = self._made(trainer)
+        if self._saved is not None:
+            own, self._saved = own_state(self._saved), None
+            self._in_batch.load_state_dict(own["in_batch"])
+            self.stats = Stats(**own["stats"])
+        fit_loop = trainer.fit_loop
+        if fit_loop.restarting and getattr(fit_loop, "_combined_loader_states_to_load", None):
+            # Lightning 2.6 does not load the state of the train dataloader if
+            # estimated_stepping_batches asked for that before the state of the loops was there.
+            fit_loop._load_combined_loader_states()
+            iter(fit_loop._data_fetcher)
+        self._step = TrainingStep(pl_module, self._run)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Puts ``training_step`` back."""
+        if self._step is not None:
+            self._step.put_back()
+            self._step = None
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Puts ``training_step`` back."""
+        self.teardown(trainer, pl_module, "fit")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of every process, by rank. All must call it, as Lightning does."""
+        ranks = self._saved
+        if self._in_batch is not None and ranks is None:
+            own = {"in_batch": self._in_batch.state_dict(), "stats": asdict(self.stats)}
+            ranks = states_of_ranks(own)
+        return {"ranks": ranks}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes this process's own of the states of all, or raises a `StateError`."""
+        self._saved = state_dict["ranks"]
+        if self._saved is not None:
+            own_state(self._saved)
+
+    def _made(self, trainer: Any) -> InBatch:
+        """The choice of rows, with random numbers of this process's own."""
+        steps, epochs = trainer.num_training_batches, trainer.max_epochs
+        if self._schedule is not None and steps == math.inf:
+            raise ConfigError(
+                "a schedule needs the number of batches of an epoch, which the train dataloader "
+                "does not say: give a loader with a length, or Trainer(limit_train_batches=...)"
+            )
+        if epochs == -1:
+            batches = trainer.max_steps * trainer.accumulate_grad_batches
+            epochs = None if trainer.max_steps == -1 else batches / steps
+        self._epochs = epochs
+        seed = generator_of(self._seed, rank_and_world()[0], Stream.SELECTION).initial_seed()
+        per_epoch, selector = self._schedule and steps, copy.deepcopy(self._selector)
+        when: dict[str, Any] = {"schedule": self._schedule, "steps_per_epoch": per_epoch}
+        return InBatch(selector=selector, epochs=epochs, seed=seed, **when)
+
+    def _run(self, step: TrainingStep, batch: Any, *rest: Any, **kwargs: Any) -> Any:
+        """A training step on the chosen rows of a batch."""
+        assert self._in_batch is not None  # made as training started
+        count, started = tree.size(batch), time.perf_counter()
+        self.stats.seen += count
+        selection = self._select(self._in_batch, step, batch, count, (rest, kwargs))
+        weights = None
+        if selection is not None:
+            if len(selection.positions) < count:
+                batch = tree.take(batch, selection.positions)
+            count = len(selection.positions)
+            self.stats.kept += count
+            weights = selection.weights if self._in_batch.selector.reweights else None
+        self.stats.released += count
+        self.stats.seconds_selection += time.perf_counter() - started
+        from_step = self._losses is None and self._in_batch.selector.needs_scores
+        if weights is None and (self._checked or not from_step):
+            return step.own(batch, *rest, **kwargs)
+        catch = CaughtLosses(count, weights)
+        with catch:
+            output = step.eager(batch, *rest, **kwargs)
+        catch.check_only(weights)
+        self._checked = catch.check_returned(output, step.module) or self._checked
+        return output
+
+    def _select(
+        self, in_batch: InBatch, step: TrainingStep, batch: Any, count: int, more: tuple[Any, Any]
+    ) -> Selection | None:
+        """Chooses rows; None if the schedule is off."""
+        if self._schedule is not None:
+            steps = self._trainer.num_training_batches
+            done, within = in_batch.steps / steps, in_batch.steps % steps
+            if not self._schedule.is_on(done, self._epochs, batch=within):
+                in_batch.steps += 1
+                return None
+        self.stats.considered += count
+        if not in_batch.selector.needs_scores:
+            return in_batch.select(torch.zeros(count, device=tree.device(batch)))
+        self.stats.scored += count
+        losses = self._losses or (lambda _, of: step.losses((of, *more[0]), more[1], count))
+        return in_batch.select(Fresh().score(losses, step.module, batch, None))
+
+
+class SelectiveDataModule(LightningDataModule):
+    """Memory in Lightning: a data module whose train loader leaves examples out before reading.
+
+    Wraps the train dataloader of another data module in a `SelectiveLoader`. The losses are those
+    of ``training_step``: its one call of a loss function of ``torch.nn.functional`` is computed per
+    example too, and the rule's weights, if it has any, are applied to its mean. Or a step records
+    them itself: ``loss = self.trainer.train_dataloader.loss(losses)``. None of validation are.
+
+    As epochs have different lengths, the trainer asks for the loader in each one, and
+    ``trainer.estimated_stepping_batches`` is the sum over the epochs.
+
+    Args:
+        datamodule: The data module; or a ``DataLoader``, or a `SelectiveLoader` with ``memory=``.
+        memory: The rule; None if the train dataloader is a `SelectiveLoader`.
+        epochs: Epochs of the whole training; by default ``trainer.max_epochs``.
+        schedule: When the rule draws, in place of its own.
+        seed: Seed of the orders and draws, the same in all processes.
+        val_dataloaders: The validation dataloaders, if ``datamodule`` is a loader.
+
+    Attributes:
+        datamodule: The data module that is wrapped.
+        loader: The `SelectiveLoader`; None before the trainer asked for it.
+
+    Raises:
+        ConfigError: If the rule needs scoring passes; at the start of `fit`, if the loader, the
+            rule or the trainer excludes a memory; at a batch, if the losses are not known.
+
+    >>> from siftback.rules.memory import Memory
+    >>> data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.randint(2, (8,)))
+    >>> selective = SelectiveDataModule(DataLoader(data, 4, shuffle=True), memory=Memory())
+
+    Then ``trainer.fit(model, datamodule=selective)``.
+    """
+
+    def __init__(
+        self,
+        datamodule: Any,
+        memory: EpochRule | None = None,
+        *,
+        epochs: float | None = None,
+        schedule: Schedule | None = None,
+        seed: int = 0,
+        val_dataloaders: Any = None,
+    ) -> None:
+        if isinstance(memory, RefreshedRule):
+            raise ConfigError(
+                f"{type(memory).__name__} is refreshed by scoring passes, which a data module does "
+                "not make: give a rule such as Memory, or SelectiveBackprop as a callback"
+            )
+        inner = self.datamodule = _as_datamodule(datamodule, val_dataloaders)
+        super().__init__()
+        self.loader: SelectiveLoader | None = None
+        self._memory, self._epochs, self._schedule, self._seed = memory, epochs, schedule, seed
+        self._fitted: Any = None  # the trainer that the memory is of
+        self._kind: Any = None  # the class of the trainer, while it has another one
+        self._saved: list[Any] | None = None
+        self._checked = self._recorded = False
+        self._step: TrainingStep | None = None
+        hooks = [name for name in _HOOKS if is_overridden(name, inner)]
+        for name in (*_FLAGS, *hooks, *(own for own in vars(inner) if "hparams" in own)):
+            setattr(self, name, getattr(inner, name))
+        self._log_hyperparams = inner._log_hyperparams
+        if is_overridden("val_dataloader", inner):
+            self.val_dataloader = functools.cache(inner.val_dataloader)  # not in each epoch
+
+    @property
+    def trainer(self) -> Any:
+        """The trainer, also of the data module that is wrapped."""
+        return self.datamodule.trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Any) -> None:
+        self.datamodule.trainer = trainer
+
+    @property
+    def stats(self) -> Stats:
+        """What was done so far, by this process."""
+        return Stats() if self.loader is None else self.loader.stats
+
+    def loss(self, losses: Tensor, **more: Any) -> Tensor:
+        """See `SelectiveLoader.loss`; outside of training, the mean, and nothing is recorded."""
+        if self.loader is None or not self.trainer.training:
+            return losses.mean()
+        self._recorded = True
+        return self.loader.loss(losses, **more)
+
+    def setup(self, stage: str) -> None:
+        """Sets up the data module, and the trainer for epochs of different lengths."""
+        if stage == "fit":
+            self._prepare(self.trainer)
+        self.datamodule.setup(stage)
+
+    def teardown(self, stage: str) -> None:
+        """Tears down the data module; puts ``training_step`` and the trainer back."""
+        self._put_back()
+        self.datamodule.teardown(stage)
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Puts ``training_step`` and the trainer back."""
+        self._put_back()
+        self.datamodule.on_exception(exception)
+
+    def train_dataloader(self) -> Any:
+        """The wrapped train dataloader, the same in each epoch."""
+        if self._fitted is None:
+            raise ConfigError("the trainer makes the train dataloader: call trainer.fit first")
+        if self.loader is None:
+            self.loader = self._made(self.datamodule.train_dataloader())
+        if self._saved is not None:
+            self.loader.load_state_dict(own_state(self._saved))
+            self._saved = None
+        if self._step is None:
+            self._check_counts(self.trainer)
+            self._step = TrainingStep(self.trainer.lightning_module, self._run)
+        return _TrainLoader(self, self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loader's state in every process, by rank. All must call it, as Lightning does."""
+        loader, ranks = self.loader, self._saved
+        if loader is not None and ranks is None:
+            ranks = states_of_ranks(loader.state_dict())
+        return {"datamodule": self.datamodule.state_dict(), "ranks": ranks}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes this process's own of the states of all, or raises a `StateError`."""
+        self.datamodule.load_state_dict(state_dict["datamodule"])
+        self._saved = state_dict["ranks"]
+        if self._saved is not None:
+            own_state(self._saved)
+
+    def _prepare(self, trainer: Any) -> None:
+        if self._fitted not in (None, trainer):
+            raise ConfigError(
+                "a SelectiveDataModule remembers the losses of one training, and this is another "
+                "trainer: make a new one, with a new memory"
+            )
+        if trainer.overfit_batches or trainer.reload_dataloaders_every_n_epochs:
+            raise ConfigError(
+                "overfit_batches and reload_dataloaders_every_n_epochs of the Trainer replace the "
+                "train dataloader, whose examples a memory knows by index: leave them out"
+            )
+        self._fitted, self._kind = trainer, type(trainer)
+        trainer.reload_dataloaders_every_n_epochs = 1
+        # A property, which no value of the instance can take the place of.
+        estimated = {"estimated_stepping_batches": property(self._stepping_batches)}
+        trainer.__class__ = type(self._kind.__name__, (self._kind,), estimated)
+
+    def _put_back(self) -> None:
+        if self._step is not None:
+            self._step.put_back()
+        if self._kind is not None:
+            self.trainer.__class__, self.trainer.reload_dataloaders_every_n_epochs = self._kind, 0
+        self._step = self._kind = None
+
+    def _made(self, given: Any) -> SelectiveLoader:
+        """The train loader, wrapped."""
+        loader = given if isinstance(given, SelectiveLoader) else self._wrapped(given)
+        if loader.memory is None or self._memory not in (None, loader.memory):
+            raise ConfigError(
+                "the train dataloader is a SelectiveLoader already: give the rule to it, by its "
+                "memory=, and nothing else; for selection in a batch, use SelectiveBackprop"
+            )
+        world, here = getattr(loader.sampler, "world", 1), self.trainer.world_size
+        if here > 1 and world != here:
+            raise ConfigError(
+                f"the SelectiveLoader shares its examples among {world} processes, and there are "
+                f"{here}: make it in train_dataloader(), when they have started, or give "
+                "SelectiveDataModule the DataLoader itself"
+            )
+        return loader
+
+    def _wrapped(self, loader: Any) -> SelectiveLoader:
+        if not isinstance(loader, DataLoader) or self._memory is None:
+            raise ConfigError(
+                f"train_dataloader() returned a {type(loader).__name__}, and memory="
+                f"{self._memory!r}: a memory needs one DataLoader over a map-style data set, and "
+                "a rule, such as memory=Memory()"
+            )
+        epochs = self._epochs
+        if epochs is None and self.trainer.max_epochs != -1:
+            epochs = self.trainer.max_epochs
+        _auto_add_worker_init_fn(loader, self.trainer.global_rank)  # as the trainer does itself
+        return SelectiveLoader(
+            loader, memory=self._memory, epochs=epochs, schedule=self._schedule, seed=self._seed
+        )
+
+    def _check_counts(self, trainer: Any) -> None:
+        """Makes sure that each epoch's number of batches is known, and allows its validation."""
+        epochs = range(trainer.max_epochs if trainer.max_epochs > 0 else 2)
+        try:
+            least = min((self._limited(epoch) for epoch in epochs), default=math.inf)
+        except TypeError as error:
+            raise ConfigError(
+                "Lightning reads a batch ahead if a loader has no length, which a checkpoint would "
+                f"lack: take a rule of a fixed count, such as Memory ({error})"
+            ) from error
+        if least < 1:
+            raise ConfigError(
+                f"limit_train_batches={trainer.limit_train_batches} leaves no batch of the "
+                "shortest epoch: give more, or keep more examples"
+            )
+        interval = trainer.val_check_interval
+        by_epoch = trainer.check_val_every_n_epoch is not None and trainer.enable_validation
+        if by_epoch and isinstance(interval, int) and interval > least:
+            raise ConfigError(
+                f"val_check_interval={interval} batches, and the shortest epoch has {least}: give "
+                "a share of an epoch, or check_val_every_n_epoch=None"
+            )
+
+    def _limited(self, epoch: int) -> int:
+        loader: Any = self.loader
+        steps, limit = loader.steps(epoch), self.trainer.limit_train_batches
+        return min(steps, limit) if isinstance(limit, int) else int(steps * limit)
+
+    def _stepping_batches(self, trainer: Any) -> Any:
+        """``estimated_stepping_batches``, with each epoch's own number of batches."""
+        total = self._kind.estimated_stepping_batches.fget(trainer)
+        if trainer.max_epochs == -1 or self.loader is None:
+            return total
+        each = (self._limited(epoch) for epoch in range(trainer.max_epochs))
+        steps = sum(math.ceil(batches / trainer.accumulate_grad_batches) for batches in each)
+        return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
+
+    def _run(self, step: TrainingStep, batch: Any, *rest: Any, **kwargs: Any) -> Any:
+        """A training step, whose losses are recorded unless it records them itself."""
+        assert self.loader is not None
+        self._recorded, weights = False, self.loader.weights
+        applied = weights if bool((weights != 1).any()) else None
+        catch = CaughtLosses(len(weights), applied, strict=False)
+        with catch:
+            output = step.eager(batch, *rest, **kwargs)
+        if not self._recorded:
+            catch.check_only(applied)
+            self._checked = self._checked or catch.check_returned(output, step.module)
+            self.loader.record(catch.calls[0].losses)
+        return output
+
+
+class _TrainLoader:
+    """What the trainer iterates: the loader, at the trainer's epoch.
+
+    Its state is part of the data module's: of a loader, Lightning saves that of one process, and
+    loads none between epochs.
+    """
+
+    def __init__(self, module: SelectiveDataModule, loader: SelectiveLoader) -> None:
+        self.loss = module.loss
+        self._module, self._loader = module, loader
+
+    def __iter__(self) -> Iterator[Any]:
+        # With the first batch, not before: Lightning asks for iterators before it knows the epoch.
+        self._loader.set_epoch(self._module.trainer.current_epoch)
+        yield from self._loader
+
+    def __len__(self) -> int:
+        return self._loader.steps(self._module.trainer.current_epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def _as_datamodule(given: Any, val_dataloaders: Any) -> Any:
+    """A data module as it is, or one of a loader."""
+    if isinstance(given, LightningDataModule) and val_dataloaders is None:
+        return given
+    if not isinstance(given, DataLoader | SelectiveLoader):
+        raise ConfigError(
+            f"SelectiveDataModule({type(given).__name__}): give a LightningDataModule, which makes "
+            "its validation dataloaders itself, or a DataLoader or SelectiveLoader"
+        )
+    made = LightningDataModule()
+    made.train_dataloader = lambda: given
+    if val_dataloaders is not None:
+        made.val_dataloader = lambda: val_dataloaders
+    return made

@@ -26,8 +26,8 @@ except ModuleNotFoundError as error:
         "siftback.frameworks.accelerate needs Accelerate: pip install siftback[accelerate]"
     ) from error
 
-from siftback.errors import BatchError, ConfigError, SiftbackError, StateError
-from siftback.loading.distributed import all_gather, rank_and_world
+from siftback.errors import BatchError, ConfigError, SiftbackError
+from siftback.loading.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.loading.order import is_plain, is_trackable, sampler_of
 from siftback.loading.seeding import Stream, generator_of
 from siftback.loss_functions import Losses, LossFn, resolve
@@ -122,8 +122,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
         """
         # An epoch whose last batch was given has no more of them.
         own = {"loader": self._loader.state_dict(), "given": 0 if self._is_last else self._given}
-        world = self._accelerator.num_processes
-        return {"ranks": all_gather(own) if world > 1 else [own]}
+        return {"ranks": states_of_ranks(own)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where another loader, prepared with the same arguments, was stopped.
@@ -131,13 +130,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
         Raises:
             StateError: If it was of another number of processes, or of other arguments.
         """
-        ranks, world = state["ranks"], self._accelerator.num_processes
-        if len(ranks) != world:
-            raise StateError(
-                f"the state was saved by {len(ranks)} processes, and here are {world}: resume "
-                "with as many"
-            )
-        own = ranks[self._accelerator.process_index]
+        own = own_state(state["ranks"])
         self._loader.load_state_dict(own["loader"])
         self._given, self._is_resumed, self._is_last = own["given"], True, False
 

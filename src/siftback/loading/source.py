@@ -179,6 +179,13 @@ class Source:
             states = self._generators.states()
             more = {"kind": "ordered", "generators": states, "rest": rest, "begun": begun}
             return state | more
+        inner = getattr(self.loader, "loader", self.loader)
+        if self.is_within and type(inner).__module__.startswith("torchdata.nodes."):
+            raise StateError(
+                "a torchdata.nodes.Loader begins another epoch if its state was taken after its "
+                "last batch, which it does not tell from the others: save the state between "
+                "epochs, or wrap a StatefulDataLoader"
+            )
         own = _own_state(self.loader)
         if own is None and self.is_within and not keeps_order(self.loader):
             raise StateError(

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback.errors import ConfigError, LossError, StateError
+from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.loading.distributed import all_gather, broadcast, rank_and_world
 from siftback.loading.seeding import Stream, generator_of
+from siftback.rules.example_rows import ExampleRows
 from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.schedule import Schedule
 from siftback.selectors.selection import Selection
@@ -28,6 +29,8 @@ class EpochDraw:
         seed: Of the draws: each is a function of it and the epoch.
         rank: Which process this is.
         world: Among how many.
+        rows: The rows of examples whose number or numbering nobody knows beforehand; None if the
+            examples are 0, 1, 2 and so on.
 
     Attributes:
         weights: float32[examples], the loss weight of each in this epoch, 0 for those left out.
@@ -50,8 +53,9 @@ class EpochDraw:
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
+        rows: ExampleRows | None = None,
     ) -> None:
-        self.rule, self.epochs = rule, epochs
+        self.rule, self.epochs, self._rows = rule, epochs, rows
         self.schedule = schedule or rule.schedule
         self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
         if self.schedule.interrupt:
@@ -129,11 +133,36 @@ class EpochDraw:
         """How many examples all processes read in this epoch."""
         return self._count
 
+    def admit(self, indices: Tensor) -> None:
+        """Makes room for examples that came: int64[n]."""
+        if self._rows is None:
+            self.rule.grow(int(indices.max()) + 1)
+        else:
+            self._rows.add(indices)
+            self.rule.grow(len(self._rows))
+
+    def rows_of(self, indices: Tensor) -> Tensor:
+        """int64[n], the rows of examples in the rule's table.
+
+        Raises:
+            BatchError: If one is not that of an example.
+        """
+        if self._rows is not None:
+            return self._rows.of(indices)
+        for index in indices.aminmax() if len(indices) else ():
+            if not 0 <= int(index) < self.rule.examples:
+                raise BatchError(
+                    f"indices= holds {int(index)}, and there are {self.rule.examples} examples: "
+                    "give indices of the data set"
+                )
+        return indices
+
     def keep(self, indices: Tensor) -> Selection:
         """Which rows of a batch were drawn, by the indices of its examples.
 
         What was not there as the draw was made is kept, with weight 1.
         """
+        indices = self.rows_of(indices)
         if int(indices.max()) < len(self.weights):
             weights = self.weights[indices]
         else:
@@ -171,7 +200,8 @@ class EpochDraw:
     @property
     def left_out(self) -> Tensor:
         """int64[n], the examples that this epoch's draw left out; of several processes, a share."""
-        return (self.weights == 0).nonzero().squeeze(1)[self.rank :: self.world]
+        rows = (self.weights == 0).nonzero().squeeze(1)[self.rank :: self.world]
+        return rows if self._rows is None else self._rows.indices[rows]
 
     @property
     def lr_scale(self) -> float:
@@ -211,19 +241,21 @@ class EpochDraw:
             parts.append(None if found is None else found.detach().cpu())
         rows = losses.isfinite().nonzero().squeeze(1)
         rows = _last_of_each(indices, rows)
+        indices = self.rows_of(indices)
         if self.learns and len(rows):
             taken = [None if part is None else part[rows] for part in parts]
             self._give("update", indices[rows], taken[0], epoch, *taken[1:])
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
         """Gives the rule the scores of a pass: int64[n] and float32[n]."""
-        self._give("rescore", indices, scores, epoch)
+        self._give("rescore", self.rows_of(indices), scores, epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The rule's state, what was drawn for this epoch, and what others are to know."""
         return {
             "rule": {type(self.rule).__name__: self.rule.state_dict()},
             "examples": len(self.weights),
+            "rows": None if self._rows is None else self._rows.state_dict(),
             "drawn": _packed(self.weights) if self.draws else None,
             "reweights": self.reweights,
             "read": (self._whole, self._mine, self._read, self._passed),
@@ -243,6 +275,8 @@ class EpochDraw:
                 "give the same rule"
             )
         self.rule.load_state_dict(state["rule"][kind])
+        if self._rows is not None:
+            self._rows.load_state_dict(state["rows"])
         self.draws = state["drawn"] is not None
         if self.draws:
             self.weights = _unpacked(state["drawn"], state["examples"])

@@ -137,7 +137,7 @@ class Intake:
                 name = type(self._draw.rule).__name__
                 raise BatchError(f"{place}: {no_indices(name, self._source.loader)}")
             self._check.check(indices, place)
-            self._draw.rule.grow(int(indices.max()) + 1)
+            self._draw.admit(indices)
         selection = self._select(item._replace(batch=batch), count)
         self._offered += count
         self._kept += count if selection is None else len(selection.positions)

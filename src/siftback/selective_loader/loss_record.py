@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.errors import BatchError, ConfigError, LossError
+from siftback.errors import ConfigError, LossError
 from siftback.loading.handover import MOST_AHEAD, Handed, Handover
 from siftback.loading.indices import checked_indices
 from siftback.loading.stats import Stats
@@ -233,13 +233,8 @@ class LossRecord:
         """The indices given with losses, as int64[n] on the CPU."""
         count = len(losses) if not reduced else len(indices)
         checked = checked_indices(indices, count, "loader.loss")
-        if self._knows_indices and count and self._draw is not None:
-            least, most = int(checked.min()), int(checked.max())
-            if least < 0 or most >= self._draw.rule.examples:
-                raise BatchError(
-                    f"indices= holds {least if least < 0 else most}, and there are "
-                    f"{self._draw.rule.examples} examples: give indices of the data set"
-                )
+        if self._knows_indices and self._draw is not None:
+            self._draw.rows_of(checked)  # raises if one is not that of an example
         return checked
 
     def _found(self, indices: Tensor, *, use: bool) -> Tensor | None:
@@ -265,7 +260,7 @@ class LossRecord:
         if self._learns and indices is not None:
             assert self._draw is not None
             if reduced and all_finite:
-                values = self._averaged(indices, values)
+                values = self._averaged(self._draw.rows_of(indices), values)
             self._draw.update(indices, values, epoch, correct=correct, confidence=confidence)
         drops = self._on_nonfinite == "drop" and not all_finite and not reduced
         return finite.to(losses.device) if drops else None

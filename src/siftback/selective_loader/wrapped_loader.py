@@ -13,6 +13,7 @@ from siftback.loading.order import batches_of, is_plain, is_trackable, keeps_ord
 from siftback.loading.pool import Pool
 from siftback.loading.source import Source
 from siftback.rules.epoch_draw import EpochDraw
+from siftback.rules.example_rows import ExampleRows
 from siftback.rules.rule import EpochRule
 from siftback.rules.sampler import SelectiveSampler, ranks_of, selective_batches
 from siftback.schedule import Schedule
@@ -51,7 +52,8 @@ def draw_of(
         raise ConfigError(
             f"memory={rule!r} is not an EpochRule: give an instance, such as memory=Memory()"
         )
-    rule.grow(examples_of(loader) or 0)
+    examples = examples_of(loader)
+    rule.grow(examples or 0)
     rank, world = ranks_of(loader)
     return EpochDraw(
         rule,
@@ -60,6 +62,7 @@ def draw_of(
         seed=seed if own is None else sampler.seed,
         rank=rank,
         world=world,
+        rows=ExampleRows() if examples is None else None,
     )
 
 

@@ -1,0 +1,173 @@
+"""Streams, of which nobody knows the length or the numbering: what each moment of choice can do."""
+
+import datasets
+import pytest
+import torch
+import torchdata.nodes
+from datasets.distributed import split_dataset_by_node
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from resuming import check_resumes
+from siftback import Epochs, Indexed, Memory, Pool, SelectiveLoader
+from siftback.errors import BatchError, ConfigError, StateError
+from toys import optimizer_of, seeded
+
+X = torch.randn(48, 4, generator=seeded(0))
+Y = torch.randint(3, (48,), generator=seeded(1))
+KEYS = torch.arange(48) * 7 + 1000  # as those of a database
+
+WORKERS = pytest.mark.filterwarnings("ignore:.*set_vital.*:UserWarning")
+
+
+def network():
+    torch.manual_seed(2)
+    return nn.Linear(4, 3)
+
+
+def losses_of(model, batch):
+    return F.cross_entropy(model(batch["x"]), batch["y"], reduction="none")
+
+
+def table():
+    columns = {"x": X.numpy(), "y": Y.numpy(), "key": KEYS.numpy()}
+    return datasets.Dataset.from_dict(columns).with_format("torch")
+
+
+def nodes():
+    rows = torchdata.nodes.Batcher(torchdata.nodes.IterableWrapper(range(48)), 8)
+    return torchdata.nodes.Loader(torchdata.nodes.Mapper(rows, batch_of))
+
+
+def batch_of(rows):
+    return {"x": X[rows], "y": Y[rows], "key": KEYS[rows]}
+
+
+def shards():
+    """Batches from tar files, as WebDataset reads them: an iterable without a length."""
+
+    class Shards:
+        batch_size = 8
+
+        def __iter__(self):
+            return (batch_of(list(range(start, start + 8))) for start in range(0, 48, 8))
+
+    return Shards()
+
+
+STREAMS = {
+    "datasets": lambda: DataLoader(table().to_iterable_dataset(num_shards=4), 8),
+    "torchdata's nodes": nodes,
+    "shards": shards,
+}
+
+
+@pytest.fixture(params=STREAMS.values(), ids=STREAMS)
+def stream(request):
+    return request.param
+
+
+def trained(loader, epochs):
+    """The keys of each epoch."""
+    model, found = network(), []
+    for _ in range(epochs):
+        found.append([])
+        for batch in loader:
+            loader.loss(losses_of(model, batch)).backward()
+            found[-1] += batch["key"].tolist()
+    return found
+
+
+@WORKERS
+def test_selection_after_reading_needs_no_more(stream):
+    loader = SelectiveLoader(stream(), network(), losses=losses_of, keep=0.5, pool=Pool(8))
+    epochs = trained(loader, 3)
+    assert loader.stats.seen == loader.stats.scored == 3 * 48
+    assert 0.3 < loader.stats.kept_share < 0.7
+    assert all(len(set(keys)) == len(keys) for keys in epochs)
+
+
+@WORKERS
+def test_memory_needs_the_index_of_each_example_and_then_leaves_out_what_it_read(stream):
+    with pytest.raises(ConfigError, match="Memory needs the index of each example"):
+        SelectiveLoader(stream(), memory=Memory(), epochs=5)
+    memory = Memory(0.5, warmup=Epochs(1))
+    indexed = Indexed(stream(), index_of=lambda batch: batch["key"])
+    loader = SelectiveLoader(indexed, memory=memory, epochs=5, pool=Pool(8))
+    first, *epochs = trained(loader, 5)
+    assert sorted(first) == KEYS.tolist()
+    for keys in epochs:
+        assert len(set(keys)) == len(keys) == 24
+    assert memory.examples == 48  # and none for the keys between theirs
+    left_out = set(loader.left_out.tolist())
+    assert left_out == set(KEYS.tolist()) - set(epochs[-1])
+    assert loader.stats.unread == 0
+
+
+@pytest.mark.parametrize("stream", [STREAMS["datasets"], shards], ids=["datasets", "shards"])
+def test_a_memory_of_a_stream_is_resumed(stream):
+    def make():
+        model = network()
+        optimizer = optimizer_of(model)
+        indexed = Indexed(stream(), index_of=lambda batch: batch["key"])
+        memory = Memory(0.5, warmup=Epochs(1))
+        loader = SelectiveLoader(indexed, memory=memory, epochs=3, pool=Pool(8))
+
+        def steps():
+            while loader.epoch < 3:
+                for batch in loader:
+                    loader.loss(losses_of(model, batch)).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    yield batch
+                yield None
+
+        return {"model": model, "optimizer": optimizer, "loader": loader}, steps, model.state_dict
+
+    check_resumes(make, every=3)
+
+
+@WORKERS
+def test_nodes_of_torchdata_are_resumed_between_epochs_alone():
+    def loader_of():
+        indexed = Indexed(nodes(), index_of=lambda batch: batch["key"])
+        return SelectiveLoader(indexed, memory=Memory(warmup=Epochs(0)), epochs=3, pool=Pool(8))
+
+    loader, again = loader_of(), loader_of()
+    trained(loader, 1)
+    again.load_state_dict(loader.state_dict())
+    assert trained(again, 2) == trained(loader, 2)
+    loader = loader_of()
+    next(iter(loader))
+    with pytest.raises(StateError, match="save the state between epochs, or wrap a Stateful"):
+        loader.state_dict()
+
+
+def test_a_table_of_datasets_is_a_map_style_data_set():
+    loader = DataLoader(table(), 8, shuffle=True)
+    loader = SelectiveLoader(loader, memory=Memory(0.5, warmup=Epochs(1)), epochs=4)
+    epochs = trained(loader, 4)
+    assert [len(keys) for keys in epochs] == [48, 24, 24, 24]
+    assert loader.stats.unread == 3 * 24
+    assert len(loader) == 3
+
+
+def test_processes_with_a_share_each_of_a_stream_read_their_own():
+    found = []
+    for rank in range(2):
+        share = split_dataset_by_node(table().to_iterable_dataset(num_shards=4), rank, 2)
+        indexed = Indexed(DataLoader(share, 8), index_of=lambda batch: batch["key"])
+        memory = Memory(0.5, warmup=Epochs(1))
+        found.append(trained(SelectiveLoader(indexed, memory=memory, epochs=3), 3))
+    for one, other in zip(*found, strict=True):
+        assert not set(one) & set(other)
+    assert [len(keys) for keys in found[0]] == [len(keys) for keys in found[1]] == [24, 12, 12]
+
+
+def test_losses_of_examples_that_never_came_are_refused():
+    indexed = Indexed(shards(), index_of=lambda batch: batch["key"])
+    loader = SelectiveLoader(indexed, memory=Memory(), epochs=5)
+    next(iter(loader))
+    with pytest.raises(BatchError, match="no example of index 3 came so far"):
+        loader.record(torch.ones(1), indices=torch.tensor([3]))

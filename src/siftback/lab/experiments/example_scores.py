@@ -133,12 +133,9 @@ def make(
     Raises:
         ConfigError: If there is no such score, or it cannot be had with the settings.
     """
-    if name not in NAMES:
-        raise ConfigError(f"no score {name!r}: give one of {', '.join(NAMES)}")
-    if not settings.score_epochs and (name in EVERY_EPOCH or name in APART):
-        raise ConfigError(f"{name} of models that are not trained: give epochs above 0")
     if data is None:
         data = load(settings.data, settings.train_limit, settings.validation)
+    check(name, settings, len(data.train_labels))
     found: list[Tensor] = []
     cost, seconds = 0.0, 0.0
     seeds = [1000 * (seed + 1) + number for number in range(settings.score_models)]
@@ -151,6 +148,38 @@ def make(
     made = {"score": name, "seeds": seeds, "cost": cost, "seconds": seconds}
     made["environment"] = environment(settings.recorded())
     return Scores(torch.stack(found, 1), data.train_labels, made)
+
+
+def check(name: str, settings: Settings, examples: int) -> None:
+    """Refuses scores that cannot be had.
+
+    Args:
+        name: One of `NAMES`.
+        settings: As for `make`.
+        examples: Those of the training set.
+
+    Raises:
+        ConfigError: If there is no such score, or it cannot be had with the settings.
+    """
+    if name not in NAMES:
+        raise ConfigError(f"no score {name!r}: give one of {', '.join(NAMES)}")
+    if not settings.score_epochs and (name in EVERY_EPOCH or name in APART):
+        raise ConfigError(
+            f"{name} of models that are trained for score_epochs={settings.score_epochs:g}: give "
+            "epochs above 0"
+        )
+    trained_on = examples // 2 if name == "irreducible" else examples
+    if settings.batch_size > trained_on:
+        raise ConfigError(
+            f"batch_size={settings.batch_size} does not fit {trained_on} training examples of the "
+            f"models that {name} scores come from: give an integer from 1 up to theirs"
+        )
+
+
+def least_cost(settings: Settings, examples: int) -> float:
+    """What scores of so many examples cost at the least, in forwards: the models' training."""
+    whole = examples // settings.batch_size * settings.batch_size
+    return settings.score_models * settings.score_epochs * (FORWARD + BACKWARD) * whole
 
 
 @dataclass(frozen=True, eq=False)

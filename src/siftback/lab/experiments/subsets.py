@@ -8,6 +8,7 @@ from rich.table import Table
 
 from siftback.errors import ConfigError
 from siftback.lab.experiments.example_scores import NAMES, Scores, make, overlaps, write_kept
+from siftback.lab.records.atomic_write import check_writable
 from siftback.lab.records.formatting import readable
 from siftback.lab.records.tables import terminal
 from siftback.lab.training.settings import Settings
@@ -32,6 +33,7 @@ def score_to(
         What it holds and what it cost, in a line.
     """
     _refuse_folder(out)
+    check_writable(out)
     table = make(name, settings, seed, update=update)
     table.write(out)
     made = table.made

@@ -2,8 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,18 +11,14 @@ from rich.table import Table
 
 from siftback import SiftbackError
 from siftback.errors import ConfigError
-from siftback.lab.experiments.comparison import Existing, Plan, compare, prepare
-from siftback.lab.records.comparison_record import RECORDS, SUMMARY, Comparison
+from siftback.lab.experiments.comparison import Existing, Plan, compare_locked, prepare
+from siftback.lab.records.comparison_record import RECORDS, SUMMARY, Comparison, is_begun
+from siftback.lab.records.folder_lock import is_locked, locked
 from siftback.lab.records.summary_table import rows
 from siftback.lab.records.tables import terminal
 from siftback.lab.training.checkpoints import Often
 from siftback.lab.training.parsing import parse
 from siftback.lab.training.progress import Reporter
-
-try:
-    import fcntl
-except ImportError:  # Windows: there, one process at a time
-    fcntl = None  # type: ignore[assignment]
 
 State = Literal["done", "running", "stopped", "missing"]
 
@@ -61,7 +56,7 @@ class Cell:
         """How far it has come, whichever process works on it."""
         if self.finished == len(self.plan.runs()):
             return "done"
-        if _is_locked(self.folder):
+        if is_locked(self.folder):
             return "running"
         return "stopped" if (self.folder / RECORDS).exists() else "missing"
 
@@ -148,17 +143,19 @@ def sweep(
     """
     for cell in grid:
         prepare(cell.plan)
-        if existing == "refuse" and (cell.folder / SUMMARY).exists():
+        if existing == "refuse" and is_begun(cell.folder):
             raise ConfigError(
                 f"{cell.folder} holds a comparison already: give another --out, or --resume to go "
                 "on with the sweep, or --overwrite to lose it"
             )
+    # What another process has begun since is gone on with, or left to it.
+    go_on: Existing = "overwrite" if existing == "overwrite" else "resume"
     for cell in grid:
-        with _locked(cell.folder) as is_ours:
-            if not is_ours or (existing == "resume" and cell.state == "done"):
+        with locked(cell.folder) as is_ours:
+            if not is_ours or (go_on == "resume" and cell.state == "done"):
                 continue
             try:
-                compare(cell.plan, cell.folder, reporter, existing, often=often)
+                compare_locked(cell.plan, cell.folder, reporter, go_on, often=often)
             except SiftbackError as error:
                 on_error(cell, error)
 
@@ -175,29 +172,3 @@ def sweep_table(grid: Sequence[Cell]) -> Table:
             table.append(head | shown)
             head = dict.fromkeys(head, "")
     return terminal(table)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Keeps other processes from a cell; says whether none has it. It ends with the process."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        yield _take(file.fileno())
-
-
-def _is_locked(folder: Path) -> bool:
-    if not (folder / "lock").exists():
-        return False
-    with (folder / "lock").open("w") as file:
-        return not _take(file.fileno())
-
-
-def _take(descriptor: int) -> bool:
-    """Locks an open file, till it is closed; says whether it could."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

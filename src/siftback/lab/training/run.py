@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream, test_batches
 from siftback.lab.data.datasets import ImageData
@@ -79,7 +80,7 @@ def train(
         run: Which run.
         settings: What it shares with the others of its comparison.
         data: The data set of ``settings``.
-        record: Gets each evaluation as it is made, and the summary at the end.
+        record: Gets each evaluation as it is made.
         reporter: Reports how far the run has come.
         scored: For a strategy that has all examples scored first, what came of it.
         checkpoints: Get the run's state every so often; None keeps none.
@@ -88,6 +89,9 @@ def train(
 
     Returns:
         The summary, and the trained model: the averaged one, where an average is asked for.
+
+    Raises:
+        ConfigError: If so few examples were kept that no step was made.
     """
     training = _Training(run, settings, data, scored, observer=observer)
 
@@ -107,19 +111,23 @@ def train(
             if due and evaluate().test_error <= enough:
                 break
             if checkpoints is not None and training.is_due(checkpoints):
-                found = training.state_dict() | {"record": record.size()}
+                found = training.state_dict() | {"record": record.mark()}
                 with training.clock.paused():
                     checkpoints.save(found, training.made)
         if training.made > training.evaluated:
             evaluate()
     finally:
         training.batches.close()
+    if not training.made:
+        raise ConfigError(
+            f"{run.name} ended before it had kept a batch of {settings.batch_size} examples: give "
+            "a longer training, a larger --keep or a smaller --batch-size"
+        )
     summary = training.summary(record.evaluations)
     batches = training.batches
     if batches.guard is not None:
         path = record.path.with_suffix(suspects.SUFFIX)
         suspects.write(path, batches.guard, training.model, batches.stream, training.data, settings)
-    record.end(summary)
     return summary, training.stepper.tested
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback import (
+    EpochRule,
     Fresh,
     Kakurenbo,
     Memory,
@@ -18,7 +19,6 @@ from siftback import (
     Pool,
     Scorer,
     SelectiveLoader,
-    Selector,
     SinglePassStats,
     Stats,
 )
@@ -89,11 +89,8 @@ class TrainingBatches:
         self._losses = partial(example_losses, smoothing=settings.label_smoothing)
         self._epoch_examples = len(data.train_labels) // settings.batch_size * settings.batch_size
         strategy = self.strategy = strategies.find(run.strategy)
-        self._keep = min(1.0, run.keep / (1 - strategy.dropped(run.keep)))  # of what is left
         augment = replace(data.augmentation, cutout=settings.cutout)
-        size = settings.batch_size
-        if strategy.single_pass:  # so much larger that backwards are of the size asked for
-            size = round(size / self._keep)
+        size = strategy.selection_batch(run.keep, settings)
         indexed = counts_uses or any((strategy.rule, strategy.irreducible))
         self.uses = torch.zeros(len(data.train_labels)) if counts_uses else None
         self.stream = BatchStream(
@@ -116,8 +113,7 @@ class TrainingBatches:
             self._loader = self._selective()
             self._stats = self._loader.stats
             rule, selector = self._loader.memory, self._loader.selector
-            learns = rule is not None and strategies.learns(rule)
-            if learns or (selector is not None and selector.reweights):
+            if strategies.learns(rule) or (selector is not None and selector.reweights):
                 self.loss = partial(self._recorded_loss, self._loader)
         if settings.mixup:
             self.loss = self._mixed_loss
@@ -255,23 +251,18 @@ class TrainingBatches:
     def _spent(self) -> Spent:
         return Spent(self.epochs, self.cost, self._clock.passed)
 
-    def _selector(self) -> Selector:
-        """The strategy's, of the share and the history asked for."""
-        assert self.strategy.selector is not None
-        return self.strategy.selector(self._keep, self._settings)
-
     def _selective(self) -> SelectiveLoader:
         """The stream, with the strategy's choice between it and training."""
         strategy, settings, choice = self.strategy, self._settings, dict[str, Any]()
-        if strategy.rule is not None:
-            rule = strategy.rule(self._run.keep, settings)
+        chosen_by = strategy.choice(self._run.keep, settings)
+        if isinstance(chosen_by, EpochRule):
             schedule = schedule_of(
-                rule, self._run.keep, strategy.tail, settings, done=lambda: self.done
+                chosen_by, self._run.keep, strategy.tail, settings, done=lambda: self.done
             )
-            choice = {"memory": rule, "schedule": schedule}
+            choice = {"memory": chosen_by, "schedule": schedule}
         else:
             self._scorer = self._cheap_scorer()
-            choice = {"selector": self._selector(), "scorer": self._scorer or self._exact}
+            choice = {"selector": chosen_by, "scorer": self._scorer or self._exact}
         return SelectiveLoader(
             self._pipelined() if strategy.pipelined else self.stream,
             self._model,
@@ -313,10 +304,12 @@ class TrainingBatches:
         """The losses of a batch, of which the strategy's selector keeps some."""
         from siftback import SinglePass  # brings in the compiler, which takes its time
 
+        selector = self.strategy.choice(self._run.keep, self._settings)
+        assert not isinstance(selector, EpochRule)
         return SinglePass(
             self._model,
             nn.CrossEntropyLoss(label_smoothing=self._settings.label_smoothing),
-            selector=self._selector(),
+            selector=selector,
             backend="inductor" if self._settings.compile else "graph",
             check=False,  # its models are this laboratory's own, and tested
             seed=self._run.seed,

@@ -13,6 +13,7 @@ from siftback.lab.records.comparison_record import (
     Comparison,
     RunSummary,
     check_types,
+    prices_of,
     read_evaluations,
     said,
 )
@@ -58,6 +59,7 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         environment, entries = summary["environment"], list(summary["runs"])
         dict(environment.get("arguments") or {})
+        prices = prices_of(summary)
     except UNREADABLE as error:
         return None, [f"{folder.name}/{SUMMARY} is damaged, and left out ({said(error)})"]
     kept, problems = [], []
@@ -88,7 +90,7 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         for table in sorted((folder / SCORES).glob("*.parquet"))
         if (why := damage(table))
     ]
-    return Comparison(folder, environment, kept), problems
+    return Comparison(folder, environment, kept, prices), problems
 
 
 def _why_unlisted(record: Path) -> str:

@@ -34,6 +34,7 @@ from siftback.lab.training.length import NOTHING, Length
 from siftback.lab.training.observer import Observer
 from siftback.lab.training.progress import Reporter
 from siftback.lab.training.run import Scored, train
+from siftback.lab.training.score_price import measure
 from siftback.lab.training.settings import Run, Settings, device_of
 from siftback.lab.training.tensorboard import TENSORBOARD
 
@@ -209,7 +210,8 @@ def compare_locked(
             origin = Run(run.matched_to, run.keep, run.seed)
             run = _with_budget(run, finished[origin.key].cost_forward_units)
         reporter.start(run, number, len(runs))
-        summary = _train(run, plan.settings, data, folder, reporter, checkpoints, on_model)
+        price = _price(run, plan.settings, data, comparison)
+        summary = _train(run, plan.settings, data, folder, reporter, checkpoints, on_model, price)
         finished[run.key] = summary
         comparison.runs.append(summary)
         comparison.write()
@@ -293,6 +295,17 @@ def _check_run(run: Run, settings: Settings, examples: int) -> None:
             )
 
 
+def _price(run: Run, settings: Settings, data: ImageData, comparison: Comparison) -> float:
+    """What a score costs in forwards; where it is measured, that is recorded before the run."""
+    if run.strategy not in comparison.prices:
+        measured = measure(strategies.find(run.strategy), settings, data)
+        if measured is None:
+            return 1.0
+        comparison.prices[run.strategy] = measured
+        comparison.write()
+    return comparison.prices[run.strategy].median
+
+
 def _train(
     run: Run,
     settings: Settings,
@@ -301,6 +314,7 @@ def _train(
     reporter: Reporter,
     checkpoints: Checkpoints,
     on_model: Callable[[Run, nn.Module], None],
+    price: float,
 ) -> RunSummary:
     # Its own environment: a comparison may be resumed with another version, or elsewhere.
     header = asdict(run) | {"environment": environment(settings.recorded())}
@@ -312,7 +326,7 @@ def _train(
     record = RecordWriter(folder / run.record, header, None if state is None else state["record"])
     try:
         summary, model = train(
-            run, settings, data, record, reporter, scored, checkpoints, state, observer
+            run, settings, data, record, reporter, scored, checkpoints, state, observer, price
         )
         on_model(run, model)
         record.end(summary)  # from here on the run counts as ended

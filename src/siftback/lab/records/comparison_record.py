@@ -89,8 +89,8 @@ class RunSummary:
         test_error_best: Lowest test error of any evaluation, in percent.
         record: The run's JSON-lines file, relative to the comparison's folder.
         seconds_by_phase: ``seconds_train``, by phase as in `Evaluation`.
-        score_cost: What scoring an example costs in forwards of training, measured before it
-            began: 1 for a fresh forward, by definition.
+        score_cost: What scoring an example costs in forwards of training: 1 for a fresh forward, by
+            definition, and otherwise the median of the comparison's `Price`.
         cost_scoring: What scores of the whole set cost before training, in forwards: those that
             pruning goes by, or irreducible losses. The training of the models that give them is
             in it, and their forwards over the set. Runs of one seed share the scores, and each
@@ -155,6 +155,35 @@ class RunSummary:
         if not re.fullmatch(rf"{RECORDS}/[^/\\]+\.jsonl", run.record):
             raise ValueError(f"record is {run.record!r}, and not a file in {RECORDS}/")
         return run
+
+
+@dataclass(frozen=True)
+class Price:
+    """What scoring an example costs in forwards of training, as measured once.
+
+    Attributes:
+        median: Of all rounds; what costs are counted with.
+        low: The quartile below it.
+        high: The quartile above it.
+        rounds: How many.
+    """
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+def prices_of(summary: dict[str, Any]) -> dict[str, Price]:
+    """The prices in a summary, by strategy.
+
+    Raises:
+        TypeError: If a field is missing, or is of another type.
+    """
+    found = {name: Price(**_known(Price, one)) for name, one in summary.get("prices", {}).items()}
+    for price in found.values():
+        check_types(price)
+    return found
 
 
 def run_label(strategy: str, keep: float, matched_to: str | None) -> str:
@@ -259,7 +288,7 @@ def _entry(path: Path, place: int) -> dict[str, Any]:
     return entry if isinstance(entry, dict) else {}
 
 
-def check_types(record: Evaluation | RunSummary) -> None:
+def check_types(record: Evaluation | RunSummary | Price) -> None:
     """Makes sure that what was read is of the types it is said to be.
 
     Raises:
@@ -323,11 +352,14 @@ class Comparison:
         folder: Where ``summary.json`` lies.
         environment: Versions, machine, commit and arguments.
         runs: The finished runs, in the order in which they ended.
+        prices: By strategy what its scores cost, where they are no fresh forward passes: measured
+            before the first of its runs, and the same for all.
     """
 
     folder: Path
     environment: dict[str, Any]
     runs: list[RunSummary]
+    prices: dict[str, Price] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -341,6 +373,7 @@ class Comparison:
         try:
             summary = json.loads(path.read_text(encoding="utf-8"))
             runs = [RunSummary.from_json(entry) for entry in summary["runs"]]
+            prices = prices_of(summary)
             environment = dict(summary["environment"])
             dict(environment.get("arguments") or {})
         except FileNotFoundError:
@@ -350,7 +383,7 @@ class Comparison:
                 f"{path} is damaged ({said(error)}): put back a copy of it; or remove it and "
                 f"repeat what wrote it with --resume, which has finished runs from {RECORDS}/"
             ) from error
-        return cls(folder, environment, runs)
+        return cls(folder, environment, runs, prices)
 
     @classmethod
     def recover(cls, folder: Path) -> Self | None:
@@ -382,6 +415,8 @@ class Comparison:
     def write(self) -> None:
         """Replaces ``summary.json`` whole, so that a reader never sees half of it."""
         summary = {"environment": self.environment, "runs": [asdict(run) for run in self.runs]}
+        if self.prices:
+            summary["prices"] = {name: asdict(price) for name, price in self.prices.items()}
         with atomic_write(self.folder / SUMMARY) as path:
             path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 

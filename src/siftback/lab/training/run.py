@@ -73,6 +73,7 @@ def train(
     checkpoints: Checkpoints | None = None,
     state: dict[str, Any] | None = None,
     observer: Observer | None = None,
+    score_cost: float = 1.0,
 ) -> tuple[RunSummary, nn.Module]:
     """Trains and tests one model.
 
@@ -86,6 +87,7 @@ def train(
         checkpoints: Get the run's state every so often; None keeps none.
         state: One of those, of the same run, to go on from; ``record`` is then that run's.
         observer: Looks at the model whenever it is tested; None where nothing is asked for.
+        score_cost: What scoring an example costs in forwards, where it is no fresh one.
 
     Returns:
         The summary, and the trained model: the averaged one, where an average is asked for.
@@ -93,7 +95,7 @@ def train(
     Raises:
         ConfigError: If so few examples were kept that no step was made.
     """
-    training = _Training(run, settings, data, scored, observer=observer)
+    training = _Training(run, settings, data, scored, False, observer, score_cost)
 
     def evaluate() -> Evaluation:
         made = training.evaluate()
@@ -181,6 +183,7 @@ class _Training:
         scored: Scored | None = None,
         counts_uses: bool = False,
         observer: Observer | None = None,
+        score_cost: float = 1.0,
     ) -> None:
         self._observer = observer
         size = settings.batch_size
@@ -217,6 +220,7 @@ class _Training:
             self.clock,
             self.scoring.scores,
             counts_uses or "losses" in kinds_of(settings.observe),
+            score_cost,
         )
         # Seconds of it that the clock has counted, and of refreshing copies.
         self._selection = self.batches.selecting

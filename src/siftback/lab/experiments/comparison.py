@@ -4,16 +4,13 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from siftback import RS2, EpochRule, RefreshedRule
 from siftback.errors import ConfigError
-from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData, load, subset
 from siftback.lab.experiments import example_scores as scores
@@ -25,22 +22,28 @@ from siftback.lab.records.comparison_record import (
     RunSummary,
     is_begun,
 )
-from siftback.lab.records.environment import environment, memory_gib
+from siftback.lab.records.environment import environment
 from siftback.lab.records.folder_lock import locked
 from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
 from siftback.lab.training import strategies, suspects
 from siftback.lab.training.checkpoints import CHECKPOINTS, Checkpoints, Often
 from siftback.lab.training.length import NOTHING, Length
 from siftback.lab.training.observer import Observer
+from siftback.lab.training.parsing import numbers
 from siftback.lab.training.progress import Reporter
 from siftback.lab.training.run import Scored, train
 from siftback.lab.training.score_price import measure
-from siftback.lab.training.settings import Run, Settings, device_of
+from siftback.lab.training.settings import (
+    Run,
+    Settings,
+    check_keep,
+    check_model,
+    check_seed,
+    device_of,
+)
 from siftback.lab.training.tensorboard import TENSORBOARD
 
 Existing = Literal["refuse", "overwrite", "resume"]
-
-LARGEST_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,10 @@ class Plan:
                 "matched is not a strategy of its own: it is added for each selective one, "
                 "unless --no-matched or --budget says otherwise; leave it out of the list"
             )
-        if not all(0 <= seed <= LARGEST_SEED for seed in self.seeds):
-            raise ConfigError(f"seeds {list(self.seeds)}: give integers from 0 to {LARGEST_SEED}")
+        for seed in self.seeds:
+            check_seed(seed)
+        for keep in self.keeps:
+            check_keep(keep)
         runs = self.runs()  # made, names and shares are checked
         names = [run.name for run in runs]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -136,8 +141,9 @@ def _entry(text: str) -> tuple[str, float | None]:
     if not strategies.find(name).selects:
         raise ConfigError(f"strategy {text!r}: {name} keeps everything, leave out @{share}")
     try:
-        return name, float(Fraction(share))
-    except (ValueError, ZeroDivisionError):
+        (kept,) = numbers("share", share)
+        return name, kept
+    except ValueError:  # none, or several
         raise ConfigError(
             f"strategy {text!r}: give a share after @, such as {name}@0.33 or {name}@1/3"
         ) from None
@@ -179,25 +185,26 @@ def compare(
             resume was made with other settings, or another process works in it.
         StateError: If what is to be resumed is damaged.
     """
+    data = prepare(plan)  # before anything is made
     with locked(folder) as is_ours:
         if not is_ours:
             raise ConfigError(
                 f"another process is at work in {folder}: wait until it has ended, or give "
                 "another --out"
             )
-        return compare_locked(plan, folder, reporter, existing, on_model, often)
+        return compare_locked(plan, data, folder, reporter, existing, on_model, often)
 
 
 def compare_locked(
     plan: Plan,
+    data: ImageData,
     folder: Path,
     reporter: Reporter,
     existing: Existing = "refuse",
     on_model: Callable[[Run, nn.Module], None] = lambda run, model: None,
     often: Often | None = None,
 ) -> Comparison:
-    """As `compare`, for a caller that has locked the folder."""
-    data = prepare(plan)
+    """As `compare`, for a caller that has prepared the data and locked the folder."""
     comparison = _open(plan, folder, existing)
     finished = {_key(summary): summary for summary in comparison.runs}
     runs = plan.runs()
@@ -233,30 +240,10 @@ def prepare(plan: Plan) -> ImageData:
     if settings.subset is not None:
         data = subset(data, scores.read_kept(Path(settings.subset), settings, data))
     BatchStream(data, settings.batch_size, seed=0)  # a size that does not fit is refused here
-    _check_model(settings, data)
+    check_model(settings, data)
     for run in plan.runs():
         _check_run(run, settings, len(data.train_labels))
     return data
-
-
-def _check_model(settings: Settings, data: ImageData) -> None:
-    """Refuses a model that cannot be had, or that memory cannot hold."""
-    with torch.device("meta"):
-        model = models.build(
-            settings.model,
-            width=settings.width,
-            classes=data.classes,
-            channels=data.train_images.shape[1],
-            norm=settings.norm,
-            size=data.size,
-        )
-    # Weights, gradients and momentum, in float32.
-    needed = 3 * 4 * sum(parameter.numel() for parameter in model.parameters()) / 2**30
-    if (there := memory_gib()) is not None and needed > there:
-        raise ConfigError(
-            f"{settings.model_name} needs {needed:,.0f} GiB for weights, gradients and momentum, "
-            f"and this machine has {there:g}: give a smaller --width or another --model"
-        )
 
 
 def _check_run(run: Run, settings: Settings, examples: int) -> None:

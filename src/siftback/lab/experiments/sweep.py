@@ -17,7 +17,7 @@ from siftback.lab.records.folder_lock import is_locked, locked
 from siftback.lab.records.summary_table import rows
 from siftback.lab.records.tables import terminal
 from siftback.lab.training.checkpoints import Often
-from siftback.lab.training.parsing import parse
+from siftback.lab.training.parsing import numbers, parse
 from siftback.lab.training.progress import Reporter
 
 State = Literal["done", "running", "stopped", "missing"]
@@ -87,7 +87,7 @@ def read_grid(written: Sequence[str]) -> dict[str, list[str]]:
         if name in grid or len(set(grid_values)) < len(grid_values):
             raise ConfigError(f"--grid {text!r}: give each name once, and no value twice")
         for value in grid_values:
-            parse("lr" if name == KEEP else name, value)
+            _value(name, value)
         grid[name] = grid_values
     if not grid:
         raise ConfigError("a sweep without a grid: give --grid name=value,value, once or more")
@@ -110,13 +110,17 @@ def cells(
     found = []
     for combination in itertools.product(*grid.values()):
         values = dict(zip(grid, combination, strict=True))
-        parsed = {n: parse("lr" if n == KEEP else n, value) for n, value in values.items()}
+        parsed = {name: _value(name, value) for name, value in values.items()}
         name = "_".join(re.sub(r"[^\w.+-]", "-", f"{n}{value}") for n, value in values.items())
         found.append(Cell(values, plan_of(parsed), folder / name))
     folders = [cell.folder.name for cell in found]
     if len(set(folders)) < len(folders):
         raise ConfigError(f"cells of one name, {', '.join(folders)}: write their values apart")
     return found
+
+
+def _value(name: str, text: str) -> Any:
+    return numbers(name, text)[0] if name == KEEP else parse(name, text)
 
 
 def sweep(
@@ -155,7 +159,8 @@ def sweep(
             if not is_ours or (go_on == "resume" and cell.state == "done"):
                 continue
             try:
-                compare_locked(cell.plan, cell.folder, reporter, go_on, often=often)
+                data = prepare(cell.plan)
+                compare_locked(cell.plan, data, cell.folder, reporter, go_on, often=often)
             except SiftbackError as error:
                 on_error(cell, error)
 

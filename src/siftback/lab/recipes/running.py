@@ -6,8 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.analyses import Analysis, analyse, write
@@ -130,15 +128,7 @@ def check(plan: Plan) -> int:
     """
     settings = plan.settings
     classes, channels = _shape(settings.data)
-    with torch.device("meta"):
-        model = models.build(
-            settings.model,
-            width=settings.width,
-            classes=classes,
-            channels=channels,
-            norm=settings.norm,
-        )
-    return sum(parameter.numel() for parameter in model.parameters())
+    return models.count(settings.model, settings.width, classes, channels, settings.norm)
 
 
 def _shape(data: str) -> tuple[int, int]:

@@ -12,8 +12,10 @@ import torch
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.address import title
+from siftback.lab.data.datasets import ImageData
 from siftback.lab.models.norm import NORMS
 from siftback.lab.records.comparison_record import RECORDS
+from siftback.lab.records.environment import memory_gib
 from siftback.lab.records.observations import kinds_of
 from siftback.lab.training import rates
 
@@ -45,6 +47,7 @@ _LEAST = {
     "score_models": 1,
 }
 _MOST = 2**31 - 1
+LARGEST_SEED = 2**32 - 1
 _INTERVALS = {
     "lr": "(0, inf)",
     "momentum": "[0, 1)",
@@ -181,6 +184,12 @@ class Settings:
                 if value is not None and not _within(value, interval):
                     raise ConfigError(f"{name}={value}: give a number in {interval}")
 
+        if self.warmup + self.tail >= 1:
+            raise ConfigError(
+                f"warmup={self.warmup:g} and tail={self.tail:g} leave no training in between: give "
+                "shares of less than 1 together"
+            )
+
     def _check_length(self) -> None:
         if self.epochs is not None and self.budget is not None:
             raise ConfigError(
@@ -197,7 +206,10 @@ class Settings:
             raise ConfigError(f"no length of training: give one of them, {', '.join(LENGTHS)}")
         for name, value in given.items():
             if not 0 < value < math.inf:
-                raise ConfigError(f"a training of {value} {LENGTHS[name]}: give more than 0")
+                raise ConfigError(
+                    f"{name}={value}: give a training of more than 0 {LENGTHS[name]}, and not "
+                    "without end"
+                )
 
     def recorded(self) -> dict[str, Any]:
         """The fields as records have them: of data and a subset what they are, not where."""
@@ -256,10 +268,7 @@ class Run:
     cost_budget: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.keep <= 1:
-            raise ConfigError(
-                f"keep={self.keep} is not a share of the examples: give a number in (0, 1]"
-            )
+        check_keep(self.keep)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -288,6 +297,32 @@ def _within(value: float, interval: str) -> bool:
     low, high = map(float, interval[1:-1].split(","))
     above = value >= low if interval[0] == "[" else value > low
     return above and (value <= high if interval[-1] == "]" else value < high)
+
+
+def check_keep(keep: float) -> None:
+    """Refuses what is no share to keep."""
+    if not 0 < keep <= 1:
+        raise ConfigError(f"keep={keep} is not a share of the examples: give a number in (0, 1]")
+
+
+def check_seed(seed: int) -> None:
+    """Refuses what random numbers cannot begin from."""
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ConfigError(f"seed={seed}: give an integer from 0 to {LARGEST_SEED}")
+
+
+def check_model(settings: Settings, data: ImageData) -> None:
+    """Refuses a model that cannot be had for some data, or that memory cannot hold."""
+    channels = data.train_images.shape[1]
+    weights = models.count(
+        settings.model, settings.width, data.classes, channels, settings.norm, data.size
+    )
+    needed, there = 3 * 4 * weights / 2**30, memory_gib() or math.inf
+    if needed > there:
+        raise ConfigError(
+            f"{settings.model_name} needs {needed:,.0f} GiB for weights, gradients and momentum, "
+            f"and this machine has {there:g}: give a smaller --width or another --model"
+        )
 
 
 def device_of(settings: Settings) -> torch.device:

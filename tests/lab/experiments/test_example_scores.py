@@ -344,7 +344,7 @@ def test_bad_files_and_scores_say_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist: make it with siftback prune"):
         scores.read_kept(missing, QUICK, data)
     (tmp_path / "text").write_text("no table")
-    with pytest.raises(ConfigError, match="is not a Parquet file"):
+    with pytest.raises(ConfigError, match="cannot be read as a Parquet file"):
         scores.Scores.read(tmp_path / "text")
     table = scores.make("el2n", replace(QUICK, score_epochs=0.0), seed=0)
     table.write(tmp_path / "scores.parquet")

@@ -20,7 +20,7 @@ from siftback.lab.data.datasets import ImageData, load
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.tables import terminal
 from siftback.lab.training.example_losses import example_losses
-from siftback.lab.training.settings import Settings, check_keep, check_model, device_of
+from siftback.lab.training.settings import Settings, check_model, device_of
 from siftback.lab.training.strategies import STRATEGIES
 
 SEED = 0
@@ -44,11 +44,9 @@ def measure(settings: Settings, keeps: list[float], seconds: float) -> ProbeResu
     """
     started = time.monotonic()
     if not 0 < seconds < math.inf:
-        raise ConfigError(f"{seconds:g} seconds to measure in: give more than 0, and an end")
-    for keep in keeps:
-        check_keep(keep)
-    if len(set(keeps)) < len(keeps):
-        raise ConfigError(f"keeps {keeps}: give none twice")
+        raise ConfigError(f"seconds={seconds:g}: give a number of seconds above 0")
+    if len(set(keeps)) < len(keeps) or not all(0 < keep < 1 for keep in keeps):
+        raise ConfigError(f"keeps {keeps}: give shares in (0, 1), and none twice")
     data, device = load(settings.data, settings.train_limit), device_of(settings)
     check_model(settings, data)
     torch.manual_seed(SEED)

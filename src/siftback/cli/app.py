@@ -35,9 +35,8 @@ def main() -> None:
         _end(str(error))
     except OSError as error:
         _end(
-            f"{error.filename or 'a file'}: {error.strerror or error}; what was written before is "
-            "whole: free some space or choose another place, and repeat the command, with --resume "
-            "where it trains"
+            f"{error.filename or 'a file'}: {error.strerror or error}; what was finished before is "
+            "kept: make room or fix the path, and repeat the command, with --resume where it trains"
         )
 
 

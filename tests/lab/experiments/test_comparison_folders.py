@@ -68,6 +68,7 @@ class FillsDisk(Silent):
 
 
 @needs_locks
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_second_process_is_refused_and_a_killed_one_blocks_nothing(
     call: Call, tmp_path: Path

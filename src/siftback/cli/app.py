@@ -1,7 +1,7 @@
 """The application that commands are added to, and how it is run."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -28,11 +28,20 @@ def root(
 
 
 def main() -> None:
-    """Runs the command line; an error of ours is a line, not a traceback."""
+    """Runs the command line; an error that is not a defect of ours is a line, not a traceback."""
     try:
         app()
     except SiftbackError as error:
-        Console(stderr=True, soft_wrap=True).print(
-            f"error: {error}", markup=False, highlight=False, style="red"
+        _end(str(error))
+    except OSError as error:
+        _end(
+            f"{error.filename or 'a file'}: {error.strerror or error}; what was finished before is "
+            "kept: make room or fix the path, and repeat the command, with --resume where it trains"
         )
-        sys.exit(2)
+
+
+def _end(text: str) -> NoReturn:
+    Console(stderr=True, soft_wrap=True).print(
+        f"error: {text}", markup=False, highlight=False, style="red"
+    )
+    sys.exit(2)

@@ -25,6 +25,7 @@ from siftback.cli.options import (
     use_threads,
     with_settings,
 )
+from siftback.errors import ConfigError
 from siftback.lab.analyses.error_plots import draw
 from siftback.lab.experiments.comparison import Existing, Plan, compare
 from siftback.lab.records.atomic_write import atomic_write
@@ -83,7 +84,7 @@ def train_command(
     settings: Settings,
     strategy: Annotated[str, typer.Option(help="Name of the strategy.")] = "sb",
     keep: Annotated[
-        float | None, typer.Option(help="Share of the examples to keep; 0.33 by default.")
+        str | None, typer.Option(help="Share of the examples to keep; 0.33 by default.")
     ] = None,
     beta: Beta = None,
     seed: Annotated[int, typer.Option(help="Seed of weights, data order and selection.")] = 0,
@@ -96,12 +97,17 @@ def train_command(
     resume: Resume = False,
 ) -> None:
     """Train one model with one strategy; keep its weights as weights.pt."""
-    keeps = shares(None if keep is None else str(keep), beta)
+    keeps = shares(keep, beta)
+    if len(keeps) > 1:
+        given = f"--keep {keep}" if beta is None else f"--beta {beta}"
+        raise ConfigError(
+            f"{given}: give one, as one model is trained; siftback compare trains several"
+        )
     plan = Plan(settings, [strategy], keeps, [seed], matched=False)
 
     def save(_: Any, trained: torch.nn.Module) -> None:
-        with atomic_write(out / "weights.pt") as path:
-            torch.save(trained.state_dict(), path)
+        with atomic_write(out / "weights.pt") as path, path.open("wb") as file:
+            torch.save(trained.state_dict(), file)
 
     use_threads(threads)
     saving = often(checkpoint_every, checkpoints)

@@ -1,9 +1,10 @@
 """Options that several commands share; each setting's is said once, here."""
 
 import inspect
+import os
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -67,15 +68,13 @@ HELP = {
     "noise_guard": "Have sb-memory hold back examples that seem mislabelled.",
 }
 
-# Where an option's default is not the setting's, or what is given is yet to be parsed.
+# Where an option's default is not the setting's, or is written in percent.
 DEFAULTS = {"data": "digits"} | {
     name: f"{Settings.__dataclass_fields__[name].default:.0%}" for name in SHARES_OF_TRAINING
 }
-TYPES: dict[str, Any] = (
-    {"precision": str}
-    | dict.fromkeys(("time_budget", "evaluate_at", "stop_at"), str | None)
-    | dict.fromkeys(SHARES_OF_TRAINING, str)
-)
+
+# More threads than these for each processor only wait, and very many end the process.
+THREADS_PER_PROCESSOR = 8
 
 Beta = Annotated[
     str | None,
@@ -137,24 +136,30 @@ def settings_of(chosen: dict[str, Any]) -> Settings:
 
 
 def _option(name: str) -> inspect.Parameter:
-    kind = TYPES.get(name) or get_type_hints(Settings)[name]
+    """A switch, or what is written, to be parsed."""
+    default = DEFAULTS.get(name, Settings.__dataclass_fields__[name].default)
+    kind: Any = bool if isinstance(default, bool) else str if default is not None else str | None
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
-        default=DEFAULTS.get(name, Settings.__dataclass_fields__[name].default),
+        default=str(default) if kind is str else default,
         annotation=Annotated[kind, typer.Option(help=HELP[name])],
     )
 
 
 def _parsed(name: str, value: Any) -> Any:
-    return parse(name, value) if name in TYPES and isinstance(value, str) else value
+    return parse(name, value) if isinstance(value, str) else value
 
 
 def use_threads(threads: int | None) -> None:
     """Has torch compute with so many threads; None leaves it at its choice."""
     if threads is not None:
-        if threads < 1:
-            raise ConfigError(f"--threads {threads}: give at least 1")
+        processors = os.cpu_count() or 1
+        if not 1 <= threads <= THREADS_PER_PROCESSOR * processors:
+            raise ConfigError(
+                f"--threads {threads}: give at least 1, and at most "
+                f"{THREADS_PER_PROCESSOR * processors} on {processors} processors"
+            )
         torch.set_num_threads(threads)
 
 
@@ -163,7 +168,7 @@ def shares(keep: str | None, beta: str | None) -> list[float]:
     if keep is not None and beta is not None:
         raise ConfigError(f"--keep {keep} and --beta {beta}: give one, keep = 1/(beta+1)")
     if beta is None:
-        return numbers("--keep", keep or "0.33")
+        return numbers("--keep", "0.33" if keep is None else keep)
     exponents = numbers("--beta", beta)
     if any(exponent < 0 for exponent in exponents):
         raise ConfigError(f"--beta {beta}: give exponents of at least 0")

@@ -65,12 +65,13 @@ def run_command(
     if seed is not None:
         changes["seeds"] = seeds(seed)
     todo = tasks(chosen, size, out, changes)
+    old = existing(overwrite, resume)
     plan = plan_table(todo)  # all of it is checked before anything runs
     if dry_run:
         Console().print(plan)
         return
     use_threads(threads)
-    console, old = Console(stderr=True), existing(overwrite, resume)
+    console = Console(stderr=True)
     try:
         with Terminal(console) as reporter:
             for task in todo:
@@ -100,4 +101,8 @@ def _changes(texts: list[str]) -> dict[str, Any]:
     for text in texts:
         if "=" not in text:
             raise ConfigError(f"--set {text}: give a key and a value, such as epochs=2")
-    return changes_of(dict(text.split("=", 1) for text in texts))
+    pairs = [text.split("=", 1) for text in texts]
+    names = [name for name, _ in pairs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"--set {', '.join(twice)}: given more than once; give each key once")
+    return changes_of(dict(pairs))

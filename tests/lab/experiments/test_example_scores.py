@@ -344,7 +344,7 @@ def test_bad_files_and_scores_say_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist: make it with siftback prune"):
         scores.read_kept(missing, QUICK, data)
     (tmp_path / "text").write_text("no table")
-    with pytest.raises(ConfigError, match="is not a Parquet file"):
+    with pytest.raises(ConfigError, match="cannot be read as a Parquet file"):
         scores.Scores.read(tmp_path / "text")
     table = scores.make("el2n", replace(QUICK, score_epochs=0.0), seed=0)
     table.write(tmp_path / "scores.parquet")
@@ -355,7 +355,7 @@ def test_bad_files_and_scores_say_so(tmp_path: Path) -> None:
         scores.Scores.read(tmp_path / "kept.parquet")
     with pytest.raises(ConfigError, match="no score 'luck': give one of el2n, grand"):
         scores.make("luck", QUICK, seed=0)
-    with pytest.raises(ConfigError, match="aum of models that are not trained"):
+    with pytest.raises(ConfigError, match="aum of models that are trained for score_epochs=0"):
         scores.make("aum", replace(QUICK, score_epochs=0.0), seed=0)
-    with pytest.raises(ConfigError, match="score_models=0: give at least 1"):
+    with pytest.raises(ConfigError, match="score_models=0: give an integer from 1"):
         replace(QUICK, score_models=0)

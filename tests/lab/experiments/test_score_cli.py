@@ -59,8 +59,11 @@ def test_score_prune_and_train_on_what_is_kept(call: Call, tmp_path: Path) -> No
     ("arguments", "message"),
     [
         (("score", "--score", "luck"), "no score 'luck': give one of el2n, grand, margin"),
-        (("score", "--models", "0"), "score_models=0: give at least 1"),
-        (("score", "--score", "aum", "--epochs", "0"), "aum of models that are not trained"),
+        (("score", "--models", "0"), "score_models=0: give an integer from 1"),
+        (
+            ("score", "--score", "aum", "--epochs", "0"),
+            "aum of models that are trained for score_epochs=0",
+        ),
         (("score", "--overlap", "a", "b"), "a does not exist: make it with siftback score"),
         (("prune", "--scores", "a"), "a does not exist: make it with siftback score"),
         (("prune", "--scores", "a", "--window", "x"), "give numbers separated by commas"),

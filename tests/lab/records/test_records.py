@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from siftback.errors import StateError
+from siftback.lab.analyses.reading import read
 from siftback.lab.records.comparison_record import (
     Comparison,
     RecordWriter,
@@ -47,15 +49,15 @@ def test_a_record_is_cut_back_and_gone_on_with(comparison, add_run, tmp_path, el
     here = {"torch": "2", "date": "monday", "arguments": {"epochs": 2}}
     writer = RecordWriter(path, {"strategy": "sb", "environment": here})
     writer.evaluation(made[0])
-    size = writer.size()
-    assert size == path.stat().st_size
+    mark = writer.mark()
+    assert mark["bytes"] == path.stat().st_size
     writer.evaluation(made[1])
     writer.close()
     with path.open("a") as file:
         file.write('{"kind": "evalu')  # as a process that was killed may leave it
 
     now = here | {"date": "friday", "torch": "3" if elsewhere else "2"}
-    writer = RecordWriter(path, {"strategy": "sb", "environment": now}, size)
+    writer = RecordWriter(path, {"strategy": "sb", "environment": now}, mark)
     assert writer.evaluations == made[:1]
     later = replace(made[1], steps=99)
     writer.evaluation(later)
@@ -70,13 +72,23 @@ def test_a_record_is_cut_back_and_gone_on_with(comparison, add_run, tmp_path, el
         assert lines[2]["environment"] == now
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_a_record_that_lost_bytes_is_not_gone_on_with(tmp_path, there):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_text("{}"),
+        lambda path: path.write_text(path.read_text()[:-1]),
+        lambda path: path.write_text("[" + path.read_text()[1:]),
+    ],
+)
+def test_a_record_that_has_changed_is_not_gone_on_with(tmp_path, damage):
     path = tmp_path / "going.jsonl"
-    if there:
-        path.write_text("{}\n")
-    with pytest.raises(StateError, match=f"has {3 if there else 0} bytes, and had 70"):
-        RecordWriter(path, {}, 70)
+    writer = RecordWriter(path, {"strategy": "sb"})
+    mark = writer.mark()
+    writer.close()
+    damage(path)
+    with pytest.raises(StateError, match=r"going.jsonl is not what it was .*remove going from the"):
+        RecordWriter(path, {}, mark)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 20])
@@ -101,6 +113,95 @@ def test_fields_of_later_versions_are_left_aside(comparison, add_run):
 def test_a_missing_field_is_an_error():
     with pytest.raises(TypeError, match="strategy"):
         RunSummary.from_json({"seed": 0})
+
+
+def rewritten(comparison, **fields):
+    """The summary, with other fields of its last run."""
+    path = comparison.folder / "summary.json"
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    summary["runs"][-1] |= fields
+    path.write_text(json.dumps(summary), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "../x",
+        "../records/x.jsonl",
+        "/etc/passwd",
+        "records/../x",
+        "records/a/b.jsonl",
+        "records/x",
+        "records\\\\x.jsonl",
+        5,
+        "",
+    ],
+)
+def test_a_record_elsewhere_is_not_read(comparison, add_run, record):
+    add_run("sb", 0, POINTS)
+    rewritten(comparison, record=record)
+    with pytest.raises(StateError, match=r"summary.json is damaged \(.*record is .*--resume"):
+        Comparison.read(comparison.folder)
+    comparisons, problems = read([comparison.folder])
+    assert comparisons[0].runs == []
+    assert "run 1 of 1 is damaged, and left out" in problems[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "5",
+        "[]",
+        "{}",
+        '{"runs": [], "environment": 3}',
+        '{"runs": 3, "environment": {}}',
+        '{"environment": {}}',
+        '{"runs": [{"seed": 0}], "environment": {}}',
+        "\x00" * 900,
+    ],
+)
+def test_a_damaged_summary_is_named_and_made_again_from_the_records(comparison, add_run, text):
+    runs = [add_run("sb", seed, POINTS) for seed in (0, 1)]
+    path = comparison.folder / "summary.json"
+    path.write_text(text, encoding="utf-8")
+    for reading in (Comparison.read, Comparison.recover):
+        with pytest.raises(
+            StateError, match=r"summary.json is damaged \(.*or remove it and repeat"
+        ):
+            reading(comparison.folder)
+    path.unlink()
+    found = Comparison.recover(comparison.folder)
+    assert found is not None
+    assert found.runs == runs
+
+
+def test_a_run_that_the_summary_could_not_take_is_found_by_its_record(comparison, add_run):
+    first, second = (add_run("sb", seed, POINTS) for seed in (0, 1))
+    comparison.runs.remove(second)
+    comparison.write()
+    stopped = comparison.folder / "records" / "stopped.jsonl"
+    stopped.write_text((comparison.folder / first.record).read_text()[:-20], encoding="utf-8")
+    found = Comparison.recover(comparison.folder)
+    assert found is not None
+    assert found.runs == [first, second]
+
+
+def test_a_folder_without_runs_has_nothing_to_recover(tmp_path):
+    assert Comparison.recover(tmp_path) is None
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_told_with_the_file(comparison, add_run, tmp_path):
+    run = add_run("sb", 0, POINTS)
+    (comparison.folder / "summary.json.tmp").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left.*summary.json'"):
+        comparison.write()
+    assert Comparison.read(comparison.folder).runs == [run]
+    (tmp_path / "full.jsonl").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left.*full.jsonl'"):
+        RecordWriter(tmp_path / "full.jsonl", {})
 
 
 def test_runs_of_one_configuration_stand_together(comparison, add_run):

@@ -1,5 +1,7 @@
 """Checkpoints on disk: the last ones, whole, whatever became of the process that wrote them."""
 
+import hashlib
+import io
 from pathlib import Path
 
 import pytest
@@ -39,22 +41,48 @@ def test_the_last_are_kept(tmp_path: Path, keep: int) -> None:
     assert names(tmp_path) == expected[-keep:]
 
 
-def test_one_that_cannot_be_read_gives_way_to_the_one_before(tmp_path: Path) -> None:
+def test_one_that_is_damaged_gives_way_to_the_one_before(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 1, 2)
     newest = tmp_path / "000000002.pt"
     newest.write_bytes(newest.read_bytes()[:-200])
     assert checkpoints.latest()["step"] == 1  # type: ignore[index]
+    assert checkpoints.damaged == [newest]
     (tmp_path / "000000001.pt").write_bytes(b"")
-    with pytest.raises(StateError, match=r"no checkpoint in .* can be read.*begin the run again"):
+    with pytest.raises(StateError, match=r"2.pt and .*1.pt: damaged.*begin the run again"):
         checkpoints.latest()
+
+
+def test_a_flipped_byte_anywhere_is_noticed(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 1, 2)
+    newest = tmp_path / "000000002.pt"
+    whole = newest.read_bytes()
+    for place in range(0, len(whole), 7):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << place % 8
+        newest.write_bytes(flipped)
+        assert checkpoints.latest()["step"] == 1, place  # type: ignore[index]
+    newest.write_bytes(whole)
+    assert checkpoints.latest()["step"] == 2  # type: ignore[index]
+    assert not checkpoints.damaged
 
 
 def test_one_of_another_version_is_refused(tmp_path: Path) -> None:
-    checkpoints = saved(tmp_path)
-    tmp_path.mkdir(exist_ok=True)
-    torch.save({"version": 99, "state": {}}, tmp_path / "000000001.pt")
-    with pytest.raises(StateError, match="version 99"):
-        checkpoints.latest()
+    content = io.BytesIO()
+    torch.save({"version": 99, "state": {}}, content)
+    checksum = hashlib.sha256(content.getvalue()).digest()
+    (tmp_path / "000000001.pt").write_bytes(content.getvalue() + checksum)
+    with pytest.raises(StateError, match=r"1.pt is a checkpoint of version 99.*remove .* to begin"):
+        Checkpoints(tmp_path, Often()).latest()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_leaves_what_there_was_and_is_told_with_the_file(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 1, 2)
+    (tmp_path / "000000003.pt.tmp").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left.*000000003.pt'"):
+        checkpoints.save(STATE, 3)
+    assert names(tmp_path) == ["000000001.pt", "000000002.pt"]
+    assert checkpoints.latest()["step"] == 2  # type: ignore[index]
 
 
 def test_nothing_saved_is_nothing_to_go_on_from(tmp_path: Path) -> None:

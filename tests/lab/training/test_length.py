@@ -129,8 +129,8 @@ def test_tests_are_made_where_asked_besides(tmp_path: Path) -> None:
     [
         ({}, "give one of them, epochs, budget, cost_budget, time_budget"),
         ({"budget": 1.0, "cost_budget": 5.0}, "both a cost"),
-        ({"time_budget": 0.0}, "a training of 0.0 seconds"),
-        ({"cost_budget": -1.0}, "a training of -1.0 forwards"),
+        ({"time_budget": 0.0}, "time_budget=0.0: give a training of more than 0 seconds"),
+        ({"cost_budget": -1.0}, "cost_budget=-1.0: give a training of more than 0 forwards"),
         ({"epochs": 1.0, "evaluate_at": (0.5, 1.0)}, r"evaluate_at=1.0: give a number in \(0, 1\)"),
         ({"epochs": 1.0, "stop_at": 100.0}, "stop_at=100.0"),
         ({"epochs": 1.0, "ema": 1.0}, "ema=1.0"),

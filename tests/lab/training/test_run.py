@@ -146,11 +146,11 @@ def test_bf16_group_norm_and_cutout_train_too(tmp_path: Path) -> None:
     [
         ({"epochs": None}, "give one of them"),
         ({"budget": 2.0}, "give one of them"),
-        ({"epochs": 0.0}, "a training of 0.0 epochs"),
+        ({"epochs": 0.0}, "epochs=0.0: give a training of more than 0 epochs"),
         ({"rate": "linear"}, "no schedule 'linear': give one of step, cosine"),
         ({"model": "vgg"}, "no model 'vgg': give one of cnn"),
         ({"precision": "fp8"}, "give one of fp32, bf16, fp16"),
-        ({"batch_size": 0}, "batch_size=0: give at least 1"),
+        ({"batch_size": 0}, "batch_size=0: give an integer from 1"),
         ({"lr": 0.0}, "lr=0.0"),
     ],
 )
@@ -167,10 +167,17 @@ def test_bad_settings_say_so_at_once(change: dict[str, object], message: str) ->
         ({"strategies": ["sb", "sb"]}, "none twice"),
         ({"keeps": [1.5]}, "keep=1.5 is not a share"),
         ({"seeds": []}, "give at least one"),
-        ({"seeds": [-1]}, "at least 0"),
+        ({"seeds": [-1]}, "seed=-1: give an integer from 0"),
     ],
 )
 def test_a_bad_plan_says_so_at_once(change: dict[str, list[object]], message: str) -> None:
     plan = {"strategies": ["sb"], "keeps": [0.5], "seeds": [0]} | change
     with pytest.raises(ConfigError, match=message):
         Plan(settings(), **plan)
+
+
+def test_a_training_that_ends_before_its_first_step_says_so(tmp_path: Path) -> None:
+    asked = settings(epochs=None, time_budget=1e-9)  # which nothing can tell beforehand
+    plan = Plan(asked, ["sb"], [0.05], [0], matched=False)
+    with pytest.raises(ConfigError, match=r"sb-keep0.05-seed0 ended before it had kept a batch of"):
+        compare(plan, tmp_path, Silent())

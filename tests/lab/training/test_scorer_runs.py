@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from siftback.errors import ConfigError
-from siftback.lab.experiments.comparison import Plan, compare
+from siftback.lab.experiments.comparison import Existing, Plan, compare
 from siftback.lab.records.comparison_record import Comparison, RunSummary
 from siftback.lab.training import strategies
 from siftback.lab.training.progress import Silent
@@ -41,6 +41,37 @@ def test_a_pass_is_charged_at_its_price(compared: Comparison, strategy: str) -> 
     assert price > 0
     assert price != 1
     assert summary.cost_forward_units == pytest.approx(cost, abs=3 * price * BATCH + 1)
+
+
+@pytest.mark.parametrize("strategy", CHEAP)
+def test_a_price_is_recorded_with_its_spread(compared: Comparison, strategy: str) -> None:
+    price = compared.prices[strategy]
+    assert run(compared, strategy).score_cost == price.median
+    assert 0 < price.low <= price.median <= price.high
+    assert price.rounds > 5
+
+
+def test_a_price_is_measured_once_for_all_runs_and_for_what_is_resumed(tmp_path: Path) -> None:
+    settings = Settings(data="digits", width=4, epochs=1.0, device="cpu", train_limit=640)
+
+    def compared_with(seeds: list[int], existing: Existing) -> Comparison:
+        plan = Plan(settings, ["sb-proxy", "sb-int8"], [0.5], seeds)
+        compare(plan, tmp_path, Silent(), existing)
+        return Comparison.read(tmp_path)
+
+    first = compared_with([0, 1], "refuse")
+    later = compared_with([0, 1, 2], "resume")
+    assert first.prices == later.prices
+    for name, price in later.prices.items():
+        runs = [one for one in later.runs if one.strategy == name]
+        assert [one.score_cost for one in runs] == [price.median] * 3
+        costs = [one.cost_forward_units - 3 * one.examples_backpropped for one in runs]
+        if name == "sb-int8":  # what remains are the scores, of as many examples each time
+            assert max(costs) - min(costs) <= price.median * 2 * 128
+
+
+def test_scores_that_are_fresh_forwards_have_no_price_to_measure(compared: Comparison) -> None:
+    assert set(compared.prices) == set(CHEAP)
 
 
 @pytest.mark.parametrize("strategy", PREDICTED)

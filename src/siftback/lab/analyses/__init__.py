@@ -34,9 +34,9 @@ from siftback.lab.analyses.figure import (
     plain,
     shown,
 )
-from siftback.lab.analyses.reading import UNREADABLE, read
+from siftback.lab.analyses.reading import read
 from siftback.lab.analyses.writing import as_csv, as_markdown, write
-from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.comparison_record import UNREADABLE, Comparison
 
 __all__ = [
     "ANALYSES",

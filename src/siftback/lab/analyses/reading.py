@@ -1,26 +1,23 @@
 """Recorded comparisons as they are found, damaged ones among them."""
 
 import json
-import types
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
 
 from siftback.errors import ConfigError
 from siftback.lab.experiments.example_scores import SCORES
 from siftback.lab.records.comparison_record import (
     RECORDS,
     SUMMARY,
+    UNREADABLE,
     Comparison,
-    Evaluation,
     RunSummary,
+    check_types,
+    prices_of,
     read_evaluations,
+    said,
 )
 from siftback.lab.records.observations import damage, files
-
-# A damaged file can fail in as many ways as there are steps in reading it.
-UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError)
 
 
 def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
@@ -62,16 +59,16 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         environment, entries = summary["environment"], list(summary["runs"])
         dict(environment.get("arguments") or {})
+        prices = prices_of(summary)
     except UNREADABLE as error:
-        return None, [f"{folder.name}/{SUMMARY} is damaged, and left out ({_said(error)})"]
+        return None, [f"{folder.name}/{SUMMARY} is damaged, and left out ({said(error)})"]
     kept, problems = [], []
     for place, entry in enumerate(entries, start=1):
         try:
             run = RunSummary.from_json(entry)
-            _check_types(run)
         except UNREADABLE as error:
             what = f"{folder.name}/{SUMMARY}: run {place} of {len(entries)}"
-            problems.append(f"{what} is damaged, and left out ({_said(error)})")
+            problems.append(f"{what} is damaged, and left out ({said(error)})")
             continue
         if damage_found := _damage(folder / run.record, run):
             problems.append(f"{folder.name}/{run.record} {damage_found}, and left out")
@@ -93,7 +90,7 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         for table in sorted((folder / SCORES).glob("*.parquet"))
         if (why := damage(table))
     ]
-    return Comparison(folder, environment, kept), problems
+    return Comparison(folder, environment, kept, prices), problems
 
 
 def _why_unlisted(record: Path) -> str:
@@ -112,32 +109,13 @@ def _damage(path: Path, run: RunSummary) -> str | None:
                 return f"is damaged in line {number}"
         evaluations = list(read_evaluations(path))
         for evaluation in evaluations:
-            _check_types(evaluation)
+            check_types(evaluation)
     except FileNotFoundError:
         return "is missing"
     except UNREADABLE as error:
-        return f"is damaged ({_said(error)})"
+        return f"is damaged ({said(error)})"
     if not evaluations:
         return "holds no evaluation"
     if evaluations[-1].steps != run.steps:
         return f"ends at step {evaluations[-1].steps} of {run.steps}"
     return None
-
-
-def _check_types(record: Evaluation | RunSummary) -> None:
-    for field in fields(record):
-        value = getattr(record, field.name)
-        if not isinstance(value, _accepted(field.type)):
-            raise TypeError(f"{field.name} is {value!r}")
-
-
-def _accepted(kind: Any) -> Any:
-    if isinstance(kind, types.GenericAlias):  # dict[str, float]
-        return kind.__origin__
-    return kind | int if float in (kind, *get_args(kind)) else kind
-
-
-def _said(error: BaseException) -> str:
-    if isinstance(error, OSError):
-        return str(error.strerror)
-    return f"{type(error).__name__}: {error}"

@@ -1,14 +1,15 @@
 """Several strategies from the same start, with an honest baseline beside each selective one."""
 
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import nn
 
+from siftback import RS2, EpochRule, RefreshedRule
 from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData, load, subset
@@ -19,15 +20,27 @@ from siftback.lab.records.comparison_record import (
     Comparison,
     RecordWriter,
     RunSummary,
+    is_begun,
 )
 from siftback.lab.records.environment import environment
+from siftback.lab.records.folder_lock import locked
 from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
 from siftback.lab.training import strategies, suspects
 from siftback.lab.training.checkpoints import CHECKPOINTS, Checkpoints, Often
+from siftback.lab.training.length import NOTHING, Length
 from siftback.lab.training.observer import Observer
+from siftback.lab.training.parsing import numbers
 from siftback.lab.training.progress import Reporter
 from siftback.lab.training.run import Scored, train
-from siftback.lab.training.settings import Run, Settings, device_of
+from siftback.lab.training.score_price import measure
+from siftback.lab.training.settings import (
+    Run,
+    Settings,
+    check_keep,
+    check_model,
+    check_seed,
+    device_of,
+)
 from siftback.lab.training.tensorboard import TENSORBOARD
 
 Existing = Literal["refuse", "overwrite", "resume"]
@@ -67,8 +80,10 @@ class Plan:
                 "matched is not a strategy of its own: it is added for each selective one, "
                 "unless --no-matched or --budget says otherwise; leave it out of the list"
             )
-        if any(seed < 0 for seed in self.seeds):
-            raise ConfigError(f"seeds {list(self.seeds)}: give integers of at least 0")
+        for seed in self.seeds:
+            check_seed(seed)
+        for keep in self.keeps:
+            check_keep(keep)
         runs = self.runs()  # made, names and shares are checked
         names = [run.name for run in runs]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -76,19 +91,25 @@ class Plan:
                 f"strategies {list(self.strategies)} with keeps {list(self.keeps)}: "
                 f"{', '.join(twice)} would run twice; leave one out"
             )
-        found = [strategies.find(name) for name in dict.fromkeys(run.strategy for run in runs)]
-        for strategy in found:
-            if self.settings.mixup and (strategy.learns(self.settings) or strategy.single_pass):
-                raise ConfigError(
-                    f"mixup={self.settings.mixup} with {strategy.name}, which chooses by losses "
-                    "of training itself: they would be those of mixed images; leave one of them "
-                    "out, or take a strategy with a selection pass"
-                )
-        selective = [strategy for strategy in found if strategy.selects]
-        unfit = [each.name for each in selective if not each.has_guard(self.settings)]
-        if self.settings.noise_guard and unfit:
+        for run in runs:
+            self._check(run)
+
+    def _check(self, run: Run) -> None:
+        """Makes what chooses a run's examples, which refuses what it cannot have."""
+        strategy, settings = strategies.find(run.strategy), self.settings
+        try:
+            choice = strategy.choice(run.keep, settings)
+        except ConfigError as error:
+            raise ConfigError(f"{strategy.name} at keep={run.keep:g}: {error}") from None
+        if settings.mixup and (strategies.learns(choice) or strategy.single_pass):
             raise ConfigError(
-                f"{', '.join(unfit)} cannot have a noise guard, which is a part of sb-memory: "
+                f"mixup={settings.mixup} with {strategy.name}, which chooses by losses "
+                "of training itself: they would be those of mixed images; leave one of them "
+                "out, or take a strategy with a selection pass"
+            )
+        if settings.noise_guard and strategy.selects and not strategies.has_guard(choice):
+            raise ConfigError(
+                f"{strategy.name} cannot have a noise guard, which is a part of sb-memory: "
                 "leave --noise-guard or the strategy out"
             )
 
@@ -120,8 +141,9 @@ def _entry(text: str) -> tuple[str, float | None]:
     if not strategies.find(name).selects:
         raise ConfigError(f"strategy {text!r}: {name} keeps everything, leave out @{share}")
     try:
-        return name, float(Fraction(share))
-    except (ValueError, ZeroDivisionError):
+        (kept,) = numbers("share", share)
+        return name, kept
+    except ValueError:  # none, or several
         raise ConfigError(
             f"strategy {text!r}: give a share after @, such as {name}@0.33 or {name}@1/3"
         ) from None
@@ -159,11 +181,30 @@ def compare(
         often: How often to save checkpoints; None is the default of `Often`.
 
     Raises:
-        ConfigError: If the folder holds a comparison and ``existing`` does not allow it, or
-            one to resume was made with other settings.
+        ConfigError: If the folder holds a comparison and ``existing`` does not allow it, one to
+            resume was made with other settings, or another process works in it.
+        StateError: If what is to be resumed is damaged.
     """
-    settings = plan.settings
-    data = prepare(plan)
+    data = prepare(plan)  # before anything is made
+    with locked(folder) as is_ours:
+        if not is_ours:
+            raise ConfigError(
+                f"another process is at work in {folder}: wait until it has ended, or give "
+                "another --out"
+            )
+        return compare_locked(plan, data, folder, reporter, existing, on_model, often)
+
+
+def compare_locked(
+    plan: Plan,
+    data: ImageData,
+    folder: Path,
+    reporter: Reporter,
+    existing: Existing = "refuse",
+    on_model: Callable[[Run, nn.Module], None] = lambda run, model: None,
+    often: Often | None = None,
+) -> Comparison:
+    """As `compare`, for a caller that has prepared the data and locked the folder."""
     comparison = _open(plan, folder, existing)
     finished = {_key(summary): summary for summary in comparison.runs}
     runs = plan.runs()
@@ -176,8 +217,8 @@ def compare(
             origin = Run(run.matched_to, run.keep, run.seed)
             run = _with_budget(run, finished[origin.key].cost_forward_units)
         reporter.start(run, number, len(runs))
-        summary, model = _train(run, settings, data, folder, reporter, checkpoints)
-        on_model(run, model)
+        price = _price(run, plan.settings, data, comparison)
+        summary = _train(run, plan.settings, data, folder, reporter, checkpoints, on_model, price)
         finished[run.key] = summary
         comparison.runs.append(summary)
         comparison.write()
@@ -187,11 +228,11 @@ def compare(
 
 
 def prepare(plan: Plan) -> ImageData:
-    """The data of a plan, once it is made sure that it can be run.
+    """The data of a plan, once it is made sure that every one of its runs can be run.
 
     Raises:
-        ConfigError: If it cannot, as there is no such data set or device, or a batch is larger
-            than the set.
+        ConfigError: If one cannot, as there is no such data set or device, a batch is larger
+            than what it trains on, or its length leaves it no step.
     """
     settings = plan.settings
     device_of(settings)
@@ -199,7 +240,57 @@ def prepare(plan: Plan) -> ImageData:
     if settings.subset is not None:
         data = subset(data, scores.read_kept(Path(settings.subset), settings, data))
     BatchStream(data, settings.batch_size, seed=0)  # a size that does not fit is refused here
+    check_model(settings, data)
+    for run in plan.runs():
+        _check_run(run, settings, len(data.train_labels))
     return data
+
+
+def _check_run(run: Run, settings: Settings, examples: int) -> None:
+    """Refuses a run that would fail only once it has begun.
+
+    Args:
+        run: Which run.
+        settings: What it shares with the others.
+        examples: Those of the training set.
+    """
+    strategy = strategies.find(run.strategy)
+    spent = NOTHING
+    if (name := strategy.score(run.keep)) is not None:
+        scores.check(name, settings, examples)
+        spent = NOTHING._replace(cost=scores.least_cost(settings, examples))
+    length = Length.of(run, settings, examples // settings.batch_size * settings.batch_size, spent)
+    left = examples - int(strategy.dropped(run.keep) * examples + 0.5)
+    size = strategy.selection_batch(run.keep, settings)
+    if size > left:
+        raise ConfigError(
+            f"{run.name} takes batches of {size} examples and has {left} to train on: give a "
+            "smaller --batch-size, a larger --keep or more examples"
+        )
+    choice = strategy.choice(run.keep, settings)
+    # Other rules train on each example at least once; how long a time is, nobody knows beforehand.
+    keeps_its_share = not isinstance(choice, EpochRule) or isinstance(choice, RefreshedRule | RS2)
+    if choice is not None and keeps_its_share and length.kind != "seconds":
+        price = strategy.cost.amount(run.keep, settings.stale_every)
+        epochs = length.amount / (1 if length.kind == "epochs" else price * left)
+        kept = math.ceil(epochs) * left * strategy.kept_of_left(run.keep)
+        if kept < settings.batch_size:
+            raise ConfigError(
+                f"{run.name} keeps about {kept:.0f} examples in all of its training, less than a "
+                f"batch of {settings.batch_size}: give more epochs, a larger --keep or a smaller "
+                "--batch-size"
+            )
+
+
+def _price(run: Run, settings: Settings, data: ImageData, comparison: Comparison) -> float:
+    """What a score costs in forwards; where it is measured, that is recorded before the run."""
+    if run.strategy not in comparison.prices:
+        measured = measure(strategies.find(run.strategy), settings, data)
+        if measured is None:
+            return 1.0
+        comparison.prices[run.strategy] = measured
+        comparison.write()
+    return comparison.prices[run.strategy].median
 
 
 def _train(
@@ -209,17 +300,26 @@ def _train(
     folder: Path,
     reporter: Reporter,
     checkpoints: Checkpoints,
-) -> tuple[RunSummary, nn.Module]:
+    on_model: Callable[[Run, nn.Module], None],
+    price: float,
+) -> RunSummary:
     # Its own environment: a comparison may be resumed with another version, or elsewhere.
     header = asdict(run) | {"environment": environment(settings.recorded())}
     scored = scores.scored(run, settings, data, folder, reporter.scoring)
     state = checkpoints.latest()
+    for path in checkpoints.damaged:
+        reporter.note(f"{path} is damaged, and left aside: the run goes on from the one before")
     observer = _observer(run, settings, data, scored, folder)
     record = RecordWriter(folder / run.record, header, None if state is None else state["record"])
     try:
-        return train(run, settings, data, record, reporter, scored, checkpoints, state, observer)
+        summary, model = train(
+            run, settings, data, record, reporter, scored, checkpoints, state, observer, price
+        )
+        on_model(run, model)
+        record.end(summary)  # from here on the run counts as ended
     finally:
         record.close()
+    return summary
 
 
 def _observer(
@@ -242,25 +342,22 @@ def _observer(
 def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
     """The folder's comparison, new or to be resumed."""
     arguments = _arguments(plan)
-    if not (folder / SUMMARY).exists():
-        if folder.exists() and not folder.is_dir():
-            raise ConfigError(f"{folder} is a file: give a folder to --out")
-        comparison = Comparison(folder, environment(arguments), [])
-    elif existing == "refuse":
+    if existing == "refuse" and is_begun(folder):
         raise ConfigError(
             f"{folder} holds a comparison already: give another --out, or --resume to go on "
             "with it, or --overwrite to lose it"
         )
-    elif existing == "overwrite":
+    if existing == "overwrite":
         for record in (folder / RECORDS).glob("*.jsonl"):
             record.unlink()
         suspects.forget(folder)
         scores.forget(folder)
         for old in (CHECKPOINTS, OBSERVED, TENSORBOARD):
             shutil.rmtree(folder / old, ignore_errors=True)
+    comparison = Comparison.recover(folder) if existing == "resume" else None
+    if comparison is None:
         comparison = Comparison(folder, environment(arguments), [])
     else:
-        comparison = Comparison.read(folder)
         _refuse_other_settings(comparison, arguments)
         # The plan may have grown; where it ran first is kept, what was asked last is recorded.
         comparison.environment["arguments"] = arguments
@@ -270,7 +367,7 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
 
 def _changed(comparison: Comparison, arguments: dict[str, Any]) -> list[str]:
     """The settings that a comparison was not made with."""
-    before = comparison.environment["arguments"]
+    before = comparison.environment.get("arguments") or {}
     return [
         f"{field.name} was {was!r}, is {arguments[field.name]!r}"
         for field in fields(Settings)

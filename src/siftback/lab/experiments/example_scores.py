@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from siftback import Fresh
-from siftback.errors import ConfigError
+from siftback.errors import ConfigError, StateError
 from siftback.lab.data.batch_stream import Batch, test_batches
 from siftback.lab.data.datasets import ImageData, load, subset
 from siftback.lab.records.columns import column_of, read_columns, write_columns
@@ -26,7 +26,7 @@ from siftback.lab.training import strategies
 from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.length import BACKWARD, FORWARD
 from siftback.lab.training.run import Scored, stages
-from siftback.lab.training.settings import Run, Settings, device_of
+from siftback.lab.training.settings import Run, Settings, check_model, device_of
 from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prune
 
 SCORES = "scores"  # the folder of a comparison's own tables
@@ -133,12 +133,10 @@ def make(
     Raises:
         ConfigError: If there is no such score, or it cannot be had with the settings.
     """
-    if name not in NAMES:
-        raise ConfigError(f"no score {name!r}: give one of {', '.join(NAMES)}")
-    if not settings.score_epochs and (name in EVERY_EPOCH or name in APART):
-        raise ConfigError(f"{name} of models that are not trained: give epochs above 0")
     if data is None:
         data = load(settings.data, settings.train_limit, settings.validation)
+    check(name, settings, len(data.train_labels))
+    check_model(settings, data)
     found: list[Tensor] = []
     cost, seconds = 0.0, 0.0
     seeds = [1000 * (seed + 1) + number for number in range(settings.score_models)]
@@ -151,6 +149,39 @@ def make(
     made = {"score": name, "seeds": seeds, "cost": cost, "seconds": seconds}
     made["environment"] = environment(settings.recorded())
     return Scores(torch.stack(found, 1), data.train_labels, made)
+
+
+def check(name: str, settings: Settings, examples: int) -> None:
+    """Refuses scores that cannot be had.
+
+    Args:
+        name: One of `NAMES`.
+        settings: As for `make`.
+        examples: Those of the training set.
+
+    Raises:
+        ConfigError: If there is no such score, or it cannot be had with the settings.
+    """
+    if name not in NAMES:
+        raise ConfigError(f"no score {name!r}: give one of {', '.join(NAMES)}")
+    if not settings.score_epochs and (name in EVERY_EPOCH or name in APART):
+        raise ConfigError(
+            f"{name} of models that are trained for score_epochs={settings.score_epochs:g}: give "
+            "epochs above 0"
+        )
+    trained_on = examples // 2 if name == "irreducible" else examples
+    if settings.batch_size > trained_on:
+        raise ConfigError(
+            f"batch_size={settings.batch_size} does not fit {trained_on} training examples of the "
+            f"models that {name} scores come from: give an integer from 1 up to theirs"
+        )
+
+
+def least_cost(settings: Settings, examples: int) -> float:
+    """What scores cost at the least, in forwards: the models' training, and one look at each."""
+    whole = examples // settings.batch_size * settings.batch_size
+    training = settings.score_epochs * (FORWARD + BACKWARD) * whole
+    return settings.score_models * (training + FORWARD * examples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,7 +311,10 @@ def scored(
         return None
     path = folder / SCORES / f"{name}-seed{run.seed}.parquet"
     if path.exists():
-        table = Scores.read(path)
+        try:
+            table = Scores.read(path)
+        except ConfigError as error:
+            raise StateError(f"{error}; or remove it, and it is made again") from None
     else:
         table = make(name, settings, run.seed, data, update)
         table.write(path)
@@ -317,23 +351,35 @@ def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
         ConfigError: If the file holds none, or those of other data than the settings'.
     """
     table, made = read_columns(path, "siftback prune")
-    if "examples" not in made:
-        raise ConfigError(f"{path} holds no subset: give a file that siftback prune wrote")
-    arguments, asked = made["scores"]["environment"]["arguments"], settings.recorded()
+    try:
+        count, arguments = made["examples"], made["scores"]["environment"]["arguments"]
+    except (KeyError, TypeError):
+        raise ConfigError(
+            f"{path} holds no subset: give a file that siftback prune wrote"
+        ) from None
+    asked = settings.recorded()
     changed = [
-        f"{name} was {arguments[name]!r}, is {asked[name]!r}"
+        f"{name} was {arguments.get(name)!r}, is {asked[name]!r}"
         for name in PLACE
-        if arguments[name] != asked[name]
+        if arguments.get(name) != asked[name]
     ]
-    if changed or made["examples"] != len(data.train_labels):
-        difference = (
-            "; ".join(changed) or f"{made['examples']} examples, are {len(data.train_labels)}"
-        )
+    if changed or count != len(data.train_labels):
+        difference = "; ".join(changed) or f"{count} examples, are {len(data.train_labels)}"
         raise ConfigError(
             f"{path} was chosen from other training examples ({difference}): give the same options "
             "as to siftback score, or score again"
         )
-    return column_of(table, "index")
+    kept = column_of(table, "index")
+    if kept.is_floating_point() or not len(kept) or not bool((kept.diff() > 0).all()):
+        raise ConfigError(
+            f"{path}: its indices do not ascend; give a file that siftback prune wrote"
+        )
+    if kept[0] < 0 or kept[-1] >= count:
+        raise ConfigError(
+            f"{path}: indices from {int(kept[0])} to {int(kept[-1])} are none of {count} training "
+            "examples; give a file that siftback prune wrote"
+        )
+    return kept
 
 
 def overlaps(

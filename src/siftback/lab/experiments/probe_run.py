@@ -1,6 +1,7 @@
 """What selection would cost and save on a model and a data set of the laboratory."""
 
 import itertools
+import math
 import time
 from typing import Any
 
@@ -12,13 +13,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from siftback import ProbeResult, Scorer, probe
+from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData, load
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.tables import terminal
 from siftback.lab.training.example_losses import example_losses
-from siftback.lab.training.settings import Settings, device_of
+from siftback.lab.training.settings import Settings, check_model, device_of
 from siftback.lab.training.strategies import STRATEGIES
 
 SEED = 0
@@ -36,9 +38,17 @@ def measure(settings: Settings, keeps: list[float], seconds: float) -> ProbeResu
         keeps: Shares of the examples to keep.
         seconds: How long all of it may take. Half of it is left for measuring in any case, also
             where the data set must be decoded first.
+
+    Raises:
+        ConfigError: If something of this cannot be measured.
     """
     started = time.monotonic()
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"seconds={seconds:g}: give a number of seconds above 0")
+    if len(set(keeps)) < len(keeps) or not all(0 < keep < 1 for keep in keeps):
+        raise ConfigError(f"keeps {keeps}: give shares in (0, 1), and none twice")
     data, device = load(settings.data, settings.train_limit), device_of(settings)
+    check_model(settings, data)
     torch.manual_seed(SEED)
     model = models.build(
         settings.model,

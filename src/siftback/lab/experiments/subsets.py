@@ -8,9 +8,10 @@ from rich.table import Table
 
 from siftback.errors import ConfigError
 from siftback.lab.experiments.example_scores import NAMES, Scores, make, overlaps, write_kept
+from siftback.lab.records.atomic_write import check_writable
 from siftback.lab.records.formatting import readable
 from siftback.lab.records.tables import terminal
-from siftback.lab.training.settings import Settings
+from siftback.lab.training.settings import Settings, check_seed
 from siftback.pruning import prune
 
 __all__ = ["NAMES", "agreement_of", "prune_to", "score_to"]
@@ -32,6 +33,8 @@ def score_to(
         What it holds and what it cost, in a line.
     """
     _refuse_folder(out)
+    check_seed(seed)
+    check_writable(out)
     table = make(name, settings, seed, update=update)
     table.write(out)
     made = table.made
@@ -65,6 +68,7 @@ def prune_to(
         How many are kept, in a line.
     """
     _refuse_folder(out)
+    check_seed(seed)
     if easiest and window is not None:
         raise ConfigError(f"--easiest and --window {window}: give one of them")
     if window is not None and len(window) != 2:

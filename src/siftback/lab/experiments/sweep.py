@@ -2,8 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,18 +11,14 @@ from rich.table import Table
 
 from siftback import SiftbackError
 from siftback.errors import ConfigError
-from siftback.lab.experiments.comparison import Existing, Plan, compare, prepare
-from siftback.lab.records.comparison_record import RECORDS, SUMMARY, Comparison
+from siftback.lab.experiments.comparison import Existing, Plan, compare_locked, prepare
+from siftback.lab.records.comparison_record import RECORDS, SUMMARY, Comparison, is_begun
+from siftback.lab.records.folder_lock import is_locked, locked
 from siftback.lab.records.summary_table import rows
 from siftback.lab.records.tables import terminal
 from siftback.lab.training.checkpoints import Often
-from siftback.lab.training.parsing import parse
+from siftback.lab.training.parsing import numbers, parse
 from siftback.lab.training.progress import Reporter
-
-try:
-    import fcntl
-except ImportError:  # Windows: there, one process at a time
-    fcntl = None  # type: ignore[assignment]
 
 State = Literal["done", "running", "stopped", "missing"]
 
@@ -61,7 +56,7 @@ class Cell:
         """How far it has come, whichever process works on it."""
         if self.finished == len(self.plan.runs()):
             return "done"
-        if _is_locked(self.folder):
+        if is_locked(self.folder):
             return "running"
         return "stopped" if (self.folder / RECORDS).exists() else "missing"
 
@@ -92,7 +87,7 @@ def read_grid(written: Sequence[str]) -> dict[str, list[str]]:
         if name in grid or len(set(grid_values)) < len(grid_values):
             raise ConfigError(f"--grid {text!r}: give each name once, and no value twice")
         for value in grid_values:
-            parse("lr" if name == KEEP else name, value)
+            _value(name, value)
         grid[name] = grid_values
     if not grid:
         raise ConfigError("a sweep without a grid: give --grid name=value,value, once or more")
@@ -115,13 +110,17 @@ def cells(
     found = []
     for combination in itertools.product(*grid.values()):
         values = dict(zip(grid, combination, strict=True))
-        parsed = {n: parse("lr" if n == KEEP else n, value) for n, value in values.items()}
+        parsed = {name: _value(name, value) for name, value in values.items()}
         name = "_".join(re.sub(r"[^\w.+-]", "-", f"{n}{value}") for n, value in values.items())
         found.append(Cell(values, plan_of(parsed), folder / name))
     folders = [cell.folder.name for cell in found]
     if len(set(folders)) < len(folders):
         raise ConfigError(f"cells of one name, {', '.join(folders)}: write their values apart")
     return found
+
+
+def _value(name: str, text: str) -> Any:
+    return numbers(name, text)[0] if name == KEEP else parse(name, text)
 
 
 def sweep(
@@ -148,17 +147,20 @@ def sweep(
     """
     for cell in grid:
         prepare(cell.plan)
-        if existing == "refuse" and (cell.folder / SUMMARY).exists():
+        if existing == "refuse" and is_begun(cell.folder):
             raise ConfigError(
                 f"{cell.folder} holds a comparison already: give another --out, or --resume to go "
                 "on with the sweep, or --overwrite to lose it"
             )
+    # What another process has begun since is gone on with, or left to it.
+    go_on: Existing = "overwrite" if existing == "overwrite" else "resume"
     for cell in grid:
-        with _locked(cell.folder) as is_ours:
-            if not is_ours or (existing == "resume" and cell.state == "done"):
+        with locked(cell.folder) as is_ours:
+            if not is_ours or (go_on == "resume" and cell.state == "done"):
                 continue
             try:
-                compare(cell.plan, cell.folder, reporter, existing, often=often)
+                data = prepare(cell.plan)
+                compare_locked(cell.plan, data, cell.folder, reporter, go_on, often=often)
             except SiftbackError as error:
                 on_error(cell, error)
 
@@ -175,29 +177,3 @@ def sweep_table(grid: Sequence[Cell]) -> Table:
             table.append(head | shown)
             head = dict.fromkeys(head, "")
     return terminal(table)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Keeps other processes from a cell; says whether none has it. It ends with the process."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        yield _take(file.fileno())
-
-
-def _is_locked(folder: Path) -> bool:
-    if not (folder / "lock").exists():
-        return False
-    with (folder / "lock").open("w") as file:
-        return not _take(file.fileno())
-
-
-def _take(descriptor: int) -> bool:
-    """Locks an open file, till it is closed; says whether it could."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -112,21 +112,23 @@ def _densenet(depth: str) -> Architecture:
 def _blocks(depth: str) -> int:
     """The n of a depth of 6n + 4: three stages of n pairs of convolutions."""
     blocks, rest = divmod(int(depth) - 4, 6)
-    if blocks < 1 or rest:
+    if blocks < 1 or rest or int(depth) > DEEPEST:
         raise ConfigError(
             f"a model of depth {depth}: wrn and densenet-bc have depths of 6n + 4, such as "
-            "10, 16, 28, 40 or 100"
+            f"10, 16, 28, 40 or 100, up to {DEEPEST}"
         )
     return blocks
 
 
+DEEPEST = 1204
+
 _FAMILIES = {
     "wrn-D-K": _Family(
-        re.compile(r"wrn-(\d+)-([1-9]\d*)(?:-drop(0\.\d+))?"),
+        re.compile(r"wrn-(\d{1,9})-([1-9]\d{0,3})(?:-drop(0\.\d+))?"),
         _wide_resnet,
         ("wrn-28-10", "wrn-28-10-drop0.3", "wrn-16-2"),
     ),
-    "densenet-bc-D": _Family(re.compile(r"densenet-bc-(\d+)"), _densenet, ("densenet-bc-100",)),
+    "densenet-bc-D": _Family(re.compile(r"densenet-bc-(\d{1,9})"), _densenet, ("densenet-bc-100",)),
 }
 
 NAMES = (*MODELS, *_FAMILIES)
@@ -183,19 +185,44 @@ def build(
     make, default_width, _ = find(name)
     width = default_width if width is None else width
     for given, value in (("width", width), ("classes", classes), ("channels", channels)):
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(value, int) or not 1 <= value < 2**31:
             raise ConfigError(f"{given}={value} is not a size: give an integer of 1 or more")
     if norm not in NORMS:
         raise ConfigError(f"norm={norm!r} is not known: give one of {', '.join(NORMS)}")
     return make(ModelSpec(width, classes, channels, norm, size))
 
 
-def count(name: str, width: int | None = None, classes: int = 10, channels: int = 3) -> int:
-    """The number of a model's parameters, for images of 32x32; nothing is allocated.
+def count(
+    name: str,
+    width: int | None = None,
+    classes: int = 10,
+    channels: int = 3,
+    norm: str = "batch",
+    size: tuple[int, int] = (32, 32),
+) -> int:
+    """The number of a model's parameters; nothing is allocated.
+
+    Args:
+        name: As for `build`, like the others.
+        width: Its width.
+        classes: Number of logits.
+        channels: Channels of the images.
+        norm: Its normalisation.
+        size: Height and width of the images.
+
+    Raises:
+        ConfigError: As for `build`, and where a tensor would be larger than torch can count.
 
     >>> count("resnet18")
     11173962
     """
-    with torch.device("meta"):
-        model = build(name, width=width, classes=classes, channels=channels)
+    try:
+        with torch.device("meta"):
+            model = build(
+                name, width=width, classes=classes, channels=channels, norm=norm, size=size
+            )
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{name} of width={width} is too large ({error}): give a smaller width"
+        ) from None
     return sum(parameter.numel() for parameter in model.parameters())

@@ -5,10 +5,9 @@ from functools import cache
 from pathlib import Path
 
 from siftback.lab.analyses.configurations import images, setup
-from siftback.lab.analyses.reading import UNREADABLE
 from siftback.lab.papers.claims import CLAIMS, OVERHEAD, RUNS, Claim
 from siftback.lab.papers.ours import NotRecordedError, overhead
-from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.comparison_record import UNREADABLE, Comparison
 from siftback.lab.records.measures import TRADITIONAL
 
 __all__ = ["CLAIMS", "RUNS", "Claim", "beside", "short"]

@@ -6,8 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.analyses import Analysis, analyse, write
@@ -16,7 +14,6 @@ from siftback.lab.data.datasets import DATASETS, NAMES, STORED
 from siftback.lab.experiments.comparison import Existing, Plan, compare, finished
 from siftback.lab.recipes import SCALES, Recipe, Scale, experiments, find, names
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
-from siftback.lab.training import strategies
 from siftback.lab.training.progress import Reporter
 
 
@@ -121,30 +118,17 @@ def _recipe_of(folder: Path) -> str | None:
 
 
 def check(plan: Plan) -> int:
-    """Makes all of a plan that needs neither data nor a device.
+    """Makes the model of a plan, which needs neither data nor a device.
 
     Returns:
-        How many parameters its model has.
+        How many parameters it has.
 
     Raises:
-        ConfigError: If the data set, the model or a strategy is none.
+        ConfigError: If the data set is none, or the model cannot be had.
     """
     settings = plan.settings
     classes, channels = _shape(settings.data)
-    with torch.device("meta"):
-        model = models.build(
-            settings.model,
-            width=settings.width,
-            classes=classes,
-            channels=channels,
-            norm=settings.norm,
-        )
-    for run in plan.runs():
-        strategy = strategies.find(run.strategy)
-        for make in (strategy.selector, strategy.rule):
-            if make is not None:
-                make(run.keep, settings)
-    return sum(parameter.numel() for parameter in model.parameters())
+    return models.count(settings.model, settings.width, classes, channels, settings.norm)
 
 
 def _shape(data: str) -> tuple[int, int]:

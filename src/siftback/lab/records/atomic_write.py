@@ -17,6 +17,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
     Args:
         path: Where the file is to be; missing folders are made.
 
+    Raises:
+        OSError: If it cannot be written; it names the path.
+
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     with atomic_write(Path(folder) / "a" / "b.txt") as temporary:
@@ -24,13 +27,40 @@ def atomic_write(path: Path) -> Iterator[Path]:
     ...     (Path(folder) / "a" / "b.txt").read_text()
     'all of it'
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    yield temporary
-    sync(temporary)
-    temporary.replace(path)
-    if os.name != "nt":  # where folders cannot be opened
-        sync(path.parent)
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            sync(temporary)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)  # of a full disk it may hold the rest
+            raise
+        if os.name != "nt":  # where folders cannot be opened
+            sync(path.parent)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Has the errors of writing a file name it, as those of a full disk do not."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+def check_writable(path: Path) -> None:
+    """Makes sure that a file can be written, before what is to be in it takes its time.
+
+    Raises:
+        OSError: If it cannot; it names the path.
+    """
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(path.name + ".tmp")
+        temporary.touch()
+        temporary.unlink()
 
 
 def sync(path: Path) -> None:

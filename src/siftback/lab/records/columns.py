@@ -23,7 +23,8 @@ def write_columns(path: Path, columns: dict[str, Tensor], made: dict[str, Any]) 
     """
     table = pa.table({name: column.cpu().numpy() for name, column in columns.items()})
     with atomic_write(path) as whole:
-        parquet.write_table(table.replace_schema_metadata({"siftback": json.dumps(made)}), whole)
+        told = table.replace_schema_metadata({"siftback": json.dumps(made)})
+        parquet.write_table(told, whole, write_page_checksum=True)
 
 
 def read_columns(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:
@@ -37,17 +38,31 @@ def read_columns(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:
         ConfigError: If the file is missing or holds something else.
     """
     try:
-        table = parquet.read_table(path)
+        table = parquet.read_table(path, page_checksum_verification=True)
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist: make it with {writer} --out {path}") from None
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ConfigError(f"{path} is not a Parquet file ({error}): give one of {writer}") from None
-    made = (table.schema.metadata or {}).get(b"siftback")
-    if made is None:
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(
+            f"{path} cannot be read as a Parquet file ({error}): give one of {writer}"
+        ) from None
+    try:
+        made = json.loads((table.schema.metadata or {})[b"siftback"])
+    except (KeyError, ValueError):
+        made = None
+    if not isinstance(made, dict):
         raise ConfigError(f"{path} does not say how it was made: give a file of {writer}")
-    return table, json.loads(made)
+    return table, made
 
 
 def column_of(table: pa.Table, name: str) -> Tensor:
-    """One of its columns."""
-    return torch.tensor(table[name].to_numpy())
+    """One of its columns.
+
+    Raises:
+        ConfigError: If it holds no numbers.
+    """
+    try:
+        return torch.tensor(table[name].to_numpy())
+    except TypeError:
+        raise ConfigError(
+            f"column {name} holds {table[name].type}: give a file of numbers"
+        ) from None

@@ -8,21 +8,28 @@ A comparison's folder holds ``summary.json`` and, under ``records/``, one JSON-l
     {"kind": "end", ...the run's summary...}
 
 A run that was stopped leaves its file without the last line; a run that ended is also in
-``summary.json``, which is always replaced whole.
+``summary.json``, which is always replaced whole, and can be made again from the last lines.
 """
 
+import hashlib
 import json
 import os
+import re
+import types
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, Self, TextIO, get_args
 
 from siftback.errors import StateError
-from siftback.lab.records.atomic_write import atomic_write
+from siftback.lab.records.atomic_write import atomic_write, naming
 
 SUMMARY = "summary.json"
 RECORDS = "records"
+
+# A damaged file can fail in as many ways as there are steps in reading it.
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError)
 
 
 @dataclass(frozen=True)
@@ -82,8 +89,8 @@ class RunSummary:
         test_error_best: Lowest test error of any evaluation, in percent.
         record: The run's JSON-lines file, relative to the comparison's folder.
         seconds_by_phase: ``seconds_train``, by phase as in `Evaluation`.
-        score_cost: What scoring an example costs in forwards of training, measured before it
-            began: 1 for a fresh forward, by definition.
+        score_cost: What scoring an example costs in forwards of training: 1 for a fresh forward, by
+            definition, and otherwise the median of the comparison's `Price`.
         cost_scoring: What scores of the whole set cost before training, in forwards: those that
             pruning goes by, or irreducible losses. The training of the models that give them is
             in it, and their forwards over the set. Runs of one seed share the scores, and each
@@ -137,8 +144,46 @@ class RunSummary:
 
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Self:
-        """Reads one entry of ``runs``."""
-        return cls(**_known(cls, entry))
+        """Reads one entry of ``runs``.
+
+        Raises:
+            TypeError: If a field is missing, or is of another type.
+            ValueError: If its record is not one of the comparison's own.
+        """
+        run = cls(**_known(cls, entry))
+        check_types(run)
+        if not re.fullmatch(rf"{RECORDS}/[^/\\]+\.jsonl", run.record):
+            raise ValueError(f"record is {run.record!r}, and not a file in {RECORDS}/")
+        return run
+
+
+@dataclass(frozen=True)
+class Price:
+    """What scoring an example costs in forwards of training, as measured once.
+
+    Attributes:
+        median: Of all rounds; what costs are counted with.
+        low: The quartile below it.
+        high: The quartile above it.
+        rounds: How many.
+    """
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+def prices_of(summary: dict[str, Any]) -> dict[str, Price]:
+    """The prices in a summary, by strategy.
+
+    Raises:
+        TypeError: If a field is missing, or is of another type.
+    """
+    found = {name: Price(**_known(Price, one)) for name, one in summary.get("prices", {}).items()}
+    for price in found.values():
+        check_types(price)
+    return found
 
 
 def run_label(strategy: str, keep: float, matched_to: str | None) -> str:
@@ -155,33 +200,46 @@ class RecordWriter:
     Args:
         path: The file.
         header: What its first line says, the run's ``environment`` among it.
-        size: The bytes of a file to go on with: what is beyond them is cut off, and the header
-            stays. Where the run goes on in another environment, a line says so.
+        mark: What `mark` gave of a file to go on with: what was written after it is cut off, and
+            the header stays. Where the run goes on in another environment, a line says so.
 
     Attributes:
         path: The file.
         evaluations: All that it holds.
 
     Raises:
-        StateError: If the file is shorter.
+        StateError: If the file is no longer what it was up to the mark.
+        OSError: If it cannot be written; it names the file.
     """
 
-    def __init__(self, path: Path, header: dict[str, Any], size: int | None = None) -> None:
+    def __init__(
+        self, path: Path, header: dict[str, Any], mark: dict[str, Any] | None = None
+    ) -> None:
         self.path = path
         self.evaluations: list[Evaluation] = []
-        if size is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: TextIO = path.open("w", encoding="utf-8", newline="\n")
-            self._write("run", header)
+        self._digest = hashlib.sha256()
+        if mark is None:
+            with naming(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file: TextIO = path.open("w", encoding="utf-8", newline="\n")
+            try:
+                self._write("run", header)
+            except OSError:
+                with suppress(OSError):  # what could not be written cannot be flushed either
+                    self._file.close()
+                raise
             return
-        found = path.stat().st_size if path.exists() else 0
-        if found < size:
+        written = path.read_bytes()[: mark["bytes"]] if path.exists() else b""
+        self._digest.update(written)
+        if self._digest.hexdigest() != mark["sha256"]:
             raise StateError(
-                f"{path} has {found} bytes, and had {size} as its run's last checkpoint was "
-                f"saved: put it back, or remove {path.stem} from the checkpoints to begin it again"
+                f"{path} is not what it was as its run's last checkpoint was saved, {mark['bytes']}"
+                f" bytes of another checksum: put it back, or remove {path.stem} from the "
+                "checkpoints to begin it again"
             )
-        self._file = path.open("r+", encoding="utf-8", newline="\n")
-        self._file.truncate(size)
+        with naming(path):
+            self._file = path.open("r+", encoding="utf-8", newline="\n")
+            self._file.truncate(mark["bytes"])
         first = json.loads(self._file.readline())
         self._file.seek(0, os.SEEK_END)
         self.evaluations.extend(read_evaluations(path))
@@ -193,10 +251,11 @@ class RecordWriter:
         self.evaluations.append(evaluation)
         self._write("evaluation", asdict(evaluation))
 
-    def size(self) -> int:
-        """How many bytes there are, once they are on the disk."""
-        os.fsync(self._file.fileno())
-        return self._file.tell()
+    def mark(self) -> dict[str, Any]:
+        """How many bytes there are and their checksum, once they are on the disk."""
+        with naming(self.path):
+            os.fsync(self._file.fileno())
+        return {"bytes": self._file.tell(), "sha256": self._digest.hexdigest()}
 
     def end(self, summary: RunSummary) -> None:
         """Adds the closing line."""
@@ -204,11 +263,56 @@ class RecordWriter:
 
     def close(self) -> None:
         """Closes the file; a record without its closing line is that of a stopped run."""
-        self._file.close()
+        with naming(self.path):
+            self._file.close()
 
     def _write(self, kind: str, values: dict[str, Any]) -> None:
-        self._file.write(json.dumps({"kind": kind} | values) + "\n")
-        self._file.flush()
+        line = json.dumps({"kind": kind} | values) + "\n"
+        self._digest.update(line.encode())
+        with naming(self.path):
+            self._file.write(line)
+            self._file.flush()
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether a folder holds a comparison, finished or not."""
+    return (folder / SUMMARY).exists() or any((folder / RECORDS).glob("*.jsonl"))
+
+
+def _entry(path: Path, place: int) -> dict[str, Any]:
+    """One line of a run's file; empty where it is damaged."""
+    try:
+        entry = json.loads(path.read_text(encoding="utf-8").splitlines()[place])
+    except UNREADABLE:
+        return {}
+    return entry if isinstance(entry, dict) else {}
+
+
+def check_types(record: Evaluation | RunSummary | Price) -> None:
+    """Makes sure that what was read is of the types it is said to be.
+
+    Raises:
+        TypeError: If something is not.
+    """
+    for each in fields(record):
+        value = getattr(record, each.name)
+        inside = value.values() if isinstance(value, dict) else ()
+        whole = isinstance(value, _accepted(each.type))
+        if not whole or not all(isinstance(number, int | float) for number in inside):
+            raise TypeError(f"{each.name} is {value!r}")
+
+
+def _accepted(kind: Any) -> Any:
+    if isinstance(kind, types.GenericAlias):  # dict[str, float]
+        return kind.__origin__
+    return kind | int if float in (kind, *get_args(kind)) else kind
+
+
+def said(error: BaseException) -> str:
+    """What an error of reading says, without the path."""
+    if isinstance(error, OSError):
+        return str(error.strerror)
+    return f"{type(error).__name__}: {error}"
 
 
 def read_evaluations(path: Path) -> Iterator[Evaluation]:
@@ -248,11 +352,14 @@ class Comparison:
         folder: Where ``summary.json`` lies.
         environment: Versions, machine, commit and arguments.
         runs: The finished runs, in the order in which they ended.
+        prices: By strategy what its scores cost, where they are no fresh forward passes: measured
+            before the first of its runs, and the same for all.
     """
 
     folder: Path
     environment: dict[str, Any]
     runs: list[RunSummary]
+    prices: dict[str, Price] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -260,14 +367,56 @@ class Comparison:
 
         Raises:
             FileNotFoundError: If the folder holds none.
+            StateError: If it is damaged.
         """
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        runs = [RunSummary.from_json(entry) for entry in summary["runs"]]
-        return cls(folder, summary["environment"], runs)
+        path = folder / SUMMARY
+        try:
+            summary = json.loads(path.read_text(encoding="utf-8"))
+            runs = [RunSummary.from_json(entry) for entry in summary["runs"]]
+            prices = prices_of(summary)
+            environment = dict(summary["environment"])
+            dict(environment.get("arguments") or {})
+        except FileNotFoundError:
+            raise
+        except UNREADABLE as error:
+            raise StateError(
+                f"{path} is damaged ({said(error)}): put back a copy of it; or remove it and "
+                f"repeat what wrote it with --resume, which has finished runs from {RECORDS}/"
+            ) from error
+        return cls(folder, environment, runs, prices)
+
+    @classmethod
+    def recover(cls, folder: Path) -> Self | None:
+        """Reads ``summary.json``, and from their own files runs that are not in it.
+
+        It may lack those whose end it could not take, and it may be gone.
+
+        Returns:
+            None where the folder holds no run.
+
+        Raises:
+            StateError: If it is damaged.
+        """
+        found = cls.read(folder) if (folder / SUMMARY).exists() else None
+        for path in sorted((folder / RECORDS).glob("*.jsonl")):
+            first, last = _entry(path, 0), _entry(path, -1)
+            if found is None and isinstance(first.get("environment"), dict):
+                found = cls(folder, first["environment"], [])
+            if found is None or last.get("kind") != "end":
+                continue
+            try:
+                run = RunSummary.from_json(last)
+            except UNREADABLE:  # it is run again
+                continue
+            if run.record not in {one.record for one in found.runs}:
+                found.runs.append(run)
+        return found
 
     def write(self) -> None:
         """Replaces ``summary.json`` whole, so that a reader never sees half of it."""
         summary = {"environment": self.environment, "runs": [asdict(run) for run in self.runs]}
+        if self.prices:
+            summary["prices"] = {name: asdict(price) for name, price in self.prices.items()}
         with atomic_write(self.folder / SUMMARY) as path:
             path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 

@@ -38,7 +38,7 @@ def environment(arguments: dict[str, Any]) -> dict[str, Any]:
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "memory_gib": _memory_gib(),
+        "memory_gib": memory_gib(),
         "device": "cpu" if arguments.get("device") == "cpu" else _accelerator() or "cpu",
         "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -63,6 +63,14 @@ def commit(package: Path | None = None) -> str | None:
     head = _git(source, "rev-parse", "HEAD")
     changes = _git(source, "status", "--porcelain", "--", ".")
     return f"{head}+changes" if head and changes else head
+
+
+def memory_gib() -> float | None:
+    """The machine's memory; None where it cannot be found out."""
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf.
+        return None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
@@ -90,13 +98,6 @@ def _cpu_name() -> str:
             if name.strip() == "model name":
                 return value.strip()
     return platform.processor() or platform.machine()
-
-
-def _memory_gib() -> float | None:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf.
-        return None
 
 
 def _accelerator() -> str | None:

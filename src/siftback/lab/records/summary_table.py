@@ -96,9 +96,10 @@ def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
         made = [[e.agreement for e in comparison.evaluations(run)] for run in runs]
         known = [[found for found in each if found is not None] for each in made]
         if all(known):
-            row["a score's price, in forwards"] = (
-                f"{mean_and_spread(run.score_cost for run in runs).mean:.2f}"
-            )
+            price = f"{mean_and_spread(run.score_cost for run in runs).mean:.2f}"
+            if (measured := comparison.prices.get(runs[0].strategy)) is not None:
+                price += f" ({measured.low:.2f} to {measured.high:.2f})"
+            row["a score's price, in forwards"] = price
             places = ((each[0], each[len(each) // 2], each[-1]) for each in known)
             row["agreement with the losses, first, middle, last"] = ", ".join(
                 f"{mean_and_spread(seeds).mean:.2f}" for seeds in zip(*places, strict=True)

@@ -44,8 +44,8 @@ def terminal(
         padding: Room around a cell: lines, and characters.
     """
     table = Table(
-        title=title,
-        caption=caption,
+        title=None if title is None else Text(title),
+        caption=None if caption is None else Text(caption),
         title_justify="left",
         caption_justify="left",
         box=box.HORIZONTALS,
@@ -57,7 +57,7 @@ def terminal(
     for place, (name, left) in enumerate(zip(columns, worded(cells), strict=True)):
         words = left or place == 0
         table.add_column(
-            (headers or {}).get(name, name),
+            Text((headers or {}).get(name, name)),
             justify="left" if words else "right",
             no_wrap=not words if wrapped is None else name not in wrapped,
         )

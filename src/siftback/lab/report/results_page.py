@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import images, setup
-from siftback.lab.analyses.reading import UNREADABLE, read
+from siftback.lab.analyses.reading import read
 from siftback.lab.papers import RUNS, short
-from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed, with_spread
 from siftback.lab.records.summary_table import series
 from siftback.lab.records.tables import markdown

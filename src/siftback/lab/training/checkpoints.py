@@ -1,5 +1,7 @@
 """Where a run can go on from: its state on disk, every so often."""
 
+import hashlib
+import io
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,8 @@ from siftback.lab.records.atomic_write import atomic_write
 
 CHECKPOINTS = "checkpoints"  # the folder of a comparison's unfinished runs
 
-_VERSION = 2
+_VERSION = 3
+_CHECKSUM = "sha256"
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,15 @@ class Often:
 class Checkpoints:
     """The checkpoints of one run, ``STEPS.pt`` in a folder of its own.
 
-    Each is written whole or not at all, and holds tensors, numbers, strings and containers of
-    them alone, so that it is read with ``weights_only=True``.
+    Each is written whole or not at all, and ends in a checksum of all before it. It holds tensors,
+    numbers, strings and containers of them alone, so that it is read with ``weights_only=True``.
 
     Args:
         folder: That of the run.
         often: When to write one.
+
+    Attributes:
+        damaged: Those that `latest` passed over, as their checksum is another.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -52,6 +58,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, often: Often) -> None:
         self._folder, self._often = folder, often
+        self.damaged: list[Path] = []
         self._done = 0.0
         self._since = time.monotonic()
 
@@ -75,37 +82,39 @@ class Checkpoints:
             steps: How many it had made.
         """
         with atomic_write(self._folder / f"{steps:09d}.pt") as path:
-            torch.save({"version": _VERSION, "done": self._done, "state": state}, path)
+            with path.open("wb") as file:
+                torch.save({"version": _VERSION, "done": self._done, "state": state}, file)
+            with path.open("r+b") as file:
+                file.write(hashlib.file_digest(file, _CHECKSUM).digest())
         for old in self._written()[: -self._often.keep]:
             old.unlink()
         self._since = time.monotonic()
 
     def latest(self) -> dict[str, Any] | None:
-        """The state saved last; of one that cannot be read, the one before. None without any.
+        """The state saved last; where that is damaged, the one before. None without any.
 
         Raises:
-            StateError: If there are some and none can be read, or it is of another version.
+            StateError: If there are some and all are damaged, or it is of another version.
         """
-        written = self._written()
-        for path in reversed(written):
-            try:
-                found = torch.load(path, weights_only=True)
-            except Exception as error:  # a damaged file fails in as many ways as there are bytes
-                failure = error
+        self.damaged = []
+        for path in reversed(self._written()):
+            found = _read(path)
+            if found is None:
+                self.damaged.append(path)
                 continue
             if found["version"] != _VERSION:
                 raise StateError(
                     f"{path} is a checkpoint of version {found['version']}, and this release "
                     f"reads version {_VERSION}: resume with the release that wrote it, or remove "
-                    "the folder to begin the run again"
+                    f"{self._folder} to begin the run again"
                 )
             self._done = found["done"]
             state: dict[str, Any] = found["state"]
             return state
-        if written:
+        if self.damaged:
             raise StateError(
-                f"no checkpoint in {self._folder} can be read ({failure}): "
-                "remove the folder to begin the run again"
+                f"{' and '.join(map(str, self.damaged))}: damaged, as the checksum is another; put "
+                f"back a copy, or remove {self._folder} to begin the run again"
             )
         return None
 
@@ -119,3 +128,14 @@ class Checkpoints:
     def _written(self) -> list[Path]:
         """The checkpoints, the oldest first."""
         return sorted(self._folder.glob("*.pt"))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What a checkpoint holds; None where its bytes are not those of its checksum."""
+    whole = path.read_bytes()
+    size = hashlib.new(_CHECKSUM).digest_size
+    content, checksum = whole[:-size], whole[-size:]
+    if hashlib.new(_CHECKSUM, content).digest() != checksum:
+        return None
+    found: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+    return found

@@ -1,49 +1,17 @@
 """How well the scores that a strategy selects by agree with the losses as they are."""
 
 import math
-import statistics
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from siftback import IES, UCB, EpochRule, Fresh, RefreshedRule, Scorer
-from siftback.contrib import Pipelined
 from siftback.lab.data.batch_stream import Batch
 from siftback.lab.training.example_losses import ExampleLosses, example_losses
 
 SAMPLE = 2000
-ROUNDS = 5
-
-
-class Replica(Scorer):
-    """Waits for a replica of the model to score each batch: what `Pipelined` gives, and its cost.
-
-    Args:
-        model: The model, whose weights are copied for each batch.
-        losses: Gives the losses that training scores by.
-        scorer: What scores in the replica.
-        options: More arguments of `Pipelined`.
-    """
-
-    def __init__(self, model: nn.Module, losses: ExampleLosses, scorer: Scorer, **options: Any):
-        self._batches: list[Batch] = []
-        self._scored = Pipelined(
-            self._batches, model, losses=losses, depth=0, scorer=scorer, **options
-        )
-
-    def score(self, losses: Any, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """float32[N], the replica's scores."""
-        self._batches[:] = [batch]
-        (scored,) = self._scored
-        return scored.scores
-
-    def close(self) -> None:
-        """Ends the replica."""
-        self._scored.close()
 
 
 def remembered(rule: EpochRule, epoch: int) -> Tensor | None:
@@ -95,30 +63,3 @@ def live_agreement(
         return None
     found = float(spearmanr(scores[seen].numpy(), fresh[: len(scores)][seen].numpy()).statistic)
     return None if math.isnan(found) else found
-
-
-def score_cost(
-    scorer: Scorer,
-    exact: Fresh,
-    model: nn.Module,
-    batch: Batch,
-    losses: ExampleLosses = example_losses,
-) -> float:
-    """What a scorer's pass costs in forwards: medians of both, taken in turns.
-
-    Args:
-        scorer: Whose pass; it is called, and keeps what state that leaves.
-        exact: The forward pass it is measured against.
-        model: The model.
-        batch: A batch as training has them.
-        losses: Gives the losses that training scores by.
-    """
-    taken: dict[Scorer, list[float]] = {scorer: [], exact: []}
-    for which in taken:
-        which.score(losses, model, batch, None)  # what is made once, such as a copy, is not timed
-    for _ in range(ROUNDS):
-        for which, seconds in taken.items():
-            started = time.perf_counter()
-            which.score(losses, model, batch, None).sum().item()
-            seconds.append(time.perf_counter() - started)
-    return statistics.median(taken[scorer]) / statistics.median(taken[exact])

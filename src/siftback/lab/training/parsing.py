@@ -1,5 +1,6 @@
 """Settings as they are written: on a command line, in a grid, in a file."""
 
+import math
 import re
 from collections.abc import Callable
 from fractions import Fraction
@@ -63,16 +64,21 @@ def numbers(name: str, text: str) -> list[float]:
     """
     try:
         return [_number(part.strip()) for part in text.split(",")]
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ArithmeticError):
         raise ConfigError(
             f"{name} {text!r}: give numbers separated by commas, such as 0.25,1/3"
         ) from None
 
 
 def _number(text: str) -> float:
-    if text.endswith("%"):
-        return float(Fraction(text[:-1]) / 100)
-    return float(Fraction(text))
+    written = text.removesuffix("%")
+    if "/" not in written:
+        number = float(written)
+        if not math.isfinite(number):
+            raise ValueError
+        if number == 0:  # of 1e-999999999 a fraction would take all memory
+            return number
+    return float(Fraction(written) / (100 if text.endswith("%") else 1))
 
 
 def _error(name: str, text: str) -> float:
@@ -96,7 +102,7 @@ def share_of_training(name: str, text: object) -> float:
 def _one(name: str, text: str) -> float:
     try:
         return _number(text)
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ArithmeticError):
         raise ConfigError(f"{name} {text!r}: give a number") from None
 
 

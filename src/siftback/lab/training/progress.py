@@ -27,6 +27,9 @@ class Reporter(Protocol):
     def evaluation(self, evaluation: Evaluation) -> None:
         """The current run was tested."""
 
+    def note(self, text: str) -> None:
+        """Something happened that is worth a line."""
+
     def finish(self, summary: RunSummary) -> None:
         """The current run ended."""
 
@@ -46,6 +49,9 @@ class Silent:
     def evaluation(self, evaluation: Evaluation) -> None:
         """See `Reporter`."""
 
+    def note(self, text: str) -> None:
+        """See `Reporter`."""
+
     def finish(self, summary: RunSummary) -> None:
         """See `Reporter`."""
 
@@ -61,7 +67,7 @@ class Terminal:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bars = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[error]}"),
@@ -106,6 +112,10 @@ class Terminal:
             self._bars.update(self._task, error=error)
         self._say_now_and_then(f"{self._position} epoch {evaluation.epoch:.2f}: {error}")
 
+    def note(self, text: str) -> None:
+        """See `Reporter`."""
+        self._say(text)
+
     def finish(self, summary: RunSummary) -> None:
         """See `Reporter`."""
         observing = sum(summary.seconds_observing.values())
@@ -122,7 +132,7 @@ class Terminal:
         self._position, self._scoring = position, scoring
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(_plain(self._title), total=1.0, error="")
+        self._task = self._bars.add_task(self._title, total=1.0, error="")
 
     @property
     def _title(self) -> str:
@@ -133,9 +143,5 @@ class Terminal:
             self._say(line)
 
     def _say(self, line: str) -> None:
-        self._console.print(_plain(line), highlight=False, soft_wrap=True)
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         self._said = time.monotonic()
-
-
-def _plain(line: str) -> str:
-    return line.replace("[", r"\[")

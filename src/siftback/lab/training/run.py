@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream, test_batches
 from siftback.lab.data.datasets import ImageData
@@ -72,6 +73,7 @@ def train(
     checkpoints: Checkpoints | None = None,
     state: dict[str, Any] | None = None,
     observer: Observer | None = None,
+    score_cost: float = 1.0,
 ) -> tuple[RunSummary, nn.Module]:
     """Trains and tests one model.
 
@@ -79,17 +81,21 @@ def train(
         run: Which run.
         settings: What it shares with the others of its comparison.
         data: The data set of ``settings``.
-        record: Gets each evaluation as it is made, and the summary at the end.
+        record: Gets each evaluation as it is made.
         reporter: Reports how far the run has come.
         scored: For a strategy that has all examples scored first, what came of it.
         checkpoints: Get the run's state every so often; None keeps none.
         state: One of those, of the same run, to go on from; ``record`` is then that run's.
         observer: Looks at the model whenever it is tested; None where nothing is asked for.
+        score_cost: What scoring an example costs in forwards, where it is no fresh one.
 
     Returns:
         The summary, and the trained model: the averaged one, where an average is asked for.
+
+    Raises:
+        ConfigError: If so few examples were kept that no step was made.
     """
-    training = _Training(run, settings, data, scored, observer=observer)
+    training = _Training(run, settings, data, scored, False, observer, score_cost)
 
     def evaluate() -> Evaluation:
         made = training.evaluate()
@@ -107,19 +113,23 @@ def train(
             if due and evaluate().test_error <= enough:
                 break
             if checkpoints is not None and training.is_due(checkpoints):
-                found = training.state_dict() | {"record": record.size()}
+                found = training.state_dict() | {"record": record.mark()}
                 with training.clock.paused():
                     checkpoints.save(found, training.made)
         if training.made > training.evaluated:
             evaluate()
     finally:
         training.batches.close()
+    if not training.made:
+        raise ConfigError(
+            f"{run.name} ended before it had kept a batch of {settings.batch_size} examples: give "
+            "a longer training, a larger --keep or a smaller --batch-size"
+        )
     summary = training.summary(record.evaluations)
     batches = training.batches
     if batches.guard is not None:
         path = record.path.with_suffix(suspects.SUFFIX)
         suspects.write(path, batches.guard, training.model, batches.stream, training.data, settings)
-    record.end(summary)
     return summary, training.stepper.tested
 
 
@@ -173,6 +183,7 @@ class _Training:
         scored: Scored | None = None,
         counts_uses: bool = False,
         observer: Observer | None = None,
+        score_cost: float = 1.0,
     ) -> None:
         self._observer = observer
         size = settings.batch_size
@@ -209,6 +220,7 @@ class _Training:
             self.clock,
             self.scoring.scores,
             counts_uses or "losses" in kinds_of(settings.observe),
+            score_cost,
         )
         # Seconds of it that the clock has counted, and of refreshing copies.
         self._selection = self.batches.selecting

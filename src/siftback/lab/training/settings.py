@@ -12,7 +12,10 @@ import torch
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.address import title
+from siftback.lab.data.datasets import ImageData
+from siftback.lab.models.norm import NORMS
 from siftback.lab.records.comparison_record import RECORDS
+from siftback.lab.records.environment import memory_gib
 from siftback.lab.records.observations import kinds_of
 from siftback.lab.training import rates
 
@@ -30,6 +33,38 @@ LENGTHS = {
     "time_budget": "seconds",
 }
 EVALUATIONS = 10  # where the length says no other number
+
+# What settings may be: the least of integers, and the intervals of other numbers.
+_LEAST = {
+    "width": 1,
+    "batch_size": 1,
+    "history": 1,
+    "cutout": 0,
+    "train_limit": 1,
+    "evaluations": 1,
+    "validation": 1,
+    "stale_every": 1,
+    "score_models": 1,
+}
+_MOST = 2**31 - 1
+LARGEST_SEED = 2**32 - 1
+_INTERVALS = {
+    "lr": "(0, inf)",
+    "momentum": "[0, 1)",
+    "weight_decay": "[0, inf)",
+    "evaluate_at": "(0, 1)",
+    "stop_at": "[0, 100)",
+    "flip": "[0, 1]",
+    "floor": "[0, 1)",
+    "warmup": "[0, 1)",
+    "tail": "[0, 1)",
+    "decay": "[0, 1)",
+    "score_epochs": "[0, inf)",
+    "ema": "(0, 1)",
+    "label_smoothing": "[0, 1)",
+    "mixup": "[0, inf)",
+    "clip": "(0, inf)",
+}
 
 
 @dataclass(frozen=True)
@@ -136,34 +171,24 @@ class Settings:
         models.find(self.model)
         if self.precision not in TYPES:
             raise ConfigError(f"precision {self.precision!r}: give one of {', '.join(TYPES)}")
-        for name, least in (
-            ("batch_size", 1),
-            ("history", 1),
-            ("evaluations", 1),
-            ("score_models", 1),
-            ("score_epochs", 0),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name}={value}: give at least {least}")
+        if self.norm not in NORMS:
+            raise ConfigError(f"norm {self.norm!r}: give one of {', '.join(NORMS)}")
         kinds_of(self.observe)
-        if not self.lr > 0:
-            raise ConfigError(f"lr={self.lr}: give a learning rate above 0")
-        for name, most in (
-            ("stop_at", 100),
-            ("label_smoothing", 1),
-            ("mixup", math.inf),
-            ("warmup", 1),
-            ("tail", 1),
-        ):
+        for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and not 0 <= value < most:
-                raise ConfigError(f"{name}={value}: give a number in [0, {most})")
-        for name, most in (("evaluate_at", 1), ("ema", 1), ("clip", math.inf)):
-            value = getattr(self, name)
-            for each in value if isinstance(value, Sequence) else [value]:
-                if each is not None and not 0 < each < most:
-                    raise ConfigError(f"{name}={each}: give a number in (0, {most})")
+            if value is not None and not least <= value <= _MOST:
+                raise ConfigError(f"{name}={value}: give an integer from {least} to {_MOST}")
+        for name, interval in _INTERVALS.items():
+            given = getattr(self, name)
+            for value in given if isinstance(given, Sequence) else [given]:
+                if value is not None and not _within(value, interval):
+                    raise ConfigError(f"{name}={value}: give a number in {interval}")
+
+        if self.warmup + self.tail >= 1:
+            raise ConfigError(
+                f"warmup={self.warmup:g} and tail={self.tail:g} leave no training in between: give "
+                "shares of less than 1 together"
+            )
 
     def _check_length(self) -> None:
         if self.epochs is not None and self.budget is not None:
@@ -181,7 +206,10 @@ class Settings:
             raise ConfigError(f"no length of training: give one of them, {', '.join(LENGTHS)}")
         for name, value in given.items():
             if not 0 < value < math.inf:
-                raise ConfigError(f"a training of {value} {LENGTHS[name]}: give more than 0")
+                raise ConfigError(
+                    f"{name}={value}: give a training of more than 0 {LENGTHS[name]}, and not "
+                    "without end"
+                )
 
     def recorded(self) -> dict[str, Any]:
         """The fields as records have them: of data and a subset what they are, not where."""
@@ -240,10 +268,7 @@ class Run:
     cost_budget: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.keep <= 1:
-            raise ConfigError(
-                f"keep={self.keep} is not a share of the examples: give a number in (0, 1]"
-            )
+        check_keep(self.keep)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -261,6 +286,43 @@ class Run:
     def record(self) -> str:
         """Its JSON-lines file, relative to the comparison's folder."""
         return f"{RECORDS}/{self.name}.jsonl"
+
+
+def _within(value: float, interval: str) -> bool:
+    """Whether a number lies in an interval.
+
+    >>> _within(0, "[0, 1)"), _within(1, "[0, 1)"), _within(float("nan"), "(0, inf)")
+    (True, False, False)
+    """
+    low, high = map(float, interval[1:-1].split(","))
+    above = value >= low if interval[0] == "[" else value > low
+    return above and (value <= high if interval[-1] == "]" else value < high)
+
+
+def check_keep(keep: float) -> None:
+    """Refuses what is no share to keep."""
+    if not 0 < keep <= 1:
+        raise ConfigError(f"keep={keep} is not a share of the examples: give a number in (0, 1]")
+
+
+def check_seed(seed: int) -> None:
+    """Refuses what random numbers cannot begin from."""
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ConfigError(f"seed={seed}: give an integer from 0 to {LARGEST_SEED}")
+
+
+def check_model(settings: Settings, data: ImageData) -> None:
+    """Refuses a model that cannot be had for some data, or that memory cannot hold."""
+    channels = data.train_images.shape[1]
+    weights = models.count(
+        settings.model, settings.width, data.classes, channels, settings.norm, data.size
+    )
+    needed, there = 3 * 4 * weights / 2**30, memory_gib() or math.inf
+    if needed > there:
+        raise ConfigError(
+            f"{settings.model_name} needs {needed:,.0f} GiB for weights, gradients and momentum, "
+            f"and this machine has {there:g}: give a smaller --width or another --model"
+        )
 
 
 def device_of(settings: Settings) -> torch.device:

@@ -85,14 +85,24 @@ class Strategy:
         """Whether it leaves examples out."""
         return any((self.selector, self.rule, self.drop))
 
-    def learns(self, settings: Settings) -> bool:
-        """Whether it chooses by training's own losses."""
-        return self.rule is not None and learns(self.rule(0.5, settings))
+    def choice(self, keep: float, settings: Settings) -> Selector | EpochRule | None:
+        """What chooses the examples to train on; None where all are, or all that are left.
 
-    def has_guard(self, settings: Settings) -> bool:
-        """Whether it has a noise guard, which is a part of `Memory`."""
-        rule = None if self.rule is None else self.rule(0.5, settings)
-        return isinstance(rule, Memory) and rule.guard is not None
+        Raises:
+            ConfigError: If it cannot be had with the share to keep, or with the settings.
+        """
+        if self.rule is not None:
+            return self.rule(keep, settings)
+        return None if self.selector is None else self.selector(self.kept_of_left(keep), settings)
+
+    def kept_of_left(self, keep: float) -> float:
+        """Share to keep of what pruning leaves, where a share is to be kept in all."""
+        return min(1.0, keep / (1 - self.dropped(keep)))
+
+    def selection_batch(self, keep: float, settings: Settings) -> int:
+        """Examples in each batch that it chooses among; the kept ones of a single pass fill one."""
+        size = settings.batch_size
+        return round(size / self.kept_of_left(keep)) if self.single_pass else size
 
     def dropped(self, keep: float) -> float:
         """Share of the examples pruned before training, where a share is to be kept in all."""
@@ -105,13 +115,18 @@ class Strategy:
         return "el2n" if self.dropped(keep) else None
 
 
-def learns(rule: EpochRule) -> bool:
-    """Whether a rule chooses by training's own losses.
+def learns(choice: Selector | EpochRule | None) -> bool:
+    """Whether what chooses is a rule that goes by training's own losses.
 
-    >>> learns(RS2(0.5)), learns(Memory(0.5))
-    (False, True)
+    >>> learns(RS2(0.5)), learns(Memory(0.5)), learns(Uniform(0.5))
+    (False, True, False)
     """
-    return type(rule).update is not EpochRule.update
+    return isinstance(choice, EpochRule) and type(choice).update is not EpochRule.update
+
+
+def has_guard(choice: Selector | EpochRule | None) -> bool:
+    """Whether what chooses has a noise guard, which is a part of `Memory`."""
+    return isinstance(choice, Memory) and choice.guard is not None
 
 
 def _percentile(keep: float, settings: Settings) -> Selector:
@@ -427,7 +442,7 @@ def find(name: str) -> Strategy:
     >>> str(find("sb").cost), str(find("stale-sb-5").cost)
     ('1 + 3s', '1/5 + 3s')
     """
-    if every := re.fullmatch(r"stale-sb-([1-9]\d*)", name):
+    if every := re.fullmatch(r"stale-sb-([1-9]\d{0,8})", name):
         n = int(every[1])
         return replace(
             STRATEGIES["stale-sb"],

@@ -59,6 +59,10 @@ class TensorBoard:
         self._writer.flush()
         self._reporter.evaluation(evaluation)
 
+    def note(self, text: str) -> None:
+        """See `Reporter`."""
+        self._reporter.note(text)
+
     def finish(self, summary: RunSummary) -> None:
         """See `Reporter`."""
         if self._writer is not None:

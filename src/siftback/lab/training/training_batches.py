@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback import (
+    EpochRule,
     Fresh,
     Kakurenbo,
     Memory,
@@ -18,7 +19,6 @@ from siftback import (
     Pool,
     Scorer,
     SelectiveLoader,
-    Selector,
     SinglePassStats,
     Stats,
 )
@@ -29,15 +29,10 @@ from siftback.lab.data.mixup import mix
 from siftback.lab.training import strategies
 from siftback.lab.training.example_losses import example_losses
 from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent
-from siftback.lab.training.live_agreement import (
-    SAMPLE,
-    Replica,
-    live_agreement,
-    remembered,
-    score_cost,
-)
+from siftback.lab.training.live_agreement import SAMPLE, live_agreement, remembered
 from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.rule_schedule import schedule_of
+from siftback.lab.training.score_price import Replica
 from siftback.lab.training.settings import Run, Settings
 
 if TYPE_CHECKING:
@@ -57,12 +52,13 @@ class TrainingBatches:
         clock: That of the training, not yet started.
         scores: float32[N], for a strategy that needs scores of the examples before it trains.
         counts_uses: Whether to count how often each example is trained on.
+        score_cost: What scoring an example costs in forwards, where it is no fresh one.
 
     Attributes:
         strategy: The run's.
         stream: All examples, in the order of the seed.
         uses: float32[N], how often each example was trained on, where that is counted.
-        score_cost: What scoring an example costs in forwards, as measured.
+        score_cost: As given.
         loss: ``loss(images, labels)``, the mean that is to be run backward; the strategy's rule
             gets what it learns from.
     """
@@ -78,6 +74,7 @@ class TrainingBatches:
         clock: PhaseClock,
         scores: Tensor | None = None,
         counts_uses: bool = False,
+        score_cost: float = 1.0,
     ) -> None:
         self._run, self._settings, self._data = run, settings, data
         self._model, self._device, self._length, self._clock = model, device, length, clock
@@ -89,18 +86,15 @@ class TrainingBatches:
         self._losses = partial(example_losses, smoothing=settings.label_smoothing)
         self._epoch_examples = len(data.train_labels) // settings.batch_size * settings.batch_size
         strategy = self.strategy = strategies.find(run.strategy)
-        self._keep = min(1.0, run.keep / (1 - strategy.dropped(run.keep)))  # of what is left
         augment = replace(data.augmentation, cutout=settings.cutout)
-        size = settings.batch_size
-        if strategy.single_pass:  # so much larger that backwards are of the size asked for
-            size = round(size / self._keep)
+        size = strategy.selection_batch(run.keep, settings)
         indexed = counts_uses or any((strategy.rule, strategy.irreducible))
         self.uses = torch.zeros(len(data.train_labels)) if counts_uses else None
         self.stream = BatchStream(
             data, size, run.seed, augment, device, settings.channels_last, indexed
         )
         self.loss: Callable[[Tensor, Tensor], Tensor] = self._loss_of_all
-        self.score_cost = 1.0
+        self.score_cost = score_cost
         self._epoch = 0
         self._mixed = 0  # batches
         self._loader: SelectiveLoader | None = None
@@ -116,8 +110,7 @@ class TrainingBatches:
             self._loader = self._selective()
             self._stats = self._loader.stats
             rule, selector = self._loader.memory, self._loader.selector
-            learns = rule is not None and strategies.learns(rule)
-            if learns or (selector is not None and selector.reweights):
+            if strategies.learns(rule) or (selector is not None and selector.reweights):
                 self.loss = partial(self._recorded_loss, self._loader)
         if settings.mixup:
             self.loss = self._mixed_loss
@@ -229,7 +222,6 @@ class TrainingBatches:
             "epoch": self._epoch,
             "mixed": self._mixed,
             "uses": self.uses,
-            "score_cost": self.score_cost,
             "source": source,
             "single_pass": None if self._sift is None else self._sift.get_extra_state(),
             "stats": asdict(self.stats),
@@ -239,7 +231,6 @@ class TrainingBatches:
         """Goes on from a state of the same run."""
         self._epoch, self._mixed = state["epoch"], state["mixed"]
         self.uses = None if self.uses is None else state["uses"].clone()
-        self.score_cost = state["score_cost"]  # a measurement
         self._source.load_state_dict(state["source"])
         if self._sift is not None:
             self._sift.set_extra_state(state["single_pass"])
@@ -255,23 +246,18 @@ class TrainingBatches:
     def _spent(self) -> Spent:
         return Spent(self.epochs, self.cost, self._clock.passed)
 
-    def _selector(self) -> Selector:
-        """The strategy's, of the share and the history asked for."""
-        assert self.strategy.selector is not None
-        return self.strategy.selector(self._keep, self._settings)
-
     def _selective(self) -> SelectiveLoader:
         """The stream, with the strategy's choice between it and training."""
         strategy, settings, choice = self.strategy, self._settings, dict[str, Any]()
-        if strategy.rule is not None:
-            rule = strategy.rule(self._run.keep, settings)
+        chosen_by = strategy.choice(self._run.keep, settings)
+        if isinstance(chosen_by, EpochRule):
             schedule = schedule_of(
-                rule, self._run.keep, strategy.tail, settings, done=lambda: self.done
+                chosen_by, self._run.keep, strategy.tail, settings, done=lambda: self.done
             )
-            choice = {"memory": rule, "schedule": schedule}
+            choice = {"memory": chosen_by, "schedule": schedule}
         else:
             self._scorer = self._cheap_scorer()
-            choice = {"selector": self._selector(), "scorer": self._scorer or self._exact}
+            choice = {"selector": chosen_by, "scorer": self._scorer or self._exact}
         return SelectiveLoader(
             self._pipelined() if strategy.pipelined else self.stream,
             self._model,
@@ -284,39 +270,37 @@ class TrainingBatches:
         )
 
     def _cheap_scorer(self) -> Scorer | None:
-        """The strategy's scorer, its cost measured; None for fresh forward passes."""
+        """The strategy's scorer; None for fresh forward passes."""
         strategy = self.strategy
         if strategy.irreducible is not None:
             assert self._scores is not None
             return strategy.irreducible(self._settings, self._scores)  # of fresh passes
         if strategy.scorer is None:
             return None
-        scorer = strategy.scorer(self._settings, self._data)
-        self.score_cost = self._cost_of(scorer)
-        return scorer
+        return strategy.scorer(self._settings, self._data)
 
     def _pipelined(self) -> Pipelined:
         """The stream, scored ahead by a replica whose process has been started."""
-        how: dict[str, Any] = {"threads": torch.get_num_threads(), "scorer": self._exact}
-        beside = Replica(self._model, self._losses, **how)
-        self.score_cost = self._cost_of(beside)
-        beside.close()
-        self._replica = Pipelined(self.stream, self._model, losses=self._losses, **how)
+        self._replica = Pipelined(
+            self.stream,
+            self._model,
+            losses=self._losses,
+            threads=torch.get_num_threads(),
+            scorer=self._exact,
+        )
         next(iter(self._replica))  # its start is no part of training, which begins again
         return self._replica
-
-    def _cost_of(self, scorer: Scorer) -> float:
-        batch = next(self.stream.plain(self._settings.batch_size))
-        return score_cost(scorer, self._exact, self._model, batch, self._losses)
 
     def _single_pass(self) -> "SinglePass":
         """The losses of a batch, of which the strategy's selector keeps some."""
         from siftback import SinglePass  # brings in the compiler, which takes its time
 
+        selector = self.strategy.choice(self._run.keep, self._settings)
+        assert not isinstance(selector, EpochRule)
         return SinglePass(
             self._model,
             nn.CrossEntropyLoss(label_smoothing=self._settings.label_smoothing),
-            selector=self._selector(),
+            selector=selector,
             backend="inductor" if self._settings.compile else "graph",
             check=False,  # its models are this laboratory's own, and tested
             seed=self._run.seed,

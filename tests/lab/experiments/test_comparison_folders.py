@@ -1,0 +1,251 @@
+"""A comparison's folder when something goes wrong: nothing is lost, and nothing is silent."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from command_line import Call
+from runs_to_kill import compare_and_keep, settings, told
+from siftback.errors import ConfigError, StateError
+from siftback.lab.experiments.comparison import Plan, compare
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.folder_lock import LOCK, is_locked, locked
+from siftback.lab.training.checkpoints import CHECKPOINTS
+from siftback.lab.training.progress import Silent
+from siftback.lab.training.settings import Run
+
+QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu")
+QUICK += ("--train-limit", "320", "--batch-size", "32")
+
+needs_locks = pytest.mark.skipif(os.name == "nt", reason="needs locks of files")
+needs_full = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="needs a device that is always full"
+)
+
+
+class StoppedError(Exception):
+    """As Ctrl-C would."""
+
+
+class Watching(Silent):
+    """Keeps what begins and what is noted; stops at a share of the first run."""
+
+    def __init__(self, stop_at: float = 2.0) -> None:
+        self.begun: list[str] = []
+        self.noted: list[str] = []
+        self._stop_at = stop_at
+
+    def start(self, run: Run, number: int, of: int) -> None:
+        """See `Reporter`."""
+        self.begun.append(run.name)
+
+    def note(self, text: str) -> None:
+        """See `Reporter`."""
+        self.noted.append(text)
+
+    def update(self, done: float) -> None:
+        """See `Reporter`."""
+        if done >= self._stop_at:
+            raise StoppedError
+
+
+class FillsDisk(Silent):
+    """Has a file's next writing find the disk full, once a run is done."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def update(self, done: float) -> None:
+        """See `Reporter`."""
+        if done >= 1:
+            self._path.with_name(self._path.name + ".tmp").symlink_to("/dev/full")
+
+
+@needs_locks
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_a_second_process_is_refused_and_a_killed_one_blocks_nothing(
+    call: Call, tmp_path: Path
+) -> None:
+    out = tmp_path / "c"
+    compare = ("compare", *QUICK, "--strategies", "traditional,sb", "--no-matched")
+    compare += ("--out", str(out))
+    first = subprocess.Popen(
+        [sys.executable, "-m", "siftback.cli", *compare, "--seed", ",".join(map(str, range(500)))],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while not (out / "records" / "sb-keep0.33-seed0.jsonl").exists():
+        assert first.poll() is None, "it ended before it could be disturbed"
+        time.sleep(0.05)
+    for more in ("--resume", "--overwrite"):
+        status, _, err = call(*compare, more)
+        assert status == 2
+        assert f"another process is at work in {out}: wait until it has ended, or give" in err
+    assert first.poll() is None, "it was not disturbed"
+    first.kill()
+    first.wait()
+    assert (out / LOCK).exists()
+    assert not is_locked(out)
+    assert call(*compare, "--resume")[0] == 0
+    comparison = Comparison.read(out)
+    assert {run.strategy for run in comparison.runs} == {"traditional", "sb"}
+    assert all(len(comparison.evaluations(run)) == 1 for run in comparison.runs)
+
+
+@needs_locks
+def test_a_locked_folder_is_left_as_it_is(tmp_path: Path) -> None:
+    plan = Plan(settings(epochs=1.0), ["traditional"], [0.5], [0], matched=False)
+    with locked(tmp_path) as is_ours:
+        assert is_ours
+        assert is_locked(tmp_path)
+        with pytest.raises(ConfigError, match="another process is at work in"):
+            compare(plan, tmp_path, Silent(), "overwrite")
+        assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+    assert not is_locked(tmp_path)
+    compare(plan, tmp_path, Silent())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an undisturbed run leaves."""
+    folder = tmp_path_factory.mktemp("whole")
+    compare_and_keep(folder, settings(), ["sb"], 1.0, Silent())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run leaves that was stopped between two checkpoints."""
+    folder = tmp_path_factory.mktemp("stopped")
+    with pytest.raises(StoppedError):
+        compare_and_keep(folder, settings(), ["sb"], 0.1, Watching(0.65))
+    return folder
+
+
+def flip(path: Path, share: float) -> None:
+    """Flips a bit at this share of a file."""
+    content = bytearray(path.read_bytes())
+    content[int(share * len(content))] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.3, 0.5, 0.7, 0.999])
+def test_a_flipped_byte_of_a_checkpoint_has_the_run_go_on_from_the_one_before(
+    tmp_path: Path, whole: Path, stopped: Path, share: float
+) -> None:
+    folder = shutil.copytree(stopped, tmp_path / "c")
+    before, newest = sorted(folder.glob(f"{CHECKPOINTS}/*/*.pt"))
+    flip(newest, share)
+    reporter = Watching()
+    compare_and_keep(folder, settings(), ["sb"], 0.1, reporter)
+    assert told(folder) == told(whole)
+    assert reporter.noted == [
+        f"{newest} is damaged, and left aside: the run goes on from the one before"
+    ]
+    assert not before.exists()
+
+
+def test_checkpoints_that_are_all_damaged_are_named(tmp_path: Path, stopped: Path) -> None:
+    folder = shutil.copytree(stopped, tmp_path / "c")
+    paths = sorted(folder.glob(f"{CHECKPOINTS}/*/*.pt"))
+    for path in paths:
+        flip(path, 0.5)
+    with pytest.raises(StateError, match="begin the run again") as raised:
+        compare_and_keep(folder, settings(), ["sb"], 0.1, Silent())
+    assert all(str(path) in str(raised.value) for path in paths)
+    shutil.rmtree(paths[0].parent)  # as it says
+    compare_and_keep(folder, settings(), ["sb"], 0.1, Silent())
+
+
+def test_a_flipped_byte_of_a_record_is_named(tmp_path: Path, stopped: Path) -> None:
+    folder = shutil.copytree(stopped, tmp_path / "c")
+    (record,) = folder.glob("records/*.jsonl")
+    flip(record, 0.9)
+    with pytest.raises(StateError, match=r"sb-keep0.5-seed0.jsonl is not what it was"):
+        compare_and_keep(folder, settings(), ["sb"], 0.1, Silent())
+
+
+def test_a_summary_that_is_gone_is_made_again_without_training(tmp_path: Path, whole: Path) -> None:
+    folder = shutil.copytree(whole, tmp_path / "c")
+    (folder / "summary.json").unlink()
+    with pytest.raises(ConfigError, match="holds a comparison already"):
+        compare(Plan(settings(), ["sb"], [0.5], [0], matched=False), folder, Silent())
+    with pytest.raises(ConfigError, match=r"lr was 0\.05, is 0\.1"):
+        compare_and_keep(folder, settings(lr=0.1), ["sb"], 1.0, Silent())
+    reporter = Watching()
+    compare_and_keep(folder, settings(), ["sb"], 1.0, reporter)
+    assert not reporter.begun
+    assert told(folder) == told(whole)
+
+
+@needs_full
+def test_a_run_whose_end_the_summary_could_not_take_is_not_run_again(
+    tmp_path: Path, whole: Path
+) -> None:
+    folder = tmp_path / "c"
+    with pytest.raises(OSError, match=r"No space left.*summary.json'"):
+        compare_and_keep(folder, settings(), ["sb"], 0.9, FillsDisk(folder / "summary.json"))
+    assert Comparison.read(folder).runs == []
+    reporter = Watching()
+    compare_and_keep(folder, settings(), ["sb"], 0.9, reporter)
+    assert not reporter.begun
+    assert told(folder) == told(whole)
+
+
+@needs_full
+@pytest.mark.parametrize(
+    "file",
+    [
+        "summary.json.tmp",
+        f"{CHECKPOINTS}/sb-keep0.5-seed0/000000002.pt.tmp",
+        "weights.pt.tmp",
+    ],
+)
+def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(
+    call: Call, tmp_path: Path, file: str
+) -> None:
+    train = ("train", *QUICK, "--keep", "0.5", "--checkpoint-every", "0.2")
+    assert call(*train, "--out", tmp_path / "whole")[0] == 0
+    out = tmp_path / "c"
+    full = out / file
+    full.parent.mkdir(parents=True)
+    full.symlink_to("/dev/full")
+    status, _, err = call(*train, "--out", out)
+    assert status == 2
+    assert f"error: {str(full).removesuffix('.tmp')}: No space left on device" in err
+    assert "Traceback" not in err
+    full.unlink(missing_ok=True)
+    assert call(*train, "--out", out, "--resume")[0] == 0
+    kept, same = (
+        torch.load(folder / "weights.pt", weights_only=True) for folder in (tmp_path / "whole", out)
+    )
+    assert all(kept[name].equal(same[name]) for name in kept)
+    (run,) = Comparison.read(out).runs
+    assert run.strategy == "sb"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that is read-only")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("compare", *QUICK, "--out"),
+        ("train", *QUICK, "--out"),
+        ("sweep", *QUICK, "--grid", "lr=0.1", "--out"),
+        ("score", "--width", "4", "--out"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_read_only_folder_is_a_sentence_before_training(
+    call: Call, command: tuple[str, ...]
+) -> None:
+    status, _, err = call(*command, "/proc/self/results")
+    assert status == 2
+    assert err.startswith("error: /proc/self/results")
+    assert "Traceback" not in err

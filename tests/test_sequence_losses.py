@@ -204,7 +204,7 @@ def test_outputs_that_do_not_name_their_kind_are_refused():
     inputs = batch()
     with torch.no_grad():
         outputs = gpt2()(**inputs)
-    with pytest.raises(ConfigError, match="CausalLMOutputWithCrossAttentions.*give the model"):
+    with pytest.raises(ConfigError, match=r"CausalLMOutputWithCrossAttentions.*give the model"):
         sequence_losses(outputs, inputs)
     two = SimpleNamespace(logits=torch.zeros(BATCH, 2))
     with pytest.raises(ConfigError, match="numbers to predict or"):
@@ -255,4 +255,5 @@ def test_a_single_pass_has_the_gradient_of_the_kept_sequences():
     rows = sift.selection.positions
     expected = sequence_losses(model, inputs)[rows].mean()
     torch.testing.assert_close(loss, expected)
-    assert bool(loss.isfinite()) and len(rows) == BATCH // 2
+    assert bool(loss.isfinite())
+    assert len(rows) == BATCH // 2

@@ -3,6 +3,8 @@
 from functools import partial
 
 import torch
+
+from siftback.frameworks.huggingface import SelectiveTrainerMixin
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -12,8 +14,6 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
-
-from siftback.frameworks.huggingface import SelectiveTrainerMixin
 
 WORDS = 100
 TINY = {
@@ -103,28 +103,30 @@ class Selective(Watching, SelectiveTrainerMixin, Trainer):
     pass
 
 
+BASIC = {
+    "per_device_train_batch_size": 8,
+    "num_train_epochs": 2,
+    "learning_rate": 0.01,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+    "dataloader_pin_memory": False,
+}
+
+
 def arguments(folder, **settings):
-    given = {
-        "per_device_train_batch_size": 8,
-        "num_train_epochs": 2,
-        "learning_rate": 0.01,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "dataloader_pin_memory": False,
-    }
-    return TrainingArguments(str(folder), **(given | settings))
+    return TrainingArguments(str(folder), **(BASIC | settings))
 
 
 def trainer(folder, kind, count=48, *, of=Selective, model=None, selection=None, **settings):
     given = {"method": "two_pass"} if selection is None and of is Selective else selection or {}
-    if given.get("method") in ("two_pass", "single_pass"):
+    if given.get("method") in ("two_pass", "single_pass") and "selector" not in given:
         given = {"keep": 1 / 2} | given
     # A single pass is compiled for each length.
     collate = partial(padded, longest=12) if given.get("method") == "single_pass" else padded
-    return of(
+    ours = of(
         model=MODELS[kind]() if model is None else model,
         args=arguments(folder, **settings),
         data_collator=collate,
@@ -132,6 +134,8 @@ def trainer(folder, kind, count=48, *, of=Selective, model=None, selection=None,
         eval_dataset=sentences(12, kind),
         **given,
     )
+    ours.selection_given = given
+    return ours
 
 
 def weights_of(trainer):

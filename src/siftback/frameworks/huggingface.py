@@ -15,6 +15,7 @@ from siftback.loading import tree
 from siftback.loading.indices import Indexed, collating
 from siftback.loading.seeding import Stream, generator_of
 from siftback.loading.stats import SinglePassStats, Stats
+from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.epoch_plan import EpochPlan, plan_of
 from siftback.rules.memory import Memory
 from siftback.rules.rule import EpochRule
@@ -36,7 +37,6 @@ except ImportError as error:
 Method = Literal["two_pass", "single_pass", "memory"]
 
 _KEY = "sift_index"  # of a batch, the data set's indices of its examples
-_STATE_VERSION = 1
 
 
 class SelectiveTrainerMixin(Trainer):
@@ -85,15 +85,11 @@ class SelectiveTrainerMixin(Trainer):
         sift_stats: What this process did, a `Stats`; with "single_pass" a `SinglePassStats`.
 
     Raises:
-        ConfigError: If an argument is out of range or excludes another one; and when training
-            begins, if the Trainer's own arguments exclude it.
-
-    On a step:
-
-    Raises:
-        BatchError: If the rows of a batch cannot be told apart, or none has a label.
-        LossError: If there is not one finite loss per row.
-        StateError: If a checkpoint's state is of other arguments.
+        ConfigError: If an argument is out of range or excludes another one, or, when training
+            begins, one of the Trainer's own.
+        BatchError: On a step, if a batch cannot be split into rows, or none has a label.
+        LossError: On a step, if there is not one finite loss per row.
+        StateError: If a checkpoint is of other arguments.
 
     >>> import tempfile
     >>> from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
@@ -114,6 +110,7 @@ class SelectiveTrainerMixin(Trainer):
     sift_stats: Stats | SinglePassStats
     _selection: Any  # an InBatch or a SinglePass
     _indices: Tensor | None  # the examples of the batch in training
+    _resumed: dict[str, Any] | None  # what a single pass is to go on from
 
     def __init__(
         self,
@@ -128,24 +125,7 @@ class SelectiveTrainerMixin(Trainer):
         **kwargs: Any,
     ) -> None:
         self._method, self._losses = method, losses
-        self._rule: EpochRule | None = None
-        self._selector: Selector | None = None
-        if method == "memory":
-            self._rule = _rule_of(memory, keep, beta, selector)
-        elif method in ("two_pass", "single_pass"):
-            if memory is not None:
-                raise ConfigError(
-                    f'memory={type(memory).__name__}(...) with method="{method}": give '
-                    'method="memory", or leave it out'
-                )
-            self._selector = exact_selector(selector, keep, beta)
-            if method == "two_pass" and self._selector.reweights:
-                raise ConfigError(
-                    f"{type(self._selector).__name__} gives losses weights, which the loss of a "
-                    'Trainer cannot take: give method="single_pass", or another selector'
-                )
-        else:
-            raise ConfigError(f'method={method!r}: give "two_pass", "single_pass" or "memory"')
+        self._rule, self._selector = _chosen(method, memory, selector, keep, beta)
         super().__init__(*args, **kwargs)
         given = (seed, self.args.data_seed, self.args.seed)
         self._seed = next(number for number in given if number is not None)
@@ -197,11 +177,11 @@ class SelectiveTrainerMixin(Trainer):
             return self._sifted(inputs)
         found: list[Any] = []
         labelled = dict(inputs)  # from which the Trainer may take the labels
-        hook = self.model.register_forward_hook(
-            lambda module, given, outputs: (
-                found.append(outputs) if torch.is_grad_enabled() else None
-            )
-        )
+
+        def find(module: Any, given: Any, outputs: Any) -> None:
+            found.extend([outputs] if torch.is_grad_enabled() else [])
+
+        hook = self.model.register_forward_hook(find)
         try:
             loss = super().compute_loss(model, inputs, *args, **kwargs)
         finally:
@@ -235,10 +215,8 @@ class SelectiveTrainerMixin(Trainer):
                 'it out of the data set, or give method="two_pass", which never keeps such rows'
             )
         if self._selection is None:
-            assert self._selector is not None
-            selector = copy.deepcopy(self._selector)
-            seed = self._rank_seed()
-            sift = SinglePass(self.model, losses=self._losses, selector=selector, seed=seed)
+            given: Any = {"selector": copy.deepcopy(self._selector), "seed": self._rank_seed()}
+            sift = SinglePass(self.model, losses=self._losses, **given)
             if self._resumed is not None:
                 sift.set_extra_state(self._resumed)
             self._selection, self.sift_stats = sift, sift.stats
@@ -251,9 +229,7 @@ class SelectiveTrainerMixin(Trainer):
                 'examples: method="memory" needs the Trainer\'s own get_train_dataloader, and '
                 "batches that are mappings"
             )
-        assert self._order is not None
-        assert self._order.draw is not None
-        if self._order.draw.reweights:
+        if cast(EpochDraw, cast(SelectiveSampler, self._order).draw).reweights:
             raise ConfigError(
                 f"{type(self._rule).__name__} gives losses weights, which the loss of a Trainer "
                 "cannot take: give a rule without weights, such as Memory()"
@@ -269,15 +245,14 @@ class SelectiveTrainerMixin(Trainer):
                 f"a training step called the model {len(found)} times with gradients, and "
                 'method="memory" takes the losses from one call: give method="two_pass"'
             )
-        assert self._order is not None
-        assert self._order.draw is not None
+        order = cast(SelectiveSampler, self._order)
         with torch.no_grad():
             if self._losses is sequence_losses:
                 losses = losses_of(head_of(self.model), found[0], inputs)
             else:
                 losses = self._losses(found[0], inputs)
-        self._order.update(self._indices, losses)
-        passed = self._order.draw.passed(len(losses))
+        order.update(self._indices, losses)
+        passed = cast(EpochDraw, order.draw).passed(len(losses))
         self._count(seen=passed, unread=passed - len(losses), released=len(losses))
 
     def _count(self, **examples: int) -> None:
@@ -288,26 +263,21 @@ class SelectiveTrainerMixin(Trainer):
         """The order of examples; with "memory" a function of the seed and the epoch."""
         if self._rule is None:
             return super()._get_train_sampler(*args, **kwargs)
-        ours = self.args
-        examples = range(len(self.train_dataset))
-        self._rule.grow(len(examples))
+        own, count = self.args, len(self.train_dataset)
+        self._rule.grow(count)
         self._plan = plan_of(
             self._rule,
             self._train_batch_size,
-            epochs=float(ours.num_train_epochs),
-            max_steps=ours.max_steps if ours.max_steps > 0 else None,
-            accumulation=ours.gradient_accumulation_steps,
-            world=ours.world_size,
-            drop_last=ours.dataloader_drop_last,
+            epochs=float(own.num_train_epochs),
+            max_steps=own.max_steps if own.max_steps > 0 else None,
+            accumulation=own.gradient_accumulation_steps,
+            world=own.world_size,
+            drop_last=own.dataloader_drop_last,
         )
+        shuffle, epochs = own.train_sampling_strategy != "sequential", self._plan.epochs
+        ranks = {"rank": own.process_index, "world": own.world_size}
         self._order = SelectiveSampler(
-            examples,
-            self._rule,
-            shuffle=_order_of(ours) != "sequential",
-            seed=self._seed,
-            epochs=self._plan.epochs,
-            rank=ours.process_index,
-            world=ours.world_size,
+            range(count), self._rule, shuffle=shuffle, seed=self._seed, epochs=epochs, **ranks
         )
         return self._order
 
@@ -331,9 +301,8 @@ class SelectiveTrainerMixin(Trainer):
         if self._plan is None:
             return values
         _, _, examples, _, size, _, _ = values
-        plan = self._plan
-        epochs, first = len(plan.batches), plan.batches[0]
-        return epochs, plan.updates(0), examples, plan.read, size, first, plan.steps
+        plan, first = self._plan, self._plan.batches[0]
+        return len(plan.batches), plan.updates(0), examples, plan.read, size, first, plan.steps
 
     def _init_training_state(self, *args: Any) -> Any:
         """Where training begins, in epochs and in batches of the first of them."""
@@ -377,9 +346,7 @@ class SelectiveTrainerMixin(Trainer):
     def _reset(self) -> None:
         """Begins the selection anew, as the Trainer begins training."""
         self._trains = self._computes = False
-        self._indices = None
-        self._resumed: dict[str, Any] | None = None
-        self._selection = None
+        self._indices = self._selection = self._resumed = None
         self.sift_stats = Stats()
         if self._method == "two_pass":
             selector = copy.deepcopy(self._selector)
@@ -396,7 +363,7 @@ class SelectiveTrainerMixin(Trainer):
 
     def _settings(self) -> dict[str, Any]:
         return {
-            "version": _STATE_VERSION,
+            "version": 1,
             "method": self._method,
             "processes": self.args.world_size,
             "seed": self._seed,
@@ -405,16 +372,10 @@ class SelectiveTrainerMixin(Trainer):
         }
 
     def _state(self) -> dict[str, Any]:
-        own: Any = self._selection
-        if self._order is not None:
-            selection = self._order.state_dict()
-        elif self._method == "two_pass":
-            selection = own.state_dict()
-        else:
-            selection = own.get_extra_state()
-        stats = asdict(self.sift_stats)
+        own: Any = self._selection if self._order is None else self._order
+        own = own.get_extra_state() if self._method == "single_pass" else own.state_dict()
         plan = None if self._plan is None else self._plan.batches
-        return {**self._settings(), "own": selection, "stats": stats, "plan": plan}
+        return {**self._settings(), "own": own, "stats": asdict(self.sift_stats), "plan": plan}
 
     def _load_state(self, state: dict[str, Any]) -> None:
         for name, here in self._settings().items():
@@ -424,39 +385,47 @@ class SelectiveTrainerMixin(Trainer):
                     f"has {name}={here!r}: resume with the same"
                 )
         if self._method == "single_pass":
-            self._resumed = state["own"]
+            self._resumed = state["own"]  # for when it is built
             return
-        if self._order is not None and self._plan is not None:
+        if self._plan is not None:
             self._plan.check(state["plan"], self.state.global_step)
-            self._order.load_state_dict(state["own"])
-        else:
-            self._selection.load_state_dict(state["own"])
+        own: Any = self._selection if self._order is None else self._order
+        own.load_state_dict(state["own"])
         self.sift_stats = Stats(**state["stats"])
 
 
-def _rule_of(
-    memory: EpochRule | None, keep: float | None, beta: float | None, selector: Selector | None
-) -> EpochRule:
-    if selector is not None:
+def _chosen(
+    method: Method,
+    memory: EpochRule | None,
+    selector: Selector | None,
+    keep: float | None,
+    beta: float | None,
+) -> tuple[EpochRule | None, Selector | None]:
+    """The rule or the selector that the arguments mean."""
+    if method not in ("two_pass", "single_pass", "memory"):
+        raise ConfigError(f'method={method!r}: give "two_pass", "single_pass" or "memory"')
+    other, name = (selector, "selector") if method == "memory" else (memory, "memory")
+    if other is not None:
         raise ConfigError(
-            f'selector={type(selector).__name__}(...) with method="memory": give memory=, a rule, '
-            "or keep= or beta="
+            f'{name}={type(other).__name__}(...) with method="{method}": give another method, or '
+            f"leave {name}= out"
         )
-    if memory is None:
-        return Memory(keep=keep, beta=beta)
-    if keep is not None or beta is not None:
-        raise ConfigError("both memory and keep or beta given: give one of them")
-    if not isinstance(memory, EpochRule):
+    if method == "memory":
+        if memory is None:
+            return Memory(keep=keep, beta=beta), None
+        if keep is not None or beta is not None or not isinstance(memory, EpochRule):
+            raise ConfigError(
+                f"memory={memory!r}, keep={keep} and beta={beta}: give either a rule, such as "
+                "memory=Memory(), or one of the others"
+            )
+        return memory, None
+    selector = exact_selector(selector, keep, beta)
+    if method == "two_pass" and selector.reweights:
         raise ConfigError(
-            f"memory={memory!r} is not an EpochRule: give an instance, such as memory=Memory()"
+            f"{type(selector).__name__} gives losses weights, which the loss of a Trainer cannot "
+            'take: give method="single_pass", or another selector'
         )
-    return memory
-
-
-def _order_of(args: Any) -> str:
-    """How the Trainer orders examples; before transformers 5.1 by ``group_by_length``."""
-    grouped = "group_by_length" if getattr(args, "group_by_length", False) else "random"
-    return cast(str, getattr(args, "train_sampling_strategy", grouped))
+    return None, selector
 
 
 def _owner(trainer: Trainer, method: str) -> str | None:
@@ -477,15 +446,14 @@ def _check(trainer: Any) -> None:
     if trainer._losses is sequence_losses:
         head_of(trainer.model)
     sizes = [getattr(trainer, f"get_{kind}_size", lambda: 1)() for kind in ("tp", "cp", "sp")]
+    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    flat = getattr(trainer, "padding_free", False)  # of TRL
     refused = {
         "several GPUs in one process: start one for each, by torchrun": args.n_gpu > 1,
-        "FSDP or DeepSpeed: use DistributedDataParallel": trainer.is_fsdp_enabled
-        or trainer.is_deepspeed_enabled,
+        "FSDP or DeepSpeed: use DistributedDataParallel": sharded,
         "tensor, context or sequence parallelism: leave it out": max(sizes) > 1,
         "auto_find_batch_size: give a batch size": args.auto_find_batch_size,
-        "padding_free=True, whose batches have no rows: leave it out, and packing too": getattr(
-            trainer, "padding_free", False
-        ),
+        "padding_free=True, whose batches have no rows: leave it out, and packing too": flat,
     }
     if keep is not None and keep.keep < 1:
         size = trainer._train_batch_size
@@ -514,21 +482,19 @@ def _single_pass(trainer: Any) -> dict[str, bool]:
 
 def _memory(trainer: Any) -> dict[str, bool]:
     """What an order and a number of batches of one's own do not work with."""
-    args, order, data = trainer.args, _order_of(trainer.args), trainer.train_dataset
+    args, data = trainer.args, trainer.train_dataset
+    order = getattr(args, "train_sampling_strategy", "random")
     loading = ("_get_train_sampler", "get_train_dataloader", "_get_dataloader")
     owners = [owner for name in loading if (owner := _owner(trainer, name)) is not None]
     config = args.accelerator_config
     indexed = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    indexed = indexed and not isinstance(data, IterableDataset)
+    split = bool(config.split_batches or config.dispatch_batches)
     return {
         "this release of transformers: upgrade it": not hasattr(Trainer, "_run_epoch"),
-        f"{order}, as it has an order of its own: leave it out": order
-        not in ("random", "sequential"),
+        f"{order}, an order of its own: leave it out": order not in ("random", "sequential"),
         f'a training loader of {owners}: give method="two_pass"': bool(owners),
-        f"a {type(data).__name__} without a length or an index: give a map-style data set": (
-            not indexed or isinstance(data, IterableDataset)
-        ),
-        "split_batches or dispatch_batches: leave them out": bool(
-            config.split_batches or config.dispatch_batches
-        ),
+        f"a {type(data).__name__} without length or index: give a map-style data set": not indexed,
+        "split_batches or dispatch_batches: leave them out": split,
         "torch_compile: leave it out": args.torch_compile,
     }

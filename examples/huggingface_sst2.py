@@ -25,7 +25,7 @@ def main(method, keep, examples, epochs, out):
     learning = trainers.WordLevelTrainer(special_tokens=["[PAD]", "[UNK]"])
     words.train_from_iterator(train["sentence"], learning)
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]")
-    # A single pass is compiled for each length of a batch, so there all have the same.
+    # A single pass is compiled once more if the lengths of batches vary.
     cut = {"truncation": True, "max_length": 40}
     cut["padding"] = "max_length" if method == "single_pass" else False
     encode = {"function": lambda rows: tokenizer(rows["sentence"], **cut), "batched": True}

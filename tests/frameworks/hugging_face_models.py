@@ -124,7 +124,7 @@ def trainer(folder, kind, count=48, *, of=Selective, model=None, selection=None,
     given = {"method": "two_pass"} if selection is None and of is Selective else selection or {}
     if given.get("method") in ("two_pass", "single_pass") and "selector" not in given:
         given = {"keep": 1 / 2} | given
-    # A single pass is compiled for each length.
+    # A single pass is compiled once more if lengths vary.
     collate = partial(padded, longest=12) if given.get("method") == "single_pass" else padded
     ours = of(
         model=MODELS[kind]() if model is None else model,

@@ -1,6 +1,7 @@
 """Selection in Hugging Face's Trainer: what is trained on, counts, schedules and resuming."""
 
 import copy
+import functools
 import math
 import os
 import re
@@ -359,6 +360,13 @@ def vocabulary():
     )
 
 
+def translator():
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    config = transformers.T5Config(vocab_size=100, decoder_start_token_id=0, **sizes)
+    return transformers.T5ForConditionalGeneration(config)
+
+
 def masked_model():
     torch.manual_seed(0)
     return transformers.BertForMaskedLM(transformers.BertConfig(**TINY))
@@ -376,6 +384,7 @@ def test_the_trainer_s_own_collators_columns_and_workers(method, workers, tmp_pa
     cases = [
         (classifier(), classes, transformers.DataCollatorWithPadding(tokenizer)),
         (language_model(), words, language(tokenizer, mlm=False)),
+        (translator(), sentences(48, "language model"), padded),
     ]
     if not workers:  # masks are random: some short sentences have none, and so no label
         cases += [(masked_model(), words, language(tokenizer, mlm_probability=0.2))]
@@ -417,6 +426,31 @@ def test_rows_without_a_label_are_never_kept(tmp_path):
     single.train_dataset = ours.train_dataset
     with pytest.raises(BatchError, match="has no label"):
         single.train()
+
+
+def test_rows_without_a_label_are_known_where_the_shift_is_given(tmp_path):
+    unshifted = functools.partial(sequence_losses, shift=False)  # as of a model like Bart's decoder
+    ours = trainer(
+        tmp_path,
+        "language model",
+        selection={"method": "two_pass", "losses": unshifted},
+        num_train_epochs=1,
+    )
+    for example in ours.train_dataset[::2]:
+        example["labels"] = [-100] * len(example["labels"])
+    ours.train()
+    assert all(row % 2 for batch in ours.batches for row in batch)
+
+
+def test_batches_from_pinned_memory_are_lists_and_keep_their_indices(tmp_path):
+    ours = trainer(tmp_path, "classifier", selection=selection("memory"), max_steps=1)
+    ours.train()
+    batch = padded(sentences(4, "classifier"))
+    given = iter([[torch.arange(4), batch]])
+    (found,), _ = ours.get_batch_samples(given, 1, ours.args.device)
+    assert found["sift_index"].tolist() == [0, 1, 2, 3]
+    with pytest.raises(ConfigError, match="get_train_dataloader"):
+        ours.get_batch_samples(iter([batch]), 1, ours.args.device)
 
 
 def test_scores_are_computed_in_the_precision_of_training(tmp_path):

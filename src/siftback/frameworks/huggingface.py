@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -24,7 +25,7 @@ from siftback.scorers.fresh import Fresh
 from siftback.selectors.in_batch import InBatch, exact_selector
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selector
-from siftback.sequence_losses import has_loss, head_of, losses_of, sequence_losses
+from siftback.sequence_losses import Head, has_loss, head_of, losses_of, sequence_losses
 
 try:
     from transformers import Trainer
@@ -41,14 +42,6 @@ _KEY = "sift_index"  # of a batch, the data set's indices of its examples
 
 class SelectiveTrainerMixin(Trainer):
     """Trains a ``Trainer`` on the examples worth it; everything else of it stays its own.
-
-    ::
-
-        class MyTrainer(SelectiveTrainerMixin, Trainer):
-            pass
-
-        trainer = MyTrainer(model=model, args=args, train_dataset=data, keep=1 / 3)
-        trainer.train()
 
     - ``"two_pass"``: every batch is scored by a forward without gradients and without side
       effects, in eval mode and the training's precision, and exactly ``round(keep * B)`` of its B
@@ -194,25 +187,26 @@ class SelectiveTrainerMixin(Trainer):
         batch = self._prepare_inputs(batch)
         with self.compute_loss_context_manager():
             losses = Fresh().score(self._losses, self.model, batch, None)
-        rows = self._selection.select(losses, self._mask(batch)).positions
+        head = self._head()
+        mask = None if head is None else has_loss(head, batch)
+        rows = self._selection.select(losses, mask).positions
         self._count(seen=len(losses), considered=len(losses), scored=len(losses))
         self._count(kept=len(rows), released=len(rows))
         return tree.take(batch, rows)
 
-    def _mask(self, batch: Any) -> Tensor | None:
-        """Which rows have a label, where the losses are those of sequences."""
-        if self._losses is not sequence_losses:
-            return None
-        return has_loss(head_of(self.model), batch)
+    def _head(self) -> Head | None:
+        """What the model's logits are compared with; None with losses of the user's own."""
+        given = self._losses if isinstance(self._losses, partial) else partial(self._losses)
+        return head_of(self.model, **given.keywords) if given.func is sequence_losses else None
 
     def _sifted(self, inputs: Any) -> Tensor:
         from siftback.single_pass.single_pass import SinglePass  # imports the compiler
 
-        mask = self._mask(inputs)
-        if mask is not None and not mask.all():
+        head = self._head()
+        if head is not None and not has_loss(head, inputs).all():
             raise BatchError(
-                f"row {int((~mask).nonzero()[0])} of a batch has no label, and so no loss: leave "
-                'it out of the data set, or give method="two_pass", which never keeps such rows'
+                "a row of a batch has no label, and so no loss: leave it out of the data set, or "
+                'give method="two_pass", which never keeps such rows'
             )
         if self._selection is None:
             given: Any = {"selector": copy.deepcopy(self._selector), "seed": self._rank_seed()}
@@ -223,7 +217,8 @@ class SelectiveTrainerMixin(Trainer):
         return cast(Tensor, self._selection(dict(inputs)))
 
     def _with_indices(self, given: Any) -> Any:
-        if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)):
+        pair = isinstance(given, tuple | list) and len(given) == 2  # pinned memory makes a list
+        if not (pair and isinstance(given[1], Mapping)):
             raise ConfigError(
                 f"a training batch is a {type(given).__name__} without the indices of its "
                 'examples: method="memory" needs the Trainer\'s own get_train_dataloader, and '
@@ -246,11 +241,12 @@ class SelectiveTrainerMixin(Trainer):
                 'method="memory" takes the losses from one call: give method="two_pass"'
             )
         order = cast(SelectiveSampler, self._order)
+        head, (outputs,) = self._head(), found
         with torch.no_grad():
-            if self._losses is sequence_losses:
-                losses = losses_of(head_of(self.model), found[0], inputs)
+            if head is None:
+                losses = self._losses(outputs, inputs)
             else:
-                losses = self._losses(found[0], inputs)
+                losses = losses_of(head, outputs, inputs)
         order.update(self._indices, losses)
         passed = cast(EpochDraw, order.draw).passed(len(losses))
         self._count(seen=passed, unread=passed - len(losses), released=len(losses))
@@ -443,8 +439,7 @@ def _check(trainer: Any) -> None:
         ConfigError: If there is any such thing.
     """
     args, method, keep = trainer.args, trainer._method, trainer._selector
-    if trainer._losses is sequence_losses:
-        head_of(trainer.model)
+    trainer._head()  # raises where it is not known
     sizes = [getattr(trainer, f"get_{kind}_size", lambda: 1)() for kind in ("tp", "cp", "sp")]
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
     flat = getattr(trainer, "padding_free", False)  # of TRL

@@ -43,7 +43,7 @@ from siftback import (
     TopK,
     sequence_losses,
 )
-from siftback.errors import BatchError, ConfigError, StateError
+from siftback.errors import BatchError, ConfigError, StateError, TraceError
 from siftback.frameworks.huggingface import SelectiveTrainerMixin
 from siftback.loading.seeding import Stream, generator_of
 
@@ -329,8 +329,12 @@ def test_evaluation_is_not_selected(tmp_path):
         assert ours.evaluate()["eval_loss"] == plain.evaluate()["eval_loss"]
         assert within[-1]["eval_loss"] == plain.evaluate()["eval_loss"]
         before = copy.copy(ours.sift_stats)
+        rule = ours.selection_given.get("memory")
+        remembered = None if rule is None else rule.values.clone()
         ours.predict(sentences(12, "language model"))
+        ours.evaluate()
         assert ours.sift_stats == before
+        assert rule is None or torch.equal(rule.values, remembered)
 
 
 def test_group_by_length_keeps_its_batches_and_memory_refuses_it(tmp_path):
@@ -498,6 +502,7 @@ def test_losses_and_selectors_of_one_s_own(tmp_path):
     assert 0 < float(rule.values.max()) <= math.log(3) + 1e-6
 
 
+@pytest.mark.slow
 def test_a_single_pass_is_the_mean_of_the_kept_rows_and_resumes(tmp_path):
     settings = {
         "gradient_accumulation_steps": 2,
@@ -541,6 +546,20 @@ def test_a_single_pass_is_the_mean_of_the_kept_rows_and_resumes(tmp_path):
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert same(weights_of(again), weights_of(ours))
     assert again.sift_stats.backwards == ours.sift_stats.backwards
+
+
+class BranchingForSequenceClassification(transformers.BertForSequenceClassification):
+    def forward(self, input_ids, attention_mask, labels=None):
+        if float(input_ids.sum()) % 2:  # which a trace cannot follow
+            attention_mask = torch.ones_like(attention_mask)
+        return super().forward(input_ids, attention_mask, labels=labels)
+
+
+def test_a_model_that_cannot_be_traced_is_refused_by_a_single_pass(tmp_path):
+    model = BranchingForSequenceClassification(transformers.BertConfig(**TINY, num_labels=3))
+    ours = trainer(tmp_path, "classifier", model=model, selection=selection("single_pass"))
+    with pytest.raises(TraceError, match=r"cannot trace the model.*test_huggingface\.py"):
+        ours.train()
 
 
 class Weighing(EpochRule):

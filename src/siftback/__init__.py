@@ -43,6 +43,7 @@ from siftback.selectors.ranking import InBatchRank, SoftTopK, Threshold, TopK
 from siftback.selectors.selection import Selection, Selector
 from siftback.selectors.unbiased import Unbiased
 from siftback.selectors.uniform import Uniform
+from siftback.sequence_losses import sequence_losses, token_losses
 
 if typing.TYPE_CHECKING:
     from siftback.single_pass.single_pass import SinglePass
@@ -96,6 +97,8 @@ __all__ = [
     "irreducible_losses",
     "per_example",
     "probe",
+    "sequence_losses",
+    "token_losses",
 ]
 
 

@@ -34,6 +34,13 @@ class Branch(nn.Module):
         return -x
 
 
+class NumberBranch(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if float(x.mean()) % 2:
+            return x
+        return -x
+
+
 class Fixed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.reshape(12, 4, -1).flatten(1)
@@ -59,6 +66,7 @@ def with_layer(layer: nn.Module) -> nn.Module:
     ("layer", "why"),
     [
         (Branch(), "Data-dependent branching"),
+        (NumberBranch(), "data-dependent expression"),
         (Fixed(), "fixed at 12"),
         (Filter(), "depends on the data"),
         (Similarity(), "more than one dimension"),

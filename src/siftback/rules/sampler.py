@@ -113,10 +113,19 @@ class SelectiveSampler(Sampler[int]):
         self._epoch = 0  # the next one
         self._current: int | None = None  # that of the order that is being given
         self._last = 0  # the one that was begun last
+        self._resumes: int | None = None  # the one that the next order goes on with
 
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch the next ``iter()`` gives."""
         self._epoch = checked_integer("epoch", epoch, 0)
+
+    def resume(self, epoch: int) -> None:
+        """Has the next ``iter()`` give an epoch from its start, as it was drawn last.
+
+        It is for loops that skip what was trained on before a checkpoint: the order is the same,
+        though the rule has learned since.
+        """
+        self._resumes = epoch
 
     def follow(self, draw: EpochDraw) -> None:
         """Leaves out what another's draw leaves out, which that one makes as an epoch begins."""
@@ -158,7 +167,11 @@ class SelectiveSampler(Sampler[int]):
             yield torch.arange(start, min(start + _PART, self.examples))
 
     def __iter__(self) -> Iterator[int]:
-        return _Order(self)
+        order = _Order(self)
+        if self._resumes is not None:
+            order.load_state_dict({"epoch": self._resumes, "given": 0})
+            self._resumes = None
+        return order
 
     def __len__(self) -> int:
         """How many examples the current epoch has, or the next one where none is begun.

@@ -10,11 +10,19 @@ from torch._dynamo.exc import (
     FailOnRecompileLimitHit,
     TorchDynamoException,
 )
-from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+from torch.fx.experimental.symbolic_shapes import (
+    ConstraintViolationError,
+    GuardOnDataDependentSymNode,
+)
 
 from siftback.errors import SiftbackError, TraceError
 
-UNTRACEABLE = (TorchDynamoException, ConstraintViolationError, FailOnRecompileLimitHit)
+UNTRACEABLE = (
+    TorchDynamoException,
+    ConstraintViolationError,
+    FailOnRecompileLimitHit,
+    GuardOnDataDependentSymNode,  # a branch by a number that is read from a tensor
+)
 """Exceptions that tracing raises if a model cannot be traced."""
 
 _FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>\w+)')

@@ -1,0 +1,495 @@
+"""Selection in the ``Trainer`` of Hugging Face's transformers, and in trainers derived from it."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, IterableDataset
+
+from siftback.errors import BatchError, ConfigError, StateError
+from siftback.loading import tree
+from siftback.loading.indices import Indexed, collating
+from siftback.loading.seeding import Stream, generator_of
+from siftback.loading.stats import SinglePassStats, Stats
+from siftback.rules.epoch_draw import EpochDraw
+from siftback.rules.epoch_plan import EpochPlan, plan_of
+from siftback.rules.memory import Memory
+from siftback.rules.rule import EpochRule
+from siftback.rules.sampler import SelectiveSampler
+from siftback.scorers.fresh import Fresh
+from siftback.selectors.in_batch import InBatch, exact_selector
+from siftback.selectors.sampling import count_of
+from siftback.selectors.selection import Selector
+from siftback.sequence_losses import Head, has_loss, head_of, losses_of, sequence_losses
+
+try:
+    from transformers import Trainer
+except ImportError as error:
+    raise ImportError(
+        "siftback.frameworks.huggingface needs transformers and accelerate: "
+        "pip install siftback[huggingface]"
+    ) from error
+
+Method = Literal["two_pass", "single_pass", "memory"]
+
+_KEY = "sift_index"  # of a batch, the data set's indices of its examples
+
+
+class SelectiveTrainerMixin(Trainer):
+    """Trains a ``Trainer`` on the examples worth it; everything else of it stays its own.
+
+    - ``"two_pass"``: every batch is scored by a forward without gradients and without side
+      effects, in eval mode and the training's precision, and exactly ``round(keep * B)`` of its B
+      rows are trained on. They are chosen before the Trainer counts the items of a step, so that
+      the loss, reported and optimized, is that of the kept rows, with gradient accumulation too.
+    - ``"single_pass"``: one forward over the batch, and a backward over the kept rows, by
+      `SinglePass`. The loss is the mean of the kept rows' own losses, each of which is a mean over
+      tokens. One process only.
+    - ``"memory"``: the examples of an epoch are chosen before they are read, by their losses in
+      earlier epochs, with `Memory` or another rule whose number of examples is known. Epochs then
+      differ in length; the learning rate's schedule and ``max_steps`` follow.
+
+    Steps, evaluations, logging and schedules are those of a Trainer of as many steps; evaluation
+    is not affected. A checkpoint has the selection's state of each process beside its random
+    state, and resumes within an epoch with the same batches.
+
+    Args:
+        args: Of the Trainer, as all arguments besides those below.
+        method: "two_pass", "single_pass" or "memory".
+        keep: Share of the rows of a batch to keep, in (0, 1]; with "memory" that of the examples
+            of an epoch.
+        beta: In place of ``keep``, the exponent of Selective-Backprop.
+        selector: In place of both, for "two_pass" and "single_pass": a selector that can keep
+            exactly k rows.
+        memory: In place of both, for "memory": an `EpochRule`; by default ``Memory()``.
+        losses: ``losses(model, batch) -> Tensor[B]``; with "memory" it is called with the outputs
+            of training's forward in place of the model. By default `sequence_losses`, and rows
+            without any label are then never kept.
+        seed: Of all that is left to chance here; by default ``data_seed`` or ``seed`` of the
+            Trainer's arguments.
+        kwargs: Of the Trainer.
+
+    Attributes:
+        sift_stats: What this process did, a `Stats`; with "single_pass" a `SinglePassStats`.
+
+    Raises:
+        ConfigError: If an argument is out of range or excludes another one, or, when training
+            begins, one of the Trainer's own.
+        BatchError: On a step, if a batch cannot be split into rows, or none has a label.
+        LossError: On a step, if there is not one finite loss per row.
+        StateError: If a checkpoint is of other arguments.
+
+    >>> import tempfile
+    >>> from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+    >>> class MyTrainer(SelectiveTrainerMixin, Trainer):
+    ...     pass
+    >>> sizes = {"num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    >>> model = BertForSequenceClassification(BertConfig(vocab_size=9, hidden_size=8, **sizes))
+    >>> data = [{"input_ids": [row % 9, 1, 2], "labels": row % 2} for row in range(24)]
+    >>> quiet = {"report_to": "none", "disable_tqdm": True, "use_cpu": True}
+    >>> args = TrainingArguments(tempfile.mkdtemp(), num_train_epochs=1, **quiet)
+    >>> trainer = MyTrainer(model, args, train_dataset=data, keep=1 / 4)
+    >>> result = trainer.train()  # doctest: +ELLIPSIS
+    {'train_runtime': ...}
+    >>> result.global_step, trainer.sift_stats.seen, trainer.sift_stats.backwards
+    (3, 24, 6)
+    """
+
+    sift_stats: Stats | SinglePassStats
+    _selection: Any  # an InBatch or a SinglePass
+    _indices: Tensor | None  # the examples of the batch in training
+    _resumed: dict[str, Any] | None  # what a single pass is to go on from
+
+    def __init__(
+        self,
+        *args: Any,
+        method: Method = "two_pass",
+        keep: float | None = None,
+        beta: float | None = None,
+        selector: Selector | None = None,
+        memory: EpochRule | None = None,
+        losses: Callable[[Any, Any], Tensor] = sequence_losses,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._method, self._losses = method, losses
+        self._rule, self._selector = _chosen(method, memory, selector, keep, beta)
+        super().__init__(*args, **kwargs)
+        given = (seed, self.args.data_seed, self.args.seed)
+        self._seed = next(number for number in given if number is not None)
+        self._plan: EpochPlan | None = None
+        self._order: SelectiveSampler | None = None
+        self._reset()
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Trains, as ``Trainer.train``, from the first selection on."""
+        _check(self)
+        self._reset()
+        return super().train(*args, **kwargs)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> Any:
+        """The batches of a step, of the rows to train on, and the items in them."""
+        if self._method == "two_pass":
+            epoch_iterator = map(self._kept, epoch_iterator)
+        elif self._method == "memory":
+            epoch_iterator = map(self._with_indices, epoch_iterator)
+        return super().get_batch_samples(epoch_iterator, num_batches, device)
+
+    def training_step(
+        self, model: Any, inputs: Any, num_items_in_batch: Any = None, **kwargs: Any
+    ) -> Tensor:
+        """A forward and a backward; see ``Trainer.training_step``."""
+        self._indices, self._computes = inputs.pop(_KEY, None), self._method != "two_pass"
+        self._trains = self._computes
+        if self._method == "single_pass":
+            num_items_in_batch = None  # the loss is a mean, for the Trainer to divide
+        try:
+            loss: Tensor = super().training_step(model, inputs, num_items_in_batch, **kwargs)
+        finally:
+            self._trains = False
+        if self._computes:
+            raise ConfigError(
+                f"{type(self).__name__}.compute_loss does not call super().compute_loss, where "
+                f'method="{self._method}" takes the losses: call it, or give method="two_pass"'
+            )
+        return loss
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """The loss of a batch; see ``Trainer.compute_loss``."""
+        if not self._trains:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        self._trains = self._computes = False
+        if self._method == "single_pass":
+            return self._sifted(inputs)
+        found: list[Any] = []
+        labelled = dict(inputs)  # from which the Trainer may take the labels
+
+        def find(module: Any, given: Any, outputs: Any) -> None:
+            found.extend([outputs] if torch.is_grad_enabled() else [])
+
+        hook = self.model.register_forward_hook(find)
+        try:
+            loss = super().compute_loss(model, inputs, *args, **kwargs)
+        finally:
+            hook.remove()
+        self._remember(found, labelled)
+        return loss
+
+    def _kept(self, batch: Any) -> Any:
+        """The rows of a batch to train on."""
+        batch = self._prepare_inputs(batch)
+        with self.compute_loss_context_manager():
+            losses = Fresh().score(self._losses, self.model, batch, None)
+        head = self._head()
+        mask = None if head is None else has_loss(head, batch)
+        rows = self._selection.select(losses, mask).positions
+        self._count(seen=len(losses), considered=len(losses), scored=len(losses))
+        self._count(kept=len(rows), released=len(rows))
+        return tree.take(batch, rows)
+
+    def _head(self) -> Head | None:
+        """What the model's logits are compared with; None with losses of the user's own."""
+        given = self._losses if isinstance(self._losses, partial) else partial(self._losses)
+        return head_of(self.model, **given.keywords) if given.func is sequence_losses else None
+
+    def _sifted(self, inputs: Any) -> Tensor:
+        from siftback.single_pass.single_pass import SinglePass  # imports the compiler
+
+        head = self._head()
+        if head is not None and not has_loss(head, inputs).all():
+            raise BatchError(
+                "a row of a batch has no label, and so no loss: leave it out of the data set, or "
+                'give method="two_pass", which never keeps such rows'
+            )
+        if self._selection is None:
+            given: Any = {"selector": copy.deepcopy(self._selector), "seed": self._rank_seed()}
+            sift = SinglePass(self.model, losses=self._losses, **given)
+            if self._resumed is not None:
+                sift.set_extra_state(self._resumed)
+            self._selection, self.sift_stats = sift, sift.stats
+        return cast(Tensor, self._selection(dict(inputs)))
+
+    def _with_indices(self, given: Any) -> Any:
+        pair = isinstance(given, tuple | list) and len(given) == 2  # pinned memory makes a list
+        if not (pair and isinstance(given[1], Mapping)):
+            raise ConfigError(
+                f"a training batch is a {type(given).__name__} without the indices of its "
+                'examples: method="memory" needs the Trainer\'s own get_train_dataloader, and '
+                "batches that are mappings"
+            )
+        if cast(EpochDraw, cast(SelectiveSampler, self._order).draw).reweights:
+            raise ConfigError(
+                f"{type(self._rule).__name__} gives losses weights, which the loss of a Trainer "
+                "cannot take: give a rule without weights, such as Memory()"
+            )
+        indices, batch = given
+        batch[_KEY] = indices
+        return batch
+
+    def _remember(self, found: list[Any], inputs: Mapping[str, Any]) -> None:
+        """Records the losses of a training batch, from what its forward returned."""
+        if len(found) != 1 or self._indices is None:
+            raise ConfigError(
+                f"a training step called the model {len(found)} times with gradients, and "
+                'method="memory" takes the losses from one call: give method="two_pass"'
+            )
+        order = cast(SelectiveSampler, self._order)
+        head, (outputs,) = self._head(), found
+        with torch.no_grad():
+            if head is None:
+                losses = self._losses(outputs, inputs)
+            else:
+                losses = losses_of(head, outputs, inputs)
+        order.update(self._indices, losses)
+        passed = cast(EpochDraw, order.draw).passed(len(losses))
+        self._count(seen=passed, unread=passed - len(losses), released=len(losses))
+
+    def _count(self, **examples: int) -> None:
+        for name, more in examples.items():
+            setattr(self.sift_stats, name, getattr(self.sift_stats, name) + more)
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        """The order of examples; with "memory" a function of the seed and the epoch."""
+        if self._rule is None:
+            return super()._get_train_sampler(*args, **kwargs)
+        own, count = self.args, len(self.train_dataset)
+        self._rule.grow(count)
+        self._plan = plan_of(
+            self._rule,
+            self._train_batch_size,
+            epochs=float(own.num_train_epochs),
+            max_steps=own.max_steps if own.max_steps > 0 else None,
+            accumulation=own.gradient_accumulation_steps,
+            world=own.world_size,
+            drop_last=own.dataloader_drop_last,
+        )
+        shuffle, epochs = own.train_sampling_strategy != "sequential", self._plan.epochs
+        ranks = {"rank": own.process_index, "world": own.world_size}
+        self._order = SelectiveSampler(
+            range(count), self._rule, shuffle=shuffle, seed=self._seed, epochs=epochs, **ranks
+        )
+        return self._order
+
+    def get_train_dataloader(self) -> Any:
+        """The Trainer's own; with "memory" its batches come with their examples' indices."""
+        loader = super().get_train_dataloader()
+        if self._rule is None:
+            return loader
+        # What accelerate wraps. Its sharding would repeat examples; the order is shared already.
+        base = loader.base_dataloader
+        drop_last = self.args.dataloader_drop_last
+        batches = BatchSampler(cast(Any, self._order), self._train_batch_size, drop_last)
+        base.__dict__.update(batch_sampler=batches, sampler=self._order)
+        base.__dict__["dataset"] = Indexed(base.dataset)
+        base.__dict__["collate_fn"] = collating(base).collate_fn
+        return loader
+
+    def set_initial_training_values(self, *args: Any) -> Any:
+        """The numbers of epochs, steps and examples; with "memory" those of its epochs."""
+        values = super().set_initial_training_values(*args)
+        if self._plan is None:
+            return values
+        _, _, examples, _, size, _, _ = values
+        plan, first = self._plan, self._plan.batches[0]
+        return len(plan.batches), plan.updates(0), examples, plan.read, size, first, plan.steps
+
+    def _init_training_state(self, *args: Any) -> Any:
+        """Where training begins, in epochs and in batches of the first of them."""
+        trained = super()._init_training_state(*args)
+        if self._plan is None or self._order is None:
+            return trained
+        *_, checkpoint, trial = args
+        if trial is not None or (checkpoint is not None and self.args.ignore_data_skip):
+            raise ConfigError(
+                'method="memory" remembers losses, those of another trial too, and the place in '
+                "an epoch: use a new Trainer for each trial, and leave ignore_data_skip out"
+            )
+        epoch, steps = self._plan.place(self.state.global_step)
+        if steps:
+            self._order.resume(epoch)
+        return epoch, steps * self.args.gradient_accumulation_steps
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> Any:
+        if self._plan is not None:
+            epoch = kwargs["epoch"]
+            kwargs["steps_in_epoch"] = self._plan.batches[epoch]
+            kwargs["num_update_steps_per_epoch"] = self._plan.updates(epoch)
+        return super()._run_epoch(*args, **kwargs)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        torch.save(self._state(), self._state_path(output_dir))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        path = self._state_path(checkpoint)
+        if not path.is_file():
+            raise StateError(
+                f"{checkpoint} has no {path.name}: resume with as many processes as "
+                "saved it, from a checkpoint of a trainer with selection and its optimizer's state"
+            )
+        self._load_state(torch.load(path, weights_only=True))
+
+    def _reset(self) -> None:
+        """Begins the selection anew, as the Trainer begins training."""
+        self._trains = self._computes = False
+        self._indices = self._selection = self._resumed = None
+        self.sift_stats = Stats()
+        if self._method == "two_pass":
+            selector = copy.deepcopy(self._selector)
+            self._selection = InBatch(selector=selector, seed=self._rank_seed())
+
+    def _rank_seed(self) -> int:
+        """The seed of this process's own random numbers."""
+        rank = self.args.process_index
+        return generator_of(self._seed, rank, Stream.SELECTION).initial_seed()
+
+    def _state_path(self, folder: str) -> Path:
+        rank = f"_{self.args.process_index}" if self.args.world_size > 1 else ""
+        return Path(folder, f"sift_state{rank}.pth")
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "version": 1,
+            "method": self._method,
+            "processes": self.args.world_size,
+            "seed": self._seed,
+            "batch_size": self._train_batch_size,
+            "gradient_accumulation_steps": self.args.gradient_accumulation_steps,
+        }
+
+    def _state(self) -> dict[str, Any]:
+        own: Any = self._selection if self._order is None else self._order
+        own = own.get_extra_state() if self._method == "single_pass" else own.state_dict()
+        plan = None if self._plan is None else self._plan.batches
+        return {**self._settings(), "own": own, "stats": asdict(self.sift_stats), "plan": plan}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        for name, here in self._settings().items():
+            if state.get(name) != here:
+                raise StateError(
+                    f"the checkpoint was saved with {name}={state.get(name)!r}, and this trainer "
+                    f"has {name}={here!r}: resume with the same"
+                )
+        if self._method == "single_pass":
+            self._resumed = state["own"]  # for when it is built
+            return
+        if self._plan is not None:
+            self._plan.check(state["plan"], self.state.global_step)
+        own: Any = self._selection if self._order is None else self._order
+        own.load_state_dict(state["own"])
+        self.sift_stats = Stats(**state["stats"])
+
+
+def _chosen(
+    method: Method,
+    memory: EpochRule | None,
+    selector: Selector | None,
+    keep: float | None,
+    beta: float | None,
+) -> tuple[EpochRule | None, Selector | None]:
+    """The rule or the selector that the arguments mean."""
+    if method not in ("two_pass", "single_pass", "memory"):
+        raise ConfigError(f'method={method!r}: give "two_pass", "single_pass" or "memory"')
+    other, name = (selector, "selector") if method == "memory" else (memory, "memory")
+    if other is not None:
+        raise ConfigError(
+            f'{name}={type(other).__name__}(...) with method="{method}": give another method, or '
+            f"leave {name}= out"
+        )
+    if method == "memory":
+        if memory is None:
+            return Memory(keep=keep, beta=beta), None
+        if keep is not None or beta is not None or not isinstance(memory, EpochRule):
+            raise ConfigError(
+                f"memory={memory!r}, keep={keep} and beta={beta}: give either a rule, such as "
+                "memory=Memory(), or one of the others"
+            )
+        return memory, None
+    selector = exact_selector(selector, keep, beta)
+    if method == "two_pass" and selector.reweights:
+        raise ConfigError(
+            f"{type(selector).__name__} gives losses weights, which the loss of a Trainer cannot "
+            'take: give method="single_pass", or another selector'
+        )
+    return None, selector
+
+
+def _owner(trainer: Trainer, method: str) -> str | None:
+    """The class between the mixin and the Trainer that overrides a method; None where none does."""
+    kinds = type(trainer).__mro__
+    after = kinds[kinds.index(SelectiveTrainerMixin) + 1 :]
+    owner = next(kind for kind in after if method in vars(kind))
+    return None if owner is Trainer else owner.__name__
+
+
+def _check(trainer: Any) -> None:
+    """Refuses what selection cannot be right with, before training.
+
+    Raises:
+        ConfigError: If there is any such thing.
+    """
+    args, method, keep = trainer.args, trainer._method, trainer._selector
+    trainer._head()  # raises where it is not known
+    sizes = [getattr(trainer, f"get_{kind}_size", lambda: 1)() for kind in ("tp", "cp", "sp")]
+    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    flat = getattr(trainer, "padding_free", False)  # of TRL
+    refused = {
+        "several GPUs in one process: start one for each, by torchrun": args.n_gpu > 1,
+        "FSDP or DeepSpeed: use DistributedDataParallel": sharded,
+        "tensor, context or sequence parallelism: leave it out": max(sizes) > 1,
+        "auto_find_batch_size: give a batch size": args.auto_find_batch_size,
+        "padding_free=True, whose batches have no rows: leave it out, and packing too": flat,
+    }
+    if keep is not None and keep.keep < 1:
+        size = trainer._train_batch_size
+        what = f"batches of {size}, all of which keep={keep.keep:g} keeps: give larger batches"
+        refused[what] = count_of(keep.keep, size) >= size
+    refused |= {"single_pass": _single_pass, "memory": _memory}.get(method, lambda _: {})(trainer)
+    for what, given in refused.items():
+        if given:
+            raise ConfigError(f'method="{method}" does not work with {what}')
+
+
+def _single_pass(trainer: Any) -> dict[str, bool]:
+    """What a loss that replaces the Trainer's own does not work with."""
+    args, owner = trainer.args, _owner(trainer, "compute_loss")
+    config = getattr(trainer.model, "config", None)
+    two_pass = 'give method="two_pass"'
+    return {
+        f"several processes: {two_pass}": args.world_size > 1,
+        f"a compute_loss of {owner}'s own: {two_pass}": owner is not None,
+        f"compute_loss_func: {two_pass}, or losses=": trainer.compute_loss_func is not None,
+        f"label_smoothing_factor: {two_pass}, or losses=": trainer.label_smoother is not None,
+        f"a router's auxiliary loss: {two_pass}": getattr(config, "output_router_logits", False),
+        "torch_compile: leave it out": args.torch_compile,
+    }
+
+
+def _memory(trainer: Any) -> dict[str, bool]:
+    """What an order and a number of batches of one's own do not work with."""
+    args, data = trainer.args, trainer.train_dataset
+    order = getattr(args, "train_sampling_strategy", "random")
+    loading = ("_get_train_sampler", "get_train_dataloader", "_get_dataloader")
+    owners = [owner for name in loading if (owner := _owner(trainer, name)) is not None]
+    config = args.accelerator_config
+    indexed = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    indexed = indexed and not isinstance(data, IterableDataset)
+    split = bool(config.split_batches or config.dispatch_batches)
+    return {
+        "this release of transformers: upgrade it": not hasattr(Trainer, "_run_epoch"),
+        f"{order}, an order of its own: leave it out": order not in ("random", "sequential"),
+        f'a training loader of {owners}: give method="two_pass"': bool(owners),
+        f"a {type(data).__name__} without length or index: give a map-style data set": not indexed,
+        "split_batches or dispatch_batches: leave them out": split,
+        "torch_compile: leave it out": args.torch_compile,
+    }

@@ -1,0 +1,142 @@
+"""Tiny models, data and trainers of Hugging Face, for tests in one process and in several."""
+
+from functools import partial
+
+import torch
+
+from siftback.frameworks.huggingface import SelectiveTrainerMixin
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+WORDS = 100
+TINY = {
+    "vocab_size": WORDS,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "pad_token_id": 0,
+}
+
+
+def classifier(**settings):
+    torch.manual_seed(0)
+    return BertForSequenceClassification(BertConfig(**TINY, num_labels=3, **settings))
+
+
+def language_model():
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**TINY))
+
+
+def sentences(count, kind):
+    """Examples of different lengths, whose first token says which one it is."""
+    generator = torch.Generator().manual_seed(count)
+    examples = []
+    for index in range(count):
+        length = int(torch.randint(3, 9, (1,), generator=generator))
+        ids = [index + 1, *torch.randint(1, WORDS, (length,), generator=generator).tolist()]
+        labels = index % 3 if kind == "classifier" else [-100, *ids[1:]]
+        examples.append({"input_ids": ids, "labels": labels})
+    return examples
+
+
+def padded(examples, longest=0):
+    """A batch as long as its longest example."""
+    longest = longest or max(len(example["input_ids"]) for example in examples)
+
+    def of(key, filler):
+        rows = [example[key] for example in examples]
+        return torch.tensor([row + [filler] * (longest - len(row)) for row in rows])
+
+    ids = of("input_ids", 0)
+    if isinstance(examples[0]["labels"], int):
+        labels = torch.tensor([example["labels"] for example in examples])
+    else:
+        labels = of("labels", -100)
+    return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": labels}
+
+
+MODELS = {"classifier": classifier, "language model": language_model}
+
+
+class Watching:
+    """Notes which examples each backward trains on, with what loss, and the gradient of steps."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.batches, self.losses, self.gradients = [], [], []
+        self.add_callback(_Gradients(self))
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        if torch.is_grad_enabled():
+            self.batches.append((inputs["input_ids"][:, 0] - 1).tolist())
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def training_step(self, *args, **kwargs):
+        loss = super().training_step(*args, **kwargs)
+        self.losses.append(loss)
+        return loss
+
+
+class _Gradients(TrainerCallback):
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        found = [weight.grad.clone() for weight in self.trainer.model.parameters()]
+        self.trainer.gradients.append(found)
+
+
+class Plain(Watching, Trainer):
+    pass
+
+
+class Selective(Watching, SelectiveTrainerMixin, Trainer):
+    pass
+
+
+BASIC = {
+    "per_device_train_batch_size": 8,
+    "num_train_epochs": 2,
+    "learning_rate": 0.01,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+    "dataloader_pin_memory": False,
+}
+
+
+def arguments(folder, **settings):
+    return TrainingArguments(str(folder), **(BASIC | settings))
+
+
+def trainer(folder, kind, count=48, *, of=Selective, model=None, selection=None, **settings):
+    given = {"method": "two_pass"} if selection is None and of is Selective else selection or {}
+    if given.get("method") in ("two_pass", "single_pass") and "selector" not in given:
+        given = {"keep": 1 / 2} | given
+    # A single pass is compiled once more if lengths vary.
+    collate = partial(padded, longest=12) if given.get("method") == "single_pass" else padded
+    ours = of(
+        model=MODELS[kind]() if model is None else model,
+        args=arguments(folder, **settings),
+        data_collator=collate,
+        train_dataset=sentences(count, kind),
+        eval_dataset=sentences(12, kind),
+        **given,
+    )
+    ours.selection_given = given
+    return ours
+
+
+def weights_of(trainer):
+    return [weight.detach().clone() for weight in trainer.model.parameters()]

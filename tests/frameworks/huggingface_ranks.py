@@ -1,0 +1,111 @@
+"""One of two processes that train with selection; saves what it did for the tests to look at.
+
+Run by ``torchrun`` with a folder to save to.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from hugging_face_models import trainer, weights_of
+
+from siftback import Epochs, Memory, Uniform
+from siftback.errors import ConfigError
+
+COUNT, STOP = 75, 4  # within the second epoch
+LONG = {"num_train_epochs": 3, "gradient_accumulation_steps": 2, "ddp_backend": "gloo"}
+
+
+class Remembering(Memory):
+    """Notes what it draws by."""
+
+    def __init__(self):
+        super().__init__(keep=0.5, warmup=Epochs(1))
+        self.known = []
+
+    def draw(self, epoch, generator):
+        self.known.append(self.values[:, 0].clone())
+        return super().draw(epoch, generator)
+
+
+def selection(method):
+    if method == "memory":
+        return {"method": "memory", "memory": Remembering()}
+    return {"method": "two_pass", "keep": 1 / 2}
+
+
+def trained(folder, method, resume=None, **settings):
+    ours = trainer(
+        folder / method,
+        "language model",
+        COUNT,
+        selection=selection(method),
+        **(LONG | {"save_strategy": "steps", "save_steps": STOP} | settings),
+    )
+    ours.train(resume_from_checkpoint=resume)
+    return ours
+
+
+def found_in(ours, method):
+    lengths = {"steps": ours.state.global_step, "max_steps": ours.state.max_steps}
+    found = {
+        "batches": ours.batches,
+        "weights": weights_of(ours),
+        "losses": [float(loss) for loss in ours.losses],
+        "rate": ours.lr_scheduler.get_last_lr()[0],
+        **lengths,
+    }
+    if method == "memory":
+        rule = ours.selection_given["memory"]
+        found |= {"known": rule.known, "values": rule.values[:, 0].clone()}
+    return found
+
+
+def one_step(folder):
+    """A step of two batches in each process, on the kept rows of both."""
+    ours = trainer(
+        folder / "step",
+        "language model",
+        64,
+        max_steps=1,
+        gradient_accumulation_steps=2,
+        max_grad_norm=0.0,
+        ddp_backend="gloo",
+        train_sampling_strategy="sequential",
+        selection={"method": "two_pass", "selector": Uniform(keep=1 / 2)},
+    )
+    ours.train()
+    return {
+        "batches": ours.batches,
+        "weights": weights_of(ours),
+        "loss": ours.state.log_history[0]["loss"],
+    }
+
+
+def refused(folder):
+    """What a single pass says in several processes."""
+    try:
+        trainer(
+            folder / "single",
+            "language model",
+            selection={"method": "single_pass"},
+            ddp_backend="gloo",
+        ).train()
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def main(folder):
+    found = {"step": one_step(folder), "refused": refused(folder)}
+    for method in ("two_pass", "memory"):
+        found[method] = {"whole": found_in(trained(folder, method), method)}
+        place = str(folder / method / f"checkpoint-{STOP}")
+        found[method]["resumed"] = found_in(trained(folder, method, place), method)
+    rank = torch.distributed.get_rank()
+    torch.save(found, folder / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

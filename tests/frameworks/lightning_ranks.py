@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from siftback import Memory, SelectiveLoader
+from siftback import Memory, SelectiveLoader, SinglePass
 from siftback.errors import SiftbackError, StateError
 
 COUNT, BATCH, EPOCHS, RATE = 48, 8, 3, 0.1
@@ -94,6 +94,21 @@ class OneCycle(Net):
     one_cycle = True
 
 
+class Single(Net):
+    """A module around a single pass: its step is the loss of the kept rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.sift = SinglePass(self.net, F.cross_entropy, keep=1 / 2)
+
+    def training_step(self, batch, batch_idx):
+        inputs, targets = batch
+        scaled = inputs * torch.tensor([0.02, 1, 1, 1, 1, 1])
+        loss = self.sift(scaled, targets)
+        self.note(inputs[self.sift.selection.positions])
+        return loss
+
+
 def trainer_of(*callbacks, saved_to=None, every=1, **options):
     """A quiet trainer; with `saved_to`, one that saves a checkpoint after each step."""
     callbacks = list(callbacks)
@@ -157,6 +172,17 @@ def on_ranks(out):
     return found
 
 
+def single_pass():
+    """A single pass within a module that DistributedDataParallel calls."""
+    module = Single()
+    trainer_of(devices=2, strategy="ddp").fit(module, plain(), validation())
+    return {
+        "steps": module.steps,
+        "weights": module.net.weight.detach().clone(),
+        "difference": module.sift.gradient_check.largest,
+    }
+
+
 def shared():
     """A loader that resumes for each process."""
     from torchdata.stateful_dataloader import StatefulDataLoader
@@ -207,5 +233,5 @@ if __name__ == "__main__":
     faulthandler.dump_traceback_later(100, exit=True)
     warnings.filterwarnings("ignore")
     folder = Path(sys.argv[1])
-    found = {"fabric": in_fabric(), **on_ranks(folder)}
+    found = {"fabric": in_fabric(), **on_ranks(folder), "single pass": single_pass()}
     torch.save(found, folder / f"{os.environ['RANK']}.pt")

@@ -22,6 +22,7 @@ from lightning_ranks import (
     RATE,
     Net,
     OneCycle,
+    Single,
     data,
     fit_remembering,
     fit_selecting,
@@ -856,6 +857,26 @@ def assert_shared(one, other, at_most):
         both = [*rows, *second[epoch]]
         assert len(rows) == len(second[epoch])
         assert len(set(both)) == len(both) <= at_most[epoch]
+
+
+@pytest.mark.distributed
+def test_two_processes_train_a_module_around_a_single_pass_as_one(ranks):
+    _, (one, other) = ranks
+    one, other = one["single pass"], other["single pass"]
+    assert_shared(one, other, [COUNT // 2] * EPOCHS)
+    assert all(len(rows) == BATCH // 2 for found in (one, other) for _, rows in found["steps"])
+    # The same rows, one batch of both processes at a time.
+    model = Single()
+    optimizer = model.configure_optimizers()
+    inputs, targets = data().tensors
+    scaled = inputs * torch.tensor([0.02, 1, 1, 1, 1, 1])
+    for (_, mine), (_, others) in zip(one["steps"], other["steps"], strict=True):
+        rows = torch.tensor(mine + others)
+        F.cross_entropy(model.net(scaled[rows]), targets[rows]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.testing.assert_close(one["weights"], model.net.weight.detach())
+    assert one["difference"] < 1e-5
 
 
 @pytest.mark.distributed

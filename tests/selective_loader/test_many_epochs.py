@@ -11,7 +11,7 @@ from many_epochs_ranks import COUNT, METHODS
 pytestmark = pytest.mark.distributed
 
 SCRIPT = Path(__file__).with_name("many_epochs_ranks.py")
-EPOCHS = 12
+EPOCHS = 6
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids="{} processes".format)

@@ -45,9 +45,7 @@ def add(
         record=f"records/{strategy}-{matched_to}-{keep:.2f}-{seed}.jsonl",
     )
     run = replace(run, **fields)
-    writer = RecordWriter(
-        to.folder / run.record, {"strategy": strategy, "environment": to.environment}
-    )
+    writer = RecordWriter(to.folder / run.record, {"strategy": strategy})
     for number, (seconds, steps, cost, error) in enumerate(points):
         more = each[number] if each else {}
         made = Evaluation(number + 1, 500, steps, seconds, cost, 1.0, 1.0, error)

@@ -165,6 +165,11 @@ def test_a_record_elsewhere_is_not_read(comparison, add_run, record):
 def test_a_damaged_summary_is_named_and_made_again_from_the_records(comparison, add_run, text):
     runs = [add_run("sb", seed, POINTS) for seed in (0, 1)]
     path = comparison.folder / "summary.json"
+    for run in runs:  # as a comparison's own records say
+        record = comparison.folder / run.record
+        first, rest = record.read_text(encoding="utf-8").split("\n", 1)
+        header = json.loads(first) | {"environment": comparison.environment}
+        record.write_text(f"{json.dumps(header)}\n{rest}", encoding="utf-8")
     path.write_text(text, encoding="utf-8")
     for reading in (Comparison.read, Comparison.recover):
         with pytest.raises(
@@ -172,9 +177,7 @@ def test_a_damaged_summary_is_named_and_made_again_from_the_records(comparison, 
         ):
             reading(comparison.folder)
     path.unlink()
-    found = Comparison.recover(comparison.folder)
-    assert found is not None
-    assert found.runs == runs
+    assert Comparison.recover(comparison.folder) == comparison
 
 
 def test_a_run_that_the_summary_could_not_take_is_found_by_its_record(comparison, add_run):

@@ -687,6 +687,8 @@ RANKS = Path(__file__).with_name("huggingface_ranks.py")
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """What both processes found, by rank."""
+    if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23):
+        pytest.skip("older releases than 5.23 may fail to resume several processes on a CPU")
     out = tmp_path_factory.mktemp("ranks")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]

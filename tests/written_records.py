@@ -42,7 +42,7 @@ def add(
         cost_forward_units=cost,
         test_error_final=error,
         test_error_best=min(point[-1] for point in points),
-        record=f"records/{strategy}-{matched_to}-{keep:.2f}-{seed}.jsonl",
+        record=f"records/{strategy.replace('/', '_')}-{matched_to}-{keep:.2f}-{seed}.jsonl",
     )
     run = replace(run, **fields)
     writer = RecordWriter(to.folder / run.record, {"strategy": strategy})

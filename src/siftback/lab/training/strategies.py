@@ -118,7 +118,7 @@ class Strategy:
 def learns(choice: Selector | EpochRule | None) -> bool:
     """Whether what chooses is a rule that goes by training's own losses.
 
-    >>> learns(RS2(0.5)), learns(Memory(0.5)), learns(Uniform(0.5))
+    >>> learns(RS2(0.5)), learns(Memory(0.5)), learns(Uniform(keep=0.5))
     (False, True, False)
     """
     return isinstance(choice, EpochRule) and type(choice).update is not EpochRule.update

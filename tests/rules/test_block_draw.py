@@ -66,7 +66,7 @@ def test_groups_are_scaled_as_their_examples_would_be(count):
 
 @pytest.mark.parametrize(("beta", "floor"), [(1.0, 0.1), (3.0, 0.0), (0.0, 0.5)])
 def test_each_is_drawn_with_the_probability_of_its_percentile(beta, floor):
-    size, draws = 3000, 60
+    size, draws = 6000, 20
     scores = torch.rand(size, generator=seeded(1)) + 1
     count = round(size * (floor + (1 - floor) / (beta + 1)))
     found = drawn(scores, count, draws, beta, floor)
@@ -79,7 +79,7 @@ def test_each_is_drawn_with_the_probability_of_its_percentile(beta, floor):
 
 def test_pairs_are_drawn_together_no_more_often_than_by_chance():
     """Also those in a row, and those in the same place of neighbouring blocks."""
-    found = drawn(torch.ones(1024), 512, 60, beta=0.0, floor=0.5, block=128)
+    found = drawn(torch.ones(4096), 2048, 16, beta=0.0, floor=0.5, block=128)
     for distance in (1, 2, 128, 512):
         together = (found[:, distance:] & found[:, :-distance]).double().mean()
         assert float(together) == pytest.approx(0.25, abs=0.01)
@@ -88,7 +88,7 @@ def test_pairs_are_drawn_together_no_more_often_than_by_chance():
 def test_what_is_unknown_is_drawn_first():
     scores = torch.rand(1000, generator=seeded(2))
     scores[::10] = torch.nan
-    found = drawn(scores, 400, 20)
+    found = drawn(scores, 400, 10)
     assert found[:, ::10].all()
     known = draw_probabilities(scores[~scores.isnan()], 1.0, 0.1)
     hardest = known > known.quantile(0.9)
@@ -101,7 +101,7 @@ def test_what_is_unknown_is_drawn_first():
 def test_of_more_unknown_ones_all_are_equally_probable():
     scores = torch.full((1000,), torch.nan)
     scores[500:] = 1.0
-    found = drawn(scores, 100, 40)
+    found = drawn(scores, 100, 20)
     assert not found[:, 500:].any()
     parts = found[:, :500].double().mean(0).tensor_split(5)
     assert [float(part.mean()) for part in parts] == pytest.approx([0.2] * 5, abs=0.03)

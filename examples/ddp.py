@@ -6,6 +6,7 @@
 
 import argparse
 import io
+import shutil
 from pathlib import Path
 
 import torch
@@ -30,6 +31,8 @@ asked = parser.parse_args()
 
 dist.init_process_group("gloo")
 rank, step = dist.get_rank(), 0
+if rank == 0:  # what was being saved as a training was killed
+    shutil.rmtree(asked.out / "unfinished", ignore_errors=True)
 torch.manual_seed(0)
 digits = load_digits()
 data = TensorDataset(torch.tensor(digits.data / 16).float(), torch.tensor(digits.target))

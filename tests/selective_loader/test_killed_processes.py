@@ -75,15 +75,14 @@ def end_of(out, folder):
 @pytest.mark.parametrize("options", [(), ("--fsdp",)], ids=["ddp", "fsdp2"])
 def test_a_training_killed_and_resumed_ends_as_one_that_was_not(tmp_path, options):
     printed = finished(started(tmp_path / "whole", *options))
-    assert "each process read" in printed
+    (counts,) = (line for line in printed.splitlines() if "each process read" in line)
     expected, steps = end_of(tmp_path / "whole", tmp_path)
     chance = random.Random(len(options))
     for _ in range(KILLS):
         process = started(tmp_path / "killed", *options)
         kill_after(process, tmp_path / "killed", 2, chance.uniform(0, 0.2))
         assert checkpoints(tmp_path / "killed")[-1] < steps
-    again = finished(started(tmp_path / "killed", *options))
-    assert again.splitlines()[-1] == printed.splitlines()[-1]
+    assert counts in finished(started(tmp_path / "killed", *options))
     found, again = end_of(tmp_path / "killed", tmp_path)
     assert again == steps
     assert all(len(tensors) >= 4 for tensors in expected.values())

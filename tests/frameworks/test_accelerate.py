@@ -28,6 +28,7 @@ from siftback import (
     Stale,
 )
 from siftback.errors import BatchError, ConfigError, StateError
+from torchrun import found_by_ranks
 
 accelerate = pytest.importorskip("accelerate", reason="needs pip install siftback[accelerate]")
 
@@ -362,16 +363,7 @@ def folder(tmp_path_factory):
 def ranks(folder):
     """What both processes found, by rank."""
     script = Path(__file__).with_name("accelerate_ranks.py")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
-    done = subprocess.run(
-        [*torchrun, *rendezvous, str(script), str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
-    assert done.returncode == 0, done.stderr
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    return found_by_ranks(script, folder, timeout=150)
 
 
 def examples_of(found, epoch):

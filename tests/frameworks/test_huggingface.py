@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from torchrun import found_by_ranks
+
 pytest.importorskip("transformers")
 
 from hugging_face_models import (
@@ -690,13 +692,7 @@ def ranks(tmp_path_factory):
     if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23):
         pytest.skip("older releases than 5.23 may fail to resume several processes on a CPU")
     out = tmp_path_factory.mktemp("ranks")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
-    done = subprocess.run(
-        [*torchrun, *rendezvous, str(RANKS), str(out)], capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    return [torch.load(out / f"{rank}.pt") for rank in range(2)]
+    return found_by_ranks(RANKS, out, timeout=240)
 
 
 @pytest.mark.distributed

@@ -50,6 +50,7 @@ from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
 from siftback.loading.seeding import Stream, generator_of
 from siftback.loss_functions import per_example
+from torchrun import found_by_ranks
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),
@@ -831,14 +832,8 @@ def ranks(tmp_path_factory):
     """What both processes found, by rank, and where they saved checkpoints."""
     pytest.importorskip("torchdata")
     out = tmp_path_factory.mktemp("ranks")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
     script = Path(__file__).with_name("lightning_ranks.py")
-    done = subprocess.run(
-        [*torchrun, *rendezvous, str(script), str(out)], capture_output=True, text=True, timeout=180
-    )
-    assert done.returncode == 0, done.stderr
-    return out, [torch.load(out / f"{rank}.pt") for rank in range(2)]
+    return out, found_by_ranks(script, out, timeout=180)
 
 
 def examples_by_epoch(found):

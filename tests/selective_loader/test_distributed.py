@@ -1,8 +1,6 @@
 """Two real processes under ``torchrun``: one common draw, of which each has a share."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from torch.utils.data import DataLoader
 from siftback import Epochs, InfoBatch, Memory, SelectiveLoader, SelectiveSampler
 from siftback.errors import ConfigError
 from siftback.loading.seeding import Stream, generator_of
+from torchrun import found_by_ranks
 
 pytestmark = pytest.mark.distributed
 
@@ -25,13 +24,7 @@ DRAWN = [*RULES, *REMEMBERED]
 def ranks(tmp_path_factory):
     """What both processes found, by rank."""
     out = tmp_path_factory.mktemp("ranks")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
-    done = subprocess.run(
-        [*torchrun, *rendezvous, str(SCRIPT), str(out)], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return [torch.load(out / f"{rank}.pt") for rank in range(2)]
+    return found_by_ranks(SCRIPT, out, timeout=120)
 
 
 def joined(epoch, part):

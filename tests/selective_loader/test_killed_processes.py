@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.utils._pytree import tree_flatten
 
+from torchrun import torchrun
+
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ddp.py"
@@ -22,11 +23,9 @@ EPOCHS, KILLS = 4, 1
 
 
 def started(out, *options):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    torchrun += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
-    script = [EXAMPLE, "--out", out, "--epochs", EPOCHS, "--save-every", 3, *options]
+    settings = ["--out", out, "--epochs", EPOCHS, "--save-every", 3, *options]
     return subprocess.Popen(
-        [*torchrun, *map(str, script)],
+        torchrun(EXAMPLE, *settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

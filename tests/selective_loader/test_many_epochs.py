@@ -1,12 +1,12 @@
 """Several processes, epoch after epoch, of examples that they cannot share out evenly."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from many_epochs_ranks import COUNT, METHODS
+
+from torchrun import found_by_ranks
 
 pytestmark = pytest.mark.distributed
 
@@ -18,16 +18,7 @@ EPOCHS = 6
 def ranks(request, tmp_path_factory):
     """What each process found, by rank."""
     out = tmp_path_factory.mktemp("ranks")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={request.param}"]
-    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
-    done = subprocess.run(
-        [*torchrun, *rendezvous, str(SCRIPT), str(out), str(EPOCHS)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    return [torch.load(out / f"{rank}.pt") for rank in range(request.param)]
+    return found_by_ranks(SCRIPT, out, EPOCHS, processes=request.param, timeout=200)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -1,13 +1,13 @@
 """Two real processes under ``torchrun``: gradients of kept rows, averaged."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from single_pass_ranks import RATE, STEPS, batch_of, network
 from torch.nn import functional as F
+
+from torchrun import found_by_ranks
 
 pytestmark = pytest.mark.distributed
 
@@ -18,13 +18,7 @@ SCRIPT = Path(__file__).with_name("single_pass_ranks.py")
 def ranks(tmp_path_factory):
     """What both processes found, by rank."""
     out = tmp_path_factory.mktemp("ranks")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
-    done = subprocess.run(
-        [*torchrun, *rendezvous, str(SCRIPT), str(out)], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return [torch.load(out / f"{rank}.pt") for rank in range(2)]
+    return found_by_ranks(SCRIPT, out, timeout=300)
 
 
 @pytest.mark.parametrize("wrapping", ["plain", "wrapped"])

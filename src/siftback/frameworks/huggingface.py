@@ -340,7 +340,7 @@ class SelectiveTrainerMixin(Trainer):
         self._load_state(torch.load(path, weights_only=True))
 
     def _reset(self) -> None:
-        """Begins the selection anew, as the Trainer begins training."""
+        """Resets the selection at the beginning of training."""
         self._trains = self._computes = False
         self._indices = self._selection = self._resumed = None
         self.sift_stats = Stats()

@@ -26,6 +26,11 @@ def generator_of(seed: int, epoch: int, stream: Stream) -> torch.Generator:
     >>> torch.equal(first, torch.randperm(4, generator=generator_of(0, 1, Stream.ORDER)))
     True
     """
+    return generator_from(seed, epoch, stream)
+
+
+def generator_from(*numbers: int) -> torch.Generator:
+    """A CPU generator that depends on some numbers only, each at least 0."""
     # SeedSequence spreads neighbouring numbers far apart, where adding them would collide.
-    low, high = np.random.SeedSequence([seed, epoch, stream]).generate_state(2)
+    low, high = np.random.SeedSequence(numbers).generate_state(2)
     return torch.Generator().manual_seed((int(high) << 32 | int(low)) & (2**63 - 1))

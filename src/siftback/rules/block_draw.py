@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from siftback.loading.seeding import generator_from
 from siftback.selectors.percentile import percentile_probabilities
 
 BLOCK = 1 << 20
@@ -132,7 +133,7 @@ def drawn_in_blocks(
     for number, part in enumerate(torch.split(scores, block)):
         each = table[buckets_of(part.nan_to_num(nan=0.0))]
         each[part.isnan()] = of_unknown
-        order = torch.randperm(len(part), generator=_generator_of(seed, number))
+        order = torch.randperm(len(part), generator=generator_from(seed, number))
         ends = each[order].cumsum(0) + place
         points = torch.ceil(ends - start)
         hit = points.diff(prepend=points.new_full((1,), np.ceil(place - start))) > 0
@@ -163,8 +164,3 @@ def _correct(hit: Tensor, probabilities: Tensor, missing: int) -> None:
     elif missing < 0:
         free = (hit & (probabilities < 1)).nonzero().squeeze(1)
         hit[(free if len(free) >= -missing else hit.nonzero().squeeze(1))[:-missing]] = False
-
-
-def _generator_of(seed: int, block: int) -> torch.Generator:
-    low, high = np.random.SeedSequence([seed, block]).generate_state(2)
-    return torch.Generator().manual_seed((int(high) << 32 | int(low)) & (2**63 - 1))

@@ -250,7 +250,7 @@ class LossRecord:
         confidence: Tensor | None,
         reduced: bool,
     ) -> Tensor | None:
-        """Gives losses to the rule; bool[n], which stay in the mean, None where all do."""
+        """Gives losses to the rule; returns bool[n], which stay in the mean, or None if all do."""
         values = losses.detach().float().cpu()
         values = values.reshape(()).expand(count) if reduced else values
         finite = values.isfinite()

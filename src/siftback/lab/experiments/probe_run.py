@@ -14,13 +14,12 @@ from torch.nn import functional as F
 
 from siftback import ProbeResult, Scorer, probe
 from siftback.errors import ConfigError
-from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import ImageData, load
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.tables import terminal
 from siftback.lab.training.example_losses import example_losses
-from siftback.lab.training.settings import Settings, check_model, device_of
+from siftback.lab.training.settings import Settings, built_model, check_model, device_of
 from siftback.lab.training.strategies import STRATEGIES
 
 SEED = 0
@@ -50,15 +49,7 @@ def measure(settings: Settings, keeps: list[float], seconds: float) -> ProbeResu
     data, device = load(settings.data, settings.train_limit), device_of(settings)
     check_model(settings, data)
     torch.manual_seed(SEED)
-    model = models.build(
-        settings.model,
-        width=settings.width,
-        classes=data.classes,
-        channels=data.train_images.shape[1],
-        norm=settings.norm,
-        size=data.size,
-    )
-    model.to(device, memory_format=settings.layout)  # type: ignore[call-overload]
+    model = built_model(settings, data)
     optimizer = torch.optim.SGD(
         model.parameters(),
         lr=settings.lr / 5,  # without a warm-up, the peak would be too high

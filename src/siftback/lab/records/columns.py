@@ -23,8 +23,8 @@ def write_columns(path: Path, columns: dict[str, Tensor], made: dict[str, Any]) 
     """
     table = pa.table({name: column.cpu().numpy() for name, column in columns.items()})
     with atomic_write(path) as whole:
-        told = table.replace_schema_metadata({"siftback": json.dumps(made)})
-        parquet.write_table(told, whole, write_page_checksum=True)
+        described = table.replace_schema_metadata({"siftback": json.dumps(made)})
+        parquet.write_table(described, whole, write_page_checksum=True)
 
 
 def read_columns(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:

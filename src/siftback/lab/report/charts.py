@@ -19,7 +19,7 @@ _BLACK = "#000000"
 
 
 class Look(NamedTuple):
-    """How one series is told from the others, with any colour vision and on paper.
+    """How one series looks unlike the others, with any colour vision and on paper.
 
     Attributes:
         colour: As ``#rrggbb``, or `INK`.
@@ -118,7 +118,7 @@ def _panel(panel: Panel, drawn: Looks, strategy_of: Mapping[str, str]) -> dict[s
 
 
 def _numbers(values: Sequence[Any]) -> list[Any]:
-    """Numbers in five digits, which no screen tells from more; None for what is none."""
+    """Numbers rounded to five digits, as many as a screen shows; None if not finite."""
     return [value if isinstance(value, str) else _rounded(float(value)) for value in values]
 
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback.errors import ConfigError
-from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream, test_batches
 from siftback.lab.data.datasets import ImageData
 from siftback.lab.records.comparison_record import Evaluation, RecordWriter, RunSummary
@@ -20,7 +19,7 @@ from siftback.lab.training.length import Length, Spent
 from siftback.lab.training.observer import Observer
 from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.progress import Reporter
-from siftback.lab.training.settings import LENGTHS, Run, Settings, device_of
+from siftback.lab.training.settings import LENGTHS, Run, Settings, built_model, device_of
 from siftback.lab.training.stepper import Stepper
 from siftback.lab.training.training_batches import TrainingBatches
 
@@ -196,15 +195,7 @@ class _Training:
         self.device = device_of(settings)
         # The one place that seeds: equal weights and dropout for every strategy of a seed.
         torch.manual_seed(run.seed)
-        self.model = models.build(
-            settings.model,
-            width=settings.width,
-            classes=data.classes,
-            channels=data.train_images.shape[1],
-            norm=settings.norm,
-            size=data.size,
-        )
-        self.model.to(self.device, memory_format=settings.layout)  # type: ignore[call-overload]
+        self.model = built_model(settings, data)
         self.stepper = Stepper(self.model, settings, self.device)
         self.clock = PhaseClock(self.device)
         self.clock.add(self.scoring.seconds, "scoring")

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from siftback import Fresh, Scorer
 from siftback.contrib import Pipelined
-from siftback.lab import models
 from siftback.lab.data.batch_stream import Batch, BatchStream
 from siftback.lab.data.datasets import ImageData
 from siftback.lab.records.comparison_record import Price
 from siftback.lab.training.example_losses import ExampleLosses, example_losses
-from siftback.lab.training.settings import Settings, device_of
+from siftback.lab.training.settings import Settings, built_model, device_of
 from siftback.lab.training.strategies import Strategy
 
 ROUNDS = 11
@@ -63,15 +62,7 @@ def measure(strategy: Strategy, settings: Settings, data: ImageData) -> Price | 
         return None
     device = device_of(settings)
     with torch.random.fork_rng([]):
-        model = models.build(
-            settings.model,
-            width=settings.width,
-            classes=data.classes,
-            channels=data.train_images.shape[1],
-            norm=settings.norm,
-            size=data.size,
-        )
-        model.to(device, memory_format=settings.layout)  # type: ignore[call-overload]
+        model = built_model(settings, data)
     stream = BatchStream(
         data, settings.batch_size, 0, device=device, channels_last=settings.channels_last
     )

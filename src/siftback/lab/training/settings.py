@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from siftback.errors import ConfigError
 from siftback.lab import models
@@ -323,6 +324,20 @@ def check_model(settings: Settings, data: ImageData) -> None:
             f"{settings.model_name} needs {needed:,.0f} GiB for weights, gradients and momentum, "
             f"and this machine has {there:g}: give a smaller --width or another --model"
         )
+
+
+def built_model(settings: Settings, data: ImageData) -> nn.Module:
+    """A new model for some data, on the device and in the layout to train in."""
+    model = models.build(
+        settings.model,
+        width=settings.width,
+        classes=data.classes,
+        channels=data.train_images.shape[1],
+        norm=settings.norm,
+        size=data.size,
+    )
+    model.to(device_of(settings), memory_format=settings.layout)  # type: ignore[call-overload]
+    return model
 
 
 def device_of(settings: Settings) -> torch.device:

@@ -1,0 +1,23 @@
+"""Scripts of tests in several real processes, started by ``torchrun``."""
+
+import subprocess
+import sys
+
+import torch
+
+
+def torchrun(script, *arguments, processes=2):
+    """The command that runs a script in several processes on this machine."""
+    return [
+        *(sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}"),
+        *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
+        *map(str, (script, *arguments)),
+    ]
+
+
+def found_by_ranks(script, out, *arguments, processes=2, timeout):
+    """Runs ``script OUT ...``; gives what each process saved as ``OUT/RANK.pt``, by rank."""
+    command = torchrun(script, out, *arguments, processes=processes)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stderr
+    return [torch.load(out / f"{rank}.pt") for rank in range(processes)]

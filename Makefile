@@ -1,13 +1,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test oldest check results report recipes clean
+.PHONY: demo test unit oldest check results report recipes clean
 
 demo: .venv/lab  ## Train on the embedded digits with and without selection; print the table.
 	$(BIN)/siftback compare --data digits --model cnn --strategies traditional,sb,random \
 		--keep 0.33 --epochs 30 --seed 0,1,2 --out runs/demo --overwrite
 
-test: check  ## Lint, type-check, and run every test.
+test: check unit  ## Lint, type-check, and run every test.
+
+unit: .venv/dev  ## Run every test.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 oldest:  ## The tests of the frameworks, with the oldest releases of them.

@@ -210,14 +210,32 @@ def test_losses_of_any_floating_type_are_chosen_among(dtype):
     assert one.weights.dtype == torch.float32
 
 
+@every_selector
+def test_tokens_are_chosen_as_rows_would_be(make):
+    losses = torch.rand(6, 9, generator=seeded())
+    mask = torch.arange(9) < torch.tensor([9, 3, 1, 9, 5, 7])[:, None]
+    losses[~mask] = torch.nan  # the losses of padding are never looked at
+    of_tokens = InBatch(selector=make(), seed=3).select(losses, mask)
+    of_rows = InBatch(selector=make(), seed=3).select(losses[mask])
+    kept = of_tokens.mask(losses.shape)
+    assert int(kept.sum()) == len(of_rows.positions)
+    assert not (kept & ~mask).any()
+    assert kept[mask].nonzero().squeeze(1).equal(of_rows.positions)
+    assert of_tokens.dense_weights(losses.shape)[kept].equal(of_rows.weights)
+    labels = torch.randint(0, 50, losses.shape).masked_fill(~mask, -100)
+    assert of_tokens.labels(labels).equal(labels.masked_fill(~kept, -100))
+
+
 @pytest.mark.parametrize(
     ("losses", "mask", "error", "message"),
     [
         (torch.tensor(1.0), None, LossError, 'reduced to one number.*reduction="none"'),
-        (torch.rand(4, 2), None, LossError, r"shape \[4, 2\]"),
+        (torch.rand(4, 2), None, BatchError, r"shape \[4, 2\] and no mask"),
+        (torch.rand(4, 2, 2), None, LossError, r"shape \[4, 2, 2\]"),
+        (torch.rand(4, 2), torch.ones(2, 4) > 0, BatchError, r"shape \[2, 4\]: give one bool"),
         ([0.5], None, LossError, "the losses are a list"),
         (torch.arange(4), None, LossError, "compute them as float32"),
-        (torch.rand(4), torch.ones(4), BatchError, "torch.float32 of shape.*True for the rows"),
+        (torch.rand(4), torch.ones(4), BatchError, "torch.float32 of shape.*True for those"),
         (torch.rand(4), torch.ones(3, dtype=torch.bool), BatchError, r"shape \[3\]: give one bool"),
         (torch.rand(4), [True] * 4, BatchError, "the mask is list"),
         (torch.rand(4), torch.zeros(4, dtype=torch.bool), BatchError, "4 losses, all of them mask"),

@@ -81,24 +81,37 @@ class InBatch:
             self._steps_per_epoch = checked_integer("steps_per_epoch", steps_per_epoch, 1)
 
     def select(self, losses: Tensor, mask: Tensor | None = None) -> Selection:
-        """Chooses among the rows of a batch.
+        """Chooses among the rows of a batch, or among the tokens of its sequences.
 
         Args:
-            losses: float[N], one loss per row, on any device. They are not changed; no gradient
-                flows through the selection.
-            mask: bool[N], True for the rows to choose among; None is all. A row with False is
-                not kept, and its loss is ignored, whatever its value.
+            losses: float[N], one loss per row, or float[B, T], one per token, on any device. They
+                are not changed; no gradient flows through the selection. Any score serves in
+                their place, such as a token's loss less that of a reference model (Lin et al.
+                2024, Rho-1, equation 3).
+            mask: bool of the same shape, True for the rows or tokens to choose among; None is
+                all, and required for tokens, as padding has losses too. One with False is not
+                kept, and its loss is ignored, whatever its value.
 
         Returns:
-            The positions of the kept rows among all N, ascending, and their weights:
-            ``(losses[positions] * weights).mean()`` is the loss to train on. With n rows to choose
-            among, ``max(1, round(keep * n))`` are kept, or all while the schedule is off.
+            The positions of the kept rows among all N, ascending, or of the kept tokens in
+            ``losses.flatten()``, and their weights: ``(losses.flatten()[positions] *
+            weights).mean()`` is the loss to train on. `Selection.mask` and `Selection.labels`
+            have the shape of the losses. With n to choose among, ``max(1, round(keep * n))`` are
+            kept, or all while the schedule is off.
 
         Raises:
-            LossError: If there is not one floating-point loss per row, or the loss of a row to
-                choose among is not finite.
-            BatchError: If the mask does not fit, or leaves no row.
+            LossError: If there is not one floating-point loss per row or token, or one to choose
+                among is not finite.
+            BatchError: If the mask does not fit, is missing for tokens, or leaves nothing.
+
+        >>> from siftback import TopK
+        >>> losses = torch.tensor([[0.1, 2.0, 0.7], [1.5, 0.0, 0.0]])
+        >>> mask = torch.tensor([[True, True, True], [True, False, False]])
+        >>> InBatch(selector=TopK(keep=1 / 2)).select(losses, mask).mask(losses.shape)
+        tensor([[False,  True, False],
+                [ True, False, False]])
         """
+        losses, mask = _flattened(losses, mask)
         count = losses.shape[0] if isinstance(losses, Tensor) and losses.ndim else 1
         losses = check(losses, count)
         rows = _rows(mask, losses)
@@ -195,19 +208,36 @@ def check_takes_count(selector: Selector) -> None:
         )
 
 
+def _flattened(losses: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Losses of tokens as of rows; all else as it is."""
+    if not isinstance(losses, Tensor) or losses.ndim != 2:
+        return losses, mask
+    if mask is None:
+        raise BatchError(
+            f"losses of shape {list(losses.shape)} and no mask: give mask=labels != -100, so that "
+            "no padding is chosen, or a mask of True where every token counts"
+        )
+    _check_mask(mask, losses)
+    return losses.flatten(), mask.flatten()
+
+
 def _rows(mask: Tensor | None, losses: Tensor) -> Tensor | None:
     """int64[n], the rows to choose among; None is all."""
     if mask is None:
         return None
+    _check_mask(mask, losses)
+    return mask.to(losses.device).nonzero().squeeze(1)
+
+
+def _check_mask(mask: Tensor, losses: Tensor) -> None:
     if not isinstance(mask, Tensor) or mask.shape != losses.shape or mask.dtype != torch.bool:
         given = type(mask).__name__
         if isinstance(mask, Tensor):
             given = f"{mask.dtype} of shape {list(mask.shape)}"
         raise BatchError(
             f"the mask is {given}: give one bool per loss, torch.bool of shape "
-            f"{list(losses.shape)}, True for the rows to choose among"
+            f"{list(losses.shape)}, True for those to choose among"
         )
-    return mask.to(losses.device).nonzero().squeeze(1)
 
 
 def _refuse_nonfinite(losses: Tensor, rows: Tensor | None) -> None:

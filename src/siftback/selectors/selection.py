@@ -1,5 +1,6 @@
 """The `Selector` protocol, and the `Selection` that a selector returns."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -7,15 +8,48 @@ from torch import Tensor
 
 
 class Selection(NamedTuple):
-    """The examples of a batch to train on.
+    """The examples of a batch to train on, or the tokens.
 
     Attributes:
-        positions: int64[k], their positions in the batch, ascending.
-        weights: float32[k], the factor of each example's loss.
+        positions: int64[k], their positions in the batch, ascending; for tokens, in the flattened
+            ``[B, T]``.
+        weights: float32[k], the factor of each one's loss.
+
+    >>> selection = Selection(torch.tensor([0, 4]), torch.tensor([1.0, 2.0]))
+    >>> selection.mask((2, 3))
+    tensor([[ True, False, False],
+            [False,  True, False]])
+    >>> selection.labels(torch.tensor([[5, 6, 7], [8, 9, -100]]))
+    tensor([[   5, -100, -100],
+            [-100,    9, -100]])
+    >>> selection.dense_weights((2, 3))
+    tensor([[1., 0., 0.],
+            [0., 2., 0.]])
     """
 
     positions: Tensor
     weights: Tensor
+
+    def mask(self, shape: Sequence[int]) -> Tensor:
+        """bool[shape], where an example or token is kept; the shape is that of the losses."""
+        return _filled(shape, False, self.positions, True, torch.bool)
+
+    def labels(self, labels: Tensor, ignored: int = -100) -> Tensor:
+        """A copy of labels of the losses' shape, with ``ignored`` where nothing is kept."""
+        kept = labels.flatten()[self.positions.to(labels.device)]
+        return _filled(labels.shape, ignored, self.positions.to(labels.device), kept, labels.dtype)
+
+    def dense_weights(self, shape: Sequence[int]) -> Tensor:
+        """float32[shape], the weights where an example or token is kept, else 0."""
+        return _filled(shape, 0.0, self.positions, self.weights, torch.float32)
+
+
+def _filled(
+    shape: Sequence[int], rest: Any, positions: Tensor, values: Any, dtype: torch.dtype
+) -> Tensor:
+    dense = torch.full(tuple(shape), rest, dtype=dtype, device=positions.device)
+    dense.view(-1)[positions] = values
+    return dense
 
 
 class Selector(Protocol):

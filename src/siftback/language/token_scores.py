@@ -1,0 +1,103 @@
+"""Scores of tokens to select by, besides their losses."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siftback.errors import LossError
+from siftback.rules.rule import checked_table
+from siftback.rules.score_table import ScoreTable
+
+
+def token_entropies(logits: Tensor) -> Tensor:
+    """The entropy of each token's predicted distribution, ``-sum(p log p)``, in nats.
+
+    What a model is unsure of, whatever the label says.
+
+    Args:
+        logits: float[..., V].
+
+    Returns:
+        float32[...], detached, in [0, log V].
+
+    >>> token_entropies(torch.tensor([[0.0, 0.0], [999.0, 0.0]]))
+    tensor([0.6931, 0.0000])
+    """
+    log_probabilities = logits.detach().float().log_softmax(-1)
+    return (log_probabilities.exp() * -log_probabilities).sum(-1).clamp(min=0.0)
+
+
+class TokenMemory:
+    """The loss that each token of each example had when it was last seen.
+
+    For examples whose tokens are the same at every visit, as the fixed windows of a language
+    model are. A token whose loss is above what it was has been forgotten, or was never learned
+    while others were: its excess is the score to select by, as Rho-1's is the excess over another
+    model's loss (Lin et al. 2024, equation 3), which costs a second forward and this does not.
+
+    Args:
+        examples: Number of examples.
+        length: T, tokens of the longest.
+        table: Where losses are remembered, of T columns; None is a new one in memory.
+
+    Raises:
+        ConfigError: If a size is not an integer, at least 0, or the table has another number of
+            columns.
+
+    >>> memory = TokenMemory(examples=3, length=2)
+    >>> mask = torch.tensor([[True, True]])
+    >>> memory.excess(torch.tensor([1]), torch.tensor([[2.0, 1.0]]), mask)
+    tensor([[2., 1.]])
+    >>> memory.excess(torch.tensor([1]), torch.tensor([[1.5, 1.25]]), mask)
+    tensor([[-0.5000,  0.2500]])
+    """
+
+    def __init__(self, examples: int, length: int, *, table: ScoreTable | None = None) -> None:
+        self._table = checked_table("TokenMemory", table, length)
+        self._table.grow(examples)
+
+    def excess(self, indices: Tensor, losses: Tensor, mask: Tensor) -> Tensor:
+        """What tokens' losses are above those remembered, which they then replace.
+
+        Args:
+            indices: int64[B], distinct examples.
+            losses: float[B, t], t at most T.
+            mask: bool[B, t], True for valid tokens.
+
+        Returns:
+            float32[B, t], on the device of the losses; of tokens never seen before their loss, as
+            if 0 were remembered.
+
+        Raises:
+            LossError: If shapes do not fit.
+        """
+        if losses.shape != mask.shape or len(indices) != len(losses):
+            raise LossError(
+                f"{len(indices)} indices, losses of shape {list(losses.shape)} and a mask of shape "
+                f"{list(mask.shape)}: give [B], [B, t] and [B, t]"
+            )
+        if losses.shape[1] > self._table.columns:
+            raise LossError(
+                f"sequences of {losses.shape[1]} tokens do not fit length={self._table.columns}: "
+                "make the TokenMemory with the length of the longest"
+            )
+        own, rows = losses.detach().float().cpu(), indices.cpu()
+        before = self._table.values[rows]
+        remembered = before[:, : own.shape[1]]
+        excess = own - remembered.nan_to_num()
+        before[:, : own.shape[1]] = torch.where(mask.cpu(), own, remembered)
+        self._table.record(rows, before)
+        return excess.to(losses.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The losses remembered."""
+        return self._table.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from another's state.
+
+        Raises:
+            StateError: If it is of other examples, or of another length.
+        """
+        self._table.load_state_dict(state)

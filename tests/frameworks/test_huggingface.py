@@ -687,12 +687,17 @@ RANKS = Path(__file__).with_name("huggingface_ranks.py")
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def folder(tmp_path_factory):
+    """Where both processes saved to."""
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def ranks(folder):
     """What both processes found, by rank."""
     if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23):
         pytest.skip("older releases than 5.23 may fail to resume several processes on a CPU")
-    out = tmp_path_factory.mktemp("ranks")
-    return found_by_ranks(RANKS, out, timeout=240)
+    return found_by_ranks(RANKS, folder, timeout=240)
 
 
 @pytest.mark.distributed
@@ -738,7 +743,7 @@ def test_two_processes_read_each_example_once_and_know_all_losses(ranks):
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("method", ["two_pass", "memory"])
+@pytest.mark.parametrize("method", ["two_pass", "single_pass", "memory"])
 def test_two_processes_resumed_within_an_epoch_go_on_bit_for_bit(ranks, method):
     for rank in ranks:
         whole = rank[method]["whole"]
@@ -750,8 +755,43 @@ def test_two_processes_resumed_within_an_epoch_go_on_bit_for_bit(ranks, method):
 
 
 @pytest.mark.distributed
-def test_a_single_pass_in_two_processes_is_refused(ranks):
-    assert all("several processes" in rank["refused"] for rank in ranks)
+def test_a_single_pass_in_two_processes_is_the_mean_of_their_kept_rows(ranks):
+    found = [rank["single_pass"] for rank in ranks]
+    one, other = (rank["whole"] for rank in found)
+    assert same(one["weights"], other["weights"])
+    assert one["steps"] == other["steps"] == 4
+    # Each has random numbers and examples of its own, and keeps half of each of its batches.
+    assert not same(found[0]["kept"], found[1]["kept"])
+    first = [rank["batches"][:5] for rank in (one, other)]
+    assert len({row for batches in first for batch in batches for row in batch}) == 75
+    sizes = [[len(rows) for rows in rank["kept"]] for rank in found]
+    assert sizes[0] == sizes[1] == [4] * 7  # the last batch of an epoch is filled up, as without
+    assert [rank["stats"] for rank in found] == [(56, 28)] * 2
+
+    # The gradient of the first step: two batches in each process.
+    data, model = sentences(75, "language model"), language_model()
+    for rank, trained in zip(found, (one, other), strict=True):
+        for rows, batch in zip(rank["kept"][:2], trained["batches"], strict=False):
+            losses = sequence_losses(model, padded([data[batch[row]] for row in rows]))
+            (losses.mean() / 4).backward()
+    for rank in found:
+        for gradient, weight in zip(rank["gradients"][0], model.parameters(), strict=True):
+            torch.testing.assert_close(gradient, weight.grad)
+
+
+@pytest.mark.distributed
+def test_a_single_pass_in_two_processes_evaluates_and_saves_the_model_itself(ranks, folder):
+    for rank in ranks:
+        ours, plain = rank["single_pass"]["evaluated"]
+        assert ours == plain
+    saved, report = transformers.LlamaForCausalLM.from_pretrained(
+        folder / "single_pass" / "checkpoint-4", output_loading_info=True
+    )
+    assert not any(report.values())
+    assert same(list(saved.parameters()), ranks[0]["single_pass"]["whole"]["weights"])
+    for rank in ranks:
+        whole, again = rank["single_pass"], rank["single_pass"]["resumed"]
+        assert same(again["kept"], whole["kept"][-len(again["kept"]) :])
 
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "huggingface_sst2.py"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
-from hugging_face_models import Plain, Selective, trainer, weights_of
+from hugging_face_models import RESUMES_PROCESSES, Plain, Selective, trainer, weights_of
 
 from siftback import Epochs, Memory, Uniform
 
@@ -99,24 +99,27 @@ def single_pass(folder):
     plain = trainer(
         folder / "plain", "language model", of=Plain, model=ours.model, ddp_backend="gloo"
     )
-    place = str(folder / "single_pass" / "checkpoint-2")
-    again = trained(folder, "single_pass", place, **settings)
-    return {
+    found = {
         "whole": found_in(ours, "single_pass"),
         "kept": ours.kept,
         "gradients": ours.gradients,
         "evaluated": (ours.evaluate()["eval_loss"], plain.evaluate()["eval_loss"]),
         "stats": (ours.sift_stats.seen, ours.sift_stats.backwards),
-        "resumed": found_in(again, "single_pass") | {"kept": again.kept},
     }
+    if RESUMES_PROCESSES:
+        place = str(folder / "single_pass" / "checkpoint-2")
+        again = trained(folder, "single_pass", place, **settings)
+        found["resumed"] = found_in(again, "single_pass") | {"kept": again.kept}
+    return found
 
 
 def main(folder):
     found = {"step": one_step(folder), "single_pass": single_pass(folder)}
     for method in ("two_pass", "memory"):
         found[method] = {"whole": found_in(trained(folder, method), method)}
-        place = str(folder / method / f"checkpoint-{STOP}")
-        found[method]["resumed"] = found_in(trained(folder, method, place), method)
+        if RESUMES_PROCESSES:
+            place = str(folder / method / f"checkpoint-{STOP}")
+            found[method]["resumed"] = found_in(trained(folder, method, place), method)
     rank = torch.distributed.get_rank()
     torch.save(found, folder / f"{rank}.pt")
     torch.distributed.destroy_process_group()

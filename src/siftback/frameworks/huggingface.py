@@ -117,11 +117,13 @@ class SelectiveTrainerMixin(Trainer):
         self._order: SelectiveSampler | None = None
         self._reset()
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """Trains, as ``Trainer.train``, from the first selection on."""
-        check_trainer(self, SelectiveTrainerMixin)
+        check_trainer(self, SelectiveTrainerMixin, trial)
         self._reset()
-        return super().train(*args, **kwargs)
+        return super().train(resume_from_checkpoint, trial, *args, **kwargs)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -308,11 +310,10 @@ class SelectiveTrainerMixin(Trainer):
         trained = super()._init_training_state(*args)
         if self._plan is None or self._order is None:
             return trained
-        *_, checkpoint, trial = args
-        if trial is not None or (checkpoint is not None and self.args.ignore_data_skip):
+        *_, checkpoint, _ = args
+        if checkpoint is not None and self.args.ignore_data_skip:
             raise ConfigError(
-                'method="memory" remembers losses, those of another trial too, and the place in '
-                "an epoch: use a new Trainer for each trial, and leave ignore_data_skip out"
+                'method="memory" resumes at its place in an epoch: leave ignore_data_skip out'
             )
         epoch, steps = self._plan.place(self.state.global_step)
         if steps:

@@ -65,12 +65,13 @@ def chosen(
     return None, selector
 
 
-def check_trainer(trainer: Any, mixin: type) -> None:
+def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
     """Refuses what selection cannot be right with, before training.
 
     Args:
         trainer: A `SelectiveTrainerMixin`.
         mixin: That class, between which and the Trainer's own others may override methods.
+        trial: That of a hyperparameter search, of which this training is one.
 
     Raises:
         ConfigError: If there is any such thing.
@@ -98,6 +99,8 @@ def check_trainer(trainer: Any, mixin: type) -> None:
     elif method == "memory":
         loading = ("_get_train_sampler", "get_train_dataloader", "_get_dataloader")
         owners = [_owner(trainer, mixin, name) for name in loading]
+        another = "another trial of a search, whose losses it would remember: use a new Trainer"
+        refused[another] = trial is not None
         refused |= _memory(trainer, [owner for owner in owners if owner is not None])
     for what, given in refused.items():
         if given:

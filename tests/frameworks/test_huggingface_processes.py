@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ranks(folder):
     """What both processes found, by rank."""
-    return found_by_ranks(RANKS, folder, timeout=240)
+    return found_by_ranks(RANKS, folder, timeout=500)
 
 
 def test_two_processes_keep_rows_of_their_own_and_make_one_step(ranks, tmp_path):

@@ -78,7 +78,8 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
     """
     args, method, keep = trainer.args, trainer._method, trainer._selector
     trainer._head()  # raises where it is not known
-    sizes = [getattr(trainer, f"get_{kind}_size", lambda: 1)() for kind in ("tp", "cp", "sp")]
+    kinds = ("tp", "cp", "sp")  # the last is unknown to older releases of Accelerate
+    split = any(getattr(trainer, f"get_{kind}_size", lambda: 1)() > 1 for kind in kinds)
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
     loaded = getattr(trainer, "is_distributed_loading_by_transformers", False)
     flat = getattr(trainer, "padding_free", False)  # of TRL
@@ -86,7 +87,7 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
         "several GPUs in one process: start one for each, by torchrun": args.n_gpu > 1,
         "FSDP or DeepSpeed: use DistributedDataParallel": sharded,
         "a model that is sharded as it is loaded: leave distributed_config out": loaded,
-        "tensor, context or sequence parallelism: leave it out": max(sizes) > 1,
+        "tensor, context or sequence parallelism: leave it out": split,
         "auto_find_batch_size: give a batch size": args.auto_find_batch_size,
         "padding_free=True, whose batches have no rows: leave it out, and packing too": flat,
     }

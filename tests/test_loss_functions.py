@@ -1,13 +1,25 @@
 """One loss per example, from the losses that users have."""
 
 import functools
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from siftback import per_example
+from siftback import (
+    Epochs,
+    InBatch,
+    Indexed,
+    Memory,
+    Percentile,
+    SelectiveLoader,
+    SinglePass,
+    TopK,
+    per_example,
+    sequence_losses,
+)
 from siftback.errors import ConfigError, LossError
 from siftback.loss_functions import check, resolve
 
@@ -58,8 +70,111 @@ def test_ignored_positions_are_no_part_of_a_loss(loss_fn, ignored, trailing):
             )
             for place in kept
         ]
-        expected = torch.stack(each).mean() if each else torch.tensor(0.0)
-        torch.testing.assert_close(found[row], expected)
+        expected = torch.stack(each).mean() if each else torch.tensor(torch.nan)
+        torch.testing.assert_close(found[row], expected, equal_nan=True)
+
+
+class Outputs(NamedTuple):
+    logits: torch.Tensor
+
+
+class Tagger(nn.Embedding):
+    """A model of tokens as those of Hugging Face, whose logits are looked up."""
+
+    def forward(self, input_ids):
+        return Outputs(super().forward(input_ids))
+
+
+def of_pair(model, batch):
+    logits = model(batch["ids"]).logits
+    return per_example(F.cross_entropy)(logits.movedim(-1, 1), batch["labels"])
+
+
+def of_first(model, batch):  # one target per example
+    return per_example(F.cross_entropy)(model(batch["ids"][:, 0]).logits, batch["labels"][:, 0])
+
+
+def of_sequences(model, batch):
+    outputs = model(batch["ids"])
+    return sequence_losses(outputs, {"labels": batch["labels"]}, shift=False)
+
+
+def of_next_tokens(model, batch):
+    outputs = model(batch["ids"])
+    return sequence_losses(outputs, {"labels": batch["labels"]}, shift=True)
+
+
+def of_classes(model, batch):
+    return sequence_losses(model(batch["ids"][:, 0]), {"labels": batch["labels"][:, 0]})
+
+
+UNKNOWN, SIZE = [1, 4], 8  # the examples without any valid target, in a batch of so many
+
+
+def partly_labelled():
+    """A model, and a batch with some examples that have no target."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, (SIZE, 3), generator=generator)
+    labels = torch.randint(4, (SIZE, 3), generator=generator)
+    labels[UNKNOWN] = -100
+    labels[0, 1:] = -100
+    labels[0, 1] = 2
+    return Tagger(5, 4), {"ids": ids, "labels": labels, "number": torch.arange(SIZE)}
+
+
+EACH_LOSS = (of_pair, of_first, of_sequences, of_next_tokens, of_classes)
+
+
+@pytest.mark.parametrize("losses", EACH_LOSS)
+def test_an_example_without_a_valid_target_is_unknown_and_trains_nothing(losses):
+    model, batch = partly_labelled()
+    known = [row for row in range(SIZE) if row not in UNKNOWN]
+    alone = {key: part[known] for key, part in batch.items()}
+    expected = losses(model, alone).mean()
+    (gradient,) = torch.autograd.grad(expected, model.weight)
+
+    found = losses(model, batch)
+    assert found.isnan().nonzero().flatten().tolist() == UNKNOWN
+    (whole,) = torch.autograd.grad(found.sum() / len(known), model.weight, retain_graph=True)
+    torch.testing.assert_close(whole, gradient)  # though the sum itself is NaN
+
+    rule = Memory(keep=0.5, warmup=Epochs(1))
+    data = Indexed([batch], index_of=lambda given: given["number"])
+    loader = SelectiveLoader(data, memory=rule, epochs=2, on_nonfinite="drop")
+    given = next(iter(loader))
+    loss = loader.loss(losses(model, given))
+    (dropped,) = torch.autograd.grad(loss, model.weight)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(dropped, gradient)
+    assert rule.values[:, 0].isnan().nonzero().flatten().tolist() == UNKNOWN
+
+
+@pytest.mark.parametrize("losses", EACH_LOSS)
+def test_an_example_without_a_valid_target_is_no_easy_one(losses):
+    model, batch = partly_labelled()
+    for selector in (TopK(keep=6 / 8), Percentile(keep=6 / 8)):
+        given = {"losses": losses, "selector": selector, "exact": True}
+        with pytest.raises(LossError, match=r"example 1 in .* is nan: .*on_nonfinite"):
+            list(SelectiveLoader([batch], model, **given))
+        (kept,) = SelectiveLoader([batch], model, on_nonfinite="drop", **given)
+        assert kept["number"].tolist() == [0, 2, 3, 5, 6, 7]
+        scores = losses(model, batch)
+        with pytest.raises(LossError, match=r"row 1 is nan: .*mask it out"):
+            InBatch(selector=selector).select(scores)
+        chosen = InBatch(selector=selector).select(scores, ~scores.isnan())
+        assert not set(chosen.positions.tolist()) & set(UNKNOWN)
+
+
+def test_a_single_pass_shows_an_example_without_a_valid_target_and_learns_nothing_of_it():
+    model, batch = partly_labelled()
+    sift = SinglePass(model, losses=of_sequences, selector=TopK(keep=1 / 2))
+    loss = sift(batch)
+    assert loss.isnan()
+    rows = [row for row in sift.selection.positions.tolist() if row not in UNKNOWN]
+    assert len(rows) == 2
+    (found,) = torch.autograd.grad(loss, model.weight)
+    (expected,) = torch.autograd.grad(of_sequences(model, batch)[rows].sum() / 4, model.weight)
+    torch.testing.assert_close(found, expected)
 
 
 def test_without_ignored_positions_nothing_changes():

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from siftback.arguments import checked_object
@@ -24,9 +25,11 @@ def per_example(loss_fn: LossFn) -> LossFn:
     A loss function that takes a ``reduction``, as those of ``torch.nn`` and
     ``torch.nn.functional`` do, is called with ``reduction="none"``, and its result is averaged
     over all dimensions but the first. With an ``ignore_index``, the mean is over the valid
-    positions, those whose target is another class; an example without one has loss 0, as its
-    gradient is. Any other function is returned unchanged, and must return one loss per example
-    itself.
+    positions, those whose target is another class. The loss of an example without one has no
+    value and is NaN, which nothing takes for an easy example: see ``on_nonfinite`` of a
+    `SelectiveLoader`, and ``mask`` of `InBatch.select`. Its gradient is 0.
+
+    Any other function is returned unchanged, and must return one loss per example itself.
 
     Args:
         loss_fn: ``loss_fn(outputs, targets)``.
@@ -43,9 +46,9 @@ def per_example(loss_fn: LossFn) -> LossFn:
     tensor(1.0986)
     >>> per_example(F.cross_entropy)(outputs, targets)
     tensor([1.0986, 1.0986, 1.0986, 1.0986])
-    >>> padded = torch.tensor([[2, 0, 1], [0, -100, -100]])
-    >>> per_example(F.cross_entropy)(torch.zeros(2, 4, 3), padded)
-    tensor([1.3863, 1.3863])
+    >>> padded = torch.tensor([[2, 0, 1], [0, -100, -100], [-100, -100, -100]])
+    >>> per_example(F.cross_entropy)(torch.zeros(3, 4, 3), padded)
+    tensor([1.3863, 1.3863,    nan])
     """
     checked_object("loss_fn", loss_fn, "a loss function, such as F.cross_entropy", "__call__")
     unreduced: Callable[..., Tensor]
@@ -65,19 +68,66 @@ def per_example(loss_fn: LossFn) -> LossFn:
 def _averaged(unreduced: LossFn, ignored: int | None, outputs: Any, targets: Any) -> Tensor:
     values: Tensor = unreduced(outputs, targets)
     _refuse_broadcast(values, outputs, targets)
-    # Targets that are probabilities have no ignored class, and PyTorch ignores the index too.
+    valid = _valid(ignored, targets)
     if values.ndim < 2:
-        return values
-    if ignored is None or targets.is_floating_point():
+        fits = valid is not None and valid.shape == values.shape
+        return values.masked_fill(~cast(Tensor, valid), torch.nan) if fits else values
+    if valid is None:
         return values.flatten(1).mean(1)
-    if values.shape != targets.shape:
+    if values.shape != valid.shape:
         raise LossError(
             f"losses of shape {list(values.shape)} for targets of shape {list(targets.shape)}: "
             f"which of them are ignored, with ignore_index={ignored}, cannot be known; average "
             "over the valid positions of each example in the loss function"
         )
-    valid: Tensor = (targets != ignored).flatten(1)
-    return values.flatten(1).masked_fill(~valid, 0).sum(1) / valid.sum(1).clamp(min=1)
+    return mean_of_valid(values.flatten(1), valid.flatten(1))
+
+
+def mean_of_valid(values: Tensor, valid: Tensor) -> Tensor:
+    """The mean of each row's valid values; NaN for a row without any, with a gradient of 0.
+
+    Args:
+        values: float[N, T].
+        valid: bool[N, T].
+
+    Returns:
+        float[N].
+
+    >>> import torch
+    >>> values = torch.tensor([[1.0, 5.0], [1.0, 1.0]])
+    >>> mean_of_valid(values, torch.tensor([[True, False], [False, False]]))
+    tensor([1., nan])
+    """
+    counts = valid.sum(1)
+    means = values.masked_fill(~valid, 0).sum(1) / counts.clamp(min=1)  # 0 / 0 has a gradient
+    return means.masked_fill(counts == 0, torch.nan)
+
+
+def _valid(ignored: int | None, targets: Any) -> Tensor | None:
+    """Bool of the targets' shape, which are not ignored; None if a loss ignores none."""
+    # Targets that are probabilities have no ignored class, and PyTorch ignores the index too.
+    if ignored is None or not isinstance(targets, Tensor) or targets.is_floating_point():
+        return None
+    return targets != ignored
+
+
+def has_valid(loss_fn: LossFn, targets: Any) -> Tensor | None:
+    """bool[N], which examples have a target that a loss function does not ignore.
+
+    Args:
+        loss_fn: ``loss_fn(outputs, targets)``.
+        targets: Those of N examples.
+
+    Returns:
+        None if it ignores none.
+
+    >>> import torch
+    >>> from torch.nn import functional as F
+    >>> has_valid(F.cross_entropy, torch.tensor([[2, 0], [0, -100], [-100, -100]]))
+    tensor([ True,  True, False])
+    """
+    valid = _valid(_ignored_index(loss_fn), targets)
+    return None if valid is None or valid.ndim == 0 else valid.reshape(len(valid), -1).any(1)
 
 
 def _refuse_broadcast(values: Tensor, outputs: Any, targets: Any) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback.errors import BatchError, ConfigError, LossError
+from siftback.loss_functions import mean_of_valid
 
 IGNORED = -100
 """The label of a token that no loss is computed for."""
@@ -49,8 +50,9 @@ def sequence_losses(
 
     For language models and token classification, the mean over the sequence's valid tokens, those
     with a label other than -100 (see `token_losses`); padding has no part in it. The loss of a
-    sequence without any valid token has no value and is NaN, which every selector rejects: mask
-    such rows out, or leave them out of the data set.
+    sequence without any valid token has no value and is NaN, as with `per_example`, and its
+    gradient is 0: mask such rows out, give the loader ``on_nonfinite="drop"``, or leave them out
+    of the data set.
 
     For sequence classification, what the model's ``config.problem_type`` says, or, if that is
     None, what the labels say: cross-entropy for integers, the mean squared error over the outputs
@@ -158,7 +160,7 @@ def losses_of(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor:
     """
     if head.kind == "tokens":
         losses, mask = _of_tokens(head, outputs, inputs)
-        return losses.sum(1) / mask.sum(1)  # 0 / 0 is NaN
+        return mean_of_valid(losses, mask)
     return _of_sequences(head, outputs, inputs)
 
 

@@ -2,18 +2,25 @@
 
 from functools import partial
 
+import pytest
 import torch
 
+import transformers
+from siftback import Epochs, Memory
 from siftback.frameworks.huggingface import SelectiveTrainerMixin
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedTokenizerFast,
     Trainer,
     TrainerCallback,
     TrainingArguments,
 )
+
+# Older releases load an optimizer's state to the device "cpu:0", which torch does not know.
+RESUMES_PROCESSES = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 23)
 
 WORDS = 100
 TINY = {
@@ -138,5 +145,28 @@ def trainer(folder, kind, count=48, *, of=Selective, model=None, selection=None,
     return ours
 
 
+def selection(method):
+    if method == "memory":
+        return {"method": "memory", "memory": Memory(keep=0.5, warmup=Epochs(1))}
+    return {"method": method, "keep": 1 / 2}
+
+
 def weights_of(trainer):
     return [weight.detach().clone() for weight in trainer.model.parameters()]
+
+
+def same(one, other):
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+def vocabulary():
+    """A tokenizer of a few words, with padding and a mask."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = ["[PAD]", "[UNK]", "[MASK]", *(f"w{number}" for number in range(90))]
+    model = tokenizers.models.WordLevel({word: n for n, word in enumerate(words)}, "[UNK]")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer(model),
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        mask_token="[MASK]",
+    )

@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import torch
-from hugging_face_models import trainer, weights_of
+from hugging_face_models import RESUMES_PROCESSES, Plain, Selective, trainer, weights_of
 
 from siftback import Epochs, Memory, Uniform
-from siftback.errors import ConfigError
 
 COUNT, STOP = 75, 4  # within the second epoch
 LONG = {"num_train_epochs": 3, "gradient_accumulation_steps": 2, "ddp_backend": "gloo"}
@@ -28,20 +27,31 @@ class Remembering(Memory):
         return super().draw(epoch, generator)
 
 
+class Keeping(Selective):
+    """Notes the rows that a single pass keeps of each batch."""
+
+    def training_step(self, *args, **kwargs):
+        loss = super().training_step(*args, **kwargs)
+        self.kept.append(self.model_wrapped.module.selection.positions)
+        return loss
+
+
 def selection(method):
     if method == "memory":
         return {"method": "memory", "memory": Remembering()}
-    return {"method": "two_pass", "keep": 1 / 2}
+    return {"method": method, "keep": 1 / 2}
 
 
-def trained(folder, method, resume=None, **settings):
+def trained(folder, method, resume=None, of=Selective, **settings):
     ours = trainer(
         folder / method,
         "language model",
         COUNT,
+        of=of,
         selection=selection(method),
         **(LONG | {"save_strategy": "steps", "save_steps": STOP} | settings),
     )
+    ours.kept = []
     ours.train(resume_from_checkpoint=resume)
     return ours
 
@@ -82,26 +92,34 @@ def one_step(folder):
     }
 
 
-def refused(folder):
-    """What a single pass says in several processes."""
-    try:
-        trainer(
-            folder / "single",
-            "language model",
-            selection={"method": "single_pass"},
-            ddp_backend="gloo",
-        ).train()
-    except ConfigError as error:
-        return str(error)
-    return ""
+def single_pass(folder):
+    """A training and another one from its checkpoint, and how the model is evaluated after."""
+    settings = {"max_steps": 4, "save_steps": 2, "max_grad_norm": 0.0, "of": Keeping}
+    ours = trained(folder, "single_pass", **settings)
+    plain = trainer(
+        folder / "plain", "language model", of=Plain, model=ours.model, ddp_backend="gloo"
+    )
+    found = {
+        "whole": found_in(ours, "single_pass"),
+        "kept": ours.kept,
+        "gradients": ours.gradients,
+        "evaluated": (ours.evaluate()["eval_loss"], plain.evaluate()["eval_loss"]),
+        "stats": (ours.sift_stats.seen, ours.sift_stats.backwards),
+    }
+    if RESUMES_PROCESSES:
+        place = str(folder / "single_pass" / "checkpoint-2")
+        again = trained(folder, "single_pass", place, **settings)
+        found["resumed"] = found_in(again, "single_pass") | {"kept": again.kept}
+    return found
 
 
 def main(folder):
-    found = {"step": one_step(folder), "refused": refused(folder)}
+    found = {"step": one_step(folder), "single_pass": single_pass(folder)}
     for method in ("two_pass", "memory"):
         found[method] = {"whole": found_in(trained(folder, method), method)}
-        place = str(folder / method / f"checkpoint-{STOP}")
-        found[method]["resumed"] = found_in(trained(folder, method, place), method)
+        if RESUMES_PROCESSES:
+            place = str(folder / method / f"checkpoint-{STOP}")
+            found[method]["resumed"] = found_in(trained(folder, method, place), method)
     rank = torch.distributed.get_rank()
     torch.save(found, folder / f"{rank}.pt")
     torch.distributed.destroy_process_group()

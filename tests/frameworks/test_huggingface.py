@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchrun import found_by_ranks
-
 pytest.importorskip("transformers")
 
 from hugging_face_models import (
@@ -28,24 +26,23 @@ from hugging_face_models import (
     classifier,
     language_model,
     padded,
+    same,
+    selection,
     sentences,
     trainer,
+    vocabulary,
     weights_of,
 )
 
 import transformers
 from siftback import (
-    EpochRule,
     Epochs,
     InBatch,
-    InfoBatch,
-    Kath18,
     Memory,
-    Stale,
     TopK,
     sequence_losses,
 )
-from siftback.errors import BatchError, ConfigError, StateError, TraceError
+from siftback.errors import BatchError, ConfigError, TraceError
 from siftback.frameworks.huggingface import SelectiveTrainerMixin
 from siftback.loading.seeding import Stream, generator_of
 
@@ -53,20 +50,10 @@ METHODS = ("two_pass", "memory")  # of a single pass there is a test of its own,
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def selection(method):
-    if method == "memory":
-        return {"method": "memory", "memory": Memory(keep=0.5, warmup=Epochs(1))}
-    return {"method": method, "keep": 1 / 2}
-
-
 @pytest.fixture(autouse=True)
 def _quiet(caplog):
     """Tracing logs much, which a failure would print."""
     caplog.set_level("ERROR")
-
-
-def same(one, other):
-    return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
 def no_schedule(model):
@@ -281,41 +268,6 @@ def test_a_training_resumed_within_an_epoch_is_the_same_bit_for_bit(method, kind
         assert again.sift_stats.backwards == whole.sift_stats.backwards
 
 
-def test_a_checkpoint_of_other_arguments_is_refused(tmp_path):
-    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
-    trainer(tmp_path, "classifier", **settings).train()
-    place = str(tmp_path / "checkpoint-2")
-    for other, message in {
-        "method": (selection("memory"), "method='two_pass'"),
-        "seed": ({"method": "two_pass", "seed": 1}, "seed=42"),
-        "keep": ({"method": "two_pass", "keep": 1 / 4}, "keeps 0.5"),
-    }.values():
-        with pytest.raises(StateError, match=message):
-            trainer(tmp_path, "classifier", selection=other, **settings).train(place)
-    with pytest.raises(StateError, match="batch_size=8"):
-        trainer(tmp_path, "classifier", per_device_train_batch_size=4, **settings).train(
-            resume_from_checkpoint=place
-        )
-    (tmp_path / "checkpoint-2" / "sift_state.pth").unlink()
-    with pytest.raises(StateError, match=r"no sift_state\.pth"):
-        trainer(tmp_path, "classifier", **settings).train(resume_from_checkpoint=place)
-
-
-def test_memory_resumes_only_where_its_epochs_were_as_long(tmp_path):
-    settings = {"save_strategy": "steps", "save_steps": 8, "num_train_epochs": 3}
-    share = {"method": "memory", "keep": 0.5}  # a warm-up of a share of the training
-    trainer(tmp_path, "classifier", selection=share, **settings).train()
-    place = str(tmp_path / "checkpoint-8")
-    with pytest.raises(StateError, match=r"\[6, 3\].*\[6, 6\]"):
-        trainer(
-            tmp_path, "classifier", selection=share, **(settings | {"num_train_epochs": 12})
-        ).train(resume_from_checkpoint=place)
-    with pytest.raises(ConfigError, match="ignore_data_skip"):
-        trainer(tmp_path, "classifier", selection=share, ignore_data_skip=True, **settings).train(
-            resume_from_checkpoint=place
-        )
-
-
 def test_evaluation_is_not_selected(tmp_path):
     for method in ("two_pass", "memory"):
         ours = trainer(
@@ -351,19 +303,6 @@ def test_group_by_length_keeps_its_batches_and_memory_refuses_it(tmp_path):
         assert len(kept) == len(whole) // 2
     with pytest.raises(ConfigError, match="group_by_length"):
         trainer(tmp_path, "language model", selection=selection("memory"), **grouped).train()
-
-
-def vocabulary():
-    """A tokenizer of a few words, with padding and a mask."""
-    tokenizers = pytest.importorskip("tokenizers")
-    words = ["[PAD]", "[UNK]", "[MASK]", *(f"w{number}" for number in range(90))]
-    model = tokenizers.models.WordLevel({word: n for n, word in enumerate(words)}, "[UNK]")
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizers.Tokenizer(model),
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        mask_token="[MASK]",
-    )
 
 
 def translator():
@@ -550,6 +489,20 @@ def test_a_single_pass_is_the_mean_of_the_kept_rows_and_resumes(tmp_path):
     assert again.sift_stats.backwards == ours.sift_stats.backwards
 
 
+def test_a_single_pass_is_computed_and_checked_in_the_precision_of_training(tmp_path):
+    single = selection("single_pass")
+    ours = trainer(tmp_path, "classifier", selection=single, bf16=True, max_steps=1)
+    dtypes = []
+    linear = ours.model.bert.encoder.layer[0].intermediate.dense
+    ours.train()
+    linear.register_forward_hook(lambda module, given, output: dtypes.append(output.dtype))
+    evaluated = ours.evaluate()["eval_loss"]
+    assert set(dtypes) == {torch.bfloat16}
+    assert 0 < ours.model_wrapped.gradient_check.largest < 0.02  # of rounding
+    plain = trainer(tmp_path, "classifier", of=Plain, model=ours.model, bf16=True)
+    assert plain.evaluate()["eval_loss"] == evaluated
+
+
 class BranchingForSequenceClassification(transformers.BertForSequenceClassification):
     def forward(self, input_ids, attention_mask, labels=None):
         if float(input_ids.sum()) % 2:  # which a trace cannot follow
@@ -562,78 +515,6 @@ def test_a_model_that_cannot_be_traced_is_refused_by_a_single_pass(tmp_path):
     ours = trainer(tmp_path, "classifier", model=model, selection=selection("single_pass"))
     with pytest.raises(TraceError, match=r"cannot trace the model.*test_huggingface\.py"):
         ours.train()
-
-
-class Weighing(EpochRule):
-    def draw(self, epoch, generator):
-        return torch.full((self.examples,), 2.0)
-
-    def count(self, epoch):
-        return self.examples
-
-
-REFUSED = {
-    "method": ({"method": "three_pass"}, {}, "three_pass"),
-    "neither": ({"method": "two_pass", "keep": None}, {}, "give one of them"),
-    "memory in two passes": ({"method": "two_pass", "memory": Memory()}, {}, "memory=Memory"),
-    "selector in memory": ({"method": "memory", "selector": TopK(keep=0.5)}, {}, "selector=TopK"),
-    "both": ({"method": "memory", "memory": Memory(), "keep": 0.5}, {}, "either a rule"),
-    "no rule": ({"method": "memory", "memory": Memory}, {}, "either a rule"),
-    "weights": ({"method": "two_pass", "selector": Kath18(keep=0.5)}, {}, "Kath18 gives"),
-    "weights of a rule": ({"method": "memory", "memory": Weighing()}, {}, "Weighing gives"),
-    "a count that is unknown": ({"method": "memory", "memory": InfoBatch()}, {}, "InfoBatch draws"),
-    "scoring passes": ({"method": "memory", "memory": Stale(keep=0.5, every=2)}, {}, "Stale is"),
-    "no batch": (
-        {"method": "memory", "keep": 0.2},
-        {"dataloader_drop_last": True, "per_device_train_batch_size": 16},
-        "no batch of 16",
-    ),
-    "small batches": ({"method": "two_pass"}, {"per_device_train_batch_size": 1}, "batches of 1"),
-    "batch sizes": ({"method": "two_pass"}, {"auto_find_batch_size": True}, "auto_find_batch"),
-    "split": ({"method": "memory"}, {"accelerator_config": {"split_batches": True}}, "split_bat"),
-    "smoothing": ({"method": "single_pass"}, {"label_smoothing_factor": 0.1}, "label_smoothing"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_right_is_refused_by_name(name, tmp_path):
-    given, settings, message = REFUSED[name]
-    keep = given | ({"keep": 0.5} if given["method"] == "single_pass" else {})
-    with pytest.raises(ConfigError, match=message):
-        trainer(tmp_path, "classifier", selection=keep, **settings).train()
-
-
-def test_a_compute_loss_that_takes_no_losses_is_refused(tmp_path):
-    class Own(SelectiveTrainerMixin, transformers.Trainer):
-        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-            return model(**inputs).loss
-
-    with pytest.raises(ConfigError, match=r"Own\.compute_loss does not call super"):
-        trainer(tmp_path, "classifier", of=Own, selection=selection("memory")).train()
-    trainer(tmp_path, "classifier", of=Own, selection=selection("two_pass"), max_steps=1).train()
-
-
-def test_a_model_whose_loss_is_not_known_is_refused_before_training(tmp_path):
-    model = transformers.BertForNextSentencePrediction(transformers.BertConfig(**TINY))
-    ours = trainer(tmp_path, "classifier", model=model)
-    with pytest.raises(ConfigError, match="BertForNextSentencePrediction"):
-        ours.train()
-
-
-def test_streams_of_examples_are_refused_by_memory_and_fine_in_two_passes(tmp_path):
-    class Stream(torch.utils.data.IterableDataset):
-        def __iter__(self):
-            return iter(sentences(48, "classifier"))
-
-    for method in ("two_pass", "memory"):
-        ours = trainer(tmp_path, "classifier", selection=selection(method), max_steps=4)
-        ours.train_dataset = Stream()
-        if method == "memory":
-            with pytest.raises(ConfigError, match="Stream without length or index"):
-                ours.train()
-        else:
-            ours.train()
-            assert [len(batch) for batch in ours.batches] == [4] * 4
 
 
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning")
@@ -681,77 +562,6 @@ def test_trl_s_trainer(tmp_path):
 
     with pytest.raises(ConfigError, match="a compute_loss of SFTTrainer's own"):
         tuning(selection("single_pass")).train()
-
-
-RANKS = Path(__file__).with_name("huggingface_ranks.py")
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    """What both processes found, by rank."""
-    if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23):
-        pytest.skip("older releases than 5.23 may fail to resume several processes on a CPU")
-    out = tmp_path_factory.mktemp("ranks")
-    return found_by_ranks(RANKS, out, timeout=240)
-
-
-@pytest.mark.distributed
-def test_two_processes_keep_rows_of_their_own_and_make_one_step(ranks, tmp_path):
-    one, other = (rank["step"] for rank in ranks)
-    assert same(one["weights"], other["weights"])
-    places = [[row % 8 for batch in rank["batches"] for row in batch] for rank in (one, other)]
-    assert places[0] != places[1]  # random numbers of their own
-    rows = [row for rank in (one, other) for batch in rank["batches"] for row in batch]
-    assert len(set(rows)) == 16
-    data = [sentences(64, "language model")[row] for row in rows]
-    whole = trainer(
-        tmp_path,
-        "language model",
-        of=Plain,
-        max_steps=1,
-        max_grad_norm=0.0,
-        per_device_train_batch_size=16,
-        train_sampling_strategy="sequential",
-    )
-    whole.train_dataset = data
-    whole.train()
-    for found, weight in zip(one["weights"], weights_of(whole), strict=True):
-        torch.testing.assert_close(found, weight)
-    assert one["loss"] == pytest.approx(whole.state.log_history[0]["loss"], rel=1e-5)
-
-
-@pytest.mark.distributed
-def test_two_processes_read_each_example_once_and_know_all_losses(ranks):
-    one, other = (rank["memory"]["whole"] for rank in ranks)
-    assert same(one["weights"], other["weights"])
-    assert one["steps"] == other["steps"] == one["max_steps"] == 3 + 2 + 2
-    assert one["rate"] == 0.0
-    sizes = [[len(batch) for batch in rank["batches"]] for rank in (one, other)]
-    assert sizes[0] == sizes[1] == [8, 8, 8, 8, 5, 8, 8, 3, 8, 8, 3]
-    for first, last, count in ((0, 5, 74), (5, 8, 38), (8, 11, 38)):
-        epoch = [r for rank in (one, other) for batch in rank["batches"][first:last] for r in batch]
-        assert len(epoch) == len(set(epoch)) == count
-    for mine, theirs in zip(one["known"], other["known"], strict=True):
-        assert torch.equal(mine.nan_to_num(-1), theirs.nan_to_num(-1))
-    # Nobody read the odd one of 75 examples in the first epoch, so it was drawn for the second.
-    assert [int(known.isnan().sum()) for known in one["known"]] == [1, 0]
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize("method", ["two_pass", "memory"])
-def test_two_processes_resumed_within_an_epoch_go_on_bit_for_bit(ranks, method):
-    for rank in ranks:
-        whole = rank[method]["whole"]
-        again = rank[method]["resumed"]
-        assert 0 < len(again["batches"]) < len(whole["batches"])
-        assert again["batches"] == whole["batches"][-len(again["batches"]) :]
-        assert same(again["weights"], whole["weights"])
-        assert again["steps"] == whole["steps"]
-
-
-@pytest.mark.distributed
-def test_a_single_pass_in_two_processes_is_refused(ranks):
-    assert all("several processes" in rank["refused"] for rank in ranks)
 
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "huggingface_sst2.py"

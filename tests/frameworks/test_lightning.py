@@ -299,6 +299,25 @@ def test_losses_of_sequences_are_those_of_per_example():
     assert callback.stats.kept == EPOCHS * COUNT // 2
 
 
+class Unlabelled(Sequences):
+    """Every third example has no target."""
+
+    def positions(self, batch):
+        logits, targets = super().positions(batch)
+        self.note(batch[0])
+        return logits, targets.masked_fill(batch[0][:, :1] % 3 == 0, -100)
+
+
+def test_examples_without_a_target_are_never_chosen():
+    module, callback = Unlabelled(), SelectiveBackprop(keep=1 / 2)
+    fit_selecting(callback, module)
+    examples = [example for step in module.examples for example in step]
+    assert examples
+    assert all(example % 3 for example in examples)
+    with pytest.raises(LossError, match=r'is nan: .*give the loader on_nonfinite="keep" or "drop"'):
+        fit_remembering(Unlabelled(), memory=Memory(keep=0.5))
+
+
 class TwoLosses(Net):
     def training_step(self, batch, batch_idx):
         logits = self(batch[0])

@@ -5,37 +5,29 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, IterableDataset
+from torch.utils.data import BatchSampler
 
 from siftback.errors import BatchError, ConfigError, StateError
+from siftback.frameworks.huggingface_refusals import Method, check_trainer, chosen
 from siftback.loading import tree
 from siftback.loading.indices import Indexed, collating
 from siftback.loading.seeding import Stream, generator_of
 from siftback.loading.stats import SinglePassStats, Stats
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.epoch_plan import EpochPlan, plan_of
-from siftback.rules.memory import Memory
 from siftback.rules.rule import EpochRule
 from siftback.rules.sampler import SelectiveSampler
 from siftback.scorers.fresh import Fresh
-from siftback.selectors.in_batch import InBatch, exact_selector
-from siftback.selectors.sampling import count_of
+from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
 from siftback.sequence_losses import Head, has_loss, head_of, losses_of, sequence_losses
+from transformers import Trainer
 
-try:
-    from transformers import Trainer
-except ImportError as error:
-    raise ImportError(
-        "siftback.frameworks.huggingface needs transformers and accelerate: "
-        "pip install siftback[huggingface]"
-    ) from error
-
-Method = Literal["two_pass", "single_pass", "memory"]
+__all__ = ["SelectiveTrainerMixin"]
 
 _KEY = "sift_index"  # of a batch, the data set's indices of its examples
 
@@ -49,7 +41,7 @@ class SelectiveTrainerMixin(Trainer):
       the loss, reported and optimized, is that of the kept rows, with gradient accumulation too.
     - ``"single_pass"``: one forward over the batch, and a backward over the kept rows, by
       `SinglePass`. The loss is the mean of the kept rows' own losses, each of which is a mean over
-      tokens. One process only.
+      tokens; in several processes, the mean of theirs.
     - ``"memory"``: the examples of an epoch are chosen before they are read, by their losses in
       earlier epochs, with `Memory` or another rule whose number of examples is known. Epochs then
       differ in length; the learning rate's schedule and ``max_steps`` follow.
@@ -103,7 +95,6 @@ class SelectiveTrainerMixin(Trainer):
     sift_stats: Stats | SinglePassStats
     _selection: Any  # an InBatch or a SinglePass
     _indices: Tensor | None  # the examples of the batch in training
-    _resumed: dict[str, Any] | None  # what a single pass is to go on from
 
     def __init__(
         self,
@@ -118,7 +109,7 @@ class SelectiveTrainerMixin(Trainer):
         **kwargs: Any,
     ) -> None:
         self._method, self._losses = method, losses
-        self._rule, self._selector = _chosen(method, memory, selector, keep, beta)
+        self._rule, self._selector = chosen(method, memory, selector, keep, beta)
         super().__init__(*args, **kwargs)
         given = (seed, self.args.data_seed, self.args.seed)
         self._seed = next(number for number in given if number is not None)
@@ -126,11 +117,13 @@ class SelectiveTrainerMixin(Trainer):
         self._order: SelectiveSampler | None = None
         self._reset()
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """Trains, as ``Trainer.train``, from the first selection on."""
-        _check(self)
+        check_trainer(self, SelectiveTrainerMixin, trial)
         self._reset()
-        return super().train(*args, **kwargs)
+        return super().train(resume_from_checkpoint, trial, *args, **kwargs)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -167,7 +160,7 @@ class SelectiveTrainerMixin(Trainer):
             return super().compute_loss(model, inputs, *args, **kwargs)
         self._trains = self._computes = False
         if self._method == "single_pass":
-            return self._sifted(inputs)
+            return self._sifted(model, inputs)
         found: list[Any] = []
         labelled = dict(inputs)  # from which the Trainer may take the labels
 
@@ -199,22 +192,34 @@ class SelectiveTrainerMixin(Trainer):
         given = self._losses if isinstance(self._losses, partial) else partial(self._losses)
         return head_of(self.model, **given.keywords) if given.func is sequence_losses else None
 
-    def _sifted(self, inputs: Any) -> Tensor:
-        from siftback.single_pass.single_pass import SinglePass  # imports the compiler
-
+    def _sifted(self, step_loss: Any, inputs: Any) -> Tensor:
         head = self._head()
         if head is not None and not has_loss(head, inputs).all():
             raise BatchError(
                 "a row of a batch has no label, and so no loss: leave it out of the data set, or "
                 'give method="two_pass", which never keeps such rows'
             )
-        if self._selection is None:
-            given: Any = {"selector": copy.deepcopy(self._selector), "seed": self._rank_seed()}
-            sift = SinglePass(self.model, losses=self._losses, **given)
-            if self._resumed is not None:
-                sift.set_extra_state(self._resumed)
-            self._selection, self.sift_stats = sift, sift.stats
-        return cast(Tensor, self._selection(dict(inputs)))
+        return cast(Tensor, step_loss(dict(inputs)))
+
+    def _wrap_model(self, model: Any, training: bool = True, *args: Any, **kwargs: Any) -> Any:
+        """What training calls; of a single pass, a module whose forward is the loss of a step.
+
+        In several processes Accelerate wraps that module, not the model, in
+        ``DistributedDataParallel``. ``self.model`` stays the model itself, which is what the
+        Trainer evaluates, saves, loads and optimizes.
+        """
+        if self._method != "single_pass" or not training:
+            return super()._wrap_model(model, training, *args, **kwargs)
+        from siftback.single_pass.single_pass import SinglePass  # imports the compiler
+
+        # Evaluation has the model without the single pass, and needs its precision too.
+        self.accelerator.prepare_model(self.model, evaluation_mode=True)
+        selector = copy.deepcopy(self._selector)
+        sift = SinglePass(
+            self.model, losses=self._losses, selector=selector, seed=self._rank_seed()
+        )
+        self._selection, self.sift_stats = sift, sift.stats
+        return self.accelerator.prepare_model(sift)
 
     def _with_indices(self, given: Any) -> Any:
         pair = isinstance(given, tuple | list) and len(given) == 2  # pinned memory makes a list
@@ -305,11 +310,10 @@ class SelectiveTrainerMixin(Trainer):
         trained = super()._init_training_state(*args)
         if self._plan is None or self._order is None:
             return trained
-        *_, checkpoint, trial = args
-        if trial is not None or (checkpoint is not None and self.args.ignore_data_skip):
+        *_, checkpoint, _ = args
+        if checkpoint is not None and self.args.ignore_data_skip:
             raise ConfigError(
-                'method="memory" remembers losses, those of another trial too, and the place in '
-                "an epoch: use a new Trainer for each trial, and leave ignore_data_skip out"
+                'method="memory" resumes at its place in an epoch: leave ignore_data_skip out'
             )
         epoch, steps = self._plan.place(self.state.global_step)
         if steps:
@@ -342,7 +346,7 @@ class SelectiveTrainerMixin(Trainer):
     def _reset(self) -> None:
         """Resets the selection at the beginning of training."""
         self._trains = self._computes = False
-        self._indices = self._selection = self._resumed = None
+        self._indices = self._selection = None
         self.sift_stats = Stats()
         if self._method == "two_pass":
             selector = copy.deepcopy(self._selector)
@@ -381,115 +385,10 @@ class SelectiveTrainerMixin(Trainer):
                     f"has {name}={here!r}: resume with the same"
                 )
         if self._method == "single_pass":
-            self._resumed = state["own"]  # for when it is built
+            self._selection.set_extra_state(state["own"])
             return
         if self._plan is not None:
             self._plan.check(state["plan"], self.state.global_step)
         own: Any = self._selection if self._order is None else self._order
         own.load_state_dict(state["own"])
         self.sift_stats = Stats(**state["stats"])
-
-
-def _chosen(
-    method: Method,
-    memory: EpochRule | None,
-    selector: Selector | None,
-    keep: float | None,
-    beta: float | None,
-) -> tuple[EpochRule | None, Selector | None]:
-    """The rule or the selector that the arguments mean."""
-    if method not in ("two_pass", "single_pass", "memory"):
-        raise ConfigError(f'method={method!r}: give "two_pass", "single_pass" or "memory"')
-    other, name = (selector, "selector") if method == "memory" else (memory, "memory")
-    if other is not None:
-        raise ConfigError(
-            f'{name}={type(other).__name__}(...) with method="{method}": give another method, or '
-            f"leave {name}= out"
-        )
-    if method == "memory":
-        if memory is None:
-            return Memory(keep=keep, beta=beta), None
-        if keep is not None or beta is not None or not isinstance(memory, EpochRule):
-            raise ConfigError(
-                f"memory={memory!r}, keep={keep} and beta={beta}: give either a rule, such as "
-                "memory=Memory(), or one of the others"
-            )
-        return memory, None
-    selector = exact_selector(selector, keep, beta)
-    if method == "two_pass" and selector.reweights:
-        raise ConfigError(
-            f"{type(selector).__name__} gives losses weights, which the loss of a Trainer cannot "
-            'take: give method="single_pass", or another selector'
-        )
-    return None, selector
-
-
-def _owner(trainer: Trainer, method: str) -> str | None:
-    """The class between the mixin and the Trainer that overrides a method; None where none does."""
-    kinds = type(trainer).__mro__
-    after = kinds[kinds.index(SelectiveTrainerMixin) + 1 :]
-    owner = next(kind for kind in after if method in vars(kind))
-    return None if owner is Trainer else owner.__name__
-
-
-def _check(trainer: Any) -> None:
-    """Refuses what selection cannot be right with, before training.
-
-    Raises:
-        ConfigError: If there is any such thing.
-    """
-    args, method, keep = trainer.args, trainer._method, trainer._selector
-    trainer._head()  # raises where it is not known
-    sizes = [getattr(trainer, f"get_{kind}_size", lambda: 1)() for kind in ("tp", "cp", "sp")]
-    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
-    flat = getattr(trainer, "padding_free", False)  # of TRL
-    refused = {
-        "several GPUs in one process: start one for each, by torchrun": args.n_gpu > 1,
-        "FSDP or DeepSpeed: use DistributedDataParallel": sharded,
-        "tensor, context or sequence parallelism: leave it out": max(sizes) > 1,
-        "auto_find_batch_size: give a batch size": args.auto_find_batch_size,
-        "padding_free=True, whose batches have no rows: leave it out, and packing too": flat,
-    }
-    if keep is not None and keep.keep < 1:
-        size = trainer._train_batch_size
-        what = f"batches of {size}, all of which keep={keep.keep:g} keeps: give larger batches"
-        refused[what] = count_of(keep.keep, size) >= size
-    refused |= {"single_pass": _single_pass, "memory": _memory}.get(method, lambda _: {})(trainer)
-    for what, given in refused.items():
-        if given:
-            raise ConfigError(f'method="{method}" does not work with {what}')
-
-
-def _single_pass(trainer: Any) -> dict[str, bool]:
-    """What a loss that replaces the Trainer's own does not work with."""
-    args, owner = trainer.args, _owner(trainer, "compute_loss")
-    config = getattr(trainer.model, "config", None)
-    two_pass = 'give method="two_pass"'
-    return {
-        f"several processes: {two_pass}": args.world_size > 1,
-        f"a compute_loss of {owner}'s own: {two_pass}": owner is not None,
-        f"compute_loss_func: {two_pass}, or losses=": trainer.compute_loss_func is not None,
-        f"label_smoothing_factor: {two_pass}, or losses=": trainer.label_smoother is not None,
-        f"a router's auxiliary loss: {two_pass}": getattr(config, "output_router_logits", False),
-        "torch_compile: leave it out": args.torch_compile,
-    }
-
-
-def _memory(trainer: Any) -> dict[str, bool]:
-    """What an order and a number of batches of one's own do not work with."""
-    args, data = trainer.args, trainer.train_dataset
-    order = getattr(args, "train_sampling_strategy", "random")
-    loading = ("_get_train_sampler", "get_train_dataloader", "_get_dataloader")
-    owners = [owner for name in loading if (owner := _owner(trainer, name)) is not None]
-    config = args.accelerator_config
-    indexed = hasattr(data, "__len__") and hasattr(data, "__getitem__")
-    indexed = indexed and not isinstance(data, IterableDataset)
-    split = bool(config.split_batches or config.dispatch_batches)
-    return {
-        "this release of transformers: upgrade it": not hasattr(Trainer, "_run_epoch"),
-        f"{order}, an order of its own: leave it out": order not in ("random", "sequential"),
-        f'a training loader of {owners}: give method="two_pass"': bool(owners),
-        f"a {type(data).__name__} without length or index: give a map-style data set": not indexed,
-        "split_batches or dispatch_batches: leave them out": split,
-        "torch_compile: leave it out": args.torch_compile,
-    }

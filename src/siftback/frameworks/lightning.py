@@ -217,7 +217,7 @@ class SelectiveBackprop(Callback):
             return in_batch.select(torch.zeros(count, device=tree.device(batch)))
         self.stats.scored += count
         losses = self._losses or (lambda _, of: step.losses((of, *more[0]), more[1], count))
-        return in_batch.select(Fresh().score(losses, step.module, batch, None))
+        return in_batch.select(Fresh().score(losses, step.module, batch, None), step.valid)
 
 
 class SelectiveDataModule(LightningDataModule):

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from siftback.errors import ConfigError, LossError
 from siftback.loading import tree
-from siftback.loss_functions import per_example
+from siftback.loss_functions import has_valid, per_example
 
 _GIVE_LOSSES = "give losses=fn(module, batch), which returns one loss per example"
 
@@ -46,12 +46,15 @@ class TrainingStep:
         own: Its own ``training_step``.
         eager: The same, without ``torch.compile`` of the step itself: its losses can be caught.
             The forward that it calls is still the compiled one.
+        valid: bool[N], which examples of the `losses` taken last have any, with a target that is
+            not ignored; None is all.
     """
 
     def __init__(self, module: Any, run: Callable[..., Any]) -> None:
         self.module, self.own = module, module.training_step
         compiled = getattr(module, "_compiler_ctx", None)
         self.eager = self.own if compiled is None else compiled["original_training_step"]
+        self.valid: Tensor | None = None
         self._before = vars(module).get("training_step")
         module.training_step = functools.wraps(self.eager)(functools.partial(run, self))
 
@@ -87,6 +90,7 @@ class TrainingStep:
                     "training_step changes its batch in place before its loss, which a scoring "
                     f"pass would do a second time: have it change a copy, or {_GIVE_LOSSES}"
                 ) from None
+            self.valid = catch.calls[0].valid
             return catch.calls[0].checked()
         raise ConfigError(
             "training_step calls no loss function of torch.nn.functional outside of compiled "
@@ -116,7 +120,9 @@ class LossCall:
             raise ConfigError(f"{self.name} with size_average= or reduce=: give reduction= instead")
         self._whole = functools.partial(fn, *args, **kwargs)
         self._pair = [given.pop(name) for name in list(given)[:2]]
-        self._each: Callable[..., Tensor] = per_example(functools.partial(fn, **given))
+        of_pair = functools.partial(fn, **given)
+        self._each: Callable[..., Tensor] = per_example(of_pair)
+        self.valid = has_valid(of_pair, self._pair[1])
         with torch.no_grad():
             self.losses: Tensor = self._each(*self._pair)
 

@@ -1,0 +1,147 @@
+"""What a Trainer with selection refuses: arguments that exclude each other, and settings."""
+
+from typing import Any, Literal
+
+from torch.utils.data import IterableDataset
+
+from siftback.errors import ConfigError
+from siftback.rules.memory import Memory
+from siftback.rules.rule import EpochRule
+from siftback.selectors.in_batch import exact_selector
+from siftback.selectors.sampling import count_of
+from siftback.selectors.selection import Selector
+
+try:
+    from transformers import Trainer
+except ImportError as error:
+    raise ImportError(
+        "siftback.frameworks.huggingface needs transformers and accelerate: "
+        "pip install siftback[huggingface]"
+    ) from error
+
+Method = Literal["two_pass", "single_pass", "memory"]
+"""When the Trainer's examples are chosen; see `SelectiveTrainerMixin`."""
+
+
+def chosen(
+    method: Method,
+    memory: EpochRule | None,
+    selector: Selector | None,
+    keep: float | None,
+    beta: float | None,
+) -> tuple[EpochRule | None, Selector | None]:
+    """The rule or the selector that the arguments of a `SelectiveTrainerMixin` mean.
+
+    Raises:
+        ConfigError: If they exclude each other, or are out of range.
+
+    >>> rule, selector = chosen("two_pass", None, None, keep=0.5, beta=None)
+    >>> rule, selector.keep
+    (None, 0.5)
+    """
+    if method not in ("two_pass", "single_pass", "memory"):
+        raise ConfigError(f'method={method!r}: give "two_pass", "single_pass" or "memory"')
+    other, name = (selector, "selector") if method == "memory" else (memory, "memory")
+    if other is not None:
+        raise ConfigError(
+            f'{name}={type(other).__name__}(...) with method="{method}": give another method, or '
+            f"leave {name}= out"
+        )
+    if method == "memory":
+        if memory is None:
+            return Memory(keep=keep, beta=beta), None
+        if keep is not None or beta is not None or not isinstance(memory, EpochRule):
+            raise ConfigError(
+                f"memory={memory!r}, keep={keep} and beta={beta}: give either a rule, such as "
+                "memory=Memory(), or one of the others"
+            )
+        return memory, None
+    selector = exact_selector(selector, keep, beta)
+    if method == "two_pass" and selector.reweights:
+        raise ConfigError(
+            f"{type(selector).__name__} gives losses weights, which the loss of a Trainer cannot "
+            'take: give method="single_pass", or another selector'
+        )
+    return None, selector
+
+
+def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
+    """Refuses what selection cannot be right with, before training.
+
+    Args:
+        trainer: A `SelectiveTrainerMixin`.
+        mixin: That class, between which and the Trainer's own others may override methods.
+        trial: That of a hyperparameter search, of which this training is one.
+
+    Raises:
+        ConfigError: If there is any such thing.
+    """
+    args, method, keep = trainer.args, trainer._method, trainer._selector
+    trainer._head()  # raises where it is not known
+    kinds = ("tp", "cp", "sp")  # the last is unknown to older releases of Accelerate
+    split = any(getattr(trainer, f"get_{kind}_size", lambda: 1)() > 1 for kind in kinds)
+    sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    loaded = getattr(trainer, "is_distributed_loading_by_transformers", False)
+    flat = getattr(trainer, "padding_free", False)  # of TRL
+    refused = {
+        "several GPUs in one process: start one for each, by torchrun": args.n_gpu > 1,
+        "FSDP or DeepSpeed: use DistributedDataParallel": sharded,
+        "a model that is sharded as it is loaded: leave distributed_config out": loaded,
+        "tensor, context or sequence parallelism: leave it out": split,
+        "auto_find_batch_size: give a batch size": args.auto_find_batch_size,
+        "padding_free=True, whose batches have no rows: leave it out, and packing too": flat,
+    }
+    if keep is not None and keep.keep < 1:
+        size = trainer._train_batch_size
+        what = f"batches of {size}, all of which keep={keep.keep:g} keeps: give larger batches"
+        refused[what] = count_of(keep.keep, size) >= size
+    if method == "single_pass":
+        refused |= _single_pass(trainer, _owner(trainer, mixin, "compute_loss"))
+    elif method == "memory":
+        loading = ("_get_train_sampler", "get_train_dataloader", "_get_dataloader")
+        owners = [_owner(trainer, mixin, name) for name in loading]
+        another = "another trial of a search, whose losses it would remember: use a new Trainer"
+        refused[another] = trial is not None
+        refused |= _memory(trainer, [owner for owner in owners if owner is not None])
+    for what, given in refused.items():
+        if given:
+            raise ConfigError(f'method="{method}" does not work with {what}')
+
+
+def _single_pass(trainer: Any, owner: str | None) -> dict[str, bool]:
+    """What a loss that replaces the Trainer's own does not work with."""
+    config = getattr(trainer.model, "config", None)
+    two_pass = 'give method="two_pass"'
+    return {
+        f"a compute_loss of {owner}'s own: {two_pass}": owner is not None,
+        f"compute_loss_func: {two_pass}, or losses=": trainer.compute_loss_func is not None,
+        f"label_smoothing_factor: {two_pass}, or losses=": trainer.label_smoother is not None,
+        f"a router's auxiliary loss: {two_pass}": getattr(config, "output_router_logits", False),
+        "torch_compile: leave it out": trainer.args.torch_compile,
+    }
+
+
+def _memory(trainer: Any, owners: list[str]) -> dict[str, bool]:
+    """What an order and a number of batches of one's own do not work with."""
+    args, data = trainer.args, trainer.train_dataset
+    order = getattr(args, "train_sampling_strategy", "random")
+    config = args.accelerator_config
+    indexed = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    indexed = indexed and not isinstance(data, IterableDataset)
+    split = bool(config.split_batches or config.dispatch_batches)
+    return {
+        "this release of transformers: upgrade it": not hasattr(Trainer, "_run_epoch"),
+        f"{order}, an order of its own: leave it out": order not in ("random", "sequential"),
+        f'a training loader of {owners}: give method="two_pass"': bool(owners),
+        f"a {type(data).__name__} without length or index: give a map-style data set": not indexed,
+        "split_batches or dispatch_batches: leave them out": split,
+        "torch_compile: leave it out": args.torch_compile,
+    }
+
+
+def _owner(trainer: Trainer, mixin: type, method: str) -> str | None:
+    """The class between the mixin and the Trainer that overrides a method; None where none does."""
+    kinds = type(trainer).__mro__
+    after = kinds[kinds.index(mixin) + 1 :]
+    owner = next(kind for kind in after if method in vars(kind))
+    return None if owner is Trainer else owner.__name__

@@ -1,0 +1,237 @@
+"""What selection in Hugging Face's Trainer refuses, by name, before it trains."""
+
+import warnings
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from accelerate import ParallelismConfig
+from hugging_face_models import (
+    BASIC,
+    TINY,
+    Watching,
+    language_model,
+    selection,
+    sentences,
+    trainer,
+    vocabulary,
+)
+
+import transformers
+from siftback import EpochRule, InfoBatch, Kath18, Memory, Stale, TopK
+from siftback.errors import ConfigError, StateError
+from siftback.frameworks.huggingface import SelectiveTrainerMixin
+
+
+class Weighing(EpochRule):
+    def draw(self, epoch, generator):
+        return torch.full((self.examples,), 2.0)
+
+    def count(self, epoch):
+        return self.examples
+
+
+REFUSED = {
+    "method": ({"method": "three_pass"}, {}, "three_pass"),
+    "neither": ({"method": "two_pass", "keep": None}, {}, "give one of them"),
+    "memory in two passes": ({"method": "two_pass", "memory": Memory()}, {}, "memory=Memory"),
+    "selector in memory": ({"method": "memory", "selector": TopK(keep=0.5)}, {}, "selector=TopK"),
+    "both": ({"method": "memory", "memory": Memory(), "keep": 0.5}, {}, "either a rule"),
+    "no rule": ({"method": "memory", "memory": Memory}, {}, "either a rule"),
+    "weights": ({"method": "two_pass", "selector": Kath18(keep=0.5)}, {}, "Kath18 gives"),
+    "weights of a rule": ({"method": "memory", "memory": Weighing()}, {}, "Weighing gives"),
+    "a count that is unknown": ({"method": "memory", "memory": InfoBatch()}, {}, "InfoBatch draws"),
+    "scoring passes": ({"method": "memory", "memory": Stale(keep=0.5, every=2)}, {}, "Stale is"),
+    "no batch": (
+        {"method": "memory", "keep": 0.2},
+        {"dataloader_drop_last": True, "per_device_train_batch_size": 16},
+        "no batch of 16",
+    ),
+    "small batches": ({"method": "two_pass"}, {"per_device_train_batch_size": 1}, "batches of 1"),
+    "batch sizes": ({"method": "two_pass"}, {"auto_find_batch_size": True}, "auto_find_batch"),
+    "split": ({"method": "memory"}, {"accelerator_config": {"split_batches": True}}, "split_bat"),
+    "smoothing": ({"method": "single_pass"}, {"label_smoothing_factor": 0.1}, "label_smoothing"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_right_is_refused_by_name(name, tmp_path):
+    given, settings, message = REFUSED[name]
+    keep = given | ({"keep": 0.5} if given["method"] == "single_pass" else {})
+    with pytest.raises(ConfigError, match=message):
+        trainer(tmp_path, "classifier", selection=keep, **settings).train()
+
+
+def parallel(trainer):
+    trainer.accelerator.state.parallelism_config = ParallelismConfig(cp_size=2)
+
+
+def attribute(name, value=True):
+    """What a setting that needs other hardware leaves on the Trainer."""
+    return lambda trainer: setattr(trainer, name, value)
+
+
+UNFIT = {  # of any method
+    "several GPUs": (lambda trainer: setattr(trainer.args, "_n_gpu", 2), "several GPUs in one"),
+    "fsdp": (attribute("is_fsdp_enabled"), "FSDP or DeepSpeed"),
+    "deepspeed": (attribute("is_deepspeed_enabled"), "FSDP or DeepSpeed"),
+    "sharded": (attribute("is_distributed_loading_by_transformers"), "sharded as it is loaded"),
+    "tensor parallel": (lambda trainer: setattr(trainer.model, "_tp_size", 2), "tensor, context"),
+    "context parallel": (parallel, "tensor, context or sequence parallelism"),
+}
+
+
+@pytest.mark.parametrize("method", ["two_pass", "single_pass", "memory"])
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_no_method_works_with_is_refused_before_training(name, method, tmp_path):
+    fit, message = UNFIT[name]
+    ours = trainer(tmp_path, "classifier", selection=selection(method))
+    fit(ours)
+    with pytest.raises(ConfigError, match=f'method="{method}" does not work with .*{message}'):
+        ours.train()
+    assert not ours.batches
+
+
+def test_trl_s_batches_without_rows_are_refused(tmp_path):
+    trl = pytest.importorskip("trl")
+    datasets = pytest.importorskip("datasets")
+
+    class Tuning(SelectiveTrainerMixin, trl.SFTTrainer):
+        pass
+
+    data = [{"input_ids": example["input_ids"]} for example in sentences(16, "language model")]
+    settings = BASIC | {
+        "output_dir": str(tmp_path),
+        "bf16": False,
+        "padding_free": True,
+        "max_length": None,
+    }
+    with warnings.catch_warnings(action="ignore"):  # about kernels that this needs
+        args = trl.SFTConfig(**settings)
+        data = datasets.Dataset.from_list(data)
+        given = {"train_dataset": data, "processing_class": vocabulary(), "keep": 1 / 2}
+        ours = Tuning(model=language_model(), args=args, **given)
+    with pytest.raises(ConfigError, match="padding_free=True, whose batches have no rows"):
+        ours.train()
+
+
+def mixture():
+    sizes = {"num_local_experts": 2, "num_key_value_heads": 1, "output_router_logits": True}
+    return transformers.MixtralForCausalLM(transformers.MixtralConfig(**TINY, **sizes))
+
+
+def test_losses_that_a_single_pass_does_not_compute_are_refused(tmp_path):
+    single = {"kind": "language model", "selection": selection("single_pass")}
+    with pytest.raises(ConfigError, match="a router's auxiliary loss"):
+        trainer(tmp_path, model=mixture(), **single).train()
+    with pytest.raises(ConfigError, match="torch_compile"):
+        trainer(tmp_path, torch_compile=True, **single).train()
+    ours = trainer(tmp_path, **single)
+    ours.compute_loss_func = lambda outputs, labels, num_items_in_batch: outputs.logits.sum()
+    with pytest.raises(ConfigError, match="compute_loss_func"):
+        ours.train()
+
+    class Doubling(Watching, SelectiveTrainerMixin, Doubled):
+        pass
+
+    with pytest.raises(ConfigError, match=r"a compute_loss of Doubled's own"):
+        trainer(tmp_path, of=Doubling, **single).train()
+    # Two passes train by the Trainer's own loss, whatever it is.
+    two = trainer(tmp_path, "language model", model=mixture(), max_steps=1)
+    two.train()
+    assert [len(batch) for batch in two.batches] == [4]
+
+
+class Doubled(transformers.Trainer):
+    def compute_loss(self, *args, **kwargs):
+        return super().compute_loss(*args, **kwargs) * 2
+
+    def get_train_dataloader(self):
+        return super().get_train_dataloader()
+
+
+def test_orders_and_loaders_that_a_memory_does_not_have_are_refused(tmp_path, monkeypatch):
+    memory = {"kind": "classifier", "selection": selection("memory")}
+
+    class Loading(Watching, SelectiveTrainerMixin, Doubled):
+        pass
+
+    with pytest.raises(ConfigError, match=r"a training loader of \['Doubled'\]"):
+        trainer(tmp_path, of=Loading, **memory).train()
+    with pytest.raises(ConfigError, match="torch_compile"):
+        trainer(tmp_path, torch_compile=True, **memory).train()
+    with pytest.raises(ConfigError, match="another trial of a search"):
+        trainer(tmp_path, **memory).train(trial={"learning_rate": 0.1})
+    monkeypatch.delattr(transformers.Trainer, "_run_epoch")
+    with pytest.raises(ConfigError, match="this release of transformers"):
+        trainer(tmp_path, **memory).train()
+
+
+def test_a_compute_loss_that_takes_no_losses_is_refused(tmp_path):
+    class Own(SelectiveTrainerMixin, transformers.Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            return model(**inputs).loss
+
+    with pytest.raises(ConfigError, match=r"Own\.compute_loss does not call super"):
+        trainer(tmp_path, "classifier", of=Own, selection=selection("memory")).train()
+    trainer(tmp_path, "classifier", of=Own, selection=selection("two_pass"), max_steps=1).train()
+
+
+def test_a_model_whose_loss_is_not_known_is_refused_before_training(tmp_path):
+    model = transformers.BertForNextSentencePrediction(transformers.BertConfig(**TINY))
+    ours = trainer(tmp_path, "classifier", model=model)
+    with pytest.raises(ConfigError, match="BertForNextSentencePrediction"):
+        ours.train()
+
+
+def test_streams_of_examples_are_refused_by_memory_and_fine_in_two_passes(tmp_path):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(sentences(48, "classifier"))
+
+    for method in ("two_pass", "memory"):
+        ours = trainer(tmp_path, "classifier", selection=selection(method), max_steps=4)
+        ours.train_dataset = Stream()
+        if method == "memory":
+            with pytest.raises(ConfigError, match="Stream without length or index"):
+                ours.train()
+        else:
+            ours.train()
+            assert [len(batch) for batch in ours.batches] == [4] * 4
+
+
+def test_a_checkpoint_of_other_arguments_is_refused(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+    trainer(tmp_path, "classifier", **settings).train()
+    place = str(tmp_path / "checkpoint-2")
+    for other, message in {
+        "method": (selection("memory"), "method='two_pass'"),
+        "seed": ({"method": "two_pass", "seed": 1}, "seed=42"),
+        "keep": ({"method": "two_pass", "keep": 1 / 4}, "keeps 0.5"),
+    }.values():
+        with pytest.raises(StateError, match=message):
+            trainer(tmp_path, "classifier", selection=other, **settings).train(place)
+    with pytest.raises(StateError, match="batch_size=8"):
+        trainer(tmp_path, "classifier", per_device_train_batch_size=4, **settings).train(
+            resume_from_checkpoint=place
+        )
+    (tmp_path / "checkpoint-2" / "sift_state.pth").unlink()
+    with pytest.raises(StateError, match=r"no sift_state\.pth"):
+        trainer(tmp_path, "classifier", **settings).train(resume_from_checkpoint=place)
+
+
+def test_memory_resumes_only_where_its_epochs_were_as_long(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 8, "num_train_epochs": 3}
+    share = {"method": "memory", "keep": 0.5}  # a warm-up of a share of the training
+    trainer(tmp_path, "classifier", selection=share, **settings).train()
+    place = str(tmp_path / "checkpoint-8")
+    with pytest.raises(StateError, match=r"\[6, 3\].*\[6, 6\]"):
+        trainer(
+            tmp_path, "classifier", selection=share, **(settings | {"num_train_epochs": 12})
+        ).train(resume_from_checkpoint=place)
+    with pytest.raises(ConfigError, match="ignore_data_skip"):
+        trainer(tmp_path, "classifier", selection=share, ignore_data_skip=True, **settings).train(
+            resume_from_checkpoint=place
+        )

@@ -2,14 +2,21 @@
 
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from siftback.errors import BatchError, ConfigError, LossError, StateError
-from siftback.loading.distributed import all_gather, broadcast, rank_and_world
+from siftback.loading.distributed import all_gather, rank_and_world
 from siftback.loading.seeding import Stream, generator_of
 from siftback.rules.example_rows import ExampleRows
+from siftback.rules.exchange import (
+    Finding,
+    exchanged,
+    packed_weights,
+    shared_draw,
+    size_of,
+    unpacked_weights,
+)
 from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.schedule import Schedule
 from siftback.selectors.selection import Selection
@@ -79,7 +86,7 @@ class EpochDraw:
         self._count = rule.examples  # drawn, by all processes
         self._whole = self._mine = 0  # of all examples and of the drawn, what this process reads
         self._read = self._passed = 0  # of the drawn examples and of all, in this epoch
-        self._recorded: list[tuple[Any, ...]] = []  # in this epoch, where others are to know it
+        self._recorded: list[Finding] = []  # in this epoch, where others are to know it
 
     @property
     def learns(self) -> bool:
@@ -125,7 +132,7 @@ class EpochDraw:
             self.weights = torch.ones(self.rule.examples)
         else:
             weights = self.rule.draw(epoch, generator_of(self._seed, epoch, Stream.DRAW))
-            self.weights = broadcast(weights) if self.world > 1 else weights
+            self.weights = shared_draw(weights) if self.world > 1 else weights
         self._count_drawn()
 
     @property
@@ -230,7 +237,7 @@ class EpochDraw:
             ConfigError: If a rule that needs them was not given correct and confidence.
             LossError: If there is not one of each for each example.
         """
-        parts: list[Tensor | None] = []
+        parts: dict[str, Tensor | None] = {}
         for name, found in (("losses", losses), ("correct", correct), ("confidence", confidence)):
             if found is not None and getattr(found, "shape", None) != indices.shape:
                 shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -238,17 +245,21 @@ class EpochDraw:
                     f"{name} has shape {shape}, and there are {len(indices)} examples: give a "
                     f"tensor with one for each, [{len(indices)}]"
                 )
-            parts.append(None if found is None else found.detach().cpu())
+            if found is not None and found.is_floating_point():
+                found = found.float()
+            parts[name] = None if found is None else found.detach().cpu()
         rows = losses.isfinite().nonzero().squeeze(1)
         rows = _last_of_each(indices, rows)
         indices = self.rows_of(indices)
         if self.learns and len(rows):
-            taken = [None if part is None else part[rows] for part in parts]
-            self._give("update", indices[rows], taken[0], epoch, *taken[1:])
+            taken: Any = {
+                name: None if part is None else part[rows] for name, part in parts.items()
+            }
+            self._give(Finding(False, epoch, indices[rows], **taken))
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
         """Gives the rule the scores of a pass: int64[n] and float32[n]."""
-        self._give("rescore", self.rows_of(indices), scores, epoch)
+        self._give(Finding(True, epoch, self.rows_of(indices), scores))
 
     def state_dict(self) -> dict[str, Any]:
         """The rule's state, what was drawn for this epoch, and what others are to know."""
@@ -256,10 +267,10 @@ class EpochDraw:
             "rule": {type(self.rule).__name__: self.rule.state_dict()},
             "examples": len(self.weights),
             "rows": None if self._rows is None else self._rows.state_dict(),
-            "drawn": _packed(self.weights) if self.draws else None,
+            "drawn": packed_weights(self.weights) if self.draws else None,
             "reweights": self.reweights,
             "read": (self._whole, self._mine, self._read, self._passed),
-            "recorded": list(self._recorded),
+            "recorded": [tuple(finding) for finding in self._recorded],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -279,13 +290,13 @@ class EpochDraw:
             self._rows.load_state_dict(state["rows"])
         self.draws = state["drawn"] is not None
         if self.draws:
-            self.weights = _unpacked(state["drawn"], state["examples"])
+            self.weights = unpacked_weights(state["drawn"], state["examples"])
         else:
             self.weights = torch.ones(state["examples"])
         self._count_drawn()
         self.reweights = state["reweights"]
         self._whole, self._mine, self._read, self._passed = state["read"]
-        self._recorded = list(state["recorded"])
+        self._recorded = [Finding(*finding) for finding in state["recorded"]]
 
     def _anneal(self, epoch: int) -> None:
         """Has the rule keep the share that the schedule gives an epoch."""
@@ -301,18 +312,18 @@ class EpochDraw:
         weighed = (self.weights != 0) & (self.weights != 1)
         self.reweights = self.reweights or bool(weighed.any())
 
-    def _give(self, what: str, *found: Any) -> None:
-        self._take(what, found)
+    def _give(self, finding: Finding) -> None:
+        self._take(finding)
         if self.world > 1:
-            self._recorded.append((what, *found))
+            self._recorded.append(finding)
 
-    def _take(self, what: str, found: tuple[Any, ...]) -> None:
-        if what == "rescore":
+    def _take(self, found: Finding) -> None:
+        if found.is_pass:
             assert isinstance(self.rule, RefreshedRule)
-            self.rule.rescore(*found)
+            self.rule.rescore(found.indices, found.losses, found.epoch)
         else:
-            *given, correct, confidence = found
-            self.rule.update(*given, correct=correct, confidence=confidence)
+            judged = {"correct": found.correct, "confidence": found.confidence}
+            self.rule.update(found.indices, found.losses, found.epoch, **judged)
 
     def _take_up_others(self) -> None:
         if self.world == 1:
@@ -323,7 +334,7 @@ class EpochDraw:
             "examples": self.rule.examples,
             **self.rule.settings(),
         }
-        others = all_gather((own, self._recorded))
+        others = all_gather((own, size_of(self._recorded)))
         for rank, (theirs, _) in enumerate(others):
             for name in own | theirs:
                 here, there = own.get(name), theirs.get(name)
@@ -333,27 +344,11 @@ class EpochDraw:
                         f"of rank {rank}: give all processes the same {name}, as they share one "
                         "order and one draw"
                     )
-        for rank, (_, recorded) in enumerate(others):
-            for what, *found in recorded if rank != self.rank else ():
-                self._take(what, tuple(found))
+        found = exchanged(self._recorded, [size for _, size in others])
+        for rank, findings in enumerate(found):
+            for finding in findings if rank != self.rank else ():
+                self._take(finding)
         self._recorded = []
-
-
-def _packed(weights: Tensor) -> dict[str, Tensor | None]:
-    """Weights as a bit per example, and values only where some are neither 0 nor 1."""
-    drawn = weights != 0
-    weighed = bool((weights[drawn] != 1).any())
-    bits = torch.from_numpy(np.packbits(drawn.numpy()))
-    return {"bits": bits, "weights": weights[drawn] if weighed else None}
-
-
-def _unpacked(packed: dict[str, Tensor | None], examples: int) -> Tensor:
-    """float32[examples], the weights that were packed."""
-    bits, values = cast(Tensor, packed["bits"]), packed["weights"]
-    drawn = torch.from_numpy(np.unpackbits(bits.numpy(), count=examples)).bool()
-    weights = torch.zeros(examples)
-    weights[drawn] = torch.ones(()) if values is None else values
-    return weights
 
 
 def _last_of_each(indices: Tensor, rows: Tensor) -> Tensor:

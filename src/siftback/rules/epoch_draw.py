@@ -1,7 +1,9 @@
 """Between a loader and a rule: which examples an epoch has, and what training found of them."""
 
+from collections.abc import Iterator
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ from siftback.rules.exchange import (
     unpacked_weights,
 )
 from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.rules.shards import Shards
 from siftback.schedule import Schedule
 from siftback.selectors.selection import Selection
 
@@ -40,7 +43,7 @@ class EpochDraw:
             examples are 0, 1, 2 and so on.
 
     Attributes:
-        weights: float32[examples], the loss weight of each in this epoch, 0 for those left out.
+        weights: float32[rows], the loss weight of each in this epoch, 0 for those left out.
         draws: Whether this epoch leaves out what its draw did, before it is read.
         reweights: Whether any weight was other than 0 and 1, in this epoch or before.
         is_filtered: Whether a sampler of the user's own gives the examples, whose number is then
@@ -81,7 +84,7 @@ class EpochDraw:
                 "it is made, or give it rank=0, world=1"
             )
         self.draws = self.reweights = False
-        self.weights = torch.ones(rule.examples)
+        self.weights = torch.ones(rule.rows)
         self.is_filtered = False
         self._count = rule.examples  # drawn, by all processes
         self._whole = self._mine = 0  # of all examples and of the drawn, what this process reads
@@ -92,6 +95,11 @@ class EpochDraw:
     def learns(self) -> bool:
         """Whether the rule takes training's losses: it is then to be given them."""
         return type(self.rule).update is not EpochRule.update
+
+    @property
+    def is_common(self) -> bool:
+        """Whether a state between epochs is that of all processes, whatever their number."""
+        return self._shards is not None
 
     def is_pass(self, epoch: int) -> bool:
         """Whether a scoring pass is due in an epoch, from which the rule is refreshed."""
@@ -112,7 +120,7 @@ class EpochDraw:
     def count(self, epoch: int) -> int | None:
         """How many examples all processes read in an epoch; None where nobody knows before it."""
         if not self.schedule.is_on(epoch, self.epochs) or self.plans_pass(epoch):
-            return self.rule.examples
+            return self.rule.examples if self._shards is None else self._shards.read
         if self.schedule.anneal is None:
             return self.rule.count(epoch)
         keep = getattr(self.rule, "keep", 1.0)
@@ -123,16 +131,21 @@ class EpochDraw:
             cast(Any, self.rule).set_keep(keep)
 
     def begin(self, epoch: int) -> None:
-        """Draws for an epoch, unless it is one in which everything is read."""
+        """Draws for an epoch, unless it is one in which everything is read.
+
+        Raises:
+            ConfigError: If the processes have rules, data or seeds that do not fit each other.
+        """
+        self._check_shards()
         self._take_up_others()
         self._anneal(epoch)
         self._read = self._passed = 0
         self.draws = self.schedule.is_on(epoch, self.epochs) and not self.is_pass(epoch)
         if not self.draws:
-            self.weights = torch.ones(self.rule.examples)
+            self.weights = torch.ones(self.rule.rows)
         else:
             weights = self.rule.draw(epoch, generator_of(self._seed, epoch, Stream.DRAW))
-            self.weights = shared_draw(weights) if self.world > 1 else weights
+            self.weights = shared_draw(weights) if self._shares else weights
         self._count_drawn()
 
     @property
@@ -142,11 +155,11 @@ class EpochDraw:
 
     def admit(self, indices: Tensor) -> None:
         """Makes room for examples that came: int64[n]."""
-        if self._rows is None:
-            self.rule.grow(int(indices.max()) + 1)
-        else:
+        if self._rows is not None:
             self._rows.add(indices)
             self.rule.grow(len(self._rows))
+        elif self._shards is None:
+            self.rule.grow(int(indices.max()) + 1)
 
     def rows_of(self, indices: Tensor) -> Tensor:
         """int64[n], the rows of examples in the rule's table.
@@ -156,6 +169,8 @@ class EpochDraw:
         """
         if self._rows is not None:
             return self._rows.of(indices)
+        if self._shards is not None:
+            return self._shards.rows_of(indices)
         for index in indices.aminmax() if len(indices) else ():
             if not 0 <= int(index) < self.rule.examples:
                 raise BatchError(
@@ -178,6 +193,10 @@ class EpochDraw:
             weights[known] = self.weights[indices[known]]
         rows = weights.nonzero().squeeze(1)
         return Selection(rows, weights[rows])
+
+    def weights_of(self, indices: Tensor) -> Tensor:
+        """float32[n], the loss weights of examples in this epoch."""
+        return self.weights[self.rows_of(indices)]
 
     def takes(self, whole: int, mine: int) -> None:
         """Sets of how many examples this process reads how many, where a sampler decides that."""
@@ -207,8 +226,27 @@ class EpochDraw:
     @property
     def left_out(self) -> Tensor:
         """int64[n], the examples that this epoch's draw left out; of several processes, a share."""
-        rows = (self.weights == 0).nonzero().squeeze(1)[self.rank :: self.world]
+        rows = (self.weights == 0).nonzero().squeeze(1)
+        if self._shards is not None:
+            return self._shards.indices_of(rows)
+        rows = rows[self.rank :: self.world]
         return rows if self._rows is None else self._rows.indices[rows]
+
+    def order(self, seed: int, epoch: int, shuffle: bool) -> Iterator[Tensor] | None:
+        """This process's examples of an epoch in their order, where the rule has shards of them.
+
+        Args:
+            seed: Of the order.
+            epoch: Likewise.
+            shuffle: Whether they are shuffled.
+
+        Returns:
+            int64[n] at a time; None where the order is not the rule's to say.
+        """
+        if self._shards is None:
+            return None
+        weights, quota = self.weights if self.draws else None, self._count // self._shards.count
+        return self._shards.order(weights, quota, seed, epoch, shuffle)
 
     @property
     def lr_scale(self) -> float:
@@ -267,7 +305,7 @@ class EpochDraw:
             "rule": {type(self.rule).__name__: self.rule.state_dict()},
             "examples": len(self.weights),
             "rows": None if self._rows is None else self._rows.state_dict(),
-            "drawn": packed_weights(self.weights) if self.draws else None,
+            "drawn": self._drawn_state(),
             "reweights": self.reweights,
             "read": (self._whole, self._mine, self._read, self._passed),
             "recorded": [tuple(finding) for finding in self._recorded],
@@ -288,14 +326,19 @@ class EpochDraw:
         self.rule.load_state_dict(state["rule"][kind])
         if self._rows is not None:
             self._rows.load_state_dict(state["rows"])
-        self.draws = state["drawn"] is not None
-        if self.draws:
+        if self._shards is not None:
+            self.draws, bits = state["drawn"]["draws"], self._shards.own(state["drawn"])
+            self.weights = _unpacked_rows(bits, self._shards)
+        elif state["drawn"] is not None:
+            self.draws = True
             self.weights = unpacked_weights(state["drawn"], state["examples"])
         else:
-            self.weights = torch.ones(state["examples"])
+            self.draws, self.weights = False, torch.ones(state["examples"])
         self._count_drawn()
         self.reweights = state["reweights"]
-        self._whole, self._mine, self._read, self._passed = state["read"]
+        whole, mine, self._read, self._passed = state["read"]
+        if self._shards is None:  # whose state may be that of another number of processes
+            self._whole, self._mine = whole, mine
         self._recorded = [Finding(*finding) for finding in state["recorded"]]
 
     def _anneal(self, epoch: int) -> None:
@@ -304,17 +347,30 @@ class EpochDraw:
             rule: Any = self.rule
             rule.set_keep(self.schedule.keep(epoch, self.epochs, own=self._own_keep))
 
+    @property
+    def _shards(self) -> Shards | None:
+        return self.rule.shards
+
+    @property
+    def _shares(self) -> bool:
+        """Whether all processes know what each of them records."""
+        return self.world > 1 and self._shards is None
+
     def _count_drawn(self) -> None:
-        self._count = int(self.weights.count_nonzero())
+        whole, self._count = len(self.weights), int(self.weights.count_nonzero())
+        if self._shards is not None:
+            whole, self._count = self.rule.examples, self._count * self.world
+            if not self.draws:
+                self._count = self._shards.read
         self._whole = self._mine = 0
         if not self.is_filtered:
-            self._whole, self._mine = len(self.weights) // self.world, self._count // self.world
+            self._whole, self._mine = whole // self.world, self._count // self.world
         weighed = (self.weights != 0) & (self.weights != 1)
         self.reweights = self.reweights or bool(weighed.any())
 
     def _give(self, finding: Finding) -> None:
         self._take(finding)
-        if self.world > 1:
+        if self._shares:
             self._recorded.append(finding)
 
     def _take(self, found: Finding) -> None:
@@ -324,6 +380,28 @@ class EpochDraw:
         else:
             judged = {"correct": found.correct, "confidence": found.confidence}
             self.rule.update(found.indices, found.losses, found.epoch, **judged)
+
+    def _drawn_state(self) -> dict[str, Any] | None:
+        if self._shards is not None:
+            return {"draws": self.draws} | self._shards.state_of(
+                _packed_rows(self.weights, self._shards)
+            )
+        return packed_weights(self.weights) if self.draws else None
+
+    def _check_shards(self) -> None:
+        """Makes sure that shards are of the processes that read them.
+
+        Raises:
+            ConfigError: If they are not.
+        """
+        shards = self._shards
+        if shards is not None and (shards.rank, shards.world) != (self.rank, self.world):
+            raise ConfigError(
+                f"shards={shards.count} are shared among {shards.world} processes, of which this "
+                f"is rank {shards.rank}, and the sampler has rank={self.rank}, "
+                f"world={self.world}: make rule and loader when torch.distributed is initialised, "
+                "and leave rank= and world= out"
+            )
 
     def _take_up_others(self) -> None:
         if self.world == 1:
@@ -344,11 +422,26 @@ class EpochDraw:
                         f"of rank {rank}: give all processes the same {name}, as they share one "
                         "order and one draw"
                     )
+        if self._shards is not None:
+            return
         found = exchanged(self._recorded, [size for _, size in others])
         for rank, findings in enumerate(found):
             for finding in findings if rank != self.rank else ():
                 self._take(finding)
         self._recorded = []
+
+
+def _packed_rows(weights: Tensor, shards: Shards) -> Tensor:
+    """uint8[n], a bit for each row, those of a shard in bytes of their own."""
+    drawn = (weights != 0).view(-1, shards.height).numpy()
+    return torch.from_numpy(np.packbits(drawn, axis=1)).flatten()
+
+
+def _unpacked_rows(bits: Tensor, shards: Shards) -> Tensor:
+    """float32[rows], the weights that were packed."""
+    of_shards = bits.view(len(shards.owned), -1).numpy()
+    drawn = np.unpackbits(of_shards, axis=1, count=shards.height)
+    return torch.from_numpy(drawn).flatten().float()
 
 
 def _last_of_each(indices: Tensor, rows: Tensor) -> Tensor:

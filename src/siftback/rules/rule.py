@@ -356,7 +356,7 @@ def record_average(table: ScoreTable, indices: Tensor, losses: Tensor, decay: fl
     if decay:
         old = column[indices]
         losses = torch.where(old.isfinite(), decay * old + (1 - decay) * losses, losses)
-    column[indices] = losses
+    table.record(indices, losses, column=0)
 
 
 def weights_of_known(scores: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:

@@ -86,6 +86,7 @@ class EpochDraw:
         self.draws = self.reweights = False
         self.weights = torch.ones(rule.rows)
         self.is_filtered = False
+        self._packed: dict[str, Tensor | None] | None = None  # the weights, as a state has them
         self._count = rule.examples  # drawn, by all processes
         self._whole = self._mine = 0  # of all examples and of the drawn, what this process reads
         self._read = self._passed = 0  # of the drawn examples and of all, in this epoch
@@ -357,6 +358,7 @@ class EpochDraw:
         return self.world > 1 and self._shards is None
 
     def _count_drawn(self) -> None:
+        self._packed = None
         whole, self._count = len(self.weights), int(self.weights.count_nonzero())
         if self._shards is not None:
             whole, self._count = self.rule.examples, self._count * self.world
@@ -382,11 +384,16 @@ class EpochDraw:
             self.rule.update(found.indices, found.losses, found.epoch, **judged)
 
     def _drawn_state(self) -> dict[str, Any] | None:
-        if self._shards is not None:
-            return {"draws": self.draws} | self._shards.state_of(
-                _packed_rows(self.weights, self._shards)
-            )
-        return packed_weights(self.weights) if self.draws else None
+        if self._packed is None:  # once an epoch, as it takes longer the more examples there are
+            if self._shards is not None:
+                self._packed = {"bits": _packed_rows(self.weights, self._shards)}
+            elif self.draws:
+                self._packed = packed_weights(self.weights)
+        if self._shards is not None and self._packed is not None:
+            return {"draws": self.draws} | self._shards.state_of(cast(Tensor, self._packed["bits"]))
+        if self._packed is None:
+            return None
+        return {name: None if part is None else part.clone() for name, part in self._packed.items()}
 
     def _check_shards(self) -> None:
         """Makes sure that shards are of the processes that read them.

@@ -2,7 +2,9 @@
 
 Each size is measured in a process of its own, whose peak memory is that of what was measured:
 one `SelectiveSampler` with `Memory`, all of whose losses are known. Bytes and peaks are per
-process; the table, 4 bytes per example, is part of neither the draw's nor the state's peak.
+process; the table, 4 bytes per example, is part of neither the draw's nor the state's peak. It
+is in memory, then in shards, all of them in this one process, then in a file, where between two
+saves a thousand batches are recorded.
 """
 
 import multiprocessing
@@ -16,10 +18,13 @@ from typing import Any
 import torch
 
 from goals import Goal, begin, options, report
-from siftback import Memory, SelectiveSampler, Share
+from siftback import Memory, ScoreTable, SelectiveSampler, Share
 
 TITLE = "What remembering many examples costs: Memory in a SelectiveSampler"
+TABLES = ("in memory", "in shards", "in a file")
 GIGABYTE = 1e9
+SHARDS = 960
+PART = 1 << 20  # examples recorded at a time
 
 
 def resident() -> float:
@@ -39,44 +44,81 @@ def timed(fn: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - started, found
 
 
-def measure(examples: int, threads: int | None) -> dict[str, float]:
-    """Seconds and memory of one size."""
+def sampler_of(examples: int, **arguments: Any) -> tuple[Memory, SelectiveSampler]:
+    """A sampler of so many examples, of all of which losses are known."""
+    memory = Memory(warmup=Share(0.0), **arguments)
+    sampler = SelectiveSampler(range(examples), memory, epochs=10)
+    for start in range(0, memory.rows, PART):
+        rows = torch.arange(start, min(start + PART, memory.rows))
+        memory.table.record(rows, torch.rand(len(rows)))
+    return memory, sampler
+
+
+def saved(sampler: SelectiveSampler, folder: str) -> tuple[float, int]:
+    """Seconds and bytes of a saved state."""
+    path = Path(folder, "state.pt")
+    seconds, _ = timed(lambda: torch.save(sampler.state_dict(), path))
+    return seconds, path.stat().st_size
+
+
+def measure(where: str, examples: int, threads: int | None) -> dict[str, float]:
+    """Seconds and memory of one size, with the table somewhere."""
     if threads:
         torch.set_num_threads(threads)
     torch.manual_seed(0)
-    memory = Memory(warmup=Share(0.0))
-    sampler = SelectiveSampler(range(examples), memory, epochs=10)
-    for start in range(0, examples, 1 << 20):
-        memory.values[start : start + (1 << 20), 0] = torch.rand(min(1 << 20, examples - start))
-    before = resident()
-    draw, _ = timed(sampler.begin)
-    beyond = peak() - before
-    order, drawn = timed(lambda: sum(len(part) for part in sampler.order(0)))
-    assert drawn == memory.count(0)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "state.pt")
-        save, _ = timed(lambda: torch.save(sampler.state_dict(), path))
-        size = path.stat().st_size
-    return {
-        "seconds per draw": draw,
-        "gigabytes at its peak, beyond the table": beyond / GIGABYTE,
-        "seconds for an epoch's order": order,
-        "seconds to save the state": save,
+        arguments: dict[str, Any] = {
+            "in memory": {},
+            "in shards": {"shards": SHARDS},
+            "in a file": {"table": ScoreTable(path=Path(folder, "scores.table"))},
+        }[where]
+        memory, sampler = sampler_of(examples, **arguments)
+        before = resident()
+        draw, _ = timed(sampler.begin)
+        beyond = peak() - before
+        order, drawn = timed(lambda: sum(len(part) for part in sampler.order(0)))
+        assert drawn == memory.count(0)
+        found = {
+            "seconds per draw": draw,
+            "gigabytes at its peak, beyond the table": beyond / GIGABYTE,
+            "seconds for an epoch's order": order,
+        }
+        save, size = saved(sampler, folder)
+        found["seconds to save the state"] = save
+        if where == "in a file":
+            recording, _ = timed(lambda: record(memory, examples))
+            found["seconds to record a thousand batches of 128"] = recording
+            found["seconds to save the state after that"], _ = saved(sampler, folder)
+            opening, table = timed(lambda: ScoreTable(path=memory.table.path))
+            state = torch.load(Path(folder, "state.pt"))["draw"]["rule"]["Memory"]["table"]
+            loading, _ = timed(lambda: table.load_state_dict(state))
+            found |= {"seconds to open the file": opening, "seconds to go back to it": loading}
+    return found | {
         "bytes of state per example": size / examples,
         "gigabytes at the peak of all": peak() / GIGABYTE,
     }
 
 
+def record(memory: Memory, examples: int) -> None:
+    """Gives the rule a thousand batches of losses."""
+    for _ in range(1000):
+        indices = torch.randint(examples, (128,)).unique()
+        memory.update(indices, torch.rand(len(indices)), 0)
+
+
 def main() -> None:
     parser = options(__doc__.partition("\n")[0], quick="up to ten million examples")
     parser.add_argument("--examples", type=int, nargs="*", help="these sizes alone")
+    parser.add_argument("--table", nargs="*", choices=TABLES, default=TABLES, help="kept there")
     asked = begin(parser)
     sizes = asked.examples or [10**6, 10**7, *([] if asked.quick else [10**8])]
     goals: list[Goal] = []
     for examples in sizes:
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            found = pool.apply(measure, (examples, asked.threads))
-        goals += [Goal(f"{examples:,} examples", what, value) for what, value in found.items()]
+        for where in asked.table:
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                found = pool.apply(measure, (where, examples, asked.threads))
+            name = f"{examples:,} examples {where}"
+            goals += [Goal(name, what, value) for what, value in found.items()]
     report(TITLE, goals, asked)
 
 

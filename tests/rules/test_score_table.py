@@ -97,8 +97,8 @@ def test_without_columns_it_counts_rows_alone():
     assert len(other) == 5
 
 
-def test_a_state_is_loaded_wherever_the_rows_were(make):
-    table = make(5)
+def test_a_state_of_values_is_loaded_anywhere(make):
+    table = ScoreTable(5)
     table.record(torch.tensor([4, 1]), torch.tensor([0.25, 8.0]))
     state = table.state_dict()
     table.record(torch.tensor([4]), torch.tensor([1.0]))
@@ -108,7 +108,7 @@ def test_a_state_is_loaded_wherever_the_rows_were(make):
 
 
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(make):
-    state, larger, wider = make(5).state_dict(), make(6), make(4, 2)
+    state, larger, wider = ScoreTable(5).state_dict(), make(6), make(4, 2)
     for table, message in (
         (larger, "a table of 5 examples does not fit one of 6"),
         (wider, "a table of 1 columns does not fit one of 2"),

@@ -257,7 +257,7 @@ class MemoryDataset(keras.utils.PyDataset):
         assert self._sampler.draw is not None
         indices = self._order[index * self.batch_size : (index + 1) * self.batch_size]
         x, y, own = self._read(indices)
-        carried = {_INDEX: indices, _WEIGHT: self._sampler.draw.weights[indices]}
+        carried = {_INDEX: indices, _WEIGHT: self._sampler.draw.weights_of(indices)}
         return x, y, carried if own is None else {**carried, _OWN: own}
 
     def first_examples(self) -> tuple[Any, Any, Any]:

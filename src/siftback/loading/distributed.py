@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from siftback.errors import StateError
 
@@ -29,15 +31,57 @@ def all_gather(value: Any) -> list[Any]:
     return found
 
 
-def broadcast(value: Any) -> Any:
-    """The value of rank 0. All processes must call it, and wait for rank 0.
+def all_gather_rows(rows: Tensor, counts: list[int]) -> list[Tensor]:
+    """The rows of all processes, by rank. All must call it, and wait for each other.
 
     Args:
-        value: Anything that can be pickled; tensors on the CPU.
+        rows: [n, ...], on the CPU.
+        counts: n of each process, by rank.
+
+    Returns:
+        A tensor on the CPU for each process, of its own n.
     """
-    found = [value]
-    dist.broadcast_object_list(found)
-    return found[0]
+    most = max(counts)
+    if most == 0:
+        return [rows for _ in counts]
+    padded = rows.new_zeros(most, *rows.shape[1:], device=_device())
+    padded[: len(rows)] = rows
+    found = padded.new_empty(len(counts) * most, *rows.shape[1:])
+    dist.all_gather_into_tensor(found, padded)
+    parts = torch.split(found.cpu(), most)
+    return [part[:count] for part, count in zip(parts, counts, strict=True)]
+
+
+def broadcast_tensor(tensor: Tensor) -> Tensor:
+    """The tensor of rank 0, on the CPU. All processes must call it, and wait for rank 0.
+
+    Args:
+        tensor: On the CPU, of one shape and dtype in all processes; it is not changed.
+    """
+    found = tensor.to(_device(), copy=True)
+    dist.broadcast(found, 0)
+    return found.cpu()
+
+
+def summed(tensor: Tensor) -> Tensor:
+    """The sum of the tensors of all processes, on the CPU. All must call it.
+
+    Args:
+        tensor: On the CPU, of one shape and dtype in all processes; it is not changed.
+    """
+    if rank_and_world()[1] == 1:
+        return tensor
+    found = tensor.to(_device(), copy=True)
+    dist.all_reduce(found)
+    return found.cpu()
+
+
+def _device() -> torch.device:
+    """Where the process group takes tensors: NCCL has none on the CPU."""
+    device = torch.accelerator.current_accelerator()
+    if "cpu:" in dist.get_backend_config() or device is None:
+        return torch.device("cpu")
+    return torch.device(device.type, torch.accelerator.current_device_index())
 
 
 def states_of_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:

@@ -184,12 +184,19 @@ class IndexCheck:
         examples: Number of examples; None if unknown.
         repeats: Whether an index may repeat within an epoch, as from a sampler that draws
             with replacement.
+        rows_of: The row of each example, where only some of them come: int64[N] to int64[N].
     """
 
-    def __init__(self, examples: int | None, *, repeats: bool = False) -> None:
+    def __init__(
+        self,
+        examples: int | None,
+        *,
+        repeats: bool = False,
+        rows_of: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         self.examples = examples
-        self._repeats = repeats
-        self._given = torch.zeros(examples or 0, dtype=torch.bool)
+        self._repeats, self._rows_of = repeats, rows_of
+        self._given = torch.zeros(0 if rows_of else examples or 0, dtype=torch.bool)
 
     def begin_epoch(self) -> None:
         """Starts a new epoch, in which each index may appear again."""
@@ -216,15 +223,17 @@ class IndexCheck:
                 f"give indices from 0 to {self.examples - 1}"
             )
         if not self._repeats:
-            self._check_repeats(indices, most, place)
+            self._check_repeats(indices, place)
 
-    def _check_repeats(self, indices: Tensor, most: int, place: str) -> None:
+    def _check_repeats(self, indices: Tensor, place: str) -> None:
+        rows = indices if self._rows_of is None else self._rows_of(indices)
+        most = int(rows.max())
         if most >= len(self._given):
             more = max(most + 1, 2 * len(self._given)) - len(self._given)
             self._given = torch.cat((self._given, torch.zeros(more, dtype=torch.bool)))
         ordered = indices.sort().values
-        repeated = torch.cat((indices[self._given[indices]], ordered[1:][ordered.diff() == 0]))
-        self._given[indices] = True
+        repeated = torch.cat((indices[self._given[rows]], ordered[1:][ordered.diff() == 0]))
+        self._given[rows] = True
         if len(repeated):
             raise BatchError(
                 f"the index {int(repeated[0])} came before {place} in this epoch, or twice in it: "

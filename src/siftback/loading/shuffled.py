@@ -15,6 +15,24 @@ _ROUNDS = 6
 
 
 def shuffled(examples: int, seed: int, epoch: int, whole: int = WHOLE) -> Iterator[Tensor]:
+    """A random permutation of ``range(examples)``, a function of seed and epoch, in parts.
+
+    Args:
+        examples: N.
+        seed: At least 0.
+        epoch: From 0.
+        whole: Up to how many examples the permutation is held in memory.
+
+    Yields:
+        int64[n], the next examples; see `permutation`.
+
+    >>> sorted(torch.cat(list(shuffled(5, seed=0, epoch=1))).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    yield from permutation(examples, generator_of(seed, epoch, Stream.ORDER), whole)
+
+
+def permutation(examples: int, generator: torch.Generator, whole: int = WHOLE) -> Iterator[Tensor]:
     """A random permutation of ``range(examples)``, in parts.
 
     Up to ``whole`` examples it is ``torch.randperm``, each permutation with the same probability.
@@ -24,17 +42,15 @@ def shuffled(examples: int, seed: int, epoch: int, whole: int = WHOLE) -> Iterat
 
     Args:
         examples: N.
-        seed: At least 0.
-        epoch: From 0.
+        generator: On the CPU.
         whole: Up to how many examples the permutation is held in memory.
 
     Yields:
         int64[n], the next examples.
 
-    >>> sorted(torch.cat(list(shuffled(5, seed=0, epoch=1))).tolist())
-    [0, 1, 2, 3, 4]
+    >>> torch.cat(list(permutation(5, torch.Generator().manual_seed(0)))).sort().values
+    tensor([0, 1, 2, 3, 4])
     """
-    generator = generator_of(seed, epoch, Stream.ORDER)
     if examples <= whole:
         yield torch.randperm(examples, generator=generator)
         return

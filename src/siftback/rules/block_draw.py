@@ -140,7 +140,7 @@ def drawn_in_blocks(
         place = float(ends[-1]) % 1.0
         drawn += int(hit.sum())
         if (number + 1) * block >= len(scores):
-            _correct(hit, each[order], count - drawn)
+            corrected(hit, each[order], count - drawn)
         weights[number * block + order[hit]] = 1.0
     return weights
 
@@ -157,8 +157,8 @@ def _probabilities(scores: Tensor, beta: float, floor: float, count: int) -> tup
     return table, 1.0
 
 
-def _correct(hit: Tensor, probabilities: Tensor, missing: int) -> None:
-    """Draws as many more of a block as are missing, or fewer where too many were drawn."""
+def corrected(hit: Tensor, probabilities: Tensor, missing: int) -> None:
+    """Draws as many more as are missing, or fewer where too many were: changes bool[n]."""
     if missing > 0:
         hit[(~hit & (probabilities > 0)).nonzero().squeeze(1)[:missing]] = True
     elif missing < 0:

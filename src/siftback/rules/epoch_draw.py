@@ -1,5 +1,6 @@
 """Between a loader and a rule: which examples an epoch has, and what training found of them."""
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -7,10 +8,19 @@ import torch
 from torch import Tensor
 
 from siftback.errors import BatchError, ConfigError, LossError, StateError
-from siftback.loading.distributed import all_gather, broadcast, rank_and_world
+from siftback.loading.distributed import all_gather, rank_and_world
 from siftback.loading.seeding import Stream, generator_of
 from siftback.rules.example_rows import ExampleRows
+from siftback.rules.exchange import (
+    Finding,
+    exchanged,
+    packed_weights,
+    shared_draw,
+    size_of,
+    unpacked_weights,
+)
 from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.rules.shards import Shards
 from siftback.schedule import Schedule
 from siftback.selectors.selection import Selection
 
@@ -33,7 +43,7 @@ class EpochDraw:
             examples are 0, 1, 2 and so on.
 
     Attributes:
-        weights: float32[examples], the loss weight of each in this epoch, 0 for those left out.
+        weights: float32[rows], the loss weight of each in this epoch, 0 for those left out.
         draws: Whether this epoch leaves out what its draw did, before it is read.
         reweights: Whether any weight was other than 0 and 1, in this epoch or before.
         is_filtered: Whether a sampler of the user's own gives the examples, whose number is then
@@ -74,17 +84,23 @@ class EpochDraw:
                 "it is made, or give it rank=0, world=1"
             )
         self.draws = self.reweights = False
-        self.weights = torch.ones(rule.examples)
+        self.weights = torch.ones(rule.rows)
         self.is_filtered = False
+        self._packed: dict[str, Tensor | None] | None = None  # the weights, as a state has them
         self._count = rule.examples  # drawn, by all processes
         self._whole = self._mine = 0  # of all examples and of the drawn, what this process reads
         self._read = self._passed = 0  # of the drawn examples and of all, in this epoch
-        self._recorded: list[tuple[Any, ...]] = []  # in this epoch, where others are to know it
+        self._recorded: list[Finding] = []  # in this epoch, where others are to know it
 
     @property
     def learns(self) -> bool:
         """Whether the rule takes training's losses: it is then to be given them."""
         return type(self.rule).update is not EpochRule.update
+
+    @property
+    def is_common(self) -> bool:
+        """Whether a state between epochs is that of all processes, whatever their number."""
+        return self._shards is not None
 
     def is_pass(self, epoch: int) -> bool:
         """Whether a scoring pass is due in an epoch, from which the rule is refreshed."""
@@ -105,7 +121,7 @@ class EpochDraw:
     def count(self, epoch: int) -> int | None:
         """How many examples all processes read in an epoch; None where nobody knows before it."""
         if not self.schedule.is_on(epoch, self.epochs) or self.plans_pass(epoch):
-            return self.rule.examples
+            return self.rule.examples if self._shards is None else self._shards.read
         if self.schedule.anneal is None:
             return self.rule.count(epoch)
         keep = getattr(self.rule, "keep", 1.0)
@@ -116,16 +132,21 @@ class EpochDraw:
             cast(Any, self.rule).set_keep(keep)
 
     def begin(self, epoch: int) -> None:
-        """Draws for an epoch, unless it is one in which everything is read."""
+        """Draws for an epoch, unless it is one in which everything is read.
+
+        Raises:
+            ConfigError: If the processes have rules, data or seeds that do not fit each other.
+        """
+        self._check_shards()
         self._take_up_others()
         self._anneal(epoch)
         self._read = self._passed = 0
         self.draws = self.schedule.is_on(epoch, self.epochs) and not self.is_pass(epoch)
         if not self.draws:
-            self.weights = torch.ones(self.rule.examples)
+            self.weights = torch.ones(self.rule.rows)
         else:
             weights = self.rule.draw(epoch, generator_of(self._seed, epoch, Stream.DRAW))
-            self.weights = broadcast(weights) if self.world > 1 else weights
+            self.weights = shared_draw(weights) if self._shares else weights
         self._count_drawn()
 
     @property
@@ -135,11 +156,11 @@ class EpochDraw:
 
     def admit(self, indices: Tensor) -> None:
         """Makes room for examples that came: int64[n]."""
-        if self._rows is None:
-            self.rule.grow(int(indices.max()) + 1)
-        else:
+        if self._rows is not None:
             self._rows.add(indices)
             self.rule.grow(len(self._rows))
+        elif self._shards is None:
+            self.rule.grow(int(indices.max()) + 1)
 
     def rows_of(self, indices: Tensor) -> Tensor:
         """int64[n], the rows of examples in the rule's table.
@@ -149,6 +170,8 @@ class EpochDraw:
         """
         if self._rows is not None:
             return self._rows.of(indices)
+        if self._shards is not None:
+            return self._shards.rows_of(indices)
         for index in indices.aminmax() if len(indices) else ():
             if not 0 <= int(index) < self.rule.examples:
                 raise BatchError(
@@ -171,6 +194,10 @@ class EpochDraw:
             weights[known] = self.weights[indices[known]]
         rows = weights.nonzero().squeeze(1)
         return Selection(rows, weights[rows])
+
+    def weights_of(self, indices: Tensor) -> Tensor:
+        """float32[n], the loss weights of examples in this epoch."""
+        return self.weights[self.rows_of(indices)]
 
     def takes(self, whole: int, mine: int) -> None:
         """Sets of how many examples this process reads how many, where a sampler decides that."""
@@ -200,8 +227,27 @@ class EpochDraw:
     @property
     def left_out(self) -> Tensor:
         """int64[n], the examples that this epoch's draw left out; of several processes, a share."""
-        rows = (self.weights == 0).nonzero().squeeze(1)[self.rank :: self.world]
+        rows = (self.weights == 0).nonzero().squeeze(1)
+        if self._shards is not None:
+            return self._shards.indices_of(rows)
+        rows = rows[self.rank :: self.world]
         return rows if self._rows is None else self._rows.indices[rows]
+
+    def order(self, seed: int, epoch: int, shuffle: bool) -> Iterator[Tensor] | None:
+        """This process's examples of an epoch in their order, where the rule has shards of them.
+
+        Args:
+            seed: Of the order.
+            epoch: Likewise.
+            shuffle: Whether they are shuffled.
+
+        Returns:
+            int64[n] at a time; None where the order is not the rule's to say.
+        """
+        if self._shards is None:
+            return None
+        weights, quota = self.weights if self.draws else None, self._count // self._shards.count
+        return self._shards.order(weights, quota, seed, epoch, shuffle)
 
     @property
     def lr_scale(self) -> float:
@@ -230,7 +276,7 @@ class EpochDraw:
             ConfigError: If a rule that needs them was not given correct and confidence.
             LossError: If there is not one of each for each example.
         """
-        parts: list[Tensor | None] = []
+        parts: dict[str, Tensor | None] = {}
         for name, found in (("losses", losses), ("correct", correct), ("confidence", confidence)):
             if found is not None and getattr(found, "shape", None) != indices.shape:
                 shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -238,17 +284,21 @@ class EpochDraw:
                     f"{name} has shape {shape}, and there are {len(indices)} examples: give a "
                     f"tensor with one for each, [{len(indices)}]"
                 )
-            parts.append(None if found is None else found.detach().cpu())
+            if found is not None and found.is_floating_point():
+                found = found.float()
+            parts[name] = None if found is None else found.detach().cpu()
         rows = losses.isfinite().nonzero().squeeze(1)
         rows = _last_of_each(indices, rows)
         indices = self.rows_of(indices)
         if self.learns and len(rows):
-            taken = [None if part is None else part[rows] for part in parts]
-            self._give("update", indices[rows], taken[0], epoch, *taken[1:])
+            taken: Any = {
+                name: None if part is None else part[rows] for name, part in parts.items()
+            }
+            self._give(Finding(False, epoch, indices[rows], **taken))
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
         """Gives the rule the scores of a pass: int64[n] and float32[n]."""
-        self._give("rescore", self.rows_of(indices), scores, epoch)
+        self._give(Finding(True, epoch, self.rows_of(indices), scores))
 
     def state_dict(self) -> dict[str, Any]:
         """The rule's state, what was drawn for this epoch, and what others are to know."""
@@ -256,10 +306,10 @@ class EpochDraw:
             "rule": {type(self.rule).__name__: self.rule.state_dict()},
             "examples": len(self.weights),
             "rows": None if self._rows is None else self._rows.state_dict(),
-            "drawn": _packed(self.weights) if self.draws else None,
+            "drawn": self._drawn_state(),
             "reweights": self.reweights,
             "read": (self._whole, self._mine, self._read, self._passed),
-            "recorded": list(self._recorded),
+            "recorded": [tuple(finding) for finding in self._recorded],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -277,15 +327,20 @@ class EpochDraw:
         self.rule.load_state_dict(state["rule"][kind])
         if self._rows is not None:
             self._rows.load_state_dict(state["rows"])
-        self.draws = state["drawn"] is not None
-        if self.draws:
-            self.weights = _unpacked(state["drawn"], state["examples"])
+        if self._shards is not None:
+            self.draws, bits = state["drawn"]["draws"], self._shards.own(state["drawn"])
+            self.weights = _unpacked_rows(bits, self._shards)
+        elif state["drawn"] is not None:
+            self.draws = True
+            self.weights = unpacked_weights(state["drawn"], state["examples"])
         else:
-            self.weights = torch.ones(state["examples"])
+            self.draws, self.weights = False, torch.ones(state["examples"])
         self._count_drawn()
         self.reweights = state["reweights"]
-        self._whole, self._mine, self._read, self._passed = state["read"]
-        self._recorded = list(state["recorded"])
+        whole, mine, self._read, self._passed = state["read"]
+        if self._shards is None:  # whose state may be that of another number of processes
+            self._whole, self._mine = whole, mine
+        self._recorded = [Finding(*finding) for finding in state["recorded"]]
 
     def _anneal(self, epoch: int) -> None:
         """Has the rule keep the share that the schedule gives an epoch."""
@@ -293,26 +348,67 @@ class EpochDraw:
             rule: Any = self.rule
             rule.set_keep(self.schedule.keep(epoch, self.epochs, own=self._own_keep))
 
+    @property
+    def _shards(self) -> Shards | None:
+        return self.rule.shards
+
+    @property
+    def _shares(self) -> bool:
+        """Whether all processes know what each of them records."""
+        return self.world > 1 and self._shards is None
+
     def _count_drawn(self) -> None:
-        self._count = int(self.weights.count_nonzero())
+        self._packed = None
+        whole, self._count = len(self.weights), int(self.weights.count_nonzero())
+        if self._shards is not None:
+            whole, self._count = self.rule.examples, self._count * self.world
+            if not self.draws:
+                self._count = self._shards.read
         self._whole = self._mine = 0
         if not self.is_filtered:
-            self._whole, self._mine = len(self.weights) // self.world, self._count // self.world
+            self._whole, self._mine = whole // self.world, self._count // self.world
         weighed = (self.weights != 0) & (self.weights != 1)
         self.reweights = self.reweights or bool(weighed.any())
 
-    def _give(self, what: str, *found: Any) -> None:
-        self._take(what, found)
-        if self.world > 1:
-            self._recorded.append((what, *found))
+    def _give(self, finding: Finding) -> None:
+        self._take(finding)
+        if self._shares:
+            self._recorded.append(finding)
 
-    def _take(self, what: str, found: tuple[Any, ...]) -> None:
-        if what == "rescore":
+    def _take(self, found: Finding) -> None:
+        if found.is_pass:
             assert isinstance(self.rule, RefreshedRule)
-            self.rule.rescore(*found)
+            self.rule.rescore(found.indices, found.losses, found.epoch)
         else:
-            *given, correct, confidence = found
-            self.rule.update(*given, correct=correct, confidence=confidence)
+            judged = {"correct": found.correct, "confidence": found.confidence}
+            self.rule.update(found.indices, found.losses, found.epoch, **judged)
+
+    def _drawn_state(self) -> dict[str, Any] | None:
+        if self._packed is None:  # once an epoch, as it takes longer the more examples there are
+            if self._shards is not None:
+                self._packed = {"bits": _packed_rows(self.weights, self._shards)}
+            elif self.draws:
+                self._packed = packed_weights(self.weights)
+        if self._shards is not None and self._packed is not None:
+            return {"draws": self.draws} | self._shards.state_of(cast(Tensor, self._packed["bits"]))
+        if self._packed is None:
+            return None
+        return {name: None if part is None else part.clone() for name, part in self._packed.items()}
+
+    def _check_shards(self) -> None:
+        """Makes sure that shards are of the processes that read them.
+
+        Raises:
+            ConfigError: If they are not.
+        """
+        shards = self._shards
+        if shards is not None and (shards.rank, shards.world) != (self.rank, self.world):
+            raise ConfigError(
+                f"shards={shards.count} are shared among {shards.world} processes, of which this "
+                f"is rank {shards.rank}, and the sampler has rank={self.rank}, "
+                f"world={self.world}: make rule and loader when torch.distributed is initialised, "
+                "and leave rank= and world= out"
+            )
 
     def _take_up_others(self) -> None:
         if self.world == 1:
@@ -323,7 +419,7 @@ class EpochDraw:
             "examples": self.rule.examples,
             **self.rule.settings(),
         }
-        others = all_gather((own, self._recorded))
+        others = all_gather((own, size_of(self._recorded)))
         for rank, (theirs, _) in enumerate(others):
             for name in own | theirs:
                 here, there = own.get(name), theirs.get(name)
@@ -333,27 +429,26 @@ class EpochDraw:
                         f"of rank {rank}: give all processes the same {name}, as they share one "
                         "order and one draw"
                     )
-        for rank, (_, recorded) in enumerate(others):
-            for what, *found in recorded if rank != self.rank else ():
-                self._take(what, tuple(found))
+        if self._shards is not None:
+            return
+        found = exchanged(self._recorded, [size for _, size in others])
+        for rank, findings in enumerate(found):
+            for finding in findings if rank != self.rank else ():
+                self._take(finding)
         self._recorded = []
 
 
-def _packed(weights: Tensor) -> dict[str, Tensor | None]:
-    """Weights as a bit per example, and values only where some are neither 0 nor 1."""
-    drawn = weights != 0
-    weighed = bool((weights[drawn] != 1).any())
-    bits = torch.from_numpy(np.packbits(drawn.numpy()))
-    return {"bits": bits, "weights": weights[drawn] if weighed else None}
+def _packed_rows(weights: Tensor, shards: Shards) -> Tensor:
+    """uint8[n], a bit for each row, those of a shard in bytes of their own."""
+    drawn = (weights != 0).view(-1, shards.height).numpy()
+    return torch.from_numpy(np.packbits(drawn, axis=1)).flatten()
 
 
-def _unpacked(packed: dict[str, Tensor | None], examples: int) -> Tensor:
-    """float32[examples], the weights that were packed."""
-    bits, values = cast(Tensor, packed["bits"]), packed["weights"]
-    drawn = torch.from_numpy(np.unpackbits(bits.numpy(), count=examples)).bool()
-    weights = torch.zeros(examples)
-    weights[drawn] = torch.ones(()) if values is None else values
-    return weights
+def _unpacked_rows(bits: Tensor, shards: Shards) -> Tensor:
+    """float32[rows], the weights that were packed."""
+    of_shards = bits.view(len(shards.owned), -1).numpy()
+    drawn = np.unpackbits(of_shards, axis=1, count=shards.height)
+    return torch.from_numpy(drawn).flatten().float()
 
 
 def _last_of_each(indices: Tensor, rows: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from siftback.arguments import checked_number, checked_share
@@ -118,7 +119,7 @@ class Ewma(RefreshedRule):
         if self.predict == "probability":
             losses = (~(losses <= self.threshold)).float()  # 1 if there is no threshold yet
         record_average(self.table, indices, losses, self.decay)
-        self.table.values[indices.cpu(), 1] = float(epoch)
+        self.table.record(indices, torch.full((len(indices),), float(epoch)), column=1)
 
     def settings(self) -> dict[str, Any]:
         """See `EpochRule.settings`."""

@@ -11,6 +11,7 @@ from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.percentile_draw import drawn_by_percentile
 from siftback.rules.rule import EpochRule, checked_table, record_average
 from siftback.rules.score_table import ScoreTable
+from siftback.rules.shard_draw import drawn_in_shards
 from siftback.schedule import Moment, Share
 from siftback.selectors.percentile import beta_of_keep, keep_of_beta
 from siftback.selectors.sampling import count_of
@@ -45,9 +46,15 @@ class Memory(EpochRule):
             few of those, more suspects are drawn, so that the count does not change.
         table: Stores the losses, such as a `ScoreTable` in a file; by default in memory, 4 bytes
             per example.
+        shards: S, so that each of several processes remembers only the examples that it reads, in
+            all epochs those of its share of S `Shards`, and nothing per example is exchanged. A
+            multiple of all numbers of processes that the training is to run on, such as 960. Of
+            each shard ``round(keep * N) // S`` are drawn (see `drawn_in_shards`), and the draw does
+            not depend on the number of processes.
 
     Raises:
-        ConfigError: If one of them is out of range, or both ``keep`` and ``beta`` are given.
+        ConfigError: If one of them is out of range, both ``keep`` and ``beta`` are given, or both
+            ``shards`` and a guard or a table in a file.
 
     >>> memory = Memory(keep=0.5, floor=0.0)
     >>> memory.grow(6)
@@ -83,8 +90,10 @@ class Memory(EpochRule):
         decay: float = 0.0,
         guard: NoiseGuard | None = None,
         table: ScoreTable | None = None,
+        shards: int | None = None,
     ) -> None:
-        super().__init__(checked_table("Memory", table, 1), warmup=warmup, tail=tail)
+        table = checked_table("Memory", table, 1)
+        super().__init__(table, warmup=warmup, tail=tail, shards=shards)
         self.floor = checked_share("floor", floor)
         if keep is not None and beta is not None:
             raise ConfigError(
@@ -100,6 +109,11 @@ class Memory(EpochRule):
         self.decay = checked_share("decay", decay)
         if guard is not None and not isinstance(guard, NoiseGuard):
             raise ConfigError(f"guard={guard!r}: give a NoiseGuard(), or None")
+        if guard is not None and shards is not None:
+            raise ConfigError(
+                f"guard=NoiseGuard(...) and shards={shards}: give one of them, as a guard ranks "
+                "the examples of all processes"
+            )
         self.guard = guard
 
     def set_keep(self, keep: float) -> None:
@@ -107,12 +121,18 @@ class Memory(EpochRule):
         self.beta, self.keep = beta_of_keep(keep, self.floor), float(keep)
 
     def count(self, epoch: int) -> int:
-        """Number of examples that a draw keeps: ``round(keep * N)``, at least 1."""
-        return min(count_of(self.keep, self.examples), self.examples)
+        """Number of examples that a draw keeps: ``round(keep * N)``, at least 1.
+
+        Of shards it is rounded down to a multiple of their number.
+        """
+        count = min(count_of(self.keep, self.examples), self.examples)
+        return count if self.shards is None else self.shards.quota(count) * self.shards.count
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Exactly `count` examples, by the remembered losses."""
         scores, count = self.values[:, 0], self.count(epoch)
+        if self.shards is not None:
+            return drawn_in_shards(scores, self.shards, self.beta, self.floor, count, generator)
         if self.guard is None:
             return drawn_by_percentile(scores, self.beta, self.floor, count, generator)
         suspects = self.guard.suspects
@@ -145,7 +165,8 @@ class Memory(EpochRule):
     def settings(self) -> dict[str, Any]:
         """See `EpochRule.settings`."""
         guard = None if self.guard is None else self.guard.settings()
-        return {"keep": self._keep, "floor": self.floor, "decay": self.decay, "guard": guard}
+        own = {"keep": self._keep, "floor": self.floor, "decay": self.decay, "guard": guard}
+        return {**own, "shards": self._shards}
 
     def state_dict(self) -> dict[str, Any]:
         """The losses, and the guard's state."""

@@ -11,6 +11,7 @@ from siftback.arguments import checked_integer
 from siftback.errors import ConfigError, StateError
 from siftback.rules.percentile_draw import drawn_by_percentile
 from siftback.rules.score_table import ScoreTable
+from siftback.rules.shards import Shards
 from siftback.schedule import Epochs, Moment, Schedule, Share
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
@@ -31,14 +32,17 @@ class EpochRule(ABC):
             rows than there are examples.
         warmup: How long all examples are trained on at first.
         tail: How long all examples are trained on at the end.
+        shards: S, where each process remembers only the examples that it reads, which are those of
+            its share of S `Shards`. By default every process remembers all examples.
 
     Attributes:
         schedule: When the rule leaves examples out.
         table: Values remembered per example.
+        shards: Which examples are this process's, once their number is known; None where all are.
 
     Raises:
-        ConfigError: If ``warmup`` or ``tail`` is not `Epochs` or a `Share`, or the tail is the
-            whole of training.
+        ConfigError: If ``warmup`` or ``tail`` is not `Epochs` or a `Share`, the tail is the whole
+            of training, or a table in a file is to have shards.
 
     >>> class Alternating(EpochRule):
     ...     def draw(self, epoch, generator):
@@ -55,27 +59,51 @@ class EpochRule(ABC):
         *,
         warmup: Moment = Epochs(0),
         tail: Moment = Share(0.0),
+        shards: int | None = None,
     ) -> None:
         self.schedule = Schedule(warmup=warmup, tail=tail)
         if tail == Share(1.0):
             raise ConfigError(f"tail={tail!r} is the whole of training: give a smaller share")
         self.table = ScoreTable(columns=0) if table is None else table
         self._examples = 0
+        self._shards = None if shards is None else checked_integer("shards", shards, 1)
+        self.shards: Shards | None = None
+        if shards is not None and self.table.path is not None:
+            raise ConfigError(
+                f"shards={shards} and a table in {self.table.path}: give one of them, as a state "
+                "of shards holds their values, and that of a file does not"
+            )
 
     @property
     def examples(self) -> int:
-        """Number of examples."""
+        """Number of examples, of all processes."""
         return self._examples
 
     @property
+    def rows(self) -> int:
+        """Number of rows of `values`: one per example, of which shards have this process's."""
+        return self._examples if self.shards is None else self.shards.rows
+
+    @property
     def values(self) -> Tensor:
-        """float32[examples, columns], the values remembered; NaN where nothing is known."""
-        return self.table.values[: self._examples]
+        """float32[rows, columns], the values remembered; NaN where nothing is known."""
+        return self.table.values[: self.rows]
 
     def grow(self, examples: int) -> None:
-        """Makes room for a number of examples; never removes any."""
-        self.table.grow(examples)
+        """Makes room for a number of examples; never removes any.
+
+        Raises:
+            ConfigError: If they are in shards, and their number is not known or changes.
+        """
+        if self._shards is not None and (self.shards is None or examples != self._examples):
+            if self.shards is not None:
+                raise ConfigError(
+                    f"shards={self._shards} of {self._examples} examples, and there are "
+                    f"{examples} now: give another rule for another data set"
+                )
+            self.shards = Shards(self._shards, examples)
         self._examples = max(self._examples, examples)
+        self.table.grow(self.rows)
 
     @abstractmethod
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
@@ -127,27 +155,31 @@ class EpochRule(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """The name of the rule, its settings, and the values remembered."""
+        table = self.table.state_dict() if not self.shards else self.shards.state_of(self.values)
         own = {"rule": type(self).__name__, "settings": self.settings()}
-        return {**own, "examples": self._examples, "table": self.table.state_dict()}
+        return {**own, "examples": self._examples, "table": table}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
 
         Raises:
-            StateError: If it is of another rule, other settings or fewer examples.
+            StateError: If it is of another rule, other settings or fewer examples; or of other
+                shards, or another number of examples in shards.
         """
-        theirs, own = _described(state), _described(self.state_dict())
+        here = {"rule": type(self).__name__, "settings": self.settings()}
+        theirs, own = _described(state), _described(here)
         if theirs != own:
             raise StateError(
                 f"the state is of {theirs}, and this rule is {own}: resume with the rule that it "
                 "was saved with"
             )
-        if state["examples"] < self._examples:
+        unlike = self._shards is not None and state["examples"] != self._examples
+        if unlike or state["examples"] < self._examples:
             raise StateError(
                 f"a state of {state['examples']} examples does not fit {self._examples}: resume "
                 "with the data set that it was saved with"
             )
-        self.table.check_state(state["table"])
+        self.table.check_state(self._table_of(state))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
@@ -156,8 +188,13 @@ class EpochRule(ABC):
             StateError: As for `check_state`, before anything is changed.
         """
         self.check_state(state)
-        self.table.load_state_dict(state["table"])
+        self.table.load_state_dict(self._table_of(state))
         self._examples = state["examples"]
+
+    def _table_of(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The table's part of a state; of shards, this process's."""
+        table: dict[str, Any] = state["table"]
+        return table if self.shards is None else {"values": self.shards.own(table)}
 
 
 class RefreshedRule(EpochRule):
@@ -319,7 +356,7 @@ def record_average(table: ScoreTable, indices: Tensor, losses: Tensor, decay: fl
     if decay:
         old = column[indices]
         losses = torch.where(old.isfinite(), decay * old + (1 - decay) * losses, losses)
-    column[indices] = losses
+    table.record(indices, losses, column=0)
 
 
 def weights_of_known(scores: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:

@@ -37,7 +37,8 @@ class SelectiveSampler(Sampler[int]):
     In a training of several processes each has a share of one common order, so they need the
     same ``seed``: of n examples, the process of rank r has those at r, r + world, r + 2 world and
     so on. The shares are disjoint and of ``n // world`` each, so that all processes make equally
-    many steps; the last ``n % world`` of the order are left out of that epoch.
+    many steps; the last ``n % world`` of the order are left out of that epoch. A rule with shards,
+    such as ``Memory(shards=960)``, has each process read the examples of its `Shards` instead.
 
     Args:
         dataset: Anything with a length.
@@ -152,6 +153,11 @@ class SelectiveSampler(Sampler[int]):
 
     def order(self, epoch: int) -> Iterator[Tensor]:
         """int64[n] at a time, this process's examples of an epoch in their order, as drawn last."""
+        if self.draw is not None:
+            own = self.draw.order(self.seed, epoch, self.shuffle)
+            if own is not None:
+                yield from own
+                return
         weights, drawn = None, self.examples
         if self.draw is not None and self.draw.draws:
             weights, drawn = self.draw.weights, self.draw.drawn
@@ -218,8 +224,10 @@ class SelectiveSampler(Sampler[int]):
 
     def state_dict(self) -> dict[str, Any]:
         """What decides the orders, the epoch, and the draw."""
+        common = self.draw is not None and self.draw.is_common and self._current is None
         return {
             **self._settings(),
+            **({"rank": None, "world": None} if common else {}),
             "epoch": self._epoch,
             "current": self._current,
             "last": self._last,
@@ -233,7 +241,8 @@ class SelectiveSampler(Sampler[int]):
             StateError: If that one was made with other arguments.
         """
         for name, here in self._settings().items():
-            if state[name] != here:
+            of_all = name in ("rank", "world") and state[name] is None
+            if state[name] != here and not of_all:
                 raise StateError(
                     f"the state is of a SelectiveSampler with {name}={state[name]}, and this one "
                     f"has {name}={here}: make it with the same arguments"
@@ -364,6 +373,11 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
             world=draw.world if said else None,
         )
         sampler.follow(draw)
+    elif draw.rule.shards is not None:
+        raise ConfigError(
+            f"a {type(inner).__name__} gives examples of all shards, and each process reads its "
+            f"{rule}'s own: give the DataLoader shuffle=True, or SelectiveSampler(dataset)"
+        )
     elif draw.world > 1:
         raise ConfigError(
             f"a {type(inner).__name__} gives each of {draw.world} processes examples that others "

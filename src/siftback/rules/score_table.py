@@ -1,6 +1,7 @@
 """Values remembered for each example of a data set."""
 
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from siftback.arguments import checked_integer
 from siftback.errors import StateError
+from siftback.rules.undo_journal import UndoJournal
 
 _HEADER = 4096  # bytes before the first row of a file
 _CHUNK = 1 << 22  # values written to a file at a time
@@ -22,6 +24,11 @@ class ScoreTable:
     process. Rows are read and written by dataset index, many at a time. Values in a file are
     written as four aligned bytes each: if the process is killed, every value is either the old
     or the new one. A file may have more rows than there are examples.
+
+    The state of a table in memory holds its values. That of a file holds none, and is saved in the
+    same time for any number of rows: a file beside it, an `UndoJournal`, has what is needed to go
+    back from what the table is by then. It is for a process that is killed; whether the values
+    are those of the state is checked as it is loaded, by a checksum over all of them.
 
     Args:
         rows: Number of examples; a file that has more rows keeps them.
@@ -50,6 +57,10 @@ class ScoreTable:
         self.columns = checked_integer("columns", columns, 0)
         self.path = None if path is None else Path(path)
         self._map: np.memmap[Any, Any] | None = None
+        self._journal: UndoJournal | None = None
+        self._identity = ""
+        self._sum: int | None = None  # of all values, `_checksum`; None where not known
+        self._version = 0  # of the tensor after what was last recorded
         self._room = torch.empty(0, self.columns)  # its first rows are in use
         self._rows = 0
         if self.path is not None:
@@ -61,9 +72,9 @@ class ScoreTable:
 
     @property
     def values(self) -> Tensor:
-        """float32[rows, columns], the table itself: writing to it changes the table.
+        """float32[rows, columns], the table itself; valid until it grows.
 
-        Valid until the table grows.
+        Writing to it changes the table in memory; to one in a file, write by `record`.
         """
         return self._room[: self._rows]
 
@@ -71,16 +82,28 @@ class ScoreTable:
         """float32[rows], a copy of the first column."""
         return self.values[:, 0].clone()
 
-    def record(self, indices: Tensor, scores: Tensor) -> None:
-        """Overwrites rows.
+    def record(self, indices: Tensor, scores: Tensor, column: int | None = None) -> None:
+        """Overwrites rows, or their values in one column.
 
         Args:
             indices: int64[n], distinct, each less than the number of rows.
             scores: float[n], or float[n, columns].
+            column: In which they are the values; None for whole rows.
         """
-        values = self.values
-        rows = scores.detach().to(values).reshape(len(indices), self.columns)
-        values[indices.cpu()] = rows
+        values, indices = self.values, indices.cpu()
+        place = slice(None) if column is None else slice(column, column + 1)
+        width = self.columns if column is None else 1
+        rows = scores.detach().to(values).reshape(len(indices), width)
+        if self._journal is not None and self._journal.is_begun:
+            self._check_recorded()
+            old, numbers = values[indices], indices.numpy()
+            self._journal.write(numbers, old.numpy(), len(self))
+            new = old.clone()
+            new[:, place] = rows
+            if self._sum is not None:
+                self._sum += _checksum(numbers, new) - _checksum(numbers, old)
+        values[indices, place] = rows
+        self._version = self._room._version
 
     def grow(self, rows: int) -> None:
         """Makes room for a number of examples; never removes any."""
@@ -101,45 +124,101 @@ class ScoreTable:
             self._map.flush()
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the values: float32[rows, columns]."""
-        return {"values": self.values.clone()}
+        """A copy of the values, float32[rows, columns]; of a file, what finds them again in it.
+
+        Raises:
+            StateError: If a table in a file was written to other than by `record`.
+        """
+        if self._journal is None:
+            return {"values": self.values.clone()}
+        self._check_recorded()
+        if self._sum is None:
+            self._sum = _total(self.values)
+        mark, self._version = self._journal.mark(len(self)), self._room._version
+        own = {"identity": self._identity, "rows": len(self), "columns": self.columns}
+        return {"file": str(self.path), **own, **mark, "checksum": self._sum % (1 << 64)}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
 
         Raises:
-            StateError: If this table has more rows than the state, or another number of columns.
+            StateError: If this table has more rows than the state, or another number of columns; or
+                the state is of another table's file, or of one that cannot go back to it.
         """
-        rows, columns = state["values"].shape
+        is_file = "file" in state
+        rows, columns = (state["rows"], state["columns"]) if is_file else state["values"].shape
         if columns != self.columns:
             raise StateError(
                 f"a table of {columns} columns does not fit one of {self.columns}: resume with "
                 "the arguments that it was saved with"
             )
-        if rows < len(self):
+        if is_file:
+            self._check_file(state)
+        elif rows < len(self):
             raise StateError(
                 f"a table of {rows} examples does not fit one of {len(self)}: resume with the "
                 "data set that it was saved with"
             )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copies the values of another table, in memory or in a file.
+        """Takes over the values of another table, or goes back to what a file was.
 
         Raises:
-            StateError: As for `check_state`, before anything is changed.
+            StateError: As for `check_state`, before anything is changed; or if a file's values
+                are then not those of the state.
         """
         self.check_state(state)
+        if "file" in state:
+            self._go_back(state)
+            return
         self.grow(len(state["values"]))
-        self.values.copy_(state["values"])
+        for start in range(0, len(self), _CHUNK):
+            part = state["values"][start : start + _CHUNK]
+            self.record(torch.arange(start, start + len(part)), part)
+
+    def _check_file(self, state: dict[str, Any]) -> None:
+        if self._journal is None or state["identity"] != self._identity:
+            here = "in memory" if self.path is None else f"in {self.path}, which is another one"
+            raise StateError(
+                f"the state is of the table in {state['file']}, which has its values, and this one "
+                f"is {here}: give ScoreTable(path=...) of that file"
+            )
+        if state["rows"] > len(self):
+            raise StateError(
+                f"{self.path} has {len(self)} rows, and had {state['rows']} as the state was "
+                "saved: restore it, or begin with an empty table"
+            )
+        self._journal.check(state)
+
+    def _go_back(self, state: dict[str, Any]) -> None:
+        assert self._journal is not None
+        for rows, values in self._journal.since(state):
+            self.record(torch.from_numpy(rows), torch.from_numpy(values))
+        self._sum = _total(self.values)
+        if self._sum % (1 << 64) != state["checksum"]:
+            raise StateError(
+                f"the values in {self.path} are not those of the state: the machine failed before "
+                "they were on disk, or something else wrote to it. Restore the file, or remove it "
+                "to begin with an empty table"
+            )
+        self._journal.went_back(state)
+
+    def _check_recorded(self) -> None:
+        begun = self._journal is not None and self._journal.is_begun
+        if begun and self._room._version != self._version:
+            raise StateError(
+                f"values of the table in {self.path} were written to directly, which no state can "
+                "go back from: write them by ScoreTable.record"
+            )
 
     def _open(self, path: Path) -> None:
-        magic = f"siftback score table 2: {self.columns} columns of float32\n".encode()
+        magic = f"siftback score table 3: {self.columns} columns of float32, ".encode()
         if not path.exists():
-            path.write_bytes(magic.ljust(_HEADER, b"\0"))
+            path.write_bytes((magic + secrets.token_hex(16).encode()).ljust(_HEADER, b"\0"))
         size = path.stat().st_size
         with path.open("rb") as file:
             found = file.read(_HEADER).rstrip(b"\0")
-        if found != magic or size < _HEADER:
+        if not found.startswith(magic) or size < _HEADER:
             raise StateError(
                 f"{path} is not a score table of this version with {self.columns} columns, and "
                 f"begins with {found[:40]!r}: give another path, or remove the file"
@@ -151,12 +230,15 @@ class ScoreTable:
             )
         self._rows = (size - _HEADER) // self._width if self._width else 0
         self._remap(path, self._rows)
+        self._identity = found[len(magic) :].decode()
+        self._journal = UndoJournal(path, self.columns, self._identity)
 
     @property
     def _width(self) -> int:
         return 4 * self.columns
 
     def _append(self, path: Path, rows: int) -> None:
+        self._check_recorded()
         missing = np.full(min(_CHUNK, rows * self.columns), np.nan, np.float32)
         with path.open("ab") as file:
             for start in range(0, rows * self.columns, _CHUNK):
@@ -170,3 +252,28 @@ class ScoreTable:
             self._room = torch.from_numpy(self._map)
         else:
             self._room = torch.empty(rows, self.columns)
+        self._version = self._room._version
+
+
+def _total(values: Tensor) -> int:
+    """The checksum of a whole table."""
+    total = 0
+    for start in range(0, len(values), _CHUNK):
+        part = values[start : start + _CHUNK]
+        total += _checksum(np.arange(start, start + len(part)), part)
+    return total
+
+
+def _checksum(rows: "np.typing.NDArray[np.int64]", values: Tensor) -> int:
+    """The sum of a hash of each value and its place, but for those that are NaN.
+
+    Modulo 2^64, sums of disjoint sets of rows add up, so that of a table follows its changes.
+    """
+    bits = values.numpy().view(np.uint32).astype(np.uint64)
+    mixed = (rows[:, None] * values.shape[1] + np.arange(values.shape[1])).astype(np.uint64)
+    mixed *= np.uint64(0x9E3779B97F4A7C15)
+    mixed += bits * np.uint64(0xC2B2AE3D27D4EB4F)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed[values.isnan().numpy()] = 0
+    return int(mixed.sum(dtype=np.uint64))

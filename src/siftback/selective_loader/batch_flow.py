@@ -85,6 +85,12 @@ class BatchFlow:
         self.done.finish()
         self._stats.dropped = self.pool.dropped
 
+    @property
+    def is_between_epochs(self) -> bool:
+        """Whether nothing of an epoch is left to be trained on, nor known of its batches alone."""
+        pooled = 0 if self.pool is None else len(self.pool)
+        return not (self._source.is_within or pooled or self._record.has_means)
+
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch comes next; what is left of another one is not given any more."""
         if epoch != self._source.epoch and self._source.is_within:

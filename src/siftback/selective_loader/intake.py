@@ -70,6 +70,8 @@ class Intake:
         self._offered = self._kept = 0  # examples of this epoch
         self.examples = examples_of(loader)
         self._check = IndexCheck(self.examples, repeats=repeats(sampler_of(loader)))
+        if draw is not None and draw.rule.shards is not None:
+            self._check = IndexCheck(self.examples, rows_of=draw.rows_of)
         # What of another loader than a DataLoader leaves out examples that were not drawn.
         self._drawer: Any = None
         if draw is not None and not source.is_ordered and hasattr(loader, "only"):

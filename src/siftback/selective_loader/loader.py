@@ -418,16 +418,17 @@ class SelectiveLoader:
         """All that decides which examples come next; fit for ``torch.save``.
 
         Of a ``DataLoader`` over a map-style data set, the rest of the epoch's order is part of it,
-        so that nothing done is read again. Another loader's own state is saved with it where it
-        has one; otherwise the batches done are read again and skipped on resuming, which gives
-        the same examples where that loader repeats its order. PyTorch's global generator is the
-        training loop's own to save.
+        so that nothing done is read again. Another loader's own state is saved with it where it has
+        one; otherwise the batches done are read again and skipped on resuming, which needs an order
+        that repeats. PyTorch's global generator is the training loop's own to save. Of a rule with
+        shards, ``torch.distributed.checkpoint`` re-shards what is saved between epochs.
         """
         self._flow.finish_step()
-        selection = self._selection
+        selection, between = self._selection, self._flow.is_between_epochs
+        common = between and self._draw is not None and self._draw.is_common
         return {
             "version": loader_state.VERSION,
-            "settings": self._settings(),
+            "settings": self._settings() | (loader_state.OF_ALL if common else {}),
             **self._flow.state_dict(),
             "selector": None if selection is None else selection.selector.state_dict(),
             "scorer": None if selection is None else selection.scorer.state_dict(),
@@ -444,7 +445,7 @@ class SelectiveLoader:
                 or another wrapped loader; this one is then as it was.
         """
         before = self.state_dict()
-        loader_state.check(state, before)
+        loader_state.check(state, before | {"settings": self._settings()})
         self._source.check(state["source"])
         try:
             self._load_parts(state)

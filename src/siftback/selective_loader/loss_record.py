@@ -171,6 +171,11 @@ class LossRecord:
             self._found(indices, use=False)
         self._take(losses, indices, count, epoch, correct, confidence, reduced)
 
+    @property
+    def has_means(self) -> bool:
+        """Whether there are means of losses of whole batches."""
+        return self._means is not None
+
     def state_dict(self) -> dict[str, Any]:
         """The means of losses of whole batches."""
         return {"means": None if self._means is None else self._means.state_dict()}

@@ -6,6 +6,9 @@ from siftback.errors import StateError
 
 VERSION = 3
 
+# Settings in which processes differ, in a state of all of them together.
+OF_ALL = {"rank": None, "world": None}
+
 # Settings that a loader may not know before its first batch.
 _FOUND_OUT = ("examples", "batch_size", "drop_last")
 
@@ -35,9 +38,10 @@ def check(state: dict[str, Any], here: dict[str, Any]) -> None:
     for name, own in here["settings"].items():
         saved = state["settings"].get(name)
         found_out = name in _FOUND_OUT and None in (saved, own)
+        found_out |= name in OF_ALL and saved is None
         if saved != own and not found_out:
             what = f"build it with the same {name}"
-            if name in ("rank", "world"):
+            if name in OF_ALL:
                 what = "each process loads its own state, with as many processes as saved theirs"
             raise StateError(
                 f"the state was saved with {name}={saved!r}, and this loader has {name}={own!r}: "

@@ -54,6 +54,12 @@ def draw_of(
         )
     examples = examples_of(loader)
     rule.grow(examples or 0)
+    if rule.shards is not None and not is_trackable(loader):
+        raise ConfigError(
+            f"a {type(loader).__name__} does not let {type(rule).__name__} say which process reads "
+            "what, and shards= gives each examples of its own: give a DataLoader over a map-style "
+            "data set"
+        )
     rank, world = ranks_of(loader)
     return EpochDraw(
         rule,

@@ -1,0 +1,143 @@
+"""What the processes of a training send each other: what each recorded, and a draw."""
+
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siftback.loading.distributed import all_gather_rows, broadcast_tensor
+
+_MISSING, _BOOLEAN, _NUMBER = range(3)  # kinds of a part of a finding
+
+
+class Finding(NamedTuple):
+    """What training or a scoring pass found of some examples, as a rule takes it.
+
+    Attributes:
+        is_pass: Whether it is of a scoring pass.
+        epoch: That it was found in.
+        indices: int64[n], rows of the rule's table.
+        losses: float32[n], or scores.
+        correct: bool[n], or None.
+        confidence: float32[n], or None.
+    """
+
+    is_pass: bool
+    epoch: int
+    indices: Tensor
+    losses: Tensor
+    correct: Tensor | None = None
+    confidence: Tensor | None = None
+
+
+def size_of(findings: list[Finding]) -> tuple[int, int]:
+    """How many findings there are, and of how many examples together."""
+    return len(findings), sum(len(finding.indices) for finding in findings)
+
+
+def exchanged(own: list[Finding], sizes: list[tuple[int, int]]) -> list[list[Finding]]:
+    """The findings of all processes, by rank, each process's in its order.
+
+    They are sent as three tensors, of 20 bytes per example. All processes must call it.
+
+    Args:
+        own: Of this process.
+        sizes: `size_of` those of each process, by rank.
+    """
+    heads, indices, values = _as_tensors(own)
+    counts, rows = [size[0] for size in sizes], [size[1] for size in sizes]
+    of_ranks = zip(
+        all_gather_rows(heads, counts),
+        all_gather_rows(indices, rows),
+        all_gather_rows(values, rows),
+        strict=True,
+    )
+    return [_from_tensors(*found) for found in of_ranks]
+
+
+def shared_draw(weights: Tensor) -> Tensor:
+    """The weights that rank 0 drew: a bit per example, and values only where they differ from 1.
+
+    All processes must call it. It is not left to each of them to draw the same: a rule whose state
+    depends on the order of what it was given, which processes have in different orders, would
+    draw others.
+
+    Args:
+        weights: float32[N], as this process drew them; N is the same in all.
+
+    Returns:
+        float32[N].
+    """
+    packed = packed_weights(weights)
+    bits, values = cast(Tensor, packed["bits"]), packed["weights"]
+    count = -1 if values is None else len(values)
+    count = int(broadcast_tensor(torch.tensor([count])))
+    bits = broadcast_tensor(bits)
+    if count < 0:
+        values = None
+    else:
+        same = values is not None and len(values) == count
+        values = broadcast_tensor(values if same and values is not None else torch.empty(count))
+    return unpacked_weights({"bits": bits, "weights": values}, len(weights))
+
+
+def packed_weights(weights: Tensor) -> dict[str, Tensor | None]:
+    """Weights as a bit per example, and values only where some are neither 0 nor 1."""
+    drawn = weights != 0
+    weighed = bool((weights[drawn] != 1).any())
+    bits = torch.from_numpy(np.packbits(drawn.numpy()))
+    return {"bits": bits, "weights": weights[drawn] if weighed else None}
+
+
+def unpacked_weights(packed: dict[str, Tensor | None], examples: int) -> Tensor:
+    """float32[examples], the weights that were packed.
+
+    >>> unpacked_weights(packed_weights(torch.tensor([0.0, 2.0, 1.0])), 3)
+    tensor([0., 2., 1.])
+    """
+    bits, values = cast(Tensor, packed["bits"]), packed["weights"]
+    drawn = torch.from_numpy(np.unpackbits(bits.numpy(), count=examples)).bool()
+    if values is None:
+        return drawn.float()
+    weights = torch.zeros(examples)
+    weights[drawn] = values
+    return weights
+
+
+def _as_tensors(findings: list[Finding]) -> tuple[Tensor, Tensor, Tensor]:
+    """int64[findings, 5], int64[rows] and float32[rows, 3]."""
+    heads = torch.empty(len(findings), 5, dtype=torch.int64)
+    indices, values = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, 3)]
+    for head, finding in zip(heads, findings, strict=True):
+        kinds = _kind(finding.correct), _kind(finding.confidence)
+        count = len(finding.indices)
+        head.copy_(torch.tensor([finding.is_pass, finding.epoch, count, *kinds]))
+        indices.append(finding.indices)
+        parts = (finding.losses, finding.correct, finding.confidence)
+        none = torch.zeros(count)
+        values.append(torch.stack([none if part is None else part.float() for part in parts], 1))
+    return heads, torch.cat(indices), torch.cat(values)
+
+
+def _from_tensors(heads: Tensor, indices: Tensor, values: Tensor) -> list[Finding]:
+    findings, place = [], 0
+    for is_pass, epoch, count, *kinds in heads.tolist():
+        rows = slice(place, place + count)
+        losses, *parts = values[rows].clone().unbind(1)
+        correct, confidence = map(_of_kind, parts, kinds)
+        findings.append(Finding(bool(is_pass), epoch, indices[rows], losses, correct, confidence))
+        place += count
+    return findings
+
+
+def _kind(part: Tensor | None) -> int:
+    if part is None:
+        return _MISSING
+    return _BOOLEAN if part.dtype == torch.bool else _NUMBER
+
+
+def _of_kind(part: Tensor, kind: int) -> Tensor | None:
+    if kind == _MISSING:
+        return None
+    return part != 0 if kind == _BOOLEAN else part

@@ -1,0 +1,179 @@
+"""What the values of a table's file were before they changed, so that it can go back to a state."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from siftback.errors import StateError
+
+_HEADER = 256  # bytes before the first entry of a file
+_CHUNK = 1 << 22  # entries that are read at a time
+_LEAST = 1 << 12
+
+Rows = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float32]
+
+
+class UndoJournal:
+    """A file beside a table's, with the old values of rows that changed since states were taken.
+
+    A state of the table is a mark in the journal, so taking one takes the same time for any number
+    of rows. Going back to a mark is setting each row that changed since to the first of its
+    old values after the mark. Of a row that changes often between two marks the first change is
+    an entry, ``8 + 4 columns`` bytes.
+
+    An entry is written before the row is, and half an entry at the end is one whose row was not
+    written: if the process is killed at any time, going back is right. Once this process wrote as
+    many entries as half the rows, the next mark begins another file and the one before the last
+    is removed: at least the last two marks between which rows changed are kept.
+
+    Args:
+        path: Of the table.
+        columns: Of the table.
+        identity: Of the table; a journal of another one is begun anew.
+    """
+
+    def __init__(self, path: Path, columns: int, identity: str) -> None:
+        self._now = path.with_name(f"{path.name}.undo")
+        self._before = path.with_name(f"{path.name}.undo-before")
+        self._entry = np.dtype([("row", "<i8"), ("old", "<f4", (columns,))])
+        self._magic = f"siftback undo journal 1 of {identity}: ".encode()
+        self._first, self._count = 0, 0  # number of the first entry of the file, and its entries
+        self._written = 0  # entries of this process in the last file
+        self._changed = np.zeros(0, np.uint8)  # a bit for each row that changed since the last mark
+        self._cut: int | None = None  # before the next entry, those from this one on are removed
+        self.is_begun = False
+        self._open()
+
+    def write(self, rows: Rows, old: Values, height: int) -> None:
+        """Adds what rows are before they change; once after a mark."""
+        self._cut_off()
+        if len(self._changed) * 8 < height:
+            more = height // 8 + 1 - len(self._changed)
+            self._changed = np.concatenate((self._changed, np.zeros(more, np.uint8)))
+        place, bit = rows >> 3, (1 << (rows & 7)).astype(np.uint8)
+        new = (self._changed[place] & bit) == 0
+        entries = np.empty(int(new.sum()), self._entry)
+        entries["row"], entries["old"] = rows[new], old[new]
+        self._append(entries)
+        np.bitwise_or.at(self._changed, place, bit)
+
+    def mark(self, height: int) -> dict[str, int]:
+        """Marks a state of a table of so many rows, and says where it is."""
+        self._cut_off()
+        if not self.is_begun:
+            self._begin(0)
+        elif self._written > max(_LEAST, height // 2):
+            self._now.replace(self._before)
+            self._begin(self._first + self._count)
+        mark = np.zeros(1, self._entry)
+        mark["row"] = number = -1 - secrets.randbits(62)
+        place = self._first + self._count
+        self._append(mark)
+        self._changed.fill(0)
+        return {"mark": number, "place": place}
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Checks that a mark is there.
+
+        Raises:
+            StateError: If it is not.
+        """
+        for first, entries in self._files():
+            place = state["place"] - first
+            if 0 <= place < len(entries) and entries[place]["row"] == state["mark"]:
+                return
+        raise StateError(
+            f"{self._now} does not go back to the state, which was saved before the last two, or "
+            "is of another course of the training than the one that was gone on with since: load a "
+            "later state, or one that was saved in that course"
+        )
+
+    def since(self, state: dict[str, Any]) -> Iterator[tuple[Rows, Values]]:
+        """Old values to be set one after another, to go back to a mark that is there."""
+        self._cut = None  # of an earlier one, whose later marks may be gone back to now
+        for first, entries in reversed(self._files()):
+            start = max(state["place"] + 1 - first, 0)
+            for end in range(len(entries), start, -_CHUNK):
+                part = np.array(entries[max(start, end - _CHUNK) : end])
+                part = part[part["row"] >= 0]
+                rows, places = np.unique(part["row"], return_index=True)
+                yield rows, part["old"][places]
+
+    def went_back(self, state: dict[str, Any]) -> None:
+        """Has what comes after a mark removed once the table is written to."""
+        self._cut = state["place"] + 1
+
+    def _open(self) -> None:
+        for path in (self._before, self._now):
+            if not self._is_own(path):
+                continue
+            first, count = self._first_of(path), self._entries_of(path)
+            if path == self._now and self.is_begun and first != self._first + self._count:
+                self._before.replace(path)  # killed as this file was to be cut off before it
+                first, count = self._first, self._count
+            os.truncate(path, _HEADER + count * self._entry.itemsize)
+            self._first, self._count, self.is_begun = first, count, True
+        if self.is_begun and not self._is_own(self._now):  # killed as it was begun
+            self._begin(self._first + self._count)
+
+    def _begin(self, first: int) -> None:
+        temporary = self._now.with_name(f"{self._now.name}-new")
+        temporary.write_bytes((self._magic + f"from {first}\n".encode()).ljust(_HEADER, b"\0"))
+        temporary.replace(self._now)
+        if first == 0:
+            self._before.unlink(missing_ok=True)
+        self._first, self._count, self._written, self.is_begun = first, 0, 0, True
+
+    def _append(self, entries: npt.NDArray[Any]) -> None:
+        size = _HEADER + self._count * self._entry.itemsize
+        try:
+            with self._now.open("ab") as file:
+                file.write(entries.data)
+        except OSError:
+            os.truncate(self._now, size)  # of what was written in part, the disk being full
+            raise
+        self._count += len(entries)
+        self._written += len(entries)
+
+    def _cut_off(self) -> None:
+        cut, self._cut = self._cut, None
+        if cut is None:
+            return
+        path = self._now
+        if cut < self._first:
+            path = self._before
+            self._first = self._first_of(path)
+        self._count, self._written = cut - self._first, 0
+        os.truncate(path, _HEADER + self._count * self._entry.itemsize)
+        if path == self._before:
+            self._before.replace(self._now)
+        self._changed.fill(0)
+
+    def _files(self) -> list[tuple[int, npt.NDArray[Any]]]:
+        """The number of the first entry of each file and its entries, the older file first."""
+        found: list[tuple[int, npt.NDArray[Any]]] = []
+        for path in (self._before, self._now):
+            count = self._entries_of(path) if self._is_own(path) else 0
+            if count:  # mapped, they stay as they are though the file is replaced
+                entries = np.memmap(path, self._entry, "r", offset=_HEADER, shape=(count,))
+                found.append((self._first_of(path), entries))
+        return found
+
+    def _is_own(self, path: Path) -> bool:
+        if not path.exists():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(self._magic)) == self._magic
+
+    def _first_of(self, path: Path) -> int:
+        with path.open("rb") as file:
+            return int(file.read(_HEADER)[len(self._magic) + len("from ") :].rstrip(b"\0\n"))
+
+    def _entries_of(self, path: Path) -> int:
+        return int((path.stat().st_size - _HEADER) // self._entry.itemsize)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from siftback import Memory
+from siftback import Epochs, Memory, NoiseGuard, ScoreTable, SelectiveSampler
+from siftback.errors import ConfigError
 from siftback.rules.block_draw import buckets_of, histogram
 from siftback.rules.percentile_draw import draw_probabilities
 from siftback.rules.shard_draw import drawn_in_shards, shared_probabilities
@@ -77,6 +78,43 @@ def test_a_draw_is_a_function_of_seed_and_scores():
     assert memory.count(1) == 12  # 15 // 4 of each
     assert memory.draw(1, seeded(2)).equal(memory.draw(1, seeded(2)))
     assert not memory.draw(1, seeded(2)).equal(memory.draw(1, seeded(3)))
+
+
+class Uneven(Memory):
+    """Draws another number of the first shard."""
+
+    def draw(self, epoch, generator):
+        weights = super().draw(epoch, generator)
+        weights[: self.shards.height] = 1.0
+        return weights
+
+
+class Longer(Memory):
+    """Draws for another number of rows."""
+
+    def draw(self, epoch, generator):
+        return torch.ones(self.rows + 1)
+
+
+@pytest.mark.parametrize("kind", [Uneven, Longer])
+def test_a_rule_of_ones_own_that_draws_unequally_is_refused(kind):
+    sampler = SelectiveSampler(range(20), kind(keep=0.5, warmup=Epochs(0), shards=4), epochs=2)
+    with pytest.raises(ConfigError, match=r"of the shards of this process, and count\(0\) means 2"):
+        list(sampler)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"shards": 0}, "shards=0: give an integer, at least 1"),
+        ({"shards": 4, "guard": NoiseGuard()}, r"guard=NoiseGuard\(...\) and shards=4: give one"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        Memory(**arguments)
+    with pytest.raises(ConfigError, match=r"shards=4 and a table in .*: give one of them"):
+        Memory(shards=4, table=ScoreTable(path=tmp_path / "scores.table"))
 
 
 @pytest.mark.parametrize("examples", [1000, 1003])

@@ -218,6 +218,9 @@ class Drawn:
         self.weights[left] = 1.0
         self.drawn = len(left)
 
+    def order(self, seed, epoch, shuffle):
+        """None, as the order is the sampler's."""
+
 
 @pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0), (1, 1)])
 def test_a_rank_that_is_none_is_refused(rank, world):

@@ -146,6 +146,7 @@ class EpochDraw:
             self.weights = torch.ones(self.rule.rows)
         else:
             weights = self.rule.draw(epoch, generator_of(self._seed, epoch, Stream.DRAW))
+            self._check_quotas(weights, epoch)
             self.weights = shared_draw(weights) if self._shares else weights
         self._count_drawn()
 
@@ -408,6 +409,26 @@ class EpochDraw:
                 f"is rank {shards.rank}, and the sampler has rank={self.rank}, "
                 f"world={self.world}: make rule and loader when torch.distributed is initialised, "
                 "and leave rank= and world= out"
+            )
+
+    def _check_quotas(self, weights: Tensor, epoch: int) -> None:
+        """Makes sure that each shard has its quota, as processes would make unequal steps else.
+
+        Raises:
+            ConfigError: If one has not.
+        """
+        shards = self._shards
+        if shards is None:
+            return
+        quota, drawn = shards.quota(self.rule.count(epoch) or 0), [len(weights)]
+        if len(weights) == shards.rows:
+            each = weights.view(-1, shards.height)  # `count_nonzero(1)` takes 8 bytes per example
+            drawn = sorted({int(shard.count_nonzero()) for shard in each})
+        if len(weights) != shards.rows or drawn != [quota]:
+            raise ConfigError(
+                f"{type(self.rule).__name__} draws {drawn} of the shards of this process, and "
+                f"count({epoch}) means {quota} of each: have draw give float32[rows] with as many "
+                "of each shard, so that all processes make the same number of steps"
             )
 
     def _take_up_others(self) -> None:

@@ -136,7 +136,7 @@ class ScoreTable:
             self._sum = _total(self.values)
         mark, self._version = self._journal.mark(len(self)), self._room._version
         own = {"identity": self._identity, "rows": len(self), "columns": self.columns}
-        return {"file": str(self.path), **own, **mark, "checksum": self._sum % (1 << 64)}
+        return {"file": str(self.path), **own, "mark": mark, "checksum": self._sum % (1 << 64)}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -188,11 +188,11 @@ class ScoreTable:
                 f"{self.path} has {len(self)} rows, and had {state['rows']} as the state was "
                 "saved: restore it, or begin with an empty table"
             )
-        self._journal.check(state)
+        self._journal.check(state["mark"])
 
     def _go_back(self, state: dict[str, Any]) -> None:
         assert self._journal is not None
-        for rows, values in self._journal.since(state):
+        for rows, values in self._journal.since(state["mark"]):
             self.record(torch.from_numpy(rows), torch.from_numpy(values))
         self._sum = _total(self.values)
         if self._sum % (1 << 64) != state["checksum"]:
@@ -201,7 +201,7 @@ class ScoreTable:
                 "they were on disk, or something else wrote to it. Restore the file, or remove it "
                 "to begin with an empty table"
             )
-        self._journal.went_back(state)
+        self._journal.put(state["mark"])
 
     def _check_recorded(self) -> None:
         begun = self._journal is not None and self._journal.is_begun

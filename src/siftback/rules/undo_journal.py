@@ -46,13 +46,11 @@ class UndoJournal:
         self._first, self._count = 0, 0  # number of the first entry of the file, and its entries
         self._written = 0  # entries of this process in the last file
         self._changed = np.zeros(0, np.uint8)  # a bit for each row that changed since the last mark
-        self._cut: int | None = None  # before the next entry, those from this one on are removed
         self.is_begun = False
         self._open()
 
     def write(self, rows: Rows, old: Values, height: int) -> None:
         """Adds what rows are before they change; once after a mark."""
-        self._cut_off()
         if len(self._changed) * 8 < height:
             more = height // 8 + 1 - len(self._changed)
             self._changed = np.concatenate((self._changed, np.zeros(more, np.uint8)))
@@ -63,60 +61,52 @@ class UndoJournal:
         self._append(entries)
         np.bitwise_or.at(self._changed, place, bit)
 
-    def mark(self, height: int) -> dict[str, int]:
-        """Marks a state of a table of so many rows, and says where it is."""
-        self._cut_off()
+    def mark(self, height: int) -> int:
+        """Marks a state of a table of so many rows, and returns the number of the mark."""
         if not self.is_begun:
             self._begin(0)
         elif self._written > max(_LEAST, height // 2):
             self._now.replace(self._before)
             self._begin(self._first + self._count)
+        self.put(number := -1 - secrets.randbits(62))
+        return number
+
+    def put(self, number: int) -> None:
+        """Marks what the table is now: as it was at that mark, where it went back to it."""
         mark = np.zeros(1, self._entry)
-        mark["row"] = number = -1 - secrets.randbits(62)
-        place = self._first + self._count
+        mark["row"] = number
         self._append(mark)
         self._changed.fill(0)
-        return {"mark": number, "place": place}
 
-    def check(self, state: dict[str, Any]) -> None:
+    def check(self, number: int) -> None:
         """Checks that a mark is there.
 
         Raises:
             StateError: If it is not.
         """
-        for first, entries in self._files():
-            place = state["place"] - first
-            if 0 <= place < len(entries) and entries[place]["row"] == state["mark"]:
-                return
-        raise StateError(
-            f"{self._now} does not go back to the state, which was saved before the last two, or "
-            "is of another course of the training than the one that was gone on with since: load a "
-            "later state, or one that was saved in that course"
-        )
+        if self._place_of(number) is None:
+            raise StateError(
+                f"{self._now} does not go back to the state, which was saved before the last two "
+                "at least: load a later one"
+            )
 
-    def since(self, state: dict[str, Any]) -> Iterator[tuple[Rows, Values]]:
+    def since(self, number: int) -> Iterator[tuple[Rows, Values]]:
         """Old values to be set one after another, to go back to a mark that is there."""
-        self._cut = None  # of an earlier one, whose later marks may be gone back to now
+        place = self._place_of(number)
+        assert place is not None
         for first, entries in reversed(self._files()):
-            start = max(state["place"] + 1 - first, 0)
+            start = max(place + 1 - first, 0)
             for end in range(len(entries), start, -_CHUNK):
                 part = np.array(entries[max(start, end - _CHUNK) : end])
                 part = part[part["row"] >= 0]
                 rows, places = np.unique(part["row"], return_index=True)
                 yield rows, part["old"][places]
 
-    def went_back(self, state: dict[str, Any]) -> None:
-        """Has what comes after a mark removed once the table is written to."""
-        self._cut = state["place"] + 1
-
     def _open(self) -> None:
         for path in (self._before, self._now):
             if not self._is_own(path):
                 continue
             first, count = self._first_of(path), self._entries_of(path)
-            if path == self._now and self.is_begun and first != self._first + self._count:
-                self._before.replace(path)  # killed as this file was to be cut off before it
-                first, count = self._first, self._count
             os.truncate(path, _HEADER + count * self._entry.itemsize)
             self._first, self._count, self.is_begun = first, count, True
         if self.is_begun and not self._is_own(self._now):  # killed as it was begun
@@ -141,19 +131,15 @@ class UndoJournal:
         self._count += len(entries)
         self._written += len(entries)
 
-    def _cut_off(self) -> None:
-        cut, self._cut = self._cut, None
-        if cut is None:
-            return
-        path = self._now
-        if cut < self._first:
-            path = self._before
-            self._first = self._first_of(path)
-        self._count, self._written = cut - self._first, 0
-        os.truncate(path, _HEADER + self._count * self._entry.itemsize)
-        if path == self._before:
-            self._before.replace(self._now)
-        self._changed.fill(0)
+    def _place_of(self, number: int) -> int | None:
+        """The number of the last entry that is a mark; None where there is none."""
+        for first, entries in reversed(self._files()):
+            for end in range(len(entries), 0, -_CHUNK):
+                start = max(end - _CHUNK, 0)
+                places = np.flatnonzero(entries["row"][start:end] == number)
+                if len(places):
+                    return int(first + start + places[-1])
+        return None
 
     def _files(self) -> list[tuple[int, npt.NDArray[Any]]]:
         """The number of the first entry of each file and its entries, the older file first."""

@@ -55,8 +55,8 @@ class SelectiveSampler(Sampler[int]):
         draw: What this epoch's draw is, an `EpochDraw`; None without a rule.
 
     Raises:
-        ConfigError: If ``rank`` is none of ``world`` processes, or the rule needs scoring
-            passes.
+        ConfigError: If ``rank`` is none of ``world`` processes, there are fewer examples than
+            processes, or the rule needs scoring passes.
 
     >>> from siftback import Epochs, Memory
     >>> sampler = SelectiveSampler(range(4), Memory(keep=0.5, floor=0, warmup=Epochs(1)), seed=2)
@@ -99,6 +99,11 @@ class SelectiveSampler(Sampler[int]):
                 f"rule={rule!r} is not an EpochRule: give an instance, such as Memory()"
             )
         self.examples = len(dataset)
+        if self.examples < self.world:
+            raise ConfigError(
+                f"{self.examples} examples are fewer than world={self.world} processes, each of "
+                "which needs one: start fewer processes, or give more examples"
+            )
         self.shuffle, self.seed = checked_flag("shuffle", shuffle), checked_seed(seed)
         self.draw: EpochDraw | None = None
         self._draws_itself = rule is not None

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from siftback.errors import BatchError
 from siftback.loading import tree
 from siftback.loading.indices import IndexCheck, examples_of
+from siftback.loading.meeting import meet
 from siftback.loading.order import sampler_of
 from siftback.loading.source import Item, Source, size_of
 from siftback.loading.stats import Stats
@@ -91,7 +92,9 @@ class Intake:
         """Draws the examples of an epoch."""
         self._check.begin_epoch()
         self._offered = self._kept = 0
-        if self._draw is not None:
+        if self._draw is None:
+            meet(f"the beginning of epoch {self._source.epoch}")
+        else:
             started = time.perf_counter()
             self._draw.begin(self._source.epoch)
             self._tell_drawer()
@@ -111,8 +114,8 @@ class Intake:
 
     @property
     def kept_nothing(self) -> bool:
-        """Whether examples of this epoch were read, and none was kept."""
-        return self._offered > 0 == self._kept
+        """Whether there were examples in this epoch, and none was kept."""
+        return (self._offered > 0 or self._leaves_unread) and self._kept == 0
 
     def keep(self, item: Item) -> Kept:
         """What is kept of a batch.

@@ -171,6 +171,15 @@ def of_few(method, count):
     return refusal(lambda: Training(method, "ddp", data(count)))
 
 
+def of_unlike_orders(**arguments):
+    """What processes get whose samplers have seeds of their own."""
+    sampler = SelectiveSampler(data(), seed=dist.get_rank())
+    loader = SelectiveLoader(
+        DataLoader(data(), BATCH, sampler=sampler), network(), losses=losses_of, **arguments
+    )
+    return refusal(lambda: next(iter(loader)))
+
+
 def of_few_kept(count):
     """What a training of which an epoch keeps fewer examples than there are processes says."""
     training = Training("rs2", "ddp", data(count), memory=RS2(0.15))
@@ -208,11 +217,18 @@ def single_pass(stop=None, saved=None):
 
 def main(out):
     faulthandler.dump_traceback_later(200, exit=True)  # that no process outlives the test
+    early = SelectiveSampler(data())
+    loaders = [
+        SelectiveLoader(DataLoader(data(), sampler=early), network(), losses=losses_of, keep=KEEP),
+        SelectiveLoader(DataLoader(data(), shuffle=True), memory=RS2(KEEP), epochs=EPOCHS),
+    ]
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     found = {(name, wrapper): matrix(name, wrapper) for name in METHODS for wrapper in WRAPPERS}
     found["few"] = {method: of_few(method, world - 1) for method in METHODS}
     found["few kept"] = of_few_kept(2 * world)
+    found["unlike"] = of_unlike_orders(keep=KEEP), of_unlike_orders(memory=RS2(KEEP))
+    found["early"] = [refusal(lambda one=one: next(iter(one))) for one in (early, *loaders)]
     if world > 2:  # of two: tests/single_pass
         found["single pass"] = single_pass(), single_pass(saved=single_pass(STOP))
     torch.save(found, Path(out) / f"{rank}.pt")

@@ -147,6 +147,23 @@ def test_fewer_examples_than_processes_are_refused_before_the_first_step(ranks):
             assert f"{few} examples are fewer than world={few + 1} processes" in message
 
 
+def test_samplers_with_seeds_of_their_own_are_refused(ranks):
+    for rank, found in enumerate(ranks):
+        other = 0 if rank else 1
+        for message in found["unlike"]:
+            here, there = (f"{COUNT} examples in the order of seed={one}" for one in (rank, other))
+            assert (
+                f"rank {rank} is at the beginning of epoch 0 of {here}, and rank {other}" in message
+            )
+            assert f"of {there}: all processes must iterate loaders with the same" in message
+
+
+def test_what_was_made_before_the_processes_knew_of_each_other_is_refused(ranks):
+    for rank in ranks:
+        for message in rank["early"]:
+            assert f"made when processes=1 were known, and there are {len(ranks)}" in message
+
+
 def test_an_epoch_that_keeps_fewer_than_processes_says_so(ranks):
     for rank in ranks:
         steps, said = rank["few kept"]

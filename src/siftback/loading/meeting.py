@@ -64,5 +64,5 @@ def meet(place: str) -> None:
         if there != place:
             raise ProcessError(
                 f"rank {rank} is at {place}, and rank {other} at {there}: all processes must "
-                "iterate their loaders and take their states equally often, in the same order"
+                "iterate loaders with the same settings and take their states equally often"
             )

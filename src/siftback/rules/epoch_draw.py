@@ -8,7 +8,6 @@ from torch import Tensor
 
 from siftback.errors import BatchError, ConfigError, LossError, StateError
 from siftback.loading.distributed import all_gather, broadcast, rank_and_world
-from siftback.loading.meeting import meet
 from siftback.loading.seeding import Stream, generator_of
 from siftback.rules.example_rows import ExampleRows
 from siftback.rules.rule import EpochRule, RefreshedRule
@@ -118,7 +117,6 @@ class EpochDraw:
 
     def begin(self, epoch: int) -> None:
         """Draws for an epoch, unless it is one in which everything is read."""
-        meet(f"the beginning of epoch {epoch}")
         self._take_up_others()
         self._anneal(epoch)
         self._read = self._passed = 0

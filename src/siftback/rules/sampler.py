@@ -12,6 +12,7 @@ from siftback.arguments import checked_flag, checked_integer, checked_seed
 from siftback.errors import ConfigError, StateError
 from siftback.loading.distributed import rank_and_world
 from siftback.loading.indices import checked_indices
+from siftback.loading.meeting import meet
 from siftback.loading.order import is_plain, is_trackable, sampler_of
 from siftback.loading.shuffled import shuffled
 from siftback.rules.epoch_draw import EpochDraw
@@ -213,6 +214,7 @@ class SelectiveSampler(Sampler[int]):
         self._current = self._last = self._epoch
         self._epoch += 1
         if self.draw is not None and self._draws_itself:
+            meet(f"the beginning of epoch {self._current}")
             self.draw.begin(self._current)
         return self._current
 

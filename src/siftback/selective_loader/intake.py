@@ -92,9 +92,8 @@ class Intake:
         """Draws the examples of an epoch."""
         self._check.begin_epoch()
         self._offered = self._kept = 0
-        if self._draw is None:
-            meet(f"the beginning of epoch {self._source.epoch}")
-        else:
+        meet(f"the beginning of epoch {self._source.epoch}{self._order}")
+        if self._draw is not None:
             started = time.perf_counter()
             self._draw.begin(self._source.epoch)
             self._tell_drawer()
@@ -155,6 +154,14 @@ class Intake:
         self._stats.kept += len(weights)
         self._stats.seconds_selection += time.perf_counter() - started
         return Kept(batch, weights, indices, known)
+
+    @property
+    def _order(self) -> str:
+        """What decides the order that processes share, in words; empty where they share none."""
+        sampler: Any = sampler_of(self._source.loader)
+        if getattr(sampler, "world", getattr(sampler, "num_replicas", 1)) == 1:
+            return ""
+        return f" of {self.examples} examples in the order of seed={sampler.seed}"
 
     @property
     def _leaves_unread(self) -> bool:

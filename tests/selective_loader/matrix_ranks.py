@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import (
     RS2,
+    Ema,
     Epochs,
     InfoBatch,
     Memory,
@@ -228,6 +229,9 @@ def main(out):
     found["few"] = {method: of_few(method, world - 1) for method in METHODS}
     found["few kept"] = of_few_kept(2 * world)
     found["unlike"] = of_unlike_orders(keep=KEEP), of_unlike_orders(memory=RS2(KEEP))
+    found["unequal"] = refusal(Training("memory", "ddp", data(COUNT + rank)).train)
+    sharded = Training("selective-backprop", "fsdp2", data(), scorer=Ema())
+    found["copied"] = refusal(sharded.train)
     found["early"] = [refusal(lambda one=one: next(iter(one))) for one in (early, *loaders)]
     if world > 2:  # of two: tests/single_pass
         found["single pass"] = single_pass(), single_pass(saved=single_pass(STOP))

@@ -147,15 +147,18 @@ def test_fewer_examples_than_processes_are_refused_before_the_first_step(ranks):
             assert f"{few} examples are fewer than world={few + 1} processes" in message
 
 
-def test_samplers_with_seeds_of_their_own_are_refused(ranks):
+def test_orders_of_their_own_are_refused(ranks):
     for rank, found in enumerate(ranks):
         other = 0 if rank else 1
         for message in found["unlike"]:
             here, there = (f"{COUNT} examples in the order of seed={one}" for one in (rank, other))
-            assert (
-                f"rank {rank} is at the beginning of epoch 0 of {here}, and rank {other}" in message
-            )
-            assert f"of {there}: all processes must iterate loaders with the same" in message
+            assert f"{here} in the process of rank {rank}, and {there} in that of" in message
+        assert f"{COUNT + rank} examples in the order of seed=0 in the process" in found["unequal"]
+
+
+def test_a_scorer_that_copies_a_sharded_model_is_refused(ranks):
+    for rank in ranks:
+        assert "FSDPSequential cannot be copied" in rank["copied"]
 
 
 def test_what_was_made_before_the_processes_knew_of_each_other_is_refused(ranks):

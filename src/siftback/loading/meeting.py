@@ -7,14 +7,14 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from siftback.errors import ProcessError
+from siftback.errors import ConfigError, ProcessError
 
 # Places that this process came to. Not counted anew with another process group, as a store may
 # outlive the group.
 _places = itertools.count()
 
 
-def meet(place: str) -> None:
+def meet(place: str, order: str = "") -> None:
     """Waits until all processes are here, or says which are not.
 
     It asks the store through which the processes found each other. So it cannot be taken for a
@@ -23,9 +23,12 @@ def meet(place: str) -> None:
 
     Args:
         place: What each process is about to do, for the error.
+        order: What decides the order that they share, in words.
 
     Raises:
-        ProcessError: If not all come within the timeout of the process group.
+        ConfigError: If another process has another order.
+        ProcessError: If not all come within the timeout of the process group, or one is at
+            another place.
 
     >>> meet("the beginning of epoch 3")  # of one process
     """
@@ -38,31 +41,39 @@ def meet(place: str) -> None:
     number, rank, world = next(_places), dist.get_rank(), dist.get_world_size()
     keys = [f"siftback/{number}/{other}" for other in range(world)]
     try:
-        store.set(keys[rank], place)
+        store.set(keys[rank], f"{place}\n{order}")
         with contextlib.suppress(RuntimeError):  # of what kind depends on the store
             store.wait(keys)
-        missing = (
-            [] if store.check(keys) else [r for r in range(world) if not store.check([keys[r]])]
-        )
-        places = [] if missing else [found.decode() for found in store.multi_get(keys)]
-        if number and not missing:  # all are here, so that none waits at the place before
+        here = store.check(keys)
+        missing = [other for other in range(world) if not (here or store.check([keys[other]]))]
+        if missing:
+            raise ProcessError(_missed(rank, place, missing, store.timeout.total_seconds()))
+        others = [found.decode().split("\n") for found in store.multi_get(keys)]
+        if number:  # all are here, so that none waits at the place before
             store.delete_key(f"siftback/{number - 1}/{rank}")
     except dist.DistNetworkError as error:
         raise ProcessError(
             f"rank {rank} waited at {place}, and the process through which the others reach each "
             f"other, mostly that of rank 0, is gone: see its own output ({error})"
         ) from error
-    if missing:
-        raise ProcessError(
-            f"rank {rank} waited {store.timeout.total_seconds():g} seconds at {place}, and rank "
-            f"{', '.join(map(str, missing))} did not come: it was killed or raised an error, see "
-            "its own output; or it is still in a step, as it has more batches than this one. All "
-            "processes must make equally many steps; `with model.join():` may go round an epoch, "
-            "not round several"
-        )
-    for other, there in enumerate(places):
+    for other, (there, theirs) in enumerate(others):
         if there != place:
             raise ProcessError(
                 f"rank {rank} is at {place}, and rank {other} at {there}: all processes must "
-                "iterate loaders with the same settings and take their states equally often"
+                "iterate their loaders and take their states equally often"
             )
+        if theirs != order:
+            raise ConfigError(
+                f"{order} in the process of rank {rank}, and {theirs} in that of rank {other}: "
+                "give all processes the same, as they share one order"
+            )
+
+
+def _missed(rank: int, place: str, missing: list[int], seconds: float) -> str:
+    return (
+        f"rank {rank} waited {seconds:g} seconds at {place}, and rank "
+        f"{', '.join(map(str, missing))} did not come: it was killed or raised an error, see its "
+        "own output; or it is still in a step, as it has more batches than this one. All "
+        "processes must make equally many steps; `with model.join():` may go round an epoch, not "
+        "round several"
+    )

@@ -92,7 +92,7 @@ class Intake:
         """Draws the examples of an epoch."""
         self._check.begin_epoch()
         self._offered = self._kept = 0
-        meet(f"the beginning of epoch {self._source.epoch}{self._order}")
+        meet(f"the beginning of epoch {self._source.epoch}", self._order)
         if self._draw is not None:
             started = time.perf_counter()
             self._draw.begin(self._source.epoch)
@@ -161,7 +161,7 @@ class Intake:
         sampler: Any = sampler_of(self._source.loader)
         if getattr(sampler, "world", getattr(sampler, "num_replicas", 1)) == 1:
             return ""
-        return f" of {self.examples} examples in the order of seed={sampler.seed}"
+        return f"{self.examples} examples in the order of seed={getattr(sampler, 'seed', None)}"
 
     @property
     def _leaves_unread(self) -> bool:

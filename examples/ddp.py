@@ -1,7 +1,6 @@
 """Memory in several processes, killed at any time and resumed from its last checkpoint.
 
-``torchrun --nproc-per-node 2 examples/ddp.py --out runs/ddp``; the same command again goes on.
-``--fsdp`` shards the model (FSDP2) in place of DistributedDataParallel.
+``torchrun --nproc-per-node 2 examples/ddp.py``; the same command again goes on.
 """
 
 import argparse
@@ -15,7 +14,6 @@ import torch.distributed.checkpoint as dcp
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -23,10 +21,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from siftback import Memory, SelectiveLoader
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--out", type=Path, required=True)
+parser.add_argument("--out", type=Path, default=Path("runs/ddp"))
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--save-every", type=int, default=10, help="steps")
-parser.add_argument("--fsdp", action="store_true")
 asked = parser.parse_args()
 
 dist.init_process_group("gloo")
@@ -37,8 +34,7 @@ torch.manual_seed(0)
 digits = load_digits()
 data = TensorDataset(torch.tensor(digits.data / 16).float(), torch.tensor(digits.target))
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
-model = fully_shard(model, mesh=mesh) if asked.fsdp else DistributedDataParallel(model)
+model = DistributedDataParallel(model)
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 plain = DataLoader(data, 32, shuffle=True)  # each process gets its own share of one order
 loader = SelectiveLoader(plain, memory=Memory(0.5), epochs=asked.epochs)

@@ -9,6 +9,7 @@
     ├── StateError    a saved state of another version or shape
     ├── TraceError    a model that SinglePass cannot trace, or whose backward it cannot slice
     ├── GradientError gradients of the single pass that differ from those of the kept losses
+    ├── ProcessError  a process of the training that others wait for in vain
     └── ReplicaError  a replica of the model that failed, crashed or did not answer in time
 
 Every message says what was given, what was expected and what to do.
@@ -41,6 +42,10 @@ class TraceError(SiftbackError, RuntimeError):
 
 class GradientError(SiftbackError, RuntimeError):
     """Gradients of the single pass differ from those of the kept losses."""
+
+
+class ProcessError(SiftbackError, RuntimeError):
+    """A process of the training failed, was killed, or makes another number of steps."""
 
 
 class ReplicaError(SiftbackError, RuntimeError):

@@ -132,8 +132,12 @@ def test_counts_of_steps_are_those_of_each(ranks):
 
 def test_processes_of_different_seeds_are_refused(ranks):
     first, second = (rank["apart"] for rank in ranks)
-    assert "seed=0 in the process of rank 0, and 1 in that of rank 1: give all processes" in first
-    assert "seed=1 in the process of rank 1, and 0 in that of rank 0: give all processes" in second
+    assert (
+        "order of seed=0 in the process of rank 0, and 45 examples in the order of seed=1" in first
+    )
+    assert (
+        "order of seed=1 in the process of rank 1, and 45 examples in the order of seed=0" in second
+    )
 
 
 def test_processes_of_different_rules_are_refused(ranks):

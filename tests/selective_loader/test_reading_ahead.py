@@ -5,7 +5,8 @@ from collections import deque
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 from remembering import Numbered, spread
 from siftback import Epochs, Indexed, Memory, Pool, Selection, SelectiveLoader
@@ -420,6 +421,25 @@ def test_a_loss_that_is_not_finite_is_counted_and_never_remembered(policy, rule)
         remembered = loader.memory.values[batch["number"], 0]
         assert remembered[1:3].isnan().all()
         assert bool(remembered[[0, 3]].isnan().all()) == (policy == "error")
+
+
+def test_a_forward_that_is_not_finite_is_not_trained_on_in_silence():
+    inputs = torch.randn(44, 5, generator=torch.Generator().manual_seed(2))
+    inputs[9, 3] = torch.nan
+    plain = DataLoader(TensorDataset(inputs, torch.arange(44) % 3), 8, shuffle=True)
+    model = nn.Linear(5, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = SelectiveLoader(plain, memory=Memory(), epochs=3, on_nonfinite="drop")
+
+    def train():
+        for _ in range(3):
+            for x, y in loader:
+                loader.loss(F.cross_entropy(model(x), y, reduction="none")).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    with pytest.raises(LossError, match=r"no loss of two batches is finite, so the weights are"):
+        train()
 
 
 def test_a_batch_without_any_finite_loss_is_dropped_whole():

@@ -37,18 +37,21 @@ class Training(nn.Module):
         return self.sift(*batch) * 2
 
 
-def trained(wrap, rank, factor=1.0):
-    """The weights after some steps, and the rows kept in each."""
+def trained(wrap, rank, factor=1.0, state=None, steps=range(STEPS)):
+    """The weights and the state after some steps, and the rows kept in each."""
     sift = SinglePass(network(), F.cross_entropy, keep=KEEP)
+    if state is not None:
+        sift.load_state_dict(state)
     step_loss = DistributedDataParallel(wrap(sift))
     optimizer = torch.optim.SGD(sift.parameters(), RATE / factor)
     kept = []
-    for step in range(STEPS):
+    for step in steps:
         step_loss(*batch_of(step, rank)).backward()
         kept.append(sift.selection.positions)
         optimizer.step()
         optimizer.zero_grad()
-    return {"weights": sift.model.state_dict(), "kept": kept, "check": sift.gradient_check.largest}
+    found = {"weights": sift.model.state_dict(), "kept": kept, "state": sift.state_dict()}
+    return found | {"check": sift.gradient_check.largest}
 
 
 def refusal(make):
@@ -102,6 +105,9 @@ def main(out):
         "plain": trained(lambda sift: sift, rank),
         "wrapped": trained(Training, rank, factor=2.0),
     }
+    half = trained(lambda sift: sift, rank, steps=range(STEPS // 2))["state"]
+    rest = range(STEPS // 2, STEPS)
+    found["resumed"] = trained(lambda sift: sift, rank, state=half, steps=rest)
     for make in (unaveraged, inner, beside, sharded, sharded_later, by_hand):
         found[make.__name__] = refusal(make)
     with torch.no_grad():

@@ -43,6 +43,13 @@ def test_processes_have_the_same_weights_bit_for_bit(ranks):
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+def test_each_goes_on_bit_for_bit(ranks):
+    for rank in ranks:
+        whole, again = rank["plain"], rank["resumed"]
+        assert torch.stack(whole["kept"][STEPS // 2 :]).equal(torch.stack(again["kept"]))
+        torch.testing.assert_close(whole["weights"], again["weights"], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -12,6 +12,7 @@ from siftback.arguments import checked_flag, checked_integer, checked_seed
 from siftback.errors import ConfigError, StateError
 from siftback.loading.distributed import rank_and_world
 from siftback.loading.indices import checked_indices
+from siftback.loading.meeting import meet
 from siftback.loading.order import is_plain, is_trackable, sampler_of
 from siftback.loading.shuffled import shuffled
 from siftback.rules.epoch_draw import EpochDraw
@@ -56,8 +57,8 @@ class SelectiveSampler(Sampler[int]):
         draw: What this epoch's draw is, an `EpochDraw`; None without a rule.
 
     Raises:
-        ConfigError: If ``rank`` is none of ``world`` processes, or the rule needs scoring
-            passes.
+        ConfigError: If ``rank`` is none of ``world`` processes, there are fewer examples than
+            processes, or the rule needs scoring passes.
 
     >>> from siftback import Epochs, Memory
     >>> sampler = SelectiveSampler(range(4), Memory(keep=0.5, floor=0, warmup=Epochs(1)), seed=2)
@@ -100,6 +101,11 @@ class SelectiveSampler(Sampler[int]):
                 f"rule={rule!r} is not an EpochRule: give an instance, such as Memory()"
             )
         self.examples = len(dataset)
+        if self.examples < self.world:
+            raise ConfigError(
+                f"{self.examples} examples are fewer than world={self.world} processes, each of "
+                "which needs one: start fewer processes, or give more examples"
+            )
         self.shuffle, self.seed = checked_flag("shuffle", shuffle), checked_seed(seed)
         self.draw: EpochDraw | None = None
         self._draws_itself = rule is not None
@@ -214,6 +220,7 @@ class SelectiveSampler(Sampler[int]):
         self._current = self._last = self._epoch
         self._epoch += 1
         if self.draw is not None and self._draws_itself:
+            meet(f"the beginning of epoch {self._current}")
             self.draw.begin(self._current)
         return self._current
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from siftback.errors import BatchError
 from siftback.loading import tree
 from siftback.loading.indices import IndexCheck, examples_of
+from siftback.loading.meeting import meet
 from siftback.loading.order import sampler_of
 from siftback.loading.source import Item, Source, size_of
 from siftback.loading.stats import Stats
@@ -93,6 +94,7 @@ class Intake:
         """Draws the examples of an epoch."""
         self._check.begin_epoch()
         self._offered = self._kept = 0
+        meet(f"the beginning of epoch {self._source.epoch}", self._order)
         if self._draw is not None:
             started = time.perf_counter()
             self._draw.begin(self._source.epoch)
@@ -113,8 +115,8 @@ class Intake:
 
     @property
     def kept_nothing(self) -> bool:
-        """Whether examples of this epoch were read, and none was kept."""
-        return self._offered > 0 == self._kept
+        """Whether there were examples in this epoch, and none was kept."""
+        return (self._offered > 0 or self._leaves_unread) and self._kept == 0
 
     def keep(self, item: Item) -> Kept:
         """What is kept of a batch.
@@ -154,6 +156,14 @@ class Intake:
         self._stats.kept += len(weights)
         self._stats.seconds_selection += time.perf_counter() - started
         return Kept(batch, weights, indices, known)
+
+    @property
+    def _order(self) -> str:
+        """What decides the order that processes share, in words; empty where they share none."""
+        sampler: Any = sampler_of(self._source.loader)
+        if getattr(sampler, "world", getattr(sampler, "num_replicas", 1)) == 1:
+            return ""
+        return f"{self.examples} examples in the order of seed={getattr(sampler, 'seed', None)}"
 
     @property
     def _leaves_unread(self) -> bool:

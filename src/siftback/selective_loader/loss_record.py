@@ -43,6 +43,7 @@ class LossRecord:
         self._handover = Handover()
         self._epoch = 0  # of the batch given last
         self._reweights = False  # any batch given
+        self._without_finite = 0  # batches one after another
         # Of losses of whole batches: the mean that each example had a part in, and of how many.
         self._means: ScoreTable | None = None
 
@@ -262,6 +263,7 @@ class LossRecord:
         all_finite = bool(finite.all())
         if not all_finite:
             self._count_nonfinite(values, finite, indices)
+        self._check_weights(finite)
         if self._learns and indices is not None:
             assert self._draw is not None
             if reduced and all_finite:
@@ -278,6 +280,21 @@ class LossRecord:
             raise LossError(
                 f"the loss of example {example} is {float(values[row])}: lower the learning rate "
                 'or fix the example, or give the loader on_nonfinite="keep" or "drop"'
+            )
+
+    def _check_weights(self, finite: Tensor) -> None:
+        """Makes sure that leaving out what is not finite did not go on with weights that are not.
+
+        Two batches, as with several processes all then have them, and raise in the same step.
+        """
+        self._without_finite = 0 if finite.any() else self._without_finite + 1
+        if self._on_nonfinite == "drop" and self._without_finite > 1:
+            raise LossError(
+                "no loss of two batches is finite, so the weights are not either: "
+                "a NaN within the model's forward, as of a NaN in an input, makes all gradients "
+                'NaN, though on_nonfinite="drop" leaves its loss out. Go back to a checkpoint, '
+                "and leave the example out of the data, or select by a scoring pass, which drops "
+                "it before training's forward"
             )
 
     def _averaged(self, indices: Tensor, values: Tensor) -> Tensor:

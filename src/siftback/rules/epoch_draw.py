@@ -6,13 +6,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback.errors import BatchError, ConfigError, LossError, StateError
+from siftback.errors import BatchError, ConfigError, LossError
 from siftback.loading.distributed import all_gather, broadcast, rank_and_world
 from siftback.loading.seeding import Stream, generator_of
 from siftback.rules.example_rows import ExampleRows
 from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.schedule import Schedule
 from siftback.selectors.selection import Selection
+from siftback.states import (
+    Check,
+    anything,
+    check_state,
+    each,
+    each_of,
+    entries,
+    flag,
+    integer,
+    nothing,
+    part,
+    refuse,
+    tensor,
+)
 
 
 class EpochDraw:
@@ -253,31 +267,46 @@ class EpochDraw:
     def state_dict(self) -> dict[str, Any]:
         """The rule's state, what was drawn for this epoch, and what others are to know."""
         return {
-            "rule": {type(self.rule).__name__: self.rule.state_dict()},
+            "settings": self._settings(),
+            "rule": self.rule.state_dict(),
             "examples": len(self.weights),
             "rows": None if self._rows is None else self._rows.state_dict(),
+            "draws": self.draws,
             "drawn": _packed(self.weights) if self.draws else None,
             "reweights": self.reweights,
             "read": (self._whole, self._mine, self._read, self._passed),
             "recorded": list(self._recorded),
         }
 
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it is that of another rule or schedule, of one with other settings, or
+                is damaged.
+        """
+        rule, rows = part(self.rule), nothing if self._rows is None else part(self._rows)
+        check_state(self, state, {"rule": rule, "rows": rows}, self._settings())
+        own = {"examples": integer(most=state["rule"]["examples"]), "draws": flag}
+        check_state(self, state, {**own, "reweights": flag, "read": entries(*[integer()] * 4)})
+        drawn = _check_packed(state["examples"]) if state["draws"] else nothing
+        check_state(self, state, {"drawn": drawn, "recorded": each(self._check_recorded)})
+        whole, mine, read, passed = state["read"]
+        fixed = not self.is_filtered and whole != state["examples"] // self.world
+        if fixed or max(mine, passed) > whole or read > max(mine, whole):
+            refuse("EpochDraw.read", state["read"], "counts of this epoch's examples")
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on within another's epoch.
 
         Raises:
-            StateError: If it is that of another rule, or of one with other settings.
+            StateError: As for `check_state`, before anything is changed.
         """
-        (kind,), here = state["rule"], type(self.rule).__name__
-        if kind != here:
-            raise StateError(
-                f"the state was saved with memory={kind}(...), and this one has {here}(...): "
-                "give the same rule"
-            )
-        self.rule.load_state_dict(state["rule"][kind])
+        self.check_state(state)
+        self.rule.load_state_dict(state["rule"])
         if self._rows is not None:
             self._rows.load_state_dict(state["rows"])
-        self.draws = state["drawn"] is not None
+        self.draws = state["draws"]
         if self.draws:
             self.weights = _unpacked(state["drawn"], state["examples"])
         else:
@@ -286,6 +315,15 @@ class EpochDraw:
         self.reweights = state["reweights"]
         self._whole, self._mine, self._read, self._passed = state["read"]
         self._recorded = list(state["recorded"])
+
+    def _settings(self) -> dict[str, Any]:
+        schedule = self.schedule
+        return {"memory": type(self.rule).__name__, **schedule.settings(self.epochs)}
+
+    def _check_recorded(self, name: str, value: Any) -> None:
+        named = isinstance(value, list | tuple) and value and value[0] in ("update", "rescore")
+        if self.world == 1 or not named:
+            refuse(name, value, "what this process recorded for others")
 
     def _anneal(self, epoch: int) -> None:
         """Has the rule keep the share that the schedule gives an epoch."""
@@ -339,21 +377,37 @@ class EpochDraw:
         self._recorded = []
 
 
-def _packed(weights: Tensor) -> dict[str, Tensor | None]:
+def _packed(weights: Tensor) -> dict[str, Any]:
     """Weights as a bit per example, and values only where some are neither 0 nor 1."""
     drawn = weights != 0
     weighed = bool((weights[drawn] != 1).any())
     bits = torch.from_numpy(np.packbits(drawn.numpy()))
-    return {"bits": bits, "weights": weights[drawn] if weighed else None}
+    values = weights[drawn] if weighed else torch.empty(0)
+    return {"bits": bits, "weighed": weighed, "weights": values}
 
 
-def _unpacked(packed: dict[str, Tensor | None], examples: int) -> Tensor:
+def _unpacked(packed: dict[str, Any], examples: int) -> Tensor:
     """float32[examples], the weights that were packed."""
-    bits, values = cast(Tensor, packed["bits"]), packed["weights"]
-    drawn = torch.from_numpy(np.unpackbits(bits.numpy(), count=examples)).bool()
+    drawn = _bits(packed["bits"], examples)
     weights = torch.zeros(examples)
-    weights[drawn] = torch.ones(()) if values is None else values
+    weights[drawn] = packed["weights"] if packed["weighed"] else torch.ones(())
     return weights
+
+
+def _bits(packed: Tensor, examples: int) -> Tensor:
+    return torch.from_numpy(np.unpackbits(packed.numpy(), count=examples)).bool()
+
+
+def _check_packed(examples: int) -> Check:
+    """Checks for the weights of so many examples, packed."""
+
+    def check(name: str, value: Any) -> None:
+        bits = tensor(torch.uint8, -(-examples // 8))
+        each_of({"bits": bits, "weighed": flag, "weights": anything})(name, value)
+        count = int(_bits(value["bits"], examples).sum()) if value["weighed"] else 0
+        tensor(torch.float32, count, least=0, finite=True)(f"{name}.weights", value["weights"])
+
+    return check
 
 
 def _last_of_each(indices: Tensor, rows: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.percentile import Percentile
 from siftback.selectors.sampling import count_of
+from siftback.states import MOST_EPOCHS, check_state, integer, part, refuse, take_up
 
 
 class EpochRule(ABC):
@@ -127,8 +128,11 @@ class EpochRule(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """The name of the rule, its settings, and the values remembered."""
-        own = {"rule": type(self).__name__, "settings": self.settings()}
-        return {**own, "examples": self._examples, "table": self.table.state_dict()}
+        return {
+            "settings": self._named_settings(),
+            "examples": self._examples,
+            "table": self.table.state_dict(),
+        }
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -136,18 +140,15 @@ class EpochRule(ABC):
         Raises:
             StateError: If it is of another rule, other settings or fewer examples.
         """
-        theirs, own = _described(state), _described(self.state_dict())
-        if theirs != own:
-            raise StateError(
-                f"the state is of {theirs}, and this rule is {own}: resume with the rule that it "
-                "was saved with"
-            )
+        check_state(self, state, {"examples": integer()}, self._named_settings())
         if state["examples"] < self._examples:
             raise StateError(
                 f"a state of {state['examples']} examples does not fit {self._examples}: resume "
                 "with the data set that it was saved with"
             )
-        self.table.check_state(state["table"])
+        check_state(self, state, {"table": part(self.table)})
+        if len(state["table"]["values"]) < state["examples"]:
+            refuse("table", state["table"]["values"], f"of {state['examples']} examples")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
@@ -158,6 +159,9 @@ class EpochRule(ABC):
         self.check_state(state)
         self.table.load_state_dict(state["table"])
         self._examples = state["examples"]
+
+    def _named_settings(self) -> dict[str, Any]:
+        return {"rule": type(self).__name__, **self.settings()}
 
 
 class RefreshedRule(EpochRule):
@@ -270,20 +274,30 @@ class RefreshedRule(EpochRule):
 
     def state_dict(self) -> dict[str, Any]:
         """The values remembered, the epoch of the last pass, and the scorer's state."""
-        own = {"last_pass": self._last_pass, "scorer": self.scorer.state_dict()}
+        last = -1 if self._last_pass is None else self._last_pass
+        own = {"last_pass": last, "scorer": self.scorer.state_dict()}
         return {**super().state_dict(), **own}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: As for `EpochRule.check_state`, or if it is of another scorer.
+        """
+        super().check_state(state)
+        own = {"last_pass": integer(-1, MOST_EPOCHS), "scorer": part(self.scorer)}
+        check_state(self, state, own)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
 
         Raises:
-            StateError: As for `check_state`, or if the scorer rejects its state, before anything
-                is changed.
+            StateError: As for `check_state`, before anything is changed.
         """
         self.check_state(state)
-        self.scorer.load_state_dict(state["scorer"])
+        take_up((self.scorer, state["scorer"]))
         super().load_state_dict(state)
-        self._last_pass = state["last_pass"]
+        self._last_pass = None if state["last_pass"] < 0 else state["last_pass"]
 
 
 def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTable:
@@ -349,8 +363,3 @@ def rounded_down(share: float, examples: int) -> int:
     (29, 2)
     """
     return int(share * examples + 1e-9)
-
-
-def _described(state: dict[str, Any]) -> str:
-    settings = state["settings"].items()
-    return f"{state['rule']}({', '.join(f'{name}={value!r}' for name, value in settings)})"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from siftback.arguments import checked_integer
 from siftback.errors import StateError
+from siftback.states import check_state, tensor
 
 _HEADER = 4096  # bytes before the first row of a file
 _CHUNK = 1 << 22  # values written to a file at a time
@@ -110,6 +111,7 @@ class ScoreTable:
         Raises:
             StateError: If this table has more rows than the state, or another number of columns.
         """
+        check_state(self, state, {"values": tensor(torch.float32, None, None)})
         rows, columns = state["values"].shape
         if columns != self.columns:
             raise StateError(

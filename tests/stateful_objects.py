@@ -146,8 +146,8 @@ def proxy(trained=True, inner=None, wider=False, momentum=0.9):
     return Proxy(model, optimizer if trained else None, inner)
 
 
-def irreducible(count=COUNT, inner=None, shift=0.0):
-    return Irreducible(torch.linspace(0, 1, count) + shift, inner)
+def irreducible(count=COUNT, inner=None):
+    return Irreducible(torch.linspace(0, 1, count), inner)
 
 
 PASS = {"mode": {"mode": "train"}}
@@ -165,7 +165,7 @@ SCORERS = {
     "ema": Kind(Ema, score, INNER | {"decay": {"decay": 0.5}}, r"average\."),
     "irreducible": Kind(
         irreducible, score,
-        {"inner": {"inner": GradientBound()}, "examples": {"count": 25}, "losses": {"shift": 1.0}},
+        {"inner": {"inner": GradientBound()}, "examples": {"count": 25}}, "losses",
     ),
     "proxy": Kind(
         proxy, score,

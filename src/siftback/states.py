@@ -54,8 +54,7 @@ it with the same size
     missing = [name for name in needed if not isinstance(state, dict) or name not in state]
     if missing:
         raise StateError(
-            f"a state of a {kind} without {', '.join(missing)}: give what state_dict() of a "
-            f"{kind} returned"
+            f"a state without {', '.join(missing)}: give what state_dict() of {kind} returned"
         )
     if settings is not None:
         _check_settings(kind, state["settings"], settings)

@@ -126,5 +126,5 @@ def test_a_bad_size_is_refused(size):
 
 
 def test_a_state_of_another_size_is_refused():
-    with pytest.raises(StateError, match="a history of 4 losses does not fit one of 8"):
+    with pytest.raises(StateError, match="size=4, and this LossHistory has size=8"):
         LossHistory(8).load_state_dict(LossHistory(4).state_dict())

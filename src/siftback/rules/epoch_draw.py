@@ -292,8 +292,9 @@ class EpochDraw:
         drawn = _check_packed(state["examples"]) if state["draws"] else nothing
         check_state(self, state, {"drawn": drawn, "recorded": each(self._check_recorded)})
         whole, mine, read, passed = state["read"]
-        fixed = not self.is_filtered and whole != state["examples"] // self.world
-        if fixed or max(mine, passed) > whole or read > max(mine, whole):
+        share = state["examples"] // self.world
+        fits = self.is_filtered or whole in (0, share)  # 0 before the first epoch
+        if not fits or max(mine, passed) > whole or read > max(mine, whole):
             refuse("EpochDraw.read", state["read"], "counts of this epoch's examples")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

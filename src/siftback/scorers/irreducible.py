@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.errors import ConfigError, StateError
+from siftback.errors import ConfigError
 from siftback.loading import tree
 from siftback.loading.indices import IndexCheck, examples_of
 from siftback.loading.source import Source
@@ -115,15 +115,19 @@ class Irreducible(Stateful, Scorer):
         """Checks that a state fits.
 
         Raises:
-            StateError: If it was saved with other settings or other irreducible losses.
+            StateError: If it was saved with other settings or another number of losses.
         """
         super().check_state(state)
         check_state(self, state, {"losses": like(self.losses)})
-        if not torch.equal(state["losses"].nan_to_num(), self.losses.nan_to_num()):
-            raise StateError(
-                "the state was saved with other irreducible losses than these: give those that it "
-                "was saved with"
-            )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from another scorer's state, with its irreducible losses.
+
+        Raises:
+            StateError: As for `check_state`, before anything is changed.
+        """
+        super().load_state_dict(state)
+        self.losses = state["losses"].clone()
 
 
 def irreducible_losses(

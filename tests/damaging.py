@@ -93,28 +93,28 @@ def _of_tensor(value):
                 yield name, spoilt
 
 
-def verdicts(make, state, use):
+def verdicts(make, state, use, most):
     """What an object does with each damaged form of a state, as ``(path, damage, verdict)``.
 
     Args:
         make: ``make()`` makes what is to load them.
         state: What is damaged.
         use: ``use(object)`` has it hold a state of its own first.
+        most: How many damaged forms, evenly spread over all.
     """
     one = make()
     use(one)
     before = comparable(one.state_dict())
-    for path, value in [*leaves(state)]:
-        for name, new in damages(value):
-            damaged = changed(state, path, new)
-            verdict = verdict_of(one, damaged, state, before)
-            yield ".".join(map(str, path)), name, verdict
-            if verdict == "harmless":
-                before = comparable(one.state_dict())
-            elif verdict != "refused":
-                one = make()
-                use(one)
-                before = comparable(one.state_dict())
+    forms = [(path, *form) for path, value in leaves(state) for form in damages(value)]
+    for path, name, new in forms[:: max(1, -(-len(forms) // most))]:
+        verdict = verdict_of(one, changed(state, path, new), state, before)
+        yield ".".join(map(str, path)), name, verdict
+        if verdict == "harmless":
+            before = comparable(one.state_dict())
+        elif verdict != "refused":
+            one = make()
+            use(one)
+            before = comparable(one.state_dict())
 
 
 def verdict_of(one, damaged, state, before):

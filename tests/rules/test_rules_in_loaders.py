@@ -158,7 +158,7 @@ def test_a_state_does_not_change_as_its_loader_goes_on(name):
 @pytest.mark.parametrize("make", [lambda: Memory(), lambda: GaussianProcess(0.5), UCB])
 def test_a_state_of_fewer_examples_is_refused(make):
     few, more = ruled(make(), 40), ruled(make(), 41)
-    with pytest.raises(StateError, match="examples=40, and this .* has examples=41: build"):
+    with pytest.raises(StateError, match=r"examples=40, and this .* has examples=41: build"):
         more.load_state_dict(few.state_dict())
 
 

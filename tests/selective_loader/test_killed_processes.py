@@ -19,7 +19,7 @@ from torchrun import torchrun
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ddp.py"
-EPOCHS, KILLS = 4, 1
+EPOCHS = 4
 
 
 def started(out, *options):
@@ -70,14 +70,16 @@ def end_of(out, folder):
     return tensors, checkpoints(out)[-1]
 
 
+@pytest.mark.red
 @pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
 @pytest.mark.parametrize("options", [(), ("--fsdp",)], ids=["ddp", "fsdp2"])
-def test_a_training_killed_and_resumed_ends_as_one_that_was_not(tmp_path, options):
+def test_a_training_killed_and_resumed_ends_as_one_that_was_not(tmp_path, options, asked, count):
+    kills = max(1, asked("kills") // 20)
     printed = finished(started(tmp_path / "whole", *options))
     (counts,) = (line for line in printed.splitlines() if "each process read" in line)
     expected, steps = end_of(tmp_path / "whole", tmp_path)
     chance = random.Random(len(options))
-    for _ in range(KILLS):
+    for _ in range(kills):
         process = started(tmp_path / "killed", *options)
         kill_after(process, tmp_path / "killed", 2, chance.uniform(0, 0.2))
         assert checkpoints(tmp_path / "killed")[-1] < steps
@@ -86,3 +88,4 @@ def test_a_training_killed_and_resumed_ends_as_one_that_was_not(tmp_path, option
     assert again == steps
     assert all(len(tensors) >= 4 for tensors in expected.values())
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    count(f"{kills} kills of a training of two processes ({' '.join(options) or 'ddp'}) resumed")

@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test unit oldest check results report recipes clean
+.PHONY: demo test unit red oldest check results report recipes clean
 
 demo: .venv/lab  ## Train on the embedded digits with and without selection; print the table.
 	$(BIN)/siftback compare --data digits --model cnn --strategies traditional,sb,random \
@@ -11,6 +11,10 @@ test: check unit  ## Lint, type-check, and run every test.
 
 unit: .venv/dev  ## Run every test.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+red: .venv/dev  ## The counts that must hold, in full: takes up to an hour, and prints them.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -m red --kills 107 --folders 50 \
+		--batches 1000000 --leaves 1000000
 
 oldest:  ## The tests of the frameworks, with the oldest releases of them.
 	$(PYTHON) -m venv .venv-oldest

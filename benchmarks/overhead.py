@@ -6,7 +6,8 @@ Four questions, each answered by a ratio of times taken in turns in the same run
    share of an SB step. It is timed within a training loop whose losses are given instead of
    computed: all is real but the scoring pass's forward.
 2. Turning 128 losses into a selection, against Algorithm 2 one loss at a time with
-   ``scipy.stats.percentileofscore``.
+   ``scipy.stats.percentileofscore``; and ranking them in a history of a million, against sorting
+   all of it each time.
 3. An SB step over its ideal, ``(1 + 3s) / 3`` of Traditional's step with share s trained on, which
    counts a backward as two forwards; and over the ideal with this model's own forward share f,
    ``f + s``.
@@ -35,8 +36,10 @@ from torch.nn import functional as F
 from goals import Goal, begin, median_seconds, options, report
 from siftback import Epochs, Fresh, Memory, Percentile, Pool, SelectiveLoader
 from siftback.lab.models import build
+from siftback.selectors.history import LossHistory, rank_shares
 
 KEEP, HISTORY, BATCH, EXAMPLES = 1 / 3, 1024, 128, 50_000
+LONG_HISTORY = 1_000_000
 SETTINGS = {
     "fp32": (None, torch.contiguous_format),
     "fp32 channels_last": (None, torch.channels_last),
@@ -67,6 +70,20 @@ def selection_speedup(repeats: int) -> float:
     for _ in range(repeats):
         slow = median_seconds(one_at_a_time, 3)
         ratios.append(slow / median_seconds(lambda: selector.select(batch, generator), 30))
+    return statistics.median(ratios)
+
+
+def long_history_speedup(repeats: int) -> float:
+    """How many times faster than sorting a history of a million losses for each batch."""
+    generator = torch.Generator().manual_seed(0)
+    losses = torch.rand(LONG_HISTORY, generator=generator)
+    history = LossHistory(LONG_HISTORY)
+    history.rank(losses)
+    batch = losses[:BATCH].clone()
+    ratios = []
+    for _ in range(repeats):
+        slow = median_seconds(lambda: rank_shares(batch, losses), 3)
+        ratios.append(slow / median_seconds(lambda: history.rank(batch), 30))
     return statistics.median(ratios)
 
 
@@ -244,10 +261,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="rounds of each setting (9; 3 if quick)")
     asked = begin(parser)
     rounds = asked.rounds or (3 if asked.quick else 9)
-    speedup = selection_speedup(rounds)
+    speedup, long = selection_speedup(rounds), long_history_speedup(rounds)
     goals = [
         Goal("128 losses", "Algorithm 2 one at a time over Percentile", speedup,
-             "at least 80", speedup >= 80)
+             "at least 80", speedup >= 80),
+        Goal("128 losses", "sorting a history of 1e6 over LossHistory", long,
+             "at least 10", long >= 10),
     ]  # fmt: skip
     for setting in list(SETTINGS)[: 1 if asked.quick else None]:
         goals += measure(setting, rounds, 6, torch.device(asked.device))

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,38 @@ settings.load_profile("siftback")
 
 # A shell has what it starts in the background ignore Ctrl-C, and processes that tests start too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# What `make red` does more of: a name, how many by default, and of what.
+COUNTS = {
+    "kills": (4, "kills of a comparison; a twentieth of them of a training of two processes"),
+    "folders": (6, "damaged folders that are reported on"),
+    "batches": (800, "batches without growth of memory"),
+    "leaves": (60, "damaged entries of the state of each kind of object"),
+}
+COUNTED = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    for name, (few, of) in COUNTS.items():
+        parser.addoption(f"--{name}", type=int, default=few, help=f"{of} (default: {few})")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in terminalreporter.config.stash.get(COUNTED, []):
+        terminalreporter.line(f"red: {line}")
+
+
+@pytest.fixture
+def asked(request: pytest.FixtureRequest) -> Callable[[str], int]:
+    """How many of ``COUNTS`` were asked for."""
+    return lambda name: int(request.config.getoption(f"--{name}"))
+
+
+@pytest.fixture
+def count(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Notes what was counted, to be printed when all tests are done."""
+    return request.config.stash.setdefault(COUNTED, []).append
 
 
 @pytest.fixture

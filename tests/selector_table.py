@@ -48,7 +48,7 @@ def started(**arguments):
 
     def make(keep):
         selector = Kath18(keep=keep, threshold=0, **arguments)
-        selector.load_state_dict({"tau": torch.tensor(1.5)})
+        selector.load_state_dict(selector.state_dict() | {"tau": torch.tensor(1.5)})
         return selector
 
     return make

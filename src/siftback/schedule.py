@@ -277,6 +277,11 @@ class Schedule:
         for keep in (self.anneal.first, self.anneal.keep(1.0, own), own):
             selector.set_keep(keep)
 
+    def settings(self, epochs: float | None) -> dict[str, Any]:
+        """What a state must have been saved with: the schedule, and the epochs if it needs them."""
+        needed = epochs if self.needs_epochs else None
+        return {"schedule": repr(self), "epochs": needed}
+
     def _begin(self, epochs: float | None) -> float:
         return max(_epochs(self.warmup, epochs), _epochs(self.start, epochs))
 

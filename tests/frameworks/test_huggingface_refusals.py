@@ -209,7 +209,7 @@ def test_a_checkpoint_of_other_arguments_is_refused(tmp_path):
     for other, message in {
         "method": (selection("memory"), "method='two_pass'"),
         "seed": ({"method": "two_pass", "seed": 1}, "seed=42"),
-        "keep": ({"method": "two_pass", "keep": 1 / 4}, "keeps 0.5"),
+        "keep": ({"method": "two_pass", "keep": 1 / 4}, "keep=0.5"),
     }.values():
         with pytest.raises(StateError, match=message):
             trainer(tmp_path, "classifier", selection=other, **settings).train(place)

@@ -158,13 +158,17 @@ def test_a_state_does_not_change_as_its_loader_goes_on(name):
 @pytest.mark.parametrize("make", [lambda: Memory(), lambda: GaussianProcess(0.5), UCB])
 def test_a_state_of_fewer_examples_is_refused(make):
     few, more = ruled(make(), 40), ruled(make(), 41)
-    with pytest.raises(StateError, match="examples=40, and this loader has examples=41: build"):
+    with pytest.raises(StateError, match=r"examples=40, and this .* has examples=41: build"):
         more.load_state_dict(few.state_dict())
 
 
 REFUSED_STATES = {
     "another rule": (lambda: Ewma(0.5), lambda: Stale(0.5), "memory"),
-    "another share": (lambda: Memory(0.2), lambda: Memory(0.5), r"Memory\(keep=0.5"),
+    "another share": (
+        lambda: Memory(0.2),
+        lambda: Memory(0.5),
+        r"keep=0.5, .* has keep=0.2",
+    ),
     "another history": (
         lambda: GaussianProcess(0.5, history=5),
         lambda: GaussianProcess(0.5),

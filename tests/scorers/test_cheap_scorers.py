@@ -246,14 +246,14 @@ def test_states_of_others_are_refused():
     used.score(CROSS_ENTROPY, network(), batch(0), None)
     other = Reduced("bf16", 5)
     other.load_state_dict(used.state_dict())
-    with pytest.raises(StateError, match=r"copy has a .* of shape .* build the same model"):
+    with pytest.raises(StateError, match=r"the copy of a model.* should be"):
         other.score(CROSS_ENTROPY, network("resnet18"), batch(0), None)
-    with pytest.raises(StateError, match="inner scorer Reduced, and this one has a Fresh"):
+    with pytest.raises(StateError, match="inner='Reduced', and this Downsampled has inner='Fresh'"):
         Downsampled(2).load_state_dict(Downsampled(2, Reduced()).state_dict())
-    with pytest.raises(StateError, match="proxy that was trained, and this one is not"):
+    with pytest.raises(StateError, match="trained=True, and this Proxy has trained=False"):
         Proxy(proxy_network()).load_state_dict(trained_proxy().state_dict())
     larger = nn.Linear(2, 2)
-    with pytest.raises(StateError, match="build the same proxy"):
+    with pytest.raises(StateError, match=r"Proxy.model\S* is .*, and should be"):
         Proxy(larger, torch.optim.SGD(larger.parameters(), momentum=0.9)).load_state_dict(
             trained_proxy().state_dict()
         )

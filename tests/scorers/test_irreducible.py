@@ -66,7 +66,7 @@ def test_it_continues_from_a_state():
     batch = {"loss": torch.tensor([5.0, 5.0])}
     found = second.score(given_losses, nn.Identity(), batch, torch.tensor([2, 0]))
     assert found.tolist() == [2.0, 4.0]
-    with pytest.raises(StateError, match="of 3 examples do not fit 4"):
+    with pytest.raises(StateError, match="examples=3, and this Irreducible has examples=4"):
         Irreducible(torch.zeros(4)).load_state_dict(first.state_dict())
 
 

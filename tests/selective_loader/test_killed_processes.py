@@ -14,9 +14,13 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 
 
+@pytest.mark.red
 @pytest.mark.parametrize("example", ["ddp", "fsdp2"])
-def test_a_training_killed_and_resumed_ends_as_one_that_was_not(example):
-    command = [sys.executable, "-W", "ignore", BENCHMARK, "--kills", "1", "--examples", example]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+def test_a_training_killed_and_resumed_ends_as_one_that_was_not(example, asked, count):
+    kills = max(1, asked("kills") // 20)
+    asking = [BENCHMARK, "--kills", str(kills), "--examples", example]
+    command = [sys.executable, "-W", "ignore", *asking]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400 * kills)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{example}: 1 of 1 ended as the undisturbed training" in done.stdout
+    assert f"{example}: {kills} of {kills} ended as the undisturbed training" in done.stdout
+    count(f"{kills} kills of a training of two processes ({example}) resumed")

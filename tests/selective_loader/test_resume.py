@@ -186,7 +186,7 @@ def remembering(count=40, batch_size=8, **arguments):
 
 BASE = {"selector": Percentile(keep=0.5)}
 REFUSED = {
-    "another version": (lambda s: s | {"version": 99}, r"version 99; this release reads version 3"),
+    "another version": (lambda s: s | {"version": 99}, r"version 99; this release reads version 4"),
     "no version": (lambda s: without(s, "version"), r"version None"),
     "no dict": (lambda s: [s], r"version None"),
     "a part is missing": (lambda s: without(s, "generator"), r"without generator: give what"),
@@ -200,11 +200,11 @@ REFUSED = {
     ),
     "history of another size": (
         lambda s: stopped(selector=Percentile(keep=0.5, history=9)).state_dict() | elsewhere(s),
-        r"a history of 9 losses does not fit one of 1024",
+        r"size=9, and this LossHistory has size=1024",
     ),
     "another selector": (
         lambda _: stopped(selector=Uniform(keep=0.5)).state_dict(),
-        r"selector='Uniform', and this loader has selector='Percentile': build",
+        r"selector='Uniform', and this SelectiveLoader has selector='Percentile': build",
     ),
     "another share": (lambda _: stopped(keep=0.1).state_dict(), r"keep=0.1, .* has keep=0.5"),
     "exact": (lambda _: stopped(keep=0.5, exact=True).state_dict(), r"exact=True, .* exact=False"),
@@ -217,10 +217,12 @@ REFUSED = {
         r"schedule='Schedule\(warmup=Epochs\(1\)",
     ),
     "memory": (
-        lambda _: remembering().state_dict(), r"selector=None, and this loader has selector='Perc",
+        lambda _: remembering().state_dict(), r"selector=None, and this .* has selector='Perc",
     ),
-    "damaged": (lambda s: s | {"pool": {"batch_size": 8}}, r"the state is damaged \(KeyError"),
-    "damaged statistics": (lambda s: s | {"stats": {"lost": 1}}, r"the state is damaged \(TypeErr"),
+    "damaged": (lambda s: s | {"pool": {"batch_size": 8}}, r"a state without weighted, counts"),
+    "damaged statistics": (
+        lambda s: s | {"stats": {"lost": 1}}, r"stats is .*, and should be a dict of seen",
+    ),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reference import percentile
 from siftback.errors import ConfigError, StateError
-from siftback.selectors.history import LossHistory
+from siftback.selectors.history import LossHistory, rank_shares
 
 few_values = st.integers(0, 4).map(float)  # so that many tie
 any_values = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -126,5 +126,21 @@ def test_a_bad_size_is_refused(size):
 
 
 def test_a_state_of_another_size_is_refused():
-    with pytest.raises(StateError, match="a history of 4 losses does not fit one of 8"):
+    with pytest.raises(StateError, match="size=4, and this LossHistory has size=8"):
         LossHistory(8).load_state_dict(LossHistory(4).state_dict())
+
+
+@pytest.mark.parametrize("batch", [700, 20000])
+def test_a_long_history_ranks_as_a_short_one_by_sorting_all(batch):
+    size = 17000  # which is sorted in parts
+    history, seen = LossHistory(size), torch.empty(0)
+    for seed in range(36 if batch < size else 3):
+        # Of few values, so that many tie.
+        losses = torch.randint(400, (batch,), generator=torch.Generator().manual_seed(seed)) / 7
+        seen = torch.cat((seen, losses))[-max(size, batch) :]
+        found, expected = history.rank(losses), rank_shares(losses, seen)
+        assert all(one.equal(other) for one, other in zip(found, expected, strict=True))
+        seen = seen[-size:]
+        if seed == 30:  # a state begins with nothing sorted
+            history, before = LossHistory(size), history
+            history.load_state_dict(before.state_dict())

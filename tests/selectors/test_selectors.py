@@ -164,7 +164,7 @@ def test_stopping_anywhere_equals_never_stopping(make):
 
 
 def test_a_state_of_another_history_is_refused():
-    with pytest.raises(StateError, match="a history of 10 losses does not fit one of 20"):
+    with pytest.raises(StateError, match="size=10, and this LossHistory has size=20"):
         Percentile(keep=0.5, history=20).load_state_dict(
             Percentile(keep=0.5, history=10).state_dict()
         )

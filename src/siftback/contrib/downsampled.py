@@ -12,13 +12,13 @@ from siftback.errors import BatchError, ConfigError
 from siftback.loading import tree
 from siftback.loss_functions import Losses, pair
 from siftback.scorers.fresh import Fresh
-from siftback.scorers.nested import load_nested, nested_state
 from siftback.scorers.scorer import Scorer
+from siftback.states import Stateful
 
 Shrink = Callable[[Tensor], Tensor]
 
 
-class Downsampled(Scorer):
+class Downsampled(Stateful, Scorer):
     """Scores a batch by the losses on downsampled images.
 
     A forward pass of a convolutional network costs about ``1 / factor^2`` of that on full images,
@@ -86,13 +86,14 @@ class Downsampled(Scorer):
         """Calls the inner scorer, with the batch as it was trained on."""
         self.scorer.after_step(losses, model, batch)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The inner scorer's state."""
-        return nested_state(self.scorer)
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        inner = type(self.scorer).__name__
+        return {"scorer": type(self).__name__, "factor": self.factor, "inner": inner}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another scorer's state."""
-        load_nested(self.scorer, state)
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return {"inner": self.scorer}
 
 
 def downsample(images: Tensor, factor: float) -> Tensor:

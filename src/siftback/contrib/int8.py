@@ -19,11 +19,22 @@ from siftback.scorers.reduced import by_pixels
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import Mode, device_of
 from siftback.scorers.snapshot import Refreshed, Snapshot, unwrapped
+from siftback.states import (
+    Stateful,
+    check_state,
+    each_of,
+    entries,
+    integer,
+    number,
+    optional,
+    part,
+    tensor,
+)
 
 Activations = Literal["dynamic", "static"]
 
 
-class Int8(Scorer):
+class Int8(Stateful, Scorer):
     """Scores a batch by the losses of a copy of the model in 8-bit integers, on the CPU.
 
     `nn.Linear` and `nn.Conv2d` round weights, per output channel, and inputs, per tensor, to 8
@@ -97,13 +108,15 @@ class Int8(Scorer):
         """Counts the step."""
         self._copy.after_step()
 
-    def state_dict(self) -> dict[str, Any]:
-        """The steps since the last refresh, and the copy if it will be used again."""
-        return self._copy.state_dict()
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        own = {"refresh": self._copy.steps, "static": self._static}
+        layout = {"channels_last": self._channels_last}
+        return {**self._fresh.settings(), "scorer": type(self).__name__, **own, **layout}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another scorer's state."""
-        self._copy.load_state_dict(state)
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return {"copy": self._copy}
 
     def _copy_of(self, model: nn.Module) -> "Quantised":
         # Weights of 8-bit layers, which the copy does not keep in float32.
@@ -159,12 +172,22 @@ class Quantised:
         layers = {path: layer.state() for path, layer in self.layers.items()}
         return {"tensors": self._snapshot.state_dict(), "layers": layers}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copies the values of a state.
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
 
         Raises:
             StateError: If it is of a model with other tensors.
         """
+        layers = each_of({path: layer.check for path, layer in self.layers.items()})
+        check_state(self, state, {"tensors": part(self._snapshot), "layers": layers})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copies the values of a state.
+
+        Raises:
+            StateError: As for `check_state`, before anything is changed.
+        """
+        self.check_state(state)
         self._snapshot.load_state_dict(state["tensors"])
         for path, layer in self.layers.items():
             layer.load(state["layers"][path])
@@ -206,6 +229,13 @@ class Int8Layer(nn.Module):
     def state(self) -> dict[str, Any]:
         """The rounded weights, their scales, and the inputs' range if one was measured."""
         return {"weight": self.rounded.clone(), "scale": self.scale.clone(), "range": self.range}
+
+    def check(self, name: str, state: Any) -> None:
+        """Checks that a state is of a layer of the same shape."""
+        own = {"weight": tensor(torch.int8, *self.rounded.shape),
+               "scale": tensor(torch.float32, *self.scale.shape, least=0, finite=True),
+               "range": optional(entries(number(least=0), integer(0, 255)))}  # fmt: skip
+        each_of(own)(name, state)
 
     def load(self, state: dict[str, Any]) -> None:
         """Loads rounded weights, and packs them for the kernels."""

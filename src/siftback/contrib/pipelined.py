@@ -10,13 +10,27 @@ from torch import Tensor, nn
 from siftback.arguments import checked_integer, checked_number
 from siftback.contrib.replica_process import weights_of
 from siftback.contrib.replicas import DeviceReplica, ProcessReplica, Waiting
-from siftback.errors import ConfigError, ReplicaError
+from siftback.errors import BatchError, ConfigError, ReplicaError
 from siftback.loading import tree
 from siftback.loading.indices import is_indexed
 from siftback.loading.source import Item, ScoredBatch, Source
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
+from siftback.states import (
+    anything,
+    check_state,
+    each,
+    entries,
+    flag,
+    integer,
+    like,
+    nothing,
+    number,
+    part,
+    refuse,
+    tensor,
+)
 
 _LAGS = 1000
 
@@ -111,7 +125,7 @@ class Pipelined:
             raise ConfigError(f"threads={threads!r} is for a process: leave it out")
         self._device = None if place == "process" else _device(place)
         self._scorer = scorer or Fresh()
-        if not isinstance(self._scorer, Scorer) or self._scorer.state_dict():
+        if not isinstance(self._scorer, Scorer) or {*self._scorer.state_dict()} - {"settings"}:
             raise ConfigError(f"scorer={scorer!r}: give a scorer without a state, such as Fresh()")
         self.loader: Any = loader
         self.indexed = is_indexed(loader)
@@ -195,20 +209,23 @@ class Pipelined:
         Raises:
             ReplicaError: As above, while waiting for the scores.
         """
-        for number, submitted in enumerate(self._waiting):
-            self._waiting[number] = submitted._replace(scores=self._wait(submitted.scores))
+        for place, submitted in enumerate(self._waiting):
+            self._waiting[place] = submitted._replace(scores=self._wait(submitted.scores))
         weights = self._weights
         if weights is None and self._replica is not None and self._weights_turn is not None:
             weights = self._replica.weights()
+        held = self._weights_turn is not None
         return {
+            "settings": self._settings(),
             "source": self._source.state_dict(),
             "drains": self._drains,
+            "ahead": len(self._waiting),
             "waiting": [
                 (tree.clone(batch), self._wait(scores).clone(), turn)
                 for batch, scores, turn in self._waiting
             ],
             "turn": self._turn,
-            "weights_turn": self._weights_turn,
+            "weights_turn": self._weights_turn if held else -1,
             "weights": weights,
             "syncs": self.syncs,
             "seconds_sync": self.seconds_sync,
@@ -218,24 +235,64 @@ class Pipelined:
             "lag_max": self._lag_max,
         }
 
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it is of another wrapped loader or other settings, or damaged.
+        """
+        counts = ("syncs", "lag_sum", "lag_count", "lag_max")
+        own = entries(*(like(weight) for weight in weights_of(self._model)))
+        parts = {
+            "source": part(self._source),
+            "drains": flag,
+            "ahead": integer(most=self.depth + 1),
+            "turn": integer(),
+            "weights_turn": integer(-1),
+            "seconds_sync": number(0),
+            "lags": each(integer()),
+            **{name: integer() for name in counts},
+        }
+        check_state(self, state, parts, self._settings())
+        turn = state["turn"]
+        scored = entries(anything, tensor(torch.float32, None), integer(-1, turn + self.depth + 1))
+        weights = own if state["weights_turn"] >= 0 else nothing
+        waiting = entries(*[scored] * state["ahead"])
+        check_state(self, state, {"waiting": waiting, "weights": weights})
+        if state["weights_turn"] > turn:
+            refuse("Pipelined.weights_turn", state["weights_turn"], f"at most {turn}")
+        for batch, scores, _ in state["waiting"]:
+            try:
+                fits = tree.size(batch) == len(scores)
+            except BatchError:
+                fits = False
+            if not fits:
+                refuse("Pipelined.waiting", scores, "a score for each example of its batch")
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another one's state, in any place.
 
         Raises:
-            StateError: If the wrapped loader is of another kind.
+            StateError: As for `check_state`, before anything is changed.
         """
+        self.check_state(state)
         self._source.load_state_dict(state["source"])
         self._drains, self._resumed = state["drains"], True
         self._waiting = deque(
             _Submitted(tree.clone(batch), scores, turn) for batch, scores, turn in state["waiting"]
         )
         self._turn = state["turn"]
-        self._weights_turn, self._weights = state["weights_turn"], state["weights"]
+        self._weights = state["weights"]
+        self._weights_turn = None if state["weights_turn"] < 0 else state["weights_turn"]
         self.syncs = state["syncs"]
         self._seconds_before += state["seconds_sync"] - self.seconds_sync
         self.lags = deque(state["lags"], _LAGS)
         self._lag_sum, self._lag_count = state["lag_sum"], state["lag_count"]
         self._lag_max = state["lag_max"]
+
+    def _settings(self) -> dict[str, Any]:
+        scorer = {"scorer": type(self._scorer).__name__}
+        return {"depth": self.depth, "sync_every": self.sync_every, **scorer}
 
     def _in_turn(self, items: Iterator[Item]) -> Iterator[ScoredBatch]:
         waiting = self._waiting

@@ -7,16 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.errors import ConfigError, StateError
+from siftback.arguments import is_number
+from siftback.errors import ConfigError
 from siftback.loading import tree
 from siftback.loss_functions import Losses, check
 from siftback.scorers.fresh import Fresh
-from siftback.scorers.nested import load_nested, nested_state
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import device_of
+from siftback.states import Check, Stateful, check_state, each_of, entries, integer, like, refuse
 
 
-class Proxy(Scorer):
+class Proxy(Stateful, Scorer):
     """Scores a batch by the losses of a smaller model.
 
     Coleman et al. 2020 ("Selection via proxy") found that small models rank examples much as
@@ -110,36 +111,81 @@ class Proxy(Scorer):
     def state_dict(self) -> dict[str, Any]:
         """The counts, the inner scorer's state, and the proxy's if it is trained."""
         state: dict[str, Any] = {
+            **super().state_dict(),
             "forwards": self.forwards,
             "backwards": self.backwards,
-            "scorer": nested_state(self.scorer),
         }
         if self.optimizer is not None:
             state["model"] = {n: t.clone() for n, t in self.model.state_dict().items()}
             state["optimizer"] = copy.deepcopy(self.optimizer.state_dict())
         return state
 
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        inner = type(self.scorer).__name__
+        return {
+            "scorer": type(self).__name__,
+            "inner": inner,
+            "trained": self.optimizer is not None,
+        }
+
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return {"inner": self.scorer}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If only one of the two is trained, the inner scorer or the proxy differs,
+                or the state is damaged.
+        """
+        super().check_state(state)
+        check_state(self, state, {"forwards": integer(), "backwards": integer()})
+        if self.optimizer is not None:
+            own = {"model": like(self.model.state_dict()), "optimizer": fits(self.optimizer)}
+            check_state(self, state, own)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another scorer's state.
 
         Raises:
-            StateError: If only one of the two is trained, or the inner scorer or the proxy
-                differs.
+            StateError: As for `check_state`, before anything is changed.
         """
-        if ("model" in state) != (self.optimizer is not None):
-            kinds = (
-                ("trained" if "model" in state else "not trained"),
-                ("is" if self.optimizer is not None else "is not"),
-            )
-            raise StateError(
-                f"the state is of a proxy that was {kinds[0]}, and this one {kinds[1]}: "
-                "build it with an optimizer or without, as it was"
-            )
-        load_nested(self.scorer, state["scorer"])
+        super().load_state_dict(state)
         if self.optimizer is not None:
-            try:
-                self.model.load_state_dict(state["model"])
-            except RuntimeError as error:
-                raise StateError(f"{error}: build the same proxy") from error
+            self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.forwards, self.backwards = state["forwards"], state["backwards"]
+
+
+def fits(optimizer: torch.optim.Optimizer) -> Check:
+    """Checks for the state of an optimizer of the same parameters and kinds of settings."""
+    groups = optimizer.state_dict()["param_groups"]
+    parameters = dict(enumerate(one for group in optimizer.param_groups for one in group["params"]))
+
+    def check_moments(name: str, value: Any) -> None:
+        if not isinstance(value, dict) or not value.keys() <= parameters.keys():
+            refuse(name, value, "a dict by the numbers of the parameters")
+        for key, moments in value.items():
+            shape = parameters[key].shape
+            if not isinstance(moments, dict):
+                refuse(f"{name}.{key}", moments, "a dict")
+            for kind, moment in moments.items():
+                shaped = isinstance(moment, Tensor) and moment.shape in (shape, ())
+                if not (moment is None or (shaped and moment.is_floating_point())):
+                    refuse(f"{name}.{key}.{kind}", moment, f"float{list(shape)}")
+
+    each_group = (each_of({key: _alike(value) for key, value in one.items()}) for one in groups)
+    return each_of({"state": check_moments, "param_groups": entries(*each_group)})
+
+
+def _alike(own: Any) -> Check:
+    """Checks for a setting of the same kind: a schedule changes those that are numbers."""
+
+    def check(name: str, value: Any) -> None:
+        alike = is_number(value) if is_number(own) else isinstance(value, type(own))
+        if not alike or (isinstance(own, list) and value != own):
+            refuse(name, value, f"such as {own!r}")
+
+    return check

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from siftback.errors import StateError
+from siftback.states import anything, each, generator, refuse
+
 _KINDS = (torch.Generator, np.random.Generator, random.Random)
 
 
@@ -49,6 +52,28 @@ class Generators:
         """The state of each, that of PyTorch's global generator last."""
         return [*(_state(one) for one in self._found), torch.get_rng_state()]
 
+    def check(self, name: str, states: Any) -> None:
+        """Checks that states are those of as many generators of the same kinds.
+
+        Raises:
+            StateError: If they are not.
+        """
+        each(anything)(name, states)
+        before, here = len(states) - 1, len(self)
+        if before != here:
+            raise StateError(
+                f"the state was saved with {before} generators in the wrapped loader and its "
+                f"sampler, and here are {here}: wrap the same kind of loader"
+            )
+        for place, (own, state) in enumerate(zip(self._found, states, strict=False)):
+            if isinstance(own, torch.Generator):
+                generator(f"{name}[{place}]", state)
+            try:
+                _put_back(copy.deepcopy(own), state)
+            except Exception:  # whatever each kind raises
+                refuse(f"{name}[{place}]", state, f"the state of a {type(own).__name__}")
+        generator(f"{name}[-1]", states[-1])
+
     def put_back(self, states: list[Any]) -> None:
         """Restores the state of each, including the global generator."""
         self.put_back_own(states)
@@ -56,8 +81,8 @@ class Generators:
 
     def put_back_own(self, states: list[Any]) -> None:
         """Restores the state of each except the global one."""
-        for generator, state in zip(self._found, states[:-1], strict=True):
-            _put_back(generator, state)
+        for own, state in zip(self._found, states[:-1], strict=True):
+            _put_back(own, state)
 
 
 def _state(generator: Any) -> Any:

@@ -4,11 +4,24 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from siftback.arguments import checked_integer
-from siftback.errors import ConfigError
+from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
+from siftback.states import (
+    Check,
+    anything,
+    check_state,
+    each,
+    entries,
+    flag,
+    integer,
+    nothing,
+    refuse,
+    tensor,
+)
 
 DropLast = bool | Literal["carry"]
 
@@ -139,15 +152,49 @@ class Pool:
         weighted = bool(pooled) and isinstance(pooled[0], Weighted)
         # Plain tuples, which `torch.load(weights_only=True)` takes.
         pool = [tuple(batch) for batch in pooled] if weighted else pooled
-        settings = {"batch_size": self.batch_size, "drop_last": self.drop_last}
-        return {**settings, "pool": pool, "weighted": weighted, "dropped": self.dropped}
+        return {
+            "settings": self.settings(),
+            "weighted": weighted,
+            "indexed": [weighted and batch.indices is not None for batch in pooled],
+            "counts": [count for _, count in self._pool],
+            "pool": pool,
+            "dropped": self.dropped,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments, by name, that a state must have been saved with to fit."""
+        return {"batch_size": self.batch_size, "drop_last": self.drop_last}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it is of another batch size or ``drop_last``, or batches have other
+                numbers of examples than it says.
+        """
+        parts = {"weighted": flag, "counts": each(integer(1)), "dropped": integer()}
+        check_state(self, state, parts, self.settings())
+        counts, weighted = state["counts"], state["weighted"]
+        check_state(self, state, {"indexed": entries(*[flag] * len(counts))})
+        pooled = zip(counts, state["indexed"], strict=True)
+        batches = [_holds(count, weighted, indexed) for count, indexed in pooled]
+        check_state(self, state, {"pool": entries(*batches)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over the examples of another pool; its batch size may differ."""
+        """Takes over the examples of another pool.
+
+        Raises:
+            StateError: As for `check_state`, before anything is changed.
+        """
+        self.check_state(state)
+        try:
+            pooled = [tree.clone(Weighted(*b) if state["weighted"] else b) for b in state["pool"]]
+        except (BatchError, TypeError) as error:
+            raise StateError(f"the state's pooled batches are damaged: {error}") from error
         self._pool.clear()
         self._pooled = 0
-        for batch in state["pool"]:
-            self.add(tree.clone(Weighted(*batch) if state["weighted"] else batch))
+        for batch, count in zip(pooled, state["counts"], strict=True):
+            self.add(batch, size=count)
         self.dropped = state["dropped"]
 
     def _release(self, count: int) -> Any:
@@ -174,3 +221,22 @@ class Pool:
         if callable(self.pad):
             return taken[0] if len(taken) == 1 else self.pad(taken)
         return tree.concatenate(taken, self.pad)
+
+
+def _holds(count: int, weighted: bool, indexed: bool) -> Check:
+    """Checks for a batch of so many examples, with their weights and indices if it has them."""
+    weights = tensor(torch.float32, count, least=0, finite=True)
+    indices = tensor(torch.int64, count) if indexed else nothing
+
+    def check(name: str, value: Any) -> None:
+        if weighted:
+            entries(anything, weights, indices)(name, value)
+        batch = value[0] if weighted else value
+        try:
+            fits = tree.size(batch) == count
+        except BatchError:  # a structure of the user's own, with the size that it was given with
+            fits = not isinstance(batch, str | int | float | None)
+        if not fits:
+            refuse(name, batch, f"a batch of {count} examples")
+
+    return check

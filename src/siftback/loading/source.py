@@ -24,6 +24,22 @@ from siftback.loading.order import (
     with_order,
 )
 from siftback.loading.seeding import Stream, generator_of
+from siftback.states import (
+    MOST_EPOCHS,
+    anything,
+    check_state,
+    each,
+    each_of,
+    flag,
+    integer,
+    nothing,
+    one_of,
+    refuse,
+    take_up,
+    tensor,
+)
+
+_END = object()
 
 
 class ScoredBatch(NamedTuple):
@@ -169,8 +185,15 @@ class Source:
         """
         if self._state is not None:  # nothing was read since it was loaded
             return self._state
-        workers = self._iterated and getattr(self.loader, "persistent_workers", False)
-        state = {"epoch": self.epoch, "position": self.position, "workers": workers}
+        workers = self._iterated and bool(getattr(self.loader, "persistent_workers", False))
+        length = self._length()
+        state = {
+            "settings": self._settings(),
+            "epoch": self.epoch,
+            "position": self.position,
+            "batches": -1 if length is None else length,
+            "workers": workers,
+        }
         if self._order is not None:
             begun, rest = self._order.begun, None
             if begun and self._replayed is None:
@@ -196,13 +219,24 @@ class Source:
         began = self._began if self.is_within else self._generators.states()
         return state | {"kind": kind, "generators": began, "loader": own}
 
-    def check(self, state: dict[str, Any]) -> None:
-        """Makes sure that a state fits, and changes nothing.
+    def _settings(self) -> dict[str, Any]:
+        """What the order depends on, as far as the loader says it."""
+        if self._order is None:
+            return {"loader": type(self.loader).__name__}
+        sampler, batches = sampler_of(self.loader), self._order.batches
+        own = {name: getattr(sampler, name, None) for name in ("shuffle", "seed")}
+        kind = {"sampler": type(sampler).__name__, "batch_sampler": type(batches).__name__}
+        size = {name: getattr(batches, name, None) for name in ("batch_size", "drop_last")}
+        return {"source": {**kind, **own, **size}}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
 
         Raises:
-            StateError: If it is of another kind of loader, or of one that is ordered by another
-                number of generators.
+            StateError: If it is of another kind of loader or another order, or is damaged.
         """
+        parts = {"kind": one_of(*_KINDS), "generators": each(anything)}
+        check_state(self, state, parts)
         ordered = self._order is not None
         fits = ordered if state["kind"] == "ordered" else not ordered
         if state["kind"] == "stateful":
@@ -212,22 +246,32 @@ class Source:
                 f"the state was saved with {_KINDS[state['kind']]}, and this "
                 f"{type(self.loader).__name__} is not one: wrap the same kind of loader"
             )
-        before, here = len(state["generators"]) - 1, len(self._generators)
-        if before != here:
-            raise StateError(
-                f"the state was saved with {before} generators in the wrapped loader and its "
-                f"sampler, and here are {here}: wrap the same kind of loader"
-            )
+        parts = {
+            "generators": self._generators.check,
+            "epoch": integer(most=MOST_EPOCHS),
+            "batches": integer(-1),
+            "position": integer(),
+            "workers": flag,
+        }
+        check_state(self, state, parts, self._settings())
+        if self._order is not None:
+            check_state(self, state, {"begun": flag})
+            stored = state["begun"] and self._replayed is None
+            check_state(self, state, {"rest": _check_rest if stored else nothing})
+        else:
+            check_state(self, state, {"loader": anything})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Comes back to a place.
 
         Raises:
-            StateError: As `check`, before anything is changed.
+            StateError: As for `check_state`, or if the loader cannot load its own state, before
+                anything is changed.
         """
-        self.check(state)
+        self.check_state(state)
         if state["kind"] == "stateful":  # whose generators are its own to put back
-            self.loader.load_state_dict(copy.deepcopy(state["loader"]))
+            with torch.random.fork_rng([]):
+                take_up((self.loader, copy.deepcopy(state["loader"])))
         else:
             self._generators.put_back_own(state["generators"])
         self.epoch, self.position = state["epoch"], state["position"]
@@ -294,8 +338,12 @@ class Source:
             self._began = self._generators.states()
             batches: Iterator[Any] = iter(self.loader)
             if state is not None and within and state["loader"] is None:
-                for _ in range(self.position):
-                    next(batches, None)
+                for done in range(self.position):
+                    if next(batches, _END) is _END:
+                        raise StateError(
+                            f"the state is of after {self.position} batches, and the wrapped "
+                            f"{type(self.loader).__name__} gave only {done}: wrap the same loader"
+                        )
         if again:
             self._generators.put_back_own(self._began)
         return batches
@@ -367,6 +415,17 @@ def _packed(batches: list[list[Any]]) -> Any:
         return batches
     sizes = torch.tensor([len(batch) for batch in batches], dtype=torch.int64)
     return {"indices": torch.tensor(flat, dtype=torch.int64), "sizes": sizes}
+
+
+def _check_rest(name: str, packed: Any) -> None:
+    """Checks for what `_packed` returns."""
+    if isinstance(packed, list):
+        each(each(anything))(name, packed)
+        return
+    indices = tensor(torch.int64, None, least=0)
+    each_of({"indices": indices, "sizes": tensor(torch.int64, None, least=0)})(name, packed)
+    if int(packed["sizes"].sum()) != len(packed["indices"]):
+        refuse(f"{name}.sizes", packed["sizes"], f"of {len(packed['indices'])} examples")
 
 
 def _unpacked(packed: Any) -> list[list[Any]]:

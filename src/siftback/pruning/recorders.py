@@ -10,6 +10,7 @@ from torch import Tensor
 
 from siftback.arguments import checked_integer
 from siftback.errors import BatchError, StateError
+from siftback.states import MOST_EPOCHS, check_state, like, refuse, tensor
 
 
 class Forgetting:
@@ -82,13 +83,25 @@ class Forgetting:
         parts = {"seen": self._seen, "events": self._events, "last": self._last}
         return {name: part.clone() for name, part in (parts | {"learnt": self._learnt}).items()}
 
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it gathered another number of examples, or is damaged.
+        """
+        _check_examples(state, len(self._seen))
+        check_state(self, state, {name: like(own) for name, own in self.state_dict().items()})
+        seen, events = state["seen"], state["events"]
+        if bool(((seen < 0) | (events < 0) | (events > seen) | (seen > MOST_EPOCHS)).any()):
+            refuse("Forgetting.events", events, "counts, at most as many as updates")
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from what another recorder gathered.
 
         Raises:
-            StateError: If it gathered another number of examples.
+            StateError: As for `check_state`, before anything is changed.
         """
-        _check_state(state, len(self._seen))
+        self.check_state(state)
         self._seen, self._events = state["seen"].clone(), state["events"].clone()
         self._last, self._learnt = state["last"].clone(), state["learnt"].clone()
 
@@ -153,13 +166,27 @@ class AUM:
         """What was gathered so far."""
         return {"seen": self._seen.clone(), "sum": self._sum.clone()}
 
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it gathered another number of examples, or is damaged.
+        """
+        _check_examples(state, len(self._seen))
+        examples = len(self._seen)
+        parts = {
+            "seen": tensor(torch.int64, examples, least=0, most=MOST_EPOCHS),
+            "sum": tensor(torch.float64, examples),
+        }
+        check_state(self, state, parts)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from what another recorder gathered.
 
         Raises:
-            StateError: If it gathered another number of examples.
+            StateError: As for `check_state`, before anything is changed.
         """
-        _check_state(state, len(self._seen))
+        self.check_state(state)
         self._seen, self._sum = state["seen"].clone(), state["sum"].clone()
 
 
@@ -222,7 +249,8 @@ def _checked(indices: Tensor, examples: int) -> Tensor:
     return indices
 
 
-def _check_state(state: dict[str, Any], examples: int) -> None:
+def _check_examples(state: dict[str, Any], examples: int) -> None:
+    check_state(state, state, {"seen": tensor(torch.int64, None)})
     if len(state["seen"]) != examples:
         raise StateError(
             f"a state of {len(state['seen'])} examples does not fit {examples}: resume with the "

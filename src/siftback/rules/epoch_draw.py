@@ -3,16 +3,17 @@
 from collections.abc import Iterator
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from siftback.errors import BatchError, ConfigError, LossError, StateError
+from siftback.errors import BatchError, ConfigError, LossError
 from siftback.loading.distributed import all_gather, rank_and_world
 from siftback.loading.seeding import Stream, generator_of
 from siftback.rules.example_rows import ExampleRows
 from siftback.rules.exchange import (
     Finding,
+    check_finding,
+    check_packed,
     exchanged,
     packed_weights,
     shared_draw,
@@ -23,6 +24,16 @@ from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.rules.shards import Shards
 from siftback.schedule import Schedule
 from siftback.selectors.selection import Selection
+from siftback.states import (
+    check_state,
+    each,
+    entries,
+    flag,
+    integer,
+    nothing,
+    part,
+    refuse,
+)
 
 
 class EpochDraw:
@@ -86,7 +97,7 @@ class EpochDraw:
         self.draws = self.reweights = False
         self.weights = torch.ones(rule.rows)
         self.is_filtered = False
-        self._packed: dict[str, Tensor | None] | None = None  # the weights, as a state has them
+        self._packed: dict[str, Any] | None = None  # the weights, as a state has them
         self._count = rule.examples  # drawn, by all processes
         self._whole = self._mine = 0  # of all examples and of the drawn, what this process reads
         self._read = self._passed = 0  # of the drawn examples and of all, in this epoch
@@ -137,7 +148,8 @@ class EpochDraw:
         Raises:
             ConfigError: If the processes have rules, data or seeds that do not fit each other.
         """
-        self._check_shards()
+        if self._shards is not None:
+            self._shards.check_processes(self.rank, self.world)
         self._take_up_others()
         self._anneal(epoch)
         self._read = self._passed = 0
@@ -146,7 +158,9 @@ class EpochDraw:
             self.weights = torch.ones(self.rule.rows)
         else:
             weights = self.rule.draw(epoch, generator_of(self._seed, epoch, Stream.DRAW))
-            self._check_quotas(weights, epoch)
+            if self._shards is not None:
+                count = self.rule.count(epoch) or 0
+                self._shards.check_drawn(type(self.rule).__name__, weights, count)
             self.weights = shared_draw(weights) if self._shares else weights
         self._count_drawn()
 
@@ -304,35 +318,55 @@ class EpochDraw:
     def state_dict(self) -> dict[str, Any]:
         """The rule's state, what was drawn for this epoch, and what others are to know."""
         return {
-            "rule": {type(self.rule).__name__: self.rule.state_dict()},
+            "settings": self._settings(),
+            "rule": self.rule.state_dict(),
             "examples": len(self.weights),
             "rows": None if self._rows is None else self._rows.state_dict(),
+            "draws": self.draws,
             "drawn": self._drawn_state(),
             "reweights": self.reweights,
             "read": (self._whole, self._mine, self._read, self._passed),
             "recorded": [tuple(finding) for finding in self._recorded],
         }
 
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it is that of another rule or schedule, of one with other settings, or
+                is damaged.
+        """
+        rule, rows = part(self.rule), nothing if self._rows is None else part(self._rows)
+        check_state(self, state, {"rule": rule, "rows": rows}, self._settings())
+        shards = self._shards
+        most = state["rule"]["examples"] if shards is None else shards.count * shards.height
+        own = {"examples": integer(most=most), "draws": flag, "reweights": flag}
+        check_state(self, state, {**own, "read": entries(*[integer()] * 4)})
+        drawn = check_packed(state["examples"]) if state["draws"] else nothing
+        drawn = drawn if shards is None else self._check_drawn
+        check_state(self, state, {"drawn": drawn, "recorded": each(self._check_recorded)})
+        if shards is not None:  # the counts may be those of another number of processes
+            return
+        whole, mine, read, passed = state["read"]
+        share = state["examples"] // self.world
+        fits = self.is_filtered or whole in (0, share)  # 0 before the first epoch
+        if not fits or max(mine, passed) > whole or read > max(mine, whole):
+            refuse("EpochDraw.read", state["read"], "counts of this epoch's examples")
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on within another's epoch.
 
         Raises:
-            StateError: If it is that of another rule, or of one with other settings.
+            StateError: As for `check_state`, before anything is changed.
         """
-        (kind,), here = state["rule"], type(self.rule).__name__
-        if kind != here:
-            raise StateError(
-                f"the state was saved with memory={kind}(...), and this one has {here}(...): "
-                "give the same rule"
-            )
-        self.rule.load_state_dict(state["rule"][kind])
+        self.check_state(state)
+        self.rule.load_state_dict(state["rule"])
         if self._rows is not None:
             self._rows.load_state_dict(state["rows"])
+        self.draws = state["draws"]
         if self._shards is not None:
-            self.draws, bits = state["drawn"]["draws"], self._shards.own(state["drawn"])
-            self.weights = _unpacked_rows(bits, self._shards)
-        elif state["drawn"] is not None:
-            self.draws = True
+            self.weights = self._shards.unpacked(self._shards.own(state["drawn"]))
+        elif self.draws:
             self.weights = unpacked_weights(state["drawn"], state["examples"])
         else:
             self.draws, self.weights = False, torch.ones(state["examples"])
@@ -342,6 +376,19 @@ class EpochDraw:
         if self._shards is None:  # whose state may be that of another number of processes
             self._whole, self._mine = whole, mine
         self._recorded = [Finding(*finding) for finding in state["recorded"]]
+
+    def _settings(self) -> dict[str, Any]:
+        schedule = self.schedule
+        return {"memory": type(self.rule).__name__, **schedule.settings(self.epochs)}
+
+    def _check_recorded(self, name: str, value: Any) -> None:
+        if not self._shares:
+            refuse(name, value, "nothing, as no other process is to know it")
+        check_finding(name, value)
+
+    def _check_drawn(self, name: str, value: Any) -> None:
+        assert self._shards is not None
+        self._shards.check(name, value, torch.uint8, -(-self._shards.height // 8))
 
     def _anneal(self, epoch: int) -> None:
         """Has the rule keep the share that the schedule gives an epoch."""
@@ -387,49 +434,15 @@ class EpochDraw:
     def _drawn_state(self) -> dict[str, Any] | None:
         if self._packed is None:  # once an epoch, as it takes longer the more examples there are
             if self._shards is not None:
-                self._packed = {"bits": _packed_rows(self.weights, self._shards)}
+                self._packed = {"bits": self._shards.packed(self.weights)}
             elif self.draws:
                 self._packed = packed_weights(self.weights)
         if self._shards is not None and self._packed is not None:
-            return {"draws": self.draws} | self._shards.state_of(cast(Tensor, self._packed["bits"]))
+            return self._shards.state_of(self._packed["bits"])
         if self._packed is None:
             return None
-        return {name: None if part is None else part.clone() for name, part in self._packed.items()}
-
-    def _check_shards(self) -> None:
-        """Makes sure that shards are of the processes that read them.
-
-        Raises:
-            ConfigError: If they are not.
-        """
-        shards = self._shards
-        if shards is not None and (shards.rank, shards.world) != (self.rank, self.world):
-            raise ConfigError(
-                f"shards={shards.count} are shared among {shards.world} processes, of which this "
-                f"is rank {shards.rank}, and the sampler has rank={self.rank}, "
-                f"world={self.world}: make rule and loader when torch.distributed is initialised, "
-                "and leave rank= and world= out"
-            )
-
-    def _check_quotas(self, weights: Tensor, epoch: int) -> None:
-        """Makes sure that each shard has its quota, as processes would make unequal steps else.
-
-        Raises:
-            ConfigError: If one has not.
-        """
-        shards = self._shards
-        if shards is None:
-            return
-        quota, drawn = shards.quota(self.rule.count(epoch) or 0), [len(weights)]
-        if len(weights) == shards.rows:
-            each = weights.view(-1, shards.height)  # `count_nonzero(1)` takes 8 bytes per example
-            drawn = sorted({int(shard.count_nonzero()) for shard in each})
-        if len(weights) != shards.rows or drawn != [quota]:
-            raise ConfigError(
-                f"{type(self.rule).__name__} draws {drawn} of the shards of this process, and "
-                f"count({epoch}) means {quota} of each: have draw give float32[rows] with as many "
-                "of each shard, so that all processes make the same number of steps"
-            )
+        own = {name: self._packed[name].clone() for name in ("bits", "weights")}
+        return {**self._packed, **own}
 
     def _take_up_others(self) -> None:
         if self.world == 1:
@@ -457,19 +470,6 @@ class EpochDraw:
             for finding in findings if rank != self.rank else ():
                 self._take(finding)
         self._recorded = []
-
-
-def _packed_rows(weights: Tensor, shards: Shards) -> Tensor:
-    """uint8[n], a bit for each row, those of a shard in bytes of their own."""
-    drawn = (weights != 0).view(-1, shards.height).numpy()
-    return torch.from_numpy(np.packbits(drawn, axis=1)).flatten()
-
-
-def _unpacked_rows(bits: Tensor, shards: Shards) -> Tensor:
-    """float32[rows], the weights that were packed."""
-    of_shards = bits.view(len(shards.owned), -1).numpy()
-    drawn = np.unpackbits(of_shards, axis=1, count=shards.height)
-    return torch.from_numpy(drawn).flatten().float()
 
 
 def _last_of_each(indices: Tensor, rows: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from siftback.errors import BatchError
+from siftback.states import check_state, integer, refuse, tensor
 
 
 class ExampleRows:
@@ -53,8 +54,24 @@ class ExampleRows:
 
     def state_dict(self) -> dict[str, Any]:
         """The indices, in the order of their rows."""
-        return {"indices": self.indices}
+        return {"count": len(self), "indices": self.indices}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it is not as many distinct indices as it says.
+        """
+        check_state(self, state, {"count": integer()})
+        check_state(self, state, {"indices": tensor(torch.int64, state["count"])})
+        if len(state["indices"].unique()) != state["count"]:
+            refuse("ExampleRows.indices", "with an index twice", "distinct indices")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes on the rows of another one."""
+        """Takes on the rows of another one.
+
+        Raises:
+            StateError: As for `check_state`, before anything is changed.
+        """
+        self.check_state(state)
         self._rows = {index: row for row, index in enumerate(state["indices"].tolist())}

@@ -1,12 +1,22 @@
 """What the processes of a training send each other: what each recorded, and a draw."""
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from siftback.loading.distributed import all_gather_rows, broadcast_tensor
+from siftback.states import (
+    MOST_EPOCHS,
+    Check,
+    anything,
+    each_of,
+    entries,
+    flag,
+    integer,
+    tensor,
+)
 
 _MISSING, _BOOLEAN, _NUMBER = range(3)  # kinds of a part of a finding
 
@@ -70,39 +80,65 @@ def shared_draw(weights: Tensor) -> Tensor:
         float32[N].
     """
     packed = packed_weights(weights)
-    bits, values = cast(Tensor, packed["bits"]), packed["weights"]
-    count = -1 if values is None else len(values)
-    count = int(broadcast_tensor(torch.tensor([count])))
-    bits = broadcast_tensor(bits)
-    if count < 0:
-        values = None
-    else:
-        same = values is not None and len(values) == count
-        values = broadcast_tensor(values if same and values is not None else torch.empty(count))
-    return unpacked_weights({"bits": bits, "weights": values}, len(weights))
+    values = packed["weights"]
+    count = int(broadcast_tensor(torch.tensor([len(values)])))
+    bits = broadcast_tensor(packed["bits"])
+    if count:
+        values = broadcast_tensor(values if len(values) == count else torch.empty(count))
+    found = {"bits": bits, "weighed": count > 0, "weights": values}
+    return unpacked_weights(found, len(weights))
 
 
-def packed_weights(weights: Tensor) -> dict[str, Tensor | None]:
+def packed_weights(weights: Tensor) -> dict[str, Any]:
     """Weights as a bit per example, and values only where some are neither 0 nor 1."""
     drawn = weights != 0
     weighed = bool((weights[drawn] != 1).any())
     bits = torch.from_numpy(np.packbits(drawn.numpy()))
-    return {"bits": bits, "weights": weights[drawn] if weighed else None}
+    values = weights[drawn] if weighed else torch.empty(0)
+    return {"bits": bits, "weighed": weighed, "weights": values}
 
 
-def unpacked_weights(packed: dict[str, Tensor | None], examples: int) -> Tensor:
+def unpacked_weights(packed: dict[str, Any], examples: int) -> Tensor:
     """float32[examples], the weights that were packed.
 
     >>> unpacked_weights(packed_weights(torch.tensor([0.0, 2.0, 1.0])), 3)
     tensor([0., 2., 1.])
     """
-    bits, values = cast(Tensor, packed["bits"]), packed["weights"]
-    drawn = torch.from_numpy(np.unpackbits(bits.numpy(), count=examples)).bool()
-    if values is None:
+    drawn = _bits(packed["bits"], examples)
+    if not packed["weighed"]:
         return drawn.float()
     weights = torch.zeros(examples)
-    weights[drawn] = values
+    weights[drawn] = packed["weights"]
     return weights
+
+
+def check_packed(examples: int) -> Check:
+    """Checks for the weights of so many examples, packed: a part of a state."""
+
+    def check(name: str, value: Any) -> None:
+        bits = tensor(torch.uint8, -(-examples // 8))
+        each_of({"bits": bits, "weighed": flag, "weights": anything})(name, value)
+        count = int(_bits(value["bits"], examples).sum()) if value["weighed"] else 0
+        tensor(torch.float32, count, least=0, finite=True)(f"{name}.weights", value["weights"])
+
+    return check
+
+
+def check_finding(name: str, value: Any) -> None:
+    """Checks for a `Finding`, as the tuple that it is in a state."""
+    epoch, indices = integer(most=MOST_EPOCHS), tensor(torch.int64, None, least=0)
+    entries(flag, epoch, indices, anything, anything, anything)(name, value)
+    count = len(value[2])
+    tensor(torch.float32, count)(f"{name}.losses", value[3])
+    for part in ("correct", "confidence"):
+        found = value[4 if part == "correct" else 5]
+        if found is not None:
+            of = torch.bool if getattr(found, "dtype", None) == torch.bool else torch.float32
+            tensor(of, count)(f"{name}.{part}", found)
+
+
+def _bits(packed: Tensor, examples: int) -> Tensor:
+    return torch.from_numpy(np.unpackbits(packed.numpy(), count=examples)).bool()
 
 
 def _as_tensors(findings: list[Finding]) -> tuple[Tensor, Tensor, Tensor]:

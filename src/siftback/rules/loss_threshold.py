@@ -7,6 +7,7 @@ from torch import Tensor
 
 from siftback.arguments import is_number
 from siftback.errors import ConfigError
+from siftback.states import check_state, integer, tensor
 
 _RECENT = 1024  # R, as in the paper's CDF_R
 
@@ -46,8 +47,23 @@ class LossThreshold:
 
     def state_dict(self) -> dict[str, Any]:
         """The recent losses, oldest first."""
-        return {"recent": self._recent.clone()}
+        return {"count": len(self._recent), "recent": self._recent.clone()}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it does not have as many finite losses as it says.
+        """
+        check_state(self, state, {"count": integer(most=_RECENT)})
+        recent = tensor(torch.float32, state["count"], finite=True)
+        check_state(self, state, {"recent": recent})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another threshold's state."""
+        """Continues from another threshold's state.
+
+        Raises:
+            StateError: As for `check_state`, before anything is changed.
+        """
+        self.check_state(state)
         self._recent = state["recent"].clone()

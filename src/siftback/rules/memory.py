@@ -15,6 +15,7 @@ from siftback.rules.shard_draw import drawn_in_shards
 from siftback.schedule import Moment, Share
 from siftback.selectors.percentile import beta_of_keep, keep_of_beta
 from siftback.selectors.sampling import count_of
+from siftback.states import check_state, part
 
 
 class Memory(EpochRule):
@@ -173,12 +174,23 @@ class Memory(EpochRule):
         guard = {} if self.guard is None else {"guard": self.guard.state_dict()}
         return {**super().state_dict(), **guard}
 
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: As for `EpochRule.check_state`, or if the guard's is of another guard.
+        """
+        super().check_state(state)
+        if self.guard is not None:
+            check_state(self, state, {"guard": part(self.guard)})
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
 
         Raises:
             StateError: As for `EpochRule.check_state`, before anything is changed.
         """
+        self.check_state(state)
         super().load_state_dict(state)
         if self.guard is not None:
             self.guard.load_state_dict(state["guard"])

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_integer, checked_share
-from siftback.errors import ConfigError, StateError
+from siftback.errors import ConfigError
+from siftback.states import check_state, integer, number, tensor
 
 _MOST = 255  # streaks are counted up to this
 
@@ -164,6 +165,7 @@ class NoiseGuard:
         """The last loss and the streak of doubtful visits of each example, and the counts."""
         return {
             "settings": self.settings(),
+            "examples": len(self.losses),
             "losses": self.losses.clone(),
             "streaks": self._streaks.clone(),
             "sum": self._sum,
@@ -171,21 +173,31 @@ class NoiseGuard:
             "held_back": self.held_back,
         }
 
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If that had another cap or number of visits, or is damaged.
+        """
+        check_state(self, state, {"examples": integer()}, self.settings())
+        examples = state["examples"]
+        parts = {
+            "losses": tensor(torch.float32, examples),
+            "streaks": tensor(torch.uint8, examples),
+            "held_back": integer(),
+            "seen": integer(most=examples),
+        }
+        check_state(self, state, parts)
+        # The sum is of probabilities, but for what rounding made of it.
+        check_state(self, state, {"sum": number(-1e-3, state["seen"] * (1 + 1e-3) + 1e-3)})
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another guard's state.
 
         Raises:
-            StateError: If that had another cap or number of visits.
+            StateError: As for `check_state`, before anything is changed.
         """
-        if state["settings"] != self.settings():
-            theirs, own = _described(state["settings"]), _described(self.settings())
-            raise StateError(
-                f"the state is of a {theirs}, and this is a {own}: make it with the same arguments"
-            )
+        self.check_state(state)
         self.losses, self._streaks = state["losses"].clone(), state["streaks"].clone()
         self._sum, self._seen = state["sum"], state["seen"]
         self.held_back = state["held_back"]
-
-
-def _described(settings: dict[str, Any]) -> str:
-    return f"NoiseGuard({', '.join(f'{name}={value!r}' for name, value in settings.items())})"

@@ -9,6 +9,7 @@ from torch import Tensor
 from siftback.arguments import checked_share
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Epochs, Moment, Share
+from siftback.states import check_state, integer, refuse, tensor
 
 
 def next_of_permutations(
@@ -100,7 +101,23 @@ class RS2(EpochRule):
 
     def state_dict(self) -> dict[str, Any]:
         """The rest of the permutation, in order."""
-        return {**super().state_dict(), "waiting": self._waiting.clone()}
+        waiting = {"left": len(self._waiting), "waiting": self._waiting.clone()}
+        return {**super().state_dict(), **waiting}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: As for `EpochRule.check_state`, or if what is left of the permutation is
+                not distinct examples.
+        """
+        super().check_state(state)
+        examples = state["examples"]
+        check_state(self, state, {"left": integer(most=examples)})
+        waiting = tensor(torch.int64, state["left"], least=0, most=examples - 1)
+        check_state(self, state, {"waiting": waiting})
+        if state["left"] and int(state["waiting"].bincount().max()) > 1:
+            refuse("RS2.waiting", "with an example twice", "distinct examples")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
@@ -108,5 +125,6 @@ class RS2(EpochRule):
         Raises:
             StateError: As for `EpochRule.check_state`, before anything is changed.
         """
+        self.check_state(state)
         super().load_state_dict(state)
         self._waiting = state["waiting"].clone()

@@ -17,6 +17,7 @@ from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.percentile import Percentile
 from siftback.selectors.sampling import count_of
+from siftback.states import MOST_EPOCHS, check_state, integer, part, refuse, take_up
 
 
 class EpochRule(ABC):
@@ -156,8 +157,11 @@ class EpochRule(ABC):
     def state_dict(self) -> dict[str, Any]:
         """The name of the rule, its settings, and the values remembered."""
         table = self.table.state_dict() if not self.shards else self.shards.state_of(self.values)
-        own = {"rule": type(self).__name__, "settings": self.settings()}
-        return {**own, "examples": self._examples, "table": table}
+        return {
+            "settings": self._named_settings(),
+            "examples": self._examples,
+            "table": table,
+        }
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -166,20 +170,17 @@ class EpochRule(ABC):
             StateError: If it is of another rule, other settings or fewer examples; or of other
                 shards, or another number of examples in shards.
         """
-        here = {"rule": type(self).__name__, "settings": self.settings()}
-        theirs, own = _described(state), _described(here)
-        if theirs != own:
-            raise StateError(
-                f"the state is of {theirs}, and this rule is {own}: resume with the rule that it "
-                "was saved with"
-            )
+        check_state(self, state, {"examples": integer()}, self._named_settings())
         unlike = self._shards is not None and state["examples"] != self._examples
         if unlike or state["examples"] < self._examples:
             raise StateError(
                 f"a state of {state['examples']} examples does not fit {self._examples}: resume "
                 "with the data set that it was saved with"
             )
-        self.table.check_state(self._table_of(state))
+        check_state(self, state, {"table": self._check_table})
+        rows = self.table.rows_of_state(self._table_of(state))
+        if self.shards is None and rows < state["examples"]:
+            refuse("table", rows, f"of {state['examples']} examples")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
@@ -195,6 +196,15 @@ class EpochRule(ABC):
         """The table's part of a state; of shards, this process's."""
         table: dict[str, Any] = state["table"]
         return table if self.shards is None else {"values": self.shards.own(table)}
+
+    def _check_table(self, name: str, value: Any) -> None:
+        if self.shards is None:
+            part(self.table)(name, value)
+            return
+        self.shards.check(name, value, torch.float32, self.shards.height, self.table.columns)
+
+    def _named_settings(self) -> dict[str, Any]:
+        return {"rule": type(self).__name__, **self.settings()}
 
 
 class RefreshedRule(EpochRule):
@@ -307,20 +317,30 @@ class RefreshedRule(EpochRule):
 
     def state_dict(self) -> dict[str, Any]:
         """The values remembered, the epoch of the last pass, and the scorer's state."""
-        own = {"last_pass": self._last_pass, "scorer": self.scorer.state_dict()}
+        last = -1 if self._last_pass is None else self._last_pass
+        own = {"last_pass": last, "scorer": self.scorer.state_dict()}
         return {**super().state_dict(), **own}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: As for `EpochRule.check_state`, or if it is of another scorer.
+        """
+        super().check_state(state)
+        own = {"last_pass": integer(-1, MOST_EPOCHS), "scorer": part(self.scorer)}
+        check_state(self, state, own)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
 
         Raises:
-            StateError: As for `check_state`, or if the scorer rejects its state, before anything
-                is changed.
+            StateError: As for `check_state`, before anything is changed.
         """
         self.check_state(state)
-        self.scorer.load_state_dict(state["scorer"])
+        take_up((self.scorer, state["scorer"]))
         super().load_state_dict(state)
-        self._last_pass = state["last_pass"]
+        self._last_pass = None if state["last_pass"] < 0 else state["last_pass"]
 
 
 def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTable:
@@ -386,8 +406,3 @@ def rounded_down(share: float, examples: int) -> int:
     (29, 2)
     """
     return int(share * examples + 1e-9)
-
-
-def _described(state: dict[str, Any]) -> str:
-    settings = state["settings"].items()
-    return f"{state['rule']}({', '.join(f'{name}={value!r}' for name, value in settings)})"

@@ -9,7 +9,7 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler, SequentialSample
 from torch.utils.data.distributed import DistributedSampler
 
 from siftback.arguments import checked_flag, checked_integer, checked_seed
-from siftback.errors import ConfigError, StateError
+from siftback.errors import ConfigError
 from siftback.loading.distributed import rank_and_world
 from siftback.loading.indices import checked_indices
 from siftback.loading.meeting import meet
@@ -17,7 +17,19 @@ from siftback.loading.order import is_plain, is_trackable, sampler_of
 from siftback.loading.shuffled import shuffled
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.states import (
+    MOST_EPOCHS,
+    anything,
+    check_state,
+    each_of,
+    integer,
+    nothing,
+    part,
+    refuse,
+)
 
+_NONE = -1  # in a state: no epoch was begun
+_OF_ALL = {"rank": None, "world": None}  # in a state of all processes together
 _PART = 1 << 16  # examples of an order at a time
 
 
@@ -231,38 +243,55 @@ class SelectiveSampler(Sampler[int]):
 
     def state_dict(self) -> dict[str, Any]:
         """What decides the orders, the epoch, and the draw."""
-        common = self.draw is not None and self.draw.is_common and self._current is None
+        own = self._own_draw
+        common = own is not None and own.is_common and self._current is None
         return {
-            **self._settings(),
-            **({"rank": None, "world": None} if common else {}),
+            "settings": self._settings() | (_OF_ALL if common else {}),
             "epoch": self._epoch,
-            "current": self._current,
+            "current": _NONE if self._current is None else self._current,
             "last": self._last,
-            "draw": self.draw.state_dict() if self.draw and self._draws_itself else None,
+            "draw": None if own is None else own.state_dict(),
         }
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If that of a sampler that was made with other arguments, or damaged.
+        """
+        epoch = integer(most=MOST_EPOCHS)
+        parts = {"epoch": epoch, "last": epoch, "current": integer(_NONE, MOST_EPOCHS)}
+        draw = nothing if self._own_draw is None else part(self._own_draw)
+        settings = self._settings()
+        if self._own_draw is not None and self._own_draw.is_common:
+            check_state(self, state, {"settings": each_of(dict.fromkeys(settings, anything))})
+            if all(state["settings"][name] is None for name in _OF_ALL):
+                settings |= _OF_ALL
+        check_state(self, state, {**parts, "draw": draw}, settings)
+        if state["current"] not in (_NONE, state["last"]):
+            refuse("SelectiveSampler.current", state["current"], f"{state['last']}, as its last")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another sampler's state.
 
         Raises:
-            StateError: If that one was made with other arguments.
+            StateError: As for `check_state`, before anything is changed.
         """
-        for name, here in self._settings().items():
-            of_all = name in ("rank", "world") and state[name] is None
-            if state[name] != here and not of_all:
-                raise StateError(
-                    f"the state is of a SelectiveSampler with {name}={state[name]}, and this one "
-                    f"has {name}={here}: make it with the same arguments"
-                )
-        if self.draw is not None and self._draws_itself:
-            if state["draw"] is None:
-                raise StateError("the state is of a SelectiveSampler without a rule: give it none")
-            self.draw.load_state_dict(state["draw"])
-        self._epoch, self._current, self._last = state["epoch"], state["current"], state["last"]
+        self.check_state(state)
+        if self._own_draw is not None:
+            self._own_draw.load_state_dict(state["draw"])
+        self._epoch, self._last = state["epoch"], state["last"]
+        self._current = None if state["current"] == _NONE else state["current"]
+
+    @property
+    def _own_draw(self) -> EpochDraw | None:
+        """The draw, if it makes that itself."""
+        return self.draw if self._draws_itself else None
 
     def _settings(self) -> dict[str, Any]:
         names = ("examples", "seed", "shuffle", "rank", "world")
-        return {name: getattr(self, name) for name in names}
+        rule = None if self._own_draw is None else type(self._own_draw.rule).__name__
+        return {**{name: getattr(self, name) for name in names}, "rule": rule}
 
 
 class _Order(Iterator[int]):
@@ -287,20 +316,23 @@ class _Order(Iterator[int]):
         return index
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self._epoch, "given": self._given}
+        return {"epoch": _NONE if self._epoch is None else self._epoch, "given": self._given}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._epoch, self._given = state["epoch"], state["given"]
+        given = integer(most=self._sampler.examples)
+        check_state(self, state, {"epoch": integer(_NONE, MOST_EPOCHS), "given": given})
+        self._epoch = None if state["epoch"] == _NONE else state["epoch"]
+        self._given = state["given"]
         if self._epoch is not None:
             self._indices = self._from(self._given)
 
     def _from(self, place: int) -> Iterator[int]:
         assert self._epoch is not None
-        for part in self._sampler.order(self._epoch):
+        for indices in self._sampler.order(self._epoch):
             # As Python's integers a few at a time, which take ten times the room of a tensor's.
-            for some in torch.split(part[place:], _PART):
+            for some in torch.split(indices[place:], _PART):
                 yield from some.tolist()
-            place = max(place - len(part), 0)
+            place = max(place - len(indices), 0)
 
 
 class FilteredSampler(Sampler[int]):

@@ -12,6 +12,15 @@ from torch import Tensor
 from siftback.arguments import checked_integer
 from siftback.errors import StateError
 from siftback.rules.undo_journal import UndoJournal
+from siftback.states import check_state, integer, tensor, text
+
+_IN_MEMORY = {"values": tensor(torch.float32, None, None)}
+_OF_FILE = {
+    **dict.fromkeys(("file", "identity"), text),
+    **{name: integer() for name in ("rows", "columns")},
+    "mark": integer(least=-(1 << 62), most=-1),
+    "checksum": integer(most=(1 << 64) - 1),
+}
 
 _HEADER = 4096  # bytes before the first row of a file
 _CHUNK = 1 << 22  # values written to a file at a time
@@ -145,7 +154,8 @@ class ScoreTable:
             StateError: If this table has more rows than the state, or another number of columns; or
                 the state is of another table's file, or of one that cannot go back to it.
         """
-        is_file = "file" in state
+        is_file = isinstance(state, dict) and "file" in state
+        check_state(self, state, _OF_FILE if is_file else _IN_MEMORY)
         rows, columns = (state["rows"], state["columns"]) if is_file else state["values"].shape
         if columns != self.columns:
             raise StateError(
@@ -159,6 +169,11 @@ class ScoreTable:
                 f"a table of {rows} examples does not fit one of {len(self)}: resume with the "
                 "data set that it was saved with"
             )
+
+    @staticmethod
+    def rows_of_state(state: dict[str, Any]) -> int:
+        """Number of rows of a state that fits."""
+        return int(state["rows"]) if "file" in state else len(state["values"])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over the values of another table, or goes back to what a file was.

@@ -15,6 +15,7 @@ from siftback.rules.rule import (
 )
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Share
+from siftback.states import MOST_EPOCHS, check_state, integer
 
 _ROUNDS = 100  # of k-means; in one dimension it converges much earlier
 
@@ -133,12 +134,22 @@ class SeTa(EpochRule):
         """The losses, and the number of draws."""
         return {**super().state_dict(), "draws": self._draws}
 
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: As for `EpochRule.check_state`, or if the number of draws is damaged.
+        """
+        super().check_state(state)
+        check_state(self, state, {"draws": integer(most=MOST_EPOCHS)})
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
 
         Raises:
             StateError: As for `EpochRule.check_state`, before anything is changed.
         """
+        self.check_state(state)
         super().load_state_dict(state)
         self._draws = state["draws"]
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -11,6 +12,7 @@ from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading.distributed import rank_and_world
 from siftback.loading.seeding import Stream, generator_from
 from siftback.loading.shuffled import WHOLE, permutation
+from siftback.states import each_of, tensor
 
 _BLOCK = 1 << 20  # examples of an order at a time
 
@@ -94,6 +96,60 @@ class Shards:
                 "each: give fewer shards, or keep more"
             )
         return count // self.count
+
+    def check_processes(self, rank: int, world: int) -> None:
+        """Makes sure that shards are of the processes that read them.
+
+        Args:
+            rank: Of the sampler that reads them.
+            world: Likewise.
+
+        Raises:
+            ConfigError: If they are not.
+        """
+        if (self.rank, self.world) != (rank, world):
+            raise ConfigError(
+                f"shards={self.count} are shared among {self.world} processes, of which this is "
+                f"rank {self.rank}, and the sampler has rank={rank}, world={world}: make rule and "
+                "loader when torch.distributed is initialised, and leave rank= and world= out"
+            )
+
+    def check_drawn(self, rule: str, weights: Tensor, count: int) -> None:
+        """Makes sure that each shard has its quota, as processes would make unequal steps else.
+
+        Args:
+            rule: Its name, for the error.
+            weights: float[n], what it drew.
+            count: How many it is to draw of all examples.
+
+        Raises:
+            ConfigError: If one has not.
+        """
+        quota, drawn = self.quota(count), [len(weights)]
+        if len(weights) == self.rows:
+            each = weights.view(-1, self.height)  # `count_nonzero(1)` takes 8 bytes per example
+            drawn = sorted({int(shard.count_nonzero()) for shard in each})
+        if len(weights) != self.rows or drawn != [quota]:
+            raise ConfigError(
+                f"{rule} draws {drawn} of the shards of this process, and its count means {quota} "
+                "of each: have draw give float32[rows] with as many of each shard, so that all "
+                "processes make the same number of steps"
+            )
+
+    def packed(self, weights: Tensor) -> Tensor:
+        """uint8[n], a bit for each row, 0 where it is left out; those of a shard in its own bytes.
+
+        Args:
+            weights: float32[rows].
+        """
+        drawn = (weights != 0).view(-1, self.height).numpy()
+        return torch.from_numpy(np.packbits(drawn, axis=1)).flatten()
+
+    def unpacked(self, bits: Tensor) -> Tensor:
+        """float32[rows], 1 and 0, of what `packed` gave."""
+        of_shards = bits.view(len(self.owned), -1).numpy()
+        drawn = np.unpackbits(of_shards, axis=1, count=self.height)
+        return torch.from_numpy(drawn).flatten().float()
 
     def rows_of(self, indices: Tensor) -> Tensor:
         """int64[n], the rows of examples in a table of this process.
@@ -180,6 +236,22 @@ class Shards:
     def state_of(self, values: Tensor) -> dict[str, Any]:
         """A table with the numbers of its shards; its values are copied."""
         return {"shards": self.joined(self.owned.clone()), "values": self.joined(values.clone())}
+
+    def check(self, name: str, state: Any, dtype: torch.dtype, *shape: int) -> None:
+        """Checks that a part of a state is one of `state_of`, with this process's shards.
+
+        Args:
+            name: Which part.
+            state: What it is.
+            dtype: Of its values.
+            shape: Of the values of one shard.
+
+        Raises:
+            StateError: If it is not.
+        """
+        numbers = tensor(torch.int64, self.count)
+        each_of({"shards": numbers, "values": tensor(dtype, self.count, *shape)})(name, state)
+        self.own(state)
 
     def own(self, state: dict[str, Any]) -> Tensor:
         """What a state of `state_of` holds of this process's shards: [rows, ...].

@@ -9,6 +9,7 @@ from siftback.arguments import checked_integer, checked_number, checked_share
 from siftback.rules.rule import EpochRule, checked_table, rounded_down, weights_of_known
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Share
+from siftback.states import MOST_EPOCHS, check_state, integer, optional, tensor
 
 
 def moving_moments(
@@ -134,8 +135,26 @@ class UCB(EpochRule):
 
     def state_dict(self) -> dict[str, Any]:
         """The averages, the pruned examples, and the epoch of the choice."""
-        choice = {"pruned": self._pruned.clone(), "chosen_at": self._chosen_at}
-        return {**super().state_dict(), **choice}
+        pruned = {"chosen_of": len(self._pruned), "pruned": self._pruned.clone()}
+        return {**super().state_dict(), "chosen_at": self._chosen_at, **pruned}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: As for `EpochRule.check_state`, or if the choice is damaged.
+        """
+        super().check_state(state)
+        check_state(self, state, {"chosen_of": integer(most=state["examples"])})
+        chosen_at = integer(most=MOST_EPOCHS)
+        check_state(
+            self,
+            state,
+            {
+                "chosen_at": chosen_at if state["chosen_of"] else optional(chosen_at),
+                "pruned": tensor(torch.bool, state["chosen_of"]),
+            },
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
@@ -143,6 +162,7 @@ class UCB(EpochRule):
         Raises:
             StateError: As for `EpochRule.check_state`, before anything is changed.
         """
+        self.check_state(state)
         super().load_state_dict(state)
         self._pruned, self._chosen_at = state["pruned"].clone(), state["chosen_at"]
 

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from siftback.arguments import checked_share
 from siftback.loss_functions import Losses
 from siftback.scorers.fresh import Fresh
-from siftback.scorers.nested import load_nested, nested_state
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.snapshot import Snapshot, tensors_of, unwrapped
+from siftback.scorers.snapshot import Snapshot, copied, tensors_of, unwrapped
+from siftback.states import Stateful, check_state, flag
 
 
-class Ema(Scorer):
+class Ema(Stateful, Scorer):
     """Scores a batch by the losses of an exponential moving average of the weights.
 
     After each training step ``a = decay * a + (1 - decay) * w`` (Polyak & Juditsky 1992, with
@@ -75,16 +75,39 @@ class Ema(Scorer):
         self.seconds_refresh += time.perf_counter() - started
         self.scorer.after_step(losses, snapshot.model, batch)
 
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        inner = type(self.scorer).__name__
+        return {"scorer": type(self).__name__, "decay": self.decay, "inner": inner}
+
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return {"inner": self.scorer}
+
     def state_dict(self) -> dict[str, Any]:
         """The averages, or None if there are none yet, and the inner scorer's state."""
         average = self._loaded
         if self._snapshot is not None:
             average = self._snapshot.state_dict()
-        return {"average": average, "scorer": nested_state(self.scorer)}
+        return {**super().state_dict(), "averaged": average is not None, "average": average}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits, as far as it is known which model is averaged.
+
+        Raises:
+            StateError: If it was saved with other settings, is damaged, or of another model.
+        """
+        super().check_state(state)
+        check_state(self, state, {"averaged": flag})
+        check_state(self, state, {"average": copied(self._snapshot, state["averaged"])})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another scorer's state; the average is built at the first use."""
-        load_nested(self.scorer, state["scorer"])
+        """Continues from another scorer's state; the average is built at the first use.
+
+        Raises:
+            StateError: As for `check_state`, before anything is changed.
+        """
+        super().load_state_dict(state)
         self._loaded, self._snapshot = state["average"], None
 
     def _average(self, model: nn.Module) -> Snapshot:

@@ -10,9 +10,10 @@ from siftback.loading import tree
 from siftback.loss_functions import Losses, check
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import Mode, SelectionPass
+from siftback.states import Stateful
 
 
-class Fresh(Scorer):
+class Fresh(Stateful, Scorer):
     """Scores a batch by the losses of a fresh forward pass.
 
     The selection pass of Jiang et al. 2019, section 3.3. It has no side effects: every module's
@@ -41,6 +42,10 @@ class Fresh(Scorer):
         self, mode: Mode = "eval", autocast: torch.dtype | None = None, *, compile: bool = False
     ) -> None:
         self._pass = SelectionPass(mode, autocast, compile)
+
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        return {"scorer": type(self).__name__, **self._pass.settings()}
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """One loss per example.

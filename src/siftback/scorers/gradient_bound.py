@@ -12,9 +12,10 @@ from siftback.loading import tree
 from siftback.loss_functions import Losses, check
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import Mode, SelectionPass
+from siftback.states import Stateful
 
 
-class GradientBound(Scorer):
+class GradientBound(Stateful, Scorer):
     """Scores a batch by the norm of each loss's gradient with respect to the model's outputs.
 
     Katharopoulos & Fleuret 2018: up to a factor common to all examples, an upper bound of the
@@ -45,6 +46,10 @@ class GradientBound(Scorer):
         self, mode: Mode = "eval", autocast: torch.dtype | None = None, *, compile: bool = False
     ) -> None:
         self._pass = SelectionPass(mode, autocast, compile)
+
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        return {"scorer": type(self).__name__, **self._pass.settings()}
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """One norm per example.

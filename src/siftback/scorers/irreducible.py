@@ -6,17 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.errors import ConfigError, StateError
+from siftback.errors import ConfigError
 from siftback.loading import tree
 from siftback.loading.indices import IndexCheck, examples_of
 from siftback.loading.source import Source
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.scorers.fresh import Fresh
-from siftback.scorers.nested import load_nested, nested_state
 from siftback.scorers.scorer import Scorer
+from siftback.states import Stateful, check_state, like
 
 
-class Irreducible(Scorer):
+class Irreducible(Stateful, Scorer):
     """Scores a batch by the reducible holdout loss: the loss minus the irreducible loss.
 
     RHO-loss (Mindermann et al. 2022, *Prioritized Training on Points that are Learnable, Worth
@@ -98,22 +98,35 @@ class Irreducible(Scorer):
         """Calls the inner scorer."""
         self.scorer.after_step(losses, model, batch)
 
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        inner, examples = type(self.scorer).__name__, len(self.losses)
+        return {"scorer": type(self).__name__, "inner": inner, "examples": examples}
+
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return {"inner": self.scorer}
+
     def state_dict(self) -> dict[str, Any]:
         """The irreducible losses and the inner scorer's state."""
-        return {"losses": self.losses, "scorer": nested_state(self.scorer)}
+        return {**super().state_dict(), "losses": self.losses}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it was saved with other settings or another number of losses.
+        """
+        super().check_state(state)
+        check_state(self, state, {"losses": like(self.losses)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another scorer's state, with its irreducible losses.
 
         Raises:
-            StateError: If it has irreducible losses of another number of examples.
+            StateError: As for `check_state`, before anything is changed.
         """
-        if len(state["losses"]) != len(self.losses):
-            raise StateError(
-                f"irreducible losses of {len(state['losses'])} examples do not fit "
-                f"{len(self.losses)}: resume with the data set that they were saved with"
-            )
-        load_nested(self.scorer, state["scorer"])
+        super().load_state_dict(state)
         self.losses = state["losses"].clone()
 
 

@@ -12,13 +12,14 @@ from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import Mode, device_of
 from siftback.scorers.snapshot import Refreshed, Snapshot, unwrapped
+from siftback.states import Stateful
 
 Precision = Literal["bf16", "fp16"]
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Reduced(Scorer):
+class Reduced(Stateful, Scorer):
     """Scores a batch by the losses of a copy of the model in half precision.
 
     The "inference acceleration" of Jiang et al. 2019, section 3.3. The copy is made at the first
@@ -96,13 +97,15 @@ class Reduced(Scorer):
         """Counts the step."""
         self._copy.after_step()
 
-    def state_dict(self) -> dict[str, Any]:
-        """The steps since the last refresh, and the copy if it will be used again."""
-        return self._copy.state_dict()
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        own = {"precision": self.precision, "refresh": self._copy.steps}
+        layout = {"channels_last": self._channels_last}
+        return {**self._fresh.settings(), "scorer": type(self).__name__, **own, **layout}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another scorer's state."""
-        self._copy.load_state_dict(state)
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return {"copy": self._copy}
 
     def _copy_of(self, model: nn.Module) -> Snapshot:
         def make(tensor: Tensor) -> Tensor:

@@ -40,6 +40,13 @@ class SelectionPass:
         self._compile = compile
         self._compiled: tuple[nn.Module, Any] | None = None  # the model, and its compiled form
 
+    def settings(self) -> dict[str, Any]:
+        """The arguments that scores depend on, by name."""
+        return {
+            "mode": self._mode,
+            "autocast": None if self._autocast is None else str(self._autocast),
+        }
+
     @contextmanager
     def over(self, model: nn.Module, batch: Any) -> Iterator[Callable[..., Any]]:
         """Yields a callable for the model's outputs; the model is left `untouched`.

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import checked_integer
-from siftback.errors import ConfigError, StateError
+from siftback.errors import ConfigError
+from siftback.states import Check, check_state, flag, integer, like, refuse
 
 
 class Snapshot:
@@ -89,18 +90,18 @@ class Snapshot:
         """Copies the values of a state.
 
         Raises:
+            StateError: As for `check_state`, before anything is changed.
+        """
+        self.check_state(state)
+        self.refresh(state)
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
             StateError: If it is of a model with other tensors.
         """
-        shapes = {name: list(tensor.shape) for name, tensor in state.items()}
-        here = {name: list(target.shape) for name, target in self.copied.items()}
-        mismatched = sorted(k for k in shapes.keys() | here if shapes.get(k) != here.get(k))
-        if mismatched:
-            name = mismatched[0]
-            raise StateError(
-                f"the state of a scorer's copy has a {name} of shape {shapes.get(name)}, and this "
-                f"model one of {here.get(name)}: build the same model, frozen where it was"
-            )
-        self.refresh(state)
+        like(self.copied)("the copy of a model", state)
 
 
 class ModelCopy(Protocol):
@@ -117,6 +118,9 @@ class ModelCopy(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """See `Snapshot.state_dict`."""
 
+    def check_state(self, state: dict[str, Any]) -> None:
+        """See `Snapshot.check_state`."""
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Snapshot.load_state_dict`."""
 
@@ -129,6 +133,7 @@ class Refreshed:
         steps: Training steps between refreshes.
 
     Attributes:
+        steps: Training steps between refreshes.
         refreshes: Number of times the copy was made or updated.
         seconds: Seconds of host time spent on that.
 
@@ -148,7 +153,7 @@ class Refreshed:
     """
 
     def __init__(self, make: Callable[[nn.Module], ModelCopy], steps: int) -> None:
-        self._make, self._steps = make, checked_integer("refresh", steps, 1)
+        self._make, self.steps = make, checked_integer("refresh", steps, 1)
         self._copy: ModelCopy | None = None
         self._loaded: dict[str, Any] | None = None
         self._age = 0  # steps since the last refresh
@@ -157,7 +162,7 @@ class Refreshed:
 
     def of(self, model: nn.Module) -> ModelCopy:
         """The copy of a model, updated if it is too old."""
-        if self._copy is not None and self._age < self._steps:
+        if self._copy is not None and self._age < self.steps:
             return self._copy
         started = time.perf_counter()
         if self._copy is None or not self._copy.update(model):
@@ -174,21 +179,51 @@ class Refreshed:
     def after_step(self) -> None:
         """Counts a training step."""
         self._age += 1
-        if self._age >= self._steps:
+        if self._age >= self.steps:
             self._loaded = None  # too old by now
 
     def state_dict(self) -> dict[str, Any]:
         """The steps since the last refresh, and the copy if it will be used again."""
-        if self._loaded is not None:
-            return {"age": self._age, "copy": self._loaded}
-        if self._copy is None or self._age >= self._steps:  # it is made again
-            return {"age": self._age, "copy": None}
-        return {"age": self._age, "copy": self._copy.state_dict()}
+        state = self._loaded
+        if state is None and self._copy is not None and self._age < self.steps:  # else made again
+            state = self._copy.state_dict()
+        return {"age": self._age, "copied": state is not None, "copy": state}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits, as far as it is known which model is copied.
+
+        Raises:
+            StateError: If it is damaged, or of another model than the copy.
+        """
+        check_state(self, state, {"age": integer(), "copied": flag})
+        check_state(self, state, {"copy": copied(self._copy, state["copied"])})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another one's state; the copy is made at the first use."""
+        """Continues from another one's state; the copy is made at the first use.
+
+        Raises:
+            StateError: As for `check_state`, before anything is changed.
+        """
+        self.check_state(state)
         self._age, self._loaded = state["age"], state["copy"]
         self._copy = None
+
+
+def copied(own: Any, exists: bool) -> Check:
+    """Checks for the state of a model's copy: of the same model, where one was copied already.
+
+    Args:
+        own: The copy; None where there is none yet.
+        exists: Whether there is one in the state.
+    """
+
+    def check(name: str, value: Any) -> None:
+        if not isinstance(value, dict if exists else type(None)):
+            refuse(name, value, "the state of a copy" if exists else "None")
+        if exists and own is not None:
+            own.check_state(value)
+
+    return check
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:

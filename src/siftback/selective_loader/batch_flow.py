@@ -18,6 +18,9 @@ from siftback.selective_loader.epochs_done import EpochsDone
 from siftback.selective_loader.intake import Intake
 from siftback.selective_loader.loss_record import LossRecord
 from siftback.selective_loader.wrapped_loader import drop_last_of
+from siftback.states import check_state, each_of, entries, integer, nothing, number, part
+
+_ROUNDING = 1e-9
 
 
 class BatchFlow:
@@ -117,19 +120,43 @@ class BatchFlow:
             "stats": asdict(self._stats),
         }
 
+    def check_state(self, state: dict[str, Any], size: Any) -> None:
+        """Checks that a state fits.
+
+        Args:
+            state: The saved state.
+            size: The batch size and ``drop_last`` that the pool had; None where there was none.
+
+        Raises:
+            StateError: If it is damaged, or of another wrapped loader.
+        """
+        pool = nothing if size is None else part(self._empty_pool(size))
+        stats = {name: integer() for name in vars(self._stats)}
+        stats["seconds_selection"] = number(0)
+        parts = {"source": part(self._source), "pool": pool, "stats": each_of(stats)}
+        check_state(self, state, parts)
+        source = state["source"]
+        epoch, batches = source["epoch"], source["batches"]
+        done = epoch + (min(source["position"] / batches, 1.0) if batches > 0 else 0.0)
+        places = number(epoch, done + _ROUNDING), number(done - _ROUNDING, done + _ROUNDING)
+        check_state(self, state, {"epochs_done": entries(*places)})
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another's state; changes nothing if it is refused."""
+        """Goes on from another's state, which was checked; changes nothing if it fails."""
         done, stats, pool = EpochsDone(), Stats(**state["stats"]), None
         done.load_state_dict(state["epochs_done"])
         if state["pool"] is not None:
-            pad = None if self.pool is None else self.pool.pad
-            pool = Pool(state["pool"]["batch_size"], state["pool"]["drop_last"], pad=pad)
+            pool = self._empty_pool(state["pool"]["settings"])
             pool.load_state_dict(state["pool"])
         self._source.load_state_dict(state["source"])
         self.pool, self.done, self._unfinished = pool, done, None
         vars(self._stats).update(vars(stats))
         self._record.clear()
         self._intake.resume_epoch()
+
+    def _empty_pool(self, size: dict[str, Any]) -> Pool:
+        pad = None if self.pool is None else self.pool.pad
+        return Pool(size["batch_size"], size["drop_last"], pad=pad)
 
     def _begin_epoch(self) -> None:
         """Makes sure that the one before was trained on, and draws the examples of this one."""

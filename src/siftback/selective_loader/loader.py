@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import checked_flag, checked_integer, checked_number, checked_seed
-from siftback.errors import ConfigError, SiftbackError, StateError
+from siftback.errors import ConfigError
 from siftback.loading.distributed import rank_and_world
 from siftback.loading.order import batches_of, sampler_of
 from siftback.loading.pool import Pool
@@ -35,6 +35,7 @@ from siftback.selective_loader.wrapped_loader import (
     source_of,
 )
 from siftback.selectors.selection import Selector
+from siftback.states import take_up
 
 _PASSED_THROUGH = ("dataset", "num_workers", "collate_fn", "pin_memory", "persistent_workers")
 
@@ -424,50 +425,49 @@ class SelectiveLoader:
         shards, ``torch.distributed.checkpoint`` re-shards what is saved between epochs.
         """
         self._flow.finish_step()
-        selection, between = self._selection, self._flow.is_between_epochs
-        common = between and self._draw is not None and self._draw.is_common
+        parts = self._parts().items()
+        common = self._is_common and self._flow.is_between_epochs  # the state of all processes
         return {
             "version": loader_state.VERSION,
             "settings": self._settings() | (loader_state.OF_ALL if common else {}),
             **self._flow.state_dict(),
-            "selector": None if selection is None else selection.selector.state_dict(),
-            "scorer": None if selection is None else selection.scorer.state_dict(),
-            "draw": None if self._draw is None else self._draw.state_dict(),
-            "record": self._record.state_dict(),
+            **{name: None if own is None else own.state_dict() for name, own in parts},
             "generator": self._generator.get_state(),
         }
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits, and changes nothing.
+
+        Raises:
+            StateError: As for `load_state_dict`.
+        """
+        own = self._settings(), self._parts(), self._flow
+        loader_state.check(self, state, *own, is_common=self._is_common)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where another loader, built with the same arguments, was stopped.
 
         Raises:
-            StateError: If the state is of another version, or of a loader with other settings
-                or another wrapped loader; this one is then as it was.
+            StateError: If the state is of another version, of a loader with other settings or
+                another wrapped loader, or damaged; this one is then as it was.
         """
-        before = self.state_dict()
-        loader_state.check(state, before | {"settings": self._settings()})
-        self._source.check(state["source"])
-        try:
-            self._load_parts(state)
-            self._flow.load_state_dict(state)
-        except Exception as error:
-            self._load_parts(before)
-            if isinstance(error, SiftbackError):
-                raise
-            raise StateError(
-                f"the state is damaged ({error!r}): give what state_dict() of a SelectiveLoader "
-                "returned"
-            ) from error
-
-    def _load_parts(self, state: dict[str, Any]) -> None:
-        """Takes on the states of those parts that may refuse theirs."""
-        if self._selection is not None:
-            self._selection.selector.load_state_dict(state["selector"])
-            self._selection.scorer.load_state_dict(state["scorer"])
-        if self._draw is not None:
-            self._draw.load_state_dict(state["draw"])
-        self._record.load_state_dict(state["record"])
+        self.check_state(state)
+        parts = [(own, state[name]) for name, own in self._parts().items() if own is not None]
+        take_up(*parts, finish=lambda: self._flow.load_state_dict(state))
         self._generator.set_state(state["generator"])
+
+    @property
+    def _is_common(self) -> bool:
+        return self._draw is not None and self._draw.is_common
+
+    def _parts(self) -> dict[str, Any]:
+        """What has a state of its own, besides the batches on their way; None where nothing is."""
+        return {
+            "selector": self.selector,
+            "scorer": self.scorer,
+            "draw": self._draw,
+            "record": self._record,
+        }
 
     def _settings(self) -> dict[str, Any]:
         """What a state must agree with, so that another choice is not gone on with in silence."""
@@ -480,7 +480,8 @@ class SelectiveLoader:
             "keep": 1.0 if selection is None else selection.own_keep,
             "scorer": None if selection is None else type(selection.scorer).__name__,
             "memory": None if draw is None else type(draw.rule).__name__,
-            "schedule": repr(self.schedule),
+            **self.schedule.settings(self.epochs),
+            "on_nonfinite": self._record.on_nonfinite,
             "exact": self._exact,
             "seed": self._seed,
             "examples": self._intake.examples,

@@ -12,6 +12,7 @@ from siftback.loading.stats import Stats
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.score_table import ScoreTable
 from siftback.selective_loader.batch_selection import OnNonfinite, checked_nonfinite
+from siftback.states import check_state, flag, nothing, part
 
 # Batches that a loop may have read before it trains on the first of an epoch.
 _FEW = 5
@@ -26,6 +27,9 @@ class LossRecord:
         stats: Counts those.
         attach: Whether batches carry their weights, which are then the loop's to apply.
         knows_indices: Whether the examples of batches are known by index.
+
+    Attributes:
+        on_nonfinite: What to do with an example whose loss is not finite.
     """
 
     def __init__(
@@ -38,7 +42,7 @@ class LossRecord:
         knows_indices: bool,
     ) -> None:
         self._draw, self._stats = draw, stats
-        self._on_nonfinite = checked_nonfinite(on_nonfinite)
+        self.on_nonfinite = checked_nonfinite(on_nonfinite)
         self._attach, self._knows_indices = attach, knows_indices
         self._handover = Handover()
         self._epoch = 0  # of the batch given last
@@ -179,10 +183,21 @@ class LossRecord:
 
     def state_dict(self) -> dict[str, Any]:
         """The means of losses of whole batches."""
-        return {"means": None if self._means is None else self._means.state_dict()}
+        means = None if self._means is None else self._means.state_dict()
+        return {"averages": means is not None, "means": means}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it is damaged.
+        """
+        check_state(self, state, {"averages": flag})
+        means = part(ScoreTable(columns=2)) if state["averages"] else nothing
+        check_state(self, state, {"means": means})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another's state."""
+        """Goes on from another's state, which was checked."""
         means = None
         if state["means"] is not None:
             means = ScoreTable(columns=2)
@@ -269,12 +284,12 @@ class LossRecord:
             if reduced and all_finite:
                 values = self._averaged(self._draw.rows_of(indices), values)
             self._draw.update(indices, values, epoch, correct=correct, confidence=confidence)
-        drops = self._on_nonfinite == "drop" and not all_finite and not reduced
+        drops = self.on_nonfinite == "drop" and not all_finite and not reduced
         return finite.to(losses.device) if drops else None
 
     def _count_nonfinite(self, values: Tensor, finite: Tensor, indices: Tensor | None) -> None:
         self._stats.nonfinite += int((~finite).sum())
-        if self._on_nonfinite == "error":
+        if self.on_nonfinite == "error":
             row = int((~finite).nonzero()[0])
             example = f"{row} of the batch" if indices is None else f"{int(indices[row])}"
             raise LossError(
@@ -288,7 +303,7 @@ class LossRecord:
         Two batches, as with several processes all then have them, and raise in the same step.
         """
         self._without_finite = 0 if finite.any() else self._without_finite + 1
-        if self._on_nonfinite == "drop" and self._without_finite > 1:
+        if self.on_nonfinite == "drop" and self._without_finite > 1:
             raise LossError(
                 "no loss of two batches is finite, so the weights are not either: "
                 "a NaN within the model's forward, as of a NaN in an input, makes all gradients "

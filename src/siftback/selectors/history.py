@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_integer
-from siftback.errors import StateError
+from siftback.states import check_state, integer, tensor
+
+_LONG = 1 << 14  # losses that are quickly sorted
+_WORN = 16  # a part of 1 in so many is exchanged before a long window is sorted again
 
 
 class RankShares(NamedTuple):
@@ -37,13 +40,52 @@ def rank_shares(losses: Tensor, history: Tensor) -> RankShares:
     >>> rank_shares(torch.tensor([0.5, 3.0]), torch.tensor([0.5, 0.1, 2.0, 0.5]))
     RankShares(below=tensor([0.2500, 1.0000]), up_to=tensor([0.7500, 1.0000]))
     """
-    ordered = history.sort().values
+    return _shares(losses, len(history), [history.sort().values], [])
+
+
+def _shares(losses: Tensor, size: int, came: list[Tensor], left: list[Tensor]) -> RankShares:
+    """Ranks in a history of ``size``: all that came and has not left, in sorted parts."""
     # Both sides of every tie in one search: the first half from the left, the other from the right,
     # which is the left of the next representable number.
     above = torch.nextafter(losses, losses.new_full((), torch.inf))
-    counts = torch.searchsorted(ordered, torch.cat((losses, above)))
-    below, up_to = (counts.to(losses.dtype) / len(history)).chunk(2)
+    sides = torch.cat((losses, above))
+    counts = torch.zeros_like(sides, dtype=torch.int64)
+    for part in came:
+        counts += torch.searchsorted(part, sides)
+    for part in left:
+        counts -= torch.searchsorted(part, sides)
+    below, up_to = (counts.to(losses.dtype) / size).chunk(2)
     return RankShares(below, up_to)
+
+
+class _LongWindow:
+    """A long history that is sorted anew only when a part of it was exchanged.
+
+    Until then the losses that came and those that left are sorted and counted by themselves.
+
+    Args:
+        losses: float[R].
+    """
+
+    def __init__(self, losses: Tensor) -> None:
+        self.device = losses.device
+        self._sorted = losses.sort().values
+        self._came = self._left = losses[:0]
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether it is faster to sort all of it again."""
+        return len(self._came) > len(self._sorted) // _WORN
+
+    def exchange(self, came: Tensor, left: Tensor) -> None:
+        """Adds losses, and removes those that came first."""
+        self._came, self._left = torch.cat((self._came, came)), torch.cat((self._left, left))
+
+    def rank_shares(self, losses: Tensor) -> RankShares:
+        """As `rank_shares` among the window."""
+        size = len(self._sorted) + len(self._came) - len(self._left)
+        came, left = self._came.sort().values, self._left.sort().values
+        return _shares(losses, size, [self._sorted, came], [left])
 
 
 class LossHistory:
@@ -69,6 +111,7 @@ class LossHistory:
     def __init__(self, size: int = 1024) -> None:
         self.size = checked_integer("history size", size, 1)
         self._losses = torch.empty(0)
+        self._window: _LongWindow | None = None  # of those, where there are many
 
     def __len__(self) -> int:
         return len(self._losses)
@@ -85,9 +128,17 @@ class LossHistory:
         """
         losses = losses.detach().float()
         joined = torch.cat((self._losses.to(losses.device), losses))
-        joined = joined[-max(self.size, len(losses)) :]
+        left = max(len(joined) - max(self.size, len(losses)), 0)
         self._losses = joined[-self.size :].clone()
-        return rank_shares(losses, joined)
+        if not _LONG < len(joined) - left <= self.size:
+            self._window = None
+            return rank_shares(losses, joined[left:])
+        window = self._window
+        if window is None or window.device != losses.device or window.is_worn:
+            window = self._window = _LongWindow(joined[left:])
+        else:
+            window.exchange(losses, joined[:left])
+        return window.rank_shares(losses)
 
     def percentile(self, losses: Tensor) -> Tensor:
         """Adds losses, and returns each one's percentile in the history, ties at mid-rank.
@@ -105,17 +156,24 @@ class LossHistory:
 
     def state_dict(self) -> dict[str, Any]:
         """The losses remembered, oldest first, and the size R."""
-        return {"size": self.size, "losses": self._losses.cpu()}
+        losses = self._losses.cpu()
+        return {"settings": {"size": self.size}, "count": len(losses), "losses": losses}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If the size differs, or there are not as many finite losses as it says.
+        """
+        check_state(self, state, {"count": integer(most=self.size)}, {"size": self.size})
+        losses = tensor(torch.float32, state["count"], finite=True)
+        check_state(self, state, {"losses": losses})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over the losses of another history of the same size.
 
         Raises:
-            StateError: If the size differs.
+            StateError: As for `check_state`, before anything is changed.
         """
-        if state["size"] != self.size:
-            raise StateError(
-                f"a history of {state['size']} losses does not fit one of {self.size}; "
-                f"build the selector with history={state['size']}"
-            )
-        self._losses = state["losses"].clone()
+        self.check_state(state)
+        self._losses, self._window = state["losses"].clone(), None

@@ -8,6 +8,7 @@ from torch import Tensor
 from siftback.arguments import checked_number, checked_share
 from siftback.selectors.sampling import choose_exactly, count_of, inclusion_probabilities
 from siftback.selectors.selection import Selection
+from siftback.states import check_state, tensor
 
 
 def importance_distribution(scores: Tensor) -> Tensor:
@@ -146,6 +147,7 @@ class Kath18:
         momentum: float = 0.9,
     ) -> None:
         self.set_keep(keep)
+        self._own = self.keep  # a schedule may change `keep`
         self.replace, self.reweight = replace, reweight
         self.reweights = reweight or replace
         self.threshold = (
@@ -197,12 +199,36 @@ class Kath18:
             weights = weights / (size * drawn[positions]).clamp(min=torch.finfo(drawn.dtype).tiny)
         return Selection(positions, weights)
 
+    def settings(self) -> dict[str, Any]:
+        """The arguments, by name, that a state must have been saved with to fit."""
+        return {
+            "selector": type(self).__name__,
+            "keep": self._own,
+            "replace": self.replace,
+            "reweight": self.reweight,
+            "threshold": self.threshold,
+            "momentum": self.momentum,
+        }
+
     def state_dict(self) -> dict[str, Any]:
         """The average of tau."""
-        return {"tau": self._tau.cpu().clone()}
+        return {"settings": self.settings(), "tau": self._tau.cpu().clone()}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it was saved with other settings.
+        """
+        check_state(self, state, {"tau": tensor(torch.float32, least=0)}, self.settings())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from the average of another one."""
+        """Continues from the average of another one.
+
+        Raises:
+            StateError: As for `check_state`, before anything is changed.
+        """
+        self.check_state(state)
         self._tau = state["tau"].clone()
 
     def _next(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -7,16 +7,18 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_integer, checked_seed
-from siftback.errors import BatchError, ConfigError, LossError, StateError
+from siftback.errors import BatchError, ConfigError, LossError
 from siftback.loss_functions import check
 from siftback.schedule import Schedule
 from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.ranking import Threshold
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selection, Selector
+from siftback.states import Stateful, check_state, integer
+from siftback.states import generator as random_state
 
 
-class InBatch:
+class InBatch(Stateful):
     """Chooses exactly ``round(keep * n)`` of a batch's n losses, which a step then trains on.
 
     For a training step of your own: compute the losses of the batch, let `select` choose among
@@ -69,7 +71,9 @@ class InBatch:
         self.steps = 0
         self._own = float(self.selector.keep)
         self._schedule, self._epochs = schedule, epochs
-        self._generator = torch.Generator().manual_seed(checked_seed(seed))
+        self._seed = checked_seed(seed)
+        self._generator = torch.Generator().manual_seed(self._seed)
+        self._steps_per_epoch: int | None = None
         if schedule is not None:
             if steps_per_epoch is None:
                 raise ConfigError(
@@ -131,6 +135,7 @@ class InBatch:
     def _select(self, losses: Tensor) -> Selection:
         keep = self._own
         if self._schedule is not None:
+            assert self._steps_per_epoch is not None
             epochs_done = self.steps / self._steps_per_epoch
             batch = self.steps % self._steps_per_epoch
             if not self._schedule.is_on(epochs_done, self._epochs, batch=batch):
@@ -144,32 +149,37 @@ class InBatch:
 
     def state_dict(self) -> dict[str, Any]:
         """All state that the next selections depend on; can be saved with ``torch.save``."""
-        return {
-            "selector": self.selector.state_dict(),
-            "kind": type(self.selector).__name__,
-            "keep": self._own,
-            "generator": self._generator.get_state(),
-            "steps": self.steps,
-        }
+        generator = self._generator.get_state()
+        return {**super().state_dict(), "steps": self.steps, "generator": generator}
+
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        own = {"selector": type(self.selector).__name__, "keep": self._own, "seed": self._seed}
+        if self._schedule is None:
+            return own
+        schedule = self._schedule.settings(self._epochs)
+        return {**own, **schedule, "steps_per_epoch": self._steps_per_epoch}
+
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return {"selector": self.selector}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it is of another selector or schedule, or damaged.
+        """
+        super().check_state(state)
+        check_state(self, state, {"steps": integer(), "generator": random_state})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from the state of another one, built with the same arguments.
 
         Raises:
-            StateError: If the state is not of an `InBatch`, or of another share or selector.
+            StateError: As for `check_state`, before anything is changed.
         """
-        if state.keys() != self.state_dict().keys():
-            raise StateError(
-                f"a state with {', '.join(sorted(state))}: give what state_dict() of an InBatch "
-                "returned"
-            )
-        saved, own = (state["kind"], state["keep"]), (type(self.selector).__name__, self._own)
-        if saved != own:
-            raise StateError(
-                f"a state of {saved[0]} that keeps {saved[1]:g} does not fit {own[0]} that keeps "
-                f"{own[1]:g}: build this one with the arguments of the one that was saved"
-            )
-        self.selector.load_state_dict(state["selector"])
+        super().load_state_dict(state)
         self._generator.set_state(state["generator"])
         self.steps = state["steps"]
 

@@ -13,6 +13,7 @@ from siftback.errors import ConfigError
 from siftback.selectors.history import LossHistory
 from siftback.selectors.sampling import choose
 from siftback.selectors.selection import Selection, Selector
+from siftback.states import Stateful
 
 
 def beta_of_keep(keep: float, floor: float = 0.0) -> float:
@@ -83,7 +84,7 @@ def percentile_probabilities(below: Tensor, up_to: Tensor, beta: float) -> Tenso
     return (up_to.pow(beta + 1) * powers / ((beta + 1) * width)).clamp(max=1.0)
 
 
-class Percentile:
+class Percentile(Stateful):
     """Selective-Backprop's selector: ``P(keep) = CDF_R(loss)^beta``.
 
     Algorithm 2 and eq. 1 of Jiang et al. 2019. Give ``keep`` or ``beta``, two forms of the same
@@ -134,6 +135,7 @@ class Percentile:
             self.set_keep(keep)
         elif beta is not None:
             self.keep, self.beta = keep_of_beta(beta, self.floor), float(beta)
+        self._own = self.keep  # a schedule may change `keep`
         self.history = LossHistory(history)
 
     def set_keep(self, keep: float) -> None:
@@ -154,13 +156,13 @@ class Percentile:
         """See `Selector.select`; adds the scores to the history."""
         return choose(self.probabilities(scores), generator, count)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The history."""
-        return self.history.state_dict()
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        return {"selector": type(self).__name__, "keep": self._own, "floor": self.floor}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another history of the same size."""
-        self.history.load_state_dict(state)
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return {"history": self.history}
 
 
 def resolve_selector(

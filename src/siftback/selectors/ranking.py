@@ -16,6 +16,7 @@ from siftback.selectors.sampling import (
     inclusion_probabilities,
 )
 from siftback.selectors.selection import Selection
+from siftback.states import Stateful
 
 
 def top_probabilities(scores: Tensor, count: int) -> Tensor:
@@ -98,7 +99,7 @@ def rank_probabilities(scores: Tensor, keep: float) -> Tensor:
     return percentile_probabilities(*rank_shares(scores, scores), beta_of_keep(keep))
 
 
-class _Stateless:
+class _ByShare(Stateful):
     """Base of selectors that keep a share by the scores and have no state."""
 
     needs_scores = True
@@ -106,20 +107,18 @@ class _Stateless:
 
     def __init__(self, *, keep: float) -> None:
         self.set_keep(keep)
+        self._own = self.keep  # a schedule may change `keep`
 
     def set_keep(self, keep: float) -> None:
         """Changes the share to keep, in (0, 1]."""
         self.keep = checked_share("keep", keep, least=False, most=True)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Empty: there is no state."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Does nothing."""
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        return {"selector": type(self).__name__, "keep": self._own}
 
 
-class TopK(_Stateless):
+class TopK(_ByShare):
     """The ``k = max(1, round(keep * N))`` highest scores of each batch.
 
     Ordered SGD (Kawaguchi & Lu 2020), and the selection of RHO-loss (Mindermann et al. 2022; see
@@ -147,7 +146,7 @@ class TopK(_Stateless):
         return Selection(positions, torch.ones(len(positions), device=scores.device))
 
 
-class SoftTopK(_Stateless):
+class SoftTopK(_ByShare):
     """The k highest of the scores plus noise: a random top-k.
 
     ``s_i / T + n_i`` with n_i from the standard Gumbel distribution. Its k highest are k draws
@@ -174,6 +173,10 @@ class SoftTopK(_Stateless):
         super().__init__(keep=keep)
         self.temperature = checked_number("temperature", temperature, above=0)
 
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        return {**super().settings(), "temperature": self.temperature}
+
     def select(
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
@@ -187,7 +190,7 @@ class SoftTopK(_Stateless):
         return Selection(positions, torch.ones(len(positions), device=scores.device))
 
 
-class InBatchRank(_Stateless):
+class InBatchRank(_ByShare):
     """Exactly k of each batch, by the rank within it; no history.
 
     The form of Selective-Backprop in Composer (``select_using_loss``): k of N without replacement,
@@ -222,7 +225,7 @@ class InBatchRank(_Stateless):
         return Selection(positions, torch.ones(len(positions), device=scores.device))
 
 
-class Threshold:
+class Threshold(Stateful):
     """The examples whose score is above a threshold, fixed or moving with the scores.
 
     Fixed (``above``): all with ``score > above``, which may be none. Moving (``keep``): those in
@@ -265,6 +268,7 @@ class Threshold:
         self.keep = 1.0
         if keep is not None:
             self.set_keep(keep)
+        self._own = self.keep
         self.history = LossHistory(history)
 
     def set_keep(self, keep: float) -> None:
@@ -296,10 +300,10 @@ class Threshold:
         positions = choose_top(scores, count, generator)
         return Selection(positions, torch.ones(len(positions), device=scores.device))
 
-    def state_dict(self) -> dict[str, Any]:
-        """The history."""
-        return self.history.state_dict()
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        return {"selector": type(self).__name__, "above": self.above, "keep": self._own}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another history of the same size."""
-        self.history.load_state_dict(state)
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return {"history": self.history}

@@ -55,11 +55,12 @@ def _filled(
 class Selector(Protocol):
     """Turns scores into a selection; holds no reference to data or model.
 
-    Two more methods are optional. ``probabilities(scores)`` returns float32[N], each example's
+    Three more methods are optional. ``probabilities(scores)`` returns float32[N], each example's
     probability of being kept by a ``select`` without a count; it updates the same state as
     ``select`` does, such as a history. `Unbiased` needs it. ``set_keep(keep)`` changes the share
     from the next batch on; a `Schedule` with annealing calls it before each batch, and the share
-    is not part of the selector's state.
+    is not part of the selector's state. ``check_state(state)`` raises a `StateError` for a state
+    that does not fit, before anything else that is saved with it is taken up.
 
     Attributes:
         needs_scores: Whether ``select`` uses the scores. If not, no selection pass is made and

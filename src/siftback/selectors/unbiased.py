@@ -9,9 +9,10 @@ from siftback.arguments import checked_share, is_number
 from siftback.errors import ConfigError
 from siftback.selectors.sampling import choose, inclusion_probabilities
 from siftback.selectors.selection import Selection, Selector
+from siftback.states import Stateful
 
 
-class Unbiased:
+class Unbiased(Stateful):
     """Another selector's probabilities, with weights 1/p that keep the expected loss unbiased.
 
     With p the inner selector's probability, an example is kept with probability
@@ -106,10 +107,11 @@ class Unbiased:
             weights = weights * (len(weights) / weights.sum())
         return Selection(positions, weights)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The inner selector's."""
-        return {type(self.selector).__name__: self.selector.state_dict()}
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        own = {"floor": self.floor, "self_normalised": self.self_normalised}
+        return {"selector": type(self).__name__, "inner": type(self.selector).__name__, **own}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from the state of another one over the same kind of selector."""
-        self.selector.load_state_dict(state[type(self.selector).__name__])
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return {"selector": self.selector}

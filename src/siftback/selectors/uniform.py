@@ -8,9 +8,10 @@ from torch import Tensor
 from siftback.arguments import checked_share
 from siftback.selectors.sampling import choose
 from siftback.selectors.selection import Selection
+from siftback.states import Stateful
 
 
-class Uniform:
+class Uniform(Stateful):
     """Random-Backprop: keeps every example with the same probability, whatever its loss.
 
     The baseline of Lu et al. (Diet Selective-Backprop): it makes no selection pass.
@@ -31,6 +32,7 @@ class Uniform:
 
     def __init__(self, *, keep: float) -> None:
         self.set_keep(keep)
+        self._own = self.keep  # a schedule may change `keep`
 
     def set_keep(self, keep: float) -> None:
         """Changes the probability of each example, in (0, 1]."""
@@ -46,15 +48,12 @@ class Uniform:
         """See `Selector.select`; only the number of the scores is used."""
         return choose(self.probabilities(scores), generator, count)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Empty: the probabilities never change."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Does nothing."""
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        return {"selector": type(self).__name__, "keep": self._own}
 
 
-class All:
+class All(Stateful):
     """Keeps every example: ordinary training.
 
     >>> All().select(torch.zeros(3), torch.Generator()).positions
@@ -78,9 +77,6 @@ class All:
         positions = torch.arange(len(scores), device=scores.device)
         return Selection(positions, self.probabilities(scores))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Empty: there is no state."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Does nothing."""
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        return {"selector": type(self).__name__}

@@ -22,6 +22,7 @@ from siftback.single_pass.self_check import GradientCheck
 from siftback.single_pass.sliced_backward import Pending, kept_mean
 from siftback.single_pass.trace_errors import UNTRACEABLE, explain
 from siftback.single_pass.tracing import Backend, trace
+from siftback.states import check_state, each_of, generator, integer, number, part, take_up
 
 _STATE_VERSION = 1
 
@@ -132,7 +133,8 @@ class SinglePass(nn.Module):
         self._backend = backend
         self._check_asked = self._checks = check
         self._pending: Pending = {}
-        self._generator = torch.Generator().manual_seed(checked_seed(seed))
+        self._seed = checked_seed(seed)
+        self._generator = torch.Generator().manual_seed(self._seed)
         compute = resolve(loss_fn, losses, outputs)
 
         def forward(batch: Any) -> Any:
@@ -180,6 +182,7 @@ class SinglePass(nn.Module):
         """What the next selections depend on: the part of ``state_dict()`` besides the model."""
         return {
             "version": _STATE_VERSION,
+            "settings": self._settings(),
             "selector": self.selector.state_dict(),
             "generator": self._generator.get_state(),
             "stats": asdict(self.stats),
@@ -191,17 +194,27 @@ class SinglePass(nn.Module):
         The counts of this one's compilations are kept.
 
         Raises:
-            StateError: If the state is of another version, or not of a `SinglePass`.
+            StateError: If the state is of another version, of one with other settings, or
+                damaged; this one is then as it was.
         """
-        if state.get("version") != _STATE_VERSION or state.keys() != self.get_extra_state().keys():
+        version = state.get("version") if isinstance(state, dict) else None
+        if version != _STATE_VERSION:
             raise StateError(
-                f"a state of version {state.get('version')!r} with {', '.join(sorted(state))}: "
-                f"give what a SinglePass of version {_STATE_VERSION} saved"
+                f"a state of version {version!r}: give what a SinglePass of version "
+                f"{_STATE_VERSION} saved"
             )
-        self.selector.load_state_dict(state["selector"])
+        stats = {name: integer() for name in ("seen", "kept", "compilations")}
+        seconds = {name: number(0) for name in ("seconds_compiling", "seconds_selection")}
+        parts = {"selector": part(self.selector), "generator": generator}
+        check_state(self, state, {**parts, "stats": each_of(stats | seconds)}, self._settings())
+        take_up((self.selector, state["selector"]))
         self._generator.set_state(state["generator"])
         for name in ("seen", "kept", "seconds_selection"):
             setattr(self.stats, name, state["stats"][name])
+
+    def _settings(self) -> dict[str, Any]:
+        keep = float(self.selector.keep)
+        return {"selector": type(self.selector).__name__, "keep": keep, "seed": self._seed}
 
     def _losses_of(self, batch: Any, count: int) -> Tensor:
         """One forward pass, traced, or untraced for a single example, which is always kept."""

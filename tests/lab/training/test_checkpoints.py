@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,28 @@ def test_one_of_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "000000001.pt").write_bytes(content.getvalue() + checksum)
     with pytest.raises(StateError, match=r"1.pt is a checkpoint of version 99.*remove .* to begin"):
         Checkpoints(tmp_path, Often()).latest()
+
+
+class Foreign:
+    """Leaves a file behind if it is unpickled as ``pickle`` would."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.trace,)
+
+
+@pytest.mark.red
+def test_no_code_of_a_foreign_file_runs(tmp_path: Path, count: Callable[[str], None]) -> None:
+    trace, content = tmp_path / "ran", io.BytesIO()
+    torch.save({"version": 1, "state": Foreign(trace)}, content)
+    checksum = hashlib.sha256(content.getvalue()).digest()
+    (tmp_path / "000000001.pt").write_bytes(content.getvalue() + checksum)
+    with pytest.raises(StateError, match=r"1.pt holds more than tensors, numbers, strings and"):
+        Checkpoints(tmp_path, Often()).latest()
+    assert not trace.exists()
+    count("1 pickle of a foreign file was not run")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

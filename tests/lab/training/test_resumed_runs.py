@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -105,13 +106,17 @@ def test_overwriting_forgets_checkpoints(tmp_path: Path) -> None:
 
 KILLED = ("traditional", "sb", "sb-single-pass", "sb-memory", "stale-sb", "infobatch",
           "kakurenbo", "sb-proxy")  # fmt: skip
-KILLS, EPOCHS, SHARE = 20, 8.0, 0.03
+EPOCHS, SHARE = 8.0, 0.03
 
 
+@pytest.mark.red
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.skipif(os.name == "nt", reason="needs signals")
-def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
+def test_kills_change_nothing(
+    tmp_path: Path, asked: Callable[[str], int], count: Callable[[str], None]
+) -> None:
+    kills = asked("kills")
     processes = multiprocessing.get_context("forkserver")  # imports once, then starts at once
     processes.set_forkserver_preload(
         ["runs_to_kill", "siftback.single_pass.single_pass", "sklearn.datasets"]
@@ -130,10 +135,10 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
 
     folder = tmp_path / "killed"
     killed_in = set()
-    for _ in range(KILLS):
+    for _ in range(kills):
         before = reached(folder)
         process = start(folder)
-        news, enough = set[Path](), chance.randint(1, 7)
+        news, enough = set[Path](), chance.randint(1, max(1, 140 // kills))  # of 264 that there are
         while len(news) < enough:
             assert process.is_alive(), "a run that cannot be killed as often is too short"
             time.sleep(0.002)
@@ -153,3 +158,4 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
     process = start(tmp_path / "whole")
     process.join()
     assert told(folder) == told(tmp_path / "whole")
+    count(f"{kills} kills of a comparison of {len(KILLED)} strategies resumed bit for bit")

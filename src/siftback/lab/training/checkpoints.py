@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import pickle
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,5 +138,11 @@ def _read(path: Path) -> dict[str, Any] | None:
     content, checksum = whole[:-size], whole[-size:]
     if hashlib.new(_CHECKSUM, content).digest() != checksum:
         return None
-    found: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+    try:
+        found: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise StateError(
+            f"{path} holds more than tensors, numbers, strings and containers of them, so that no "
+            "run wrote it: remove it"
+        ) from error
     return found

@@ -115,7 +115,7 @@ class Intake:
     def kept_nothing(self) -> bool:
         """Whether there were examples in this epoch, and none was kept."""
         if self._draw is not None and self._leaves_unread:
-            return self._draw.mine == 0
+            return self._draw.drawn < self._draw.world
         return self._offered > 0 == self._kept
 
     def keep(self, item: Item) -> Kept:

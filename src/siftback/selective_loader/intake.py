@@ -116,7 +116,9 @@ class Intake:
     @property
     def kept_nothing(self) -> bool:
         """Whether there were examples in this epoch, and none was kept."""
-        return (self._offered > 0 or self._leaves_unread) and self._kept == 0
+        if self._draw is not None and self._leaves_unread:
+            return self._draw.drawn < self._draw.world
+        return self._offered > 0 == self._kept
 
     def keep(self, item: Item) -> Kept:
         """What is kept of a batch.

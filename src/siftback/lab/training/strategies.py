@@ -36,7 +36,7 @@ from siftback import (
 from siftback.contrib import Downsampled, GaussianProcess, Int8, Proxy
 from siftback.errors import ConfigError
 from siftback.lab import models
-from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.settings import Settings, device_of
 
@@ -65,13 +65,14 @@ class Strategy:
             keep; None prunes nothing. The selector keeps its share of what is left.
         irreducible: Makes its scorer from the settings and the irreducible losses of the
             examples, which holdout models give before training.
+        kinds: Of which examples it can be had.
     """
 
     name: str
     summary: str
     cost: IdealCost
     selector: Callable[[float, Settings], Selector] | None = None
-    scorer: Callable[[Settings, ImageData], Scorer] | None = None
+    scorer: Callable[[Settings, DataSet], Scorer] | None = None
     single_pass: bool = False
     rule: Callable[[float, Settings], EpochRule] | None = None
     pipelined: bool = False
@@ -79,6 +80,7 @@ class Strategy:
     tail: float = 0.0
     drop: Callable[[float], float] | None = None
     irreducible: Callable[[Settings, Tensor], Scorer] | None = None
+    kinds: tuple[Kind, ...] = ("images", "texts", "language")
 
     @property
     def selects(self) -> bool:
@@ -185,7 +187,7 @@ def _fresh(settings: Settings) -> Fresh:
     return Fresh(autocast=settings.autocast, compile=settings.compile)
 
 
-def _proxy(settings: Settings, data: ImageData) -> Scorer:
+def _proxy(settings: Settings, data: DataSet) -> Scorer:
     """A `cnn`, half as wide as the model if that is one too, and at its rate after the peak."""
     width = models.MODELS["cnn"].width
     if settings.model == "cnn":
@@ -196,7 +198,7 @@ def _proxy(settings: Settings, data: ImageData) -> Scorer:
             "cnn",
             width=width,
             classes=data.classes,
-            channels=data.train_images.shape[1],
+            channels=data.model_sizes["channels"],
             norm=settings.norm,
         )
     small.to(device_of(settings), memory_format=settings.layout)  # type: ignore[call-overload]
@@ -230,6 +232,9 @@ _FORWARDED = IdealCost(2, offered=1)
 _STALE = IdealCost(3, offered=1, interval=None)
 _CHEAP = IdealCost(3, offered=1, cheap_scores=True)
 _APART = "scoring apart"
+
+_IMAGES: tuple[Kind, ...] = ("images",)
+_OF_A_CLASS: tuple[Kind, ...] = ("images", "texts")
 
 
 STRATEGIES = _table(
@@ -305,6 +310,7 @@ STRATEGIES = _table(
         _CHEAP,
         _percentile,
         lambda settings, data: Int8(channels_last=True),
+        kinds=_IMAGES,
     ),
     Strategy(
         "sb-small",
@@ -312,6 +318,7 @@ STRATEGIES = _table(
         _CHEAP,
         _percentile,
         lambda settings, data: Downsampled(2, _fresh(settings)),
+        kinds=_IMAGES,
     ),
     Strategy(
         "sb-proxy",
@@ -319,6 +326,7 @@ STRATEGIES = _table(
         IdealCost(3, offered=1, cheap_scores=True, proxy=3),
         _percentile,
         lambda settings, data: _proxy(settings, data),
+        kinds=_IMAGES,
     ),
     Strategy(
         "sb-pipelined",
@@ -326,6 +334,7 @@ STRATEGIES = _table(
         IdealCost(3, offered=1, note="the 1 elsewhere"),
         _percentile,
         pipelined=True,
+        kinds=_IMAGES,
     ),
     Strategy(
         "infobatch",
@@ -346,6 +355,7 @@ STRATEGIES = _table(
         _FORWARDED,
         rule=_kakurenbo,
         forwards_left_out=True,
+        kinds=_OF_A_CLASS,
     ),
     Strategy(
         "ucb",
@@ -372,6 +382,7 @@ STRATEGIES = _table(
         "pruned once: the examples of the highest EL2N scores, every epoch",
         IdealCost(3, note=_APART),
         drop=lambda keep: 1 - keep,
+        kinds=_OF_A_CLASS,
     ),
     Strategy(
         "diet-sb",
@@ -379,6 +390,7 @@ STRATEGIES = _table(
         IdealCost(3, offered=1 - DIET, note=_APART),
         _percentile,
         drop=_diet,
+        kinds=_OF_A_CLASS,
     ),
     Strategy(
         "diet-random",
@@ -386,6 +398,7 @@ STRATEGIES = _table(
         IdealCost(3, note=_APART),
         _uniform,
         drop=_diet,
+        kinds=_OF_A_CLASS,
     ),
     Strategy(
         "kath18",

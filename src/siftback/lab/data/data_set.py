@@ -5,13 +5,16 @@ from typing import Any, Literal, Protocol, Self
 from torch import Tensor
 
 Kind = Literal["images", "texts", "language"]
-"""What examples are: images or texts, of a class each, or texts of which each next token is asked."""
+"""What examples are: images or texts of a class each, or text whose next tokens are asked."""
 
 KINDS: dict[Kind, str] = {
     "images": "images",
     "texts": "texts of a class each",
     "language": "text of which each next token is predicted",
 }
+
+NOUNS: dict[Kind, str] = {"images": "images", "texts": "texts", "language": "windows"}
+"""What examples are called."""
 
 SUBSET_SEED = 0
 """One seed for all runs: a split or a subset is part of the task, not of a run."""
@@ -54,6 +57,10 @@ class DataSet(Protocol):
     @property
     def model_sizes(self) -> dict[str, Any]:
         """The sizes that a model of it depends on, by the arguments of ``models.build``."""
+
+    @property
+    def tokens_per_character(self) -> float | None:
+        """Of the text to test on, for language; None for classifiers."""
 
     def taken(self, kept: Tensor) -> Self:
         """With these training examples alone, int64[k]."""

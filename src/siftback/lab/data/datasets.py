@@ -67,6 +67,10 @@ class ImageData:
         channels = self.train_images.shape[1]
         return {"classes": self.classes, "channels": channels, "size": self.size}
 
+    @property
+    def tokens_per_character(self) -> None:
+        """None: images are no text."""
+
     def taken(self, kept: Tensor) -> Self:
         """With these training examples alone, int64[k]."""
         true = None if self.true_labels is None else self.true_labels[kept]

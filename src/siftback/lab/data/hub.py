@@ -238,8 +238,8 @@ def _values(data: Any, column: str, split: str, address: Address) -> list[Any]:
     values = _cells(data, column)
     if any(not isinstance(value, int | str) for value in values):
         raise ConfigError(
-            f"{address}: column {column!r} does not hold an integer or a name for each example: name "
-            f"the one of labels by label=, one of {', '.join(data.features)}"
+            f"{address}: column {column!r} does not hold an integer or a name for each example: "
+            f"name the one of labels by label=, one of {', '.join(data.features)}"
         )
     return values
 

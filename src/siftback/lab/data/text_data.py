@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
-import torch
 from torch import Tensor
 
 from siftback.lab.data.data_set import Kind
@@ -81,6 +80,11 @@ class TextData:
         """The sizes that a model of these texts depends on."""
         text = self.text
         return {"classes": self.classes, "vocabulary": text.vocabulary, "length": text.length}
+
+    @property
+    def tokens_per_character(self) -> float | None:
+        """Of the text to test on, for language; None for classifiers."""
+        return self.text.tokens_per_character if self.kind == "language" else None
 
     def taken(self, kept: Tensor) -> Self:
         """With these training examples alone, int64[k]; the unit of costs stays."""

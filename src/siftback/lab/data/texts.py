@@ -274,7 +274,7 @@ def _shakespeare_path() -> Path:
     if found is None:
         where = f"SIFTBACK_DATA={given} holds no" if given else "there is no"
         raise ConfigError(
-            f"{where} {_SHAKESPEARE_FILE}: put {_SHAKESPEARE_ORIGIN} there, or set SIFTBACK_DATA to "
-            "a folder that holds it"
+            f"{where} {_SHAKESPEARE_FILE}: put {_SHAKESPEARE_ORIGIN} there, or set SIFTBACK_DATA "
+            "to a folder that holds it"
         )
     return found

@@ -286,9 +286,10 @@ def _check_run(run: Run, settings: Settings, data: DataSet) -> None:
     """
     strategy, examples = strategies.find(run.strategy), len(data.train_labels)
     if data.kind not in strategy.kinds:
+        these = " and ".join(KINDS[kind] for kind in strategy.kinds)
         raise ConfigError(
-            f"{strategy.name} is a strategy for {' and '.join(KINDS[one] for one in strategy.kinds)}"
-            f", and {data.name} holds {KINDS[data.kind]}: leave it out"
+            f"{strategy.name} is a strategy for {these}, and {data.name} holds {KINDS[data.kind]}: "
+            "leave it out"
         )
     if data.kind == "language" and strategies.has_guard(strategy.choice(run.keep, settings)):
         raise ConfigError(

@@ -1,7 +1,8 @@
 """Models to train, by name.
 
 Those of images take [B, C, H, W] from 8x8 on and give logits [B, K]; those of texts take tokens
-[B, T] and give logits [B, K], or [B, T, K] of each next token. A name is one of ``MODELS``, or of a family whose names carry numbers: ``wrn-28-10``.
+[B, T] and give logits [B, K], or [B, T, K] of each next token. A name is one of ``MODELS``, or of a
+family whose names carry numbers: ``wrn-28-10``.
 """
 
 import re
@@ -214,8 +215,8 @@ def check_kind(name: str, kind: Kind, data: str) -> None:
     if takes != kind:
         others = [other for other in LISTED if find(other).takes == kind]
         raise ConfigError(
-            f"model {name!r} takes {KINDS[takes]}, and {data} holds {KINDS[kind]}: give --model one "
-            f"of {', '.join(others)}, or other --data"
+            f"model {name!r} takes {KINDS[takes]}, and {data} holds {KINDS[kind]}: give --model "
+            f"one of {', '.join(others)}, or other --data"
         )
 
 

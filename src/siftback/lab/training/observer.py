@@ -127,7 +127,7 @@ class Observer:
 
     @torch.no_grad()
     def _forwarded(self, model: nn.Module, batches: Iterator[Batch]) -> tuple[Tensor, Tensor]:
-        """Losses, float32[N], and whether each guess is right, bool[N]; of a window, all of them."""
+        """Losses, float32[N], and whether each guess is right, of a window all of them, bool[N]."""
         model = copy.deepcopy(model).eval()
         losses, correct = [], []
         for inputs, labels in batches:

@@ -295,6 +295,7 @@ class _Training:
     def summary(self, evaluations: list[Evaluation]) -> RunSummary:
         """The run's entry in ``summary.json``."""
         errors = [evaluation.test_error for evaluation in evaluations]
+        losses = [evaluation.test_loss for evaluation in evaluations]
         phases = evaluations[-1].phases  # training ended with it
         return RunSummary(
             strategy=self.run.strategy,
@@ -319,6 +320,10 @@ class _Training:
             cost_scoring=self.scoring.cost,
             seconds_scoring=self.scoring.seconds,
             seconds_observing={} if self._observer is None else self._observer.seconds,
+            metric="loss" if self.data.kind == "language" else "error",
+            test_loss_final=losses[-1],
+            test_loss_best=min(losses),
+            tokens_per_character=self.data.tokens_per_character,
             **self._suspected(),
         )
 

@@ -365,7 +365,7 @@ class TrainingBatches:
         return (share * own + (1 - share) * other).mean()
 
     def _predict(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Losses, whether each guess is right, and its probability; of a window, all and the mean."""
+        """Losses, whether each guess is right, of a window all of them, and its probability."""
         outputs = (self._call if self._model.training else self._model)(inputs)
         confidence, guess = outputs.detach().float().softmax(-1).max(-1)
         right = (guess == labels).reshape(len(labels), -1).all(1)

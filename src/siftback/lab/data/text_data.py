@@ -122,7 +122,8 @@ class TextData:
 def lengths_of(tokens: Tensor) -> Tensor:
     """Valid tokens of each text: int64[N].
 
-    >>> lengths_of(torch.tensor([[5, 6, PAD], [7, PAD, PAD]])).tolist()
+    >>> from torch import tensor
+    >>> lengths_of(tensor([[5, 6, PAD], [7, PAD, PAD]])).tolist()
     [2, 1]
     """
     return (tokens != PAD).sum(-1)

@@ -60,7 +60,7 @@ class Stored(NamedTuple):
 
 
 STORED = {
-    "imdb": Stored("stanfordnlp/imdb", ("text",), ("negative", "positive"), 256),
+    "imdb": Stored("stanfordnlp/imdb", ("text",), ("negative", "positive"), 192),
     "sst2": Stored("SetFit/sst2", ("sentence", "text"), ("negative", "positive"), 64),
 }
 

@@ -30,7 +30,7 @@ def trained_on(texts: Iterable[str], vocabulary: int = VOCABULARY, lower: bool =
 
     >>> tokenizer = Tokenizer.from_str(trained_on(["low lower lowest"] * 9, 270))
     >>> tokenizer.encode("Lower").tokens
-    ['Ġlowe', 'r']
+    ['Ġlower']
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=lower)

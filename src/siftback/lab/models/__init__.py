@@ -278,7 +278,7 @@ def count(
         ConfigError: As for `build`, and where a tensor would be larger than torch can count.
 
     >>> count("resnet18"), count("gpt", classes=65, vocabulary=65)
-    (11173962, 216320)
+    (11173962, 216576)
     """
     try:
         with torch.device("meta"):

@@ -50,8 +50,9 @@ def rows(comparison: Comparison) -> list[dict[str, str]]:
     """One row per configuration, by column name, every number written as it is shown.
 
     Errors are in percent and losses in nats, mean ± sample standard deviation over the seeds; the
-    other numbers are means. The columns of speed-ups (:func:`siftback.lab.records.measures.speedups`, in seconds)
-    are left out where there is no Traditional run to measure them by.
+    other numbers are means. The columns of speed-ups
+    (:func:`siftback.lab.records.measures.speedups`, in seconds) are left out where there is no
+    Traditional run to measure them by.
     """
     groups = comparison.by_label()
     faster = speedups(comparison) if TRADITIONAL in groups else {}

@@ -272,6 +272,7 @@ def named(comparisons: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
 def _apart(difference: MeanAndSpread, metric: Metric) -> str:
     """A difference in words.
 
+    >>> from siftback.lab.records.metric import METRICS
     >>> _apart(MeanAndSpread(-1.5, 0.25), METRICS["error"])
     '1.50 ± 0.25 points lower'
     >>> _apart(MeanAndSpread(0.5, None), METRICS["loss"])

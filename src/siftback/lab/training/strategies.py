@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ from siftback.lab import models
 from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.settings import Settings, device_of
+from siftback.lab.training.weighted_memory import WeightedMemory
 
 
 @dataclass(frozen=True)
@@ -141,18 +143,34 @@ def _uniform(keep: float, settings: Settings) -> Selector:
 
 def _memory(keep: float, settings: Settings) -> Memory:
     guard = NoiseGuard() if settings.noise_guard else None
-    return Memory(
-        keep,
-        floor=settings.floor,
-        warmup=Share(settings.warmup),
-        tail=Share(settings.tail),
-        decay=settings.decay,
-        guard=guard,
-    )
+    return Memory(keep, guard=guard, **_of_memory(settings))
 
 
 def _guarded_memory(keep: float, settings: Settings) -> Memory:
     return _memory(keep, replace(settings, noise_guard=True))
+
+
+def _weighted_memory(keep: float, settings: Settings) -> Memory:
+    return WeightedMemory(keep, **_of_memory(settings))
+
+
+def _annealed_memory(keep: float, settings: Settings) -> Memory:
+    """Its weights are whole once the training ends."""
+    epochs = settings.epochs
+    if settings.budget is not None:  # as `rule_schedule` spreads it
+        epochs = settings.budget * (settings.warmup + (1 - settings.warmup) / keep)
+    if epochs is None:
+        raise ConfigError("its weights rise over a known number of epochs: give epochs or budget")
+    return WeightedMemory(keep, epochs=epochs - 1, **_of_memory(settings))
+
+
+def _of_memory(settings: Settings) -> dict[str, Any]:
+    return {
+        "floor": settings.floor,
+        "warmup": Share(settings.warmup),
+        "tail": Share(settings.tail),
+        "decay": settings.decay,
+    }
 
 
 def _stale(keep: float, settings: Settings) -> Stale:
@@ -282,6 +300,18 @@ STRATEGIES = _table(
         "as sb-memory, but examples whose labels stay doubtful are held back",
         _KEPT,
         rule=_guarded_memory,
+    ),
+    Strategy(
+        "sb-memory-weighted",
+        "as sb-memory, each loss weighted by one over its probability, which undoes its bias",
+        _KEPT,
+        rule=_weighted_memory,
+    ),
+    Strategy(
+        "sb-memory-annealed",
+        "as sb-memory-weighted, the weights rising from none to whole over the training",
+        _KEPT,
+        rule=_annealed_memory,
     ),
     Strategy(
         "sb-ewma",

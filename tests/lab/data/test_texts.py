@@ -6,10 +6,10 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
+import texts as made
 import torch
 from tokenizers import Tokenizer
 
-import texts as made
 from siftback.errors import ConfigError
 from siftback.lab.data import tokens
 from siftback.lab.data.batch_stream import BUCKET, BatchStream, test_batches

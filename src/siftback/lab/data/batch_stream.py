@@ -250,7 +250,7 @@ class _Texts:
 
 def _trimmed(tokens: Tensor, labels: Tensor) -> Batch:
     """Texts up to the longest of them, and the labels of as many positions."""
-    longest = max(1, int(lengths_of(tokens).max()))
+    longest = max(1, int(lengths_of(tokens).max())) if len(tokens) else 1
     return tokens[:, :longest].long(), labels if labels.ndim == 1 else labels[:, :longest]
 
 

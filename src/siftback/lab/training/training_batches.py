@@ -368,9 +368,11 @@ class TrainingBatches:
         """Losses, whether each guess is right, of a window all of them, and its probability."""
         outputs = (self._call if self._model.training else self._model)(inputs)
         confidence, guess = outputs.detach().float().softmax(-1).max(-1)
-        right = (guess == labels).reshape(len(labels), -1).all(1)
+        right = guess == labels
+        if labels.ndim == 2:
+            right, confidence = right.all(1), confidence.mean(1)
         each = losses_of(outputs, labels, self._settings.label_smoothing)
-        return each, right, confidence.reshape(len(labels), -1).mean(1)
+        return each, right, confidence
 
     @torch.no_grad()
     def _forward_left_out(self, loader: SelectiveLoader) -> None:

@@ -108,8 +108,11 @@ def test_costs_count_valid_tokens(classified):
         assert run.cost_forward_units == pytest.approx(forwards[run.strategy] + 3 * used, rel=1e-5)
         assert int(seen["uses"].sum()) == run.examples_backpropped
     # Which is not what the number of examples says.
-    by_number = [run.examples_forwarded + 2 * run.examples_backpropped for run in classified.runs]
-    assert max(abs(r.cost_forward_units - n) for r, n in zip(classified.runs, by_number)) > 10
+    differences = [
+        run.cost_forward_units - run.examples_forwarded - 2 * run.examples_backpropped
+        for run in classified.runs
+    ]
+    assert max(map(abs, differences)) > 10
 
 
 def test_what_all_images_cost_stays_as_it_was(tmp_path):
@@ -187,7 +190,7 @@ def test_tables_plots_and_verdicts_follow_the_loss(written):
         assert one.metric.name == "loss"
         assert ("nats" in one.evidence) == (one.baseline == "traditional")
     assert any(one.baseline for one in verdicts([written]))
-    found = analyse([written])
+    found = analyse([written]).values()
     said = " ".join(getattr(one, "sentence", "") for one in found)
     assert "nats" in said
     assert " %" not in said.replace("95 %", "")
@@ -275,9 +278,8 @@ def test_a_single_pass_over_windows_costs_a_forward_of_all_and_a_backward_of_the
     asked = of_language(sources, budget=None, epochs=1.0)
     plan = Plan(asked, ["sb-single-pass"], [KEEP], [0], matched=False)
     (run,) = compare(plan, tmp_path, Silent()).runs
-    windows = len(load(asked.data, max_tokens=16).train_labels) // 32 * 32
-    assert (run.examples_forwarded, run.examples_backpropped) == (windows, windows // 2)
-    assert run.cost_forward_units == pytest.approx(2 * windows)
+    assert run.examples_forwarded == 2 * run.examples_backpropped == 32 * run.steps > 0
+    assert run.cost_forward_units == pytest.approx(2 * run.examples_forwarded)
 
 
 def test_windows_are_scored_by_their_losses(sources):

@@ -107,7 +107,7 @@ MODELS: dict[str, Architecture] = {
         64,
         "two blocks of attention on a text, to classify it; width: a token's",
         "texts",
-        Recipe("adamw", 2e-3, 0.01, 64),
+        Recipe("adamw", 5e-4, 0.01, 64),
     ),
     "ngrams": Architecture(
         Ngrams,

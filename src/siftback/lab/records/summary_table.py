@@ -70,7 +70,7 @@ def comparison_table(comparison: Comparison) -> Table:
     body = [
         row
         | {"strategy": textwrap.fill(row["strategy"], len(TRADITIONAL), break_long_words=False)}
-        | {name: cell.replace("± ", "±") for name, cell in row.items() if name in _JUDGED}
+        | {name: _narrow(name, cell) for name, cell in row.items() if name in _JUDGED}
         for row in rows(comparison)
     ]
     return terminal(
@@ -219,6 +219,11 @@ def _numbers(runs: list[RunSummary]) -> dict[str, str]:
         "seconds of training": readable_seconds(mean("seconds_train")),
         "cost in forwards": readable(mean("cost_forward_units")),
     }
+
+
+def _narrow(column: str, cell: str) -> str:
+    """A mean and its spread for a narrow column: that of a loss without its leading zero."""
+    return cell.replace("± ", "±") if "error" in column else cell.replace("± 0.", "±.")
 
 
 def _judged(runs: list[RunSummary]) -> dict[str, str]:

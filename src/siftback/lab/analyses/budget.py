@@ -11,18 +11,19 @@ from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
 from siftback.lab.analyses.findings import MeanAgreement, OverIdeal, SameBudget
 from siftback.lab.records.comparison_record import Comparison, RunSummary
 from siftback.lab.records.measures import pairs, same_budget
+from siftback.lab.records.metric import MetricName
 
 OURS = "Siftback"
 CONFIDENCE = 0.95
 
 
 def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
-    """The difference in final error from Traditional of the same budget, with its interval.
+    """The difference in final error or loss from Traditional of the same budget, with interval.
 
-    Seed by seed, in percentage points, negative where selection is better; the interval is
+    Seed by seed, in percentage points or nats, negative where selection is better; the interval is
     Student's t over the seeds, of 95 %, and one seed has none.
     """
-    name, title = "budget", "Final error beside Traditional of the same budget"
+    name, title = "budget", "Final error or loss beside Traditional of the same budget"
     panels, findings = [], []
     for heading, comparison in titled(comparisons):
         series, sure = [], []
@@ -31,7 +32,7 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
             if baseline is None:
                 continue
             both = pairs(comparison, one.label, baseline)
-            differences = [run.test_error_final - base.test_error_final for run, base in both]
+            differences = [run.final - base.final for run, base in both]
             mean, low, high = interval(differences)
             several = len(differences) > 1
             ends = ([low] if several else None), ([high] if several else None)
@@ -39,9 +40,10 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
             if several:
                 sure.append((one.label, mean, low, high, len(differences)))
         if series:
-            label = "difference in final error (percentage points)"
+            metric = comparison.metric
+            label = f"difference in final {metric.noun} ({metric.plural})"
             panels.append(Panel(heading, "strategy", label, "points", series))
-            findings.append(_finding(heading, sure))
+            findings.append(_finding(heading, sure, metric.name))
     if not panels:
         why = "No selective run beside Traditional of the same budget. Record one:"
         return Missing(name, title, f"{why} siftback compare --budget 4 --seed 0,1,2")
@@ -67,11 +69,13 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def _finding(heading: str, sure: Sequence[tuple[str, float, float, float, int]]) -> SameBudget:
+def _finding(
+    heading: str, sure: Sequence[tuple[str, float, float, float, int]], metric: MetricName
+) -> SameBudget:
     better = sum(high < 0 for _, _, _, high, _ in sure)
     worse = sum(low > 0 for _, _, low, _, _ in sure)
     best = min(sure, key=lambda of: of[1], default=None)
-    return SameBudget(heading, len(sure), better, worse, best)
+    return SameBudget(heading, len(sure), better, worse, best, metric)
 
 
 def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missing:

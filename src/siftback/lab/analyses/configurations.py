@@ -7,7 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from siftback.errors import ConfigError
+from siftback.lab import models
 from siftback.lab.analyses.figure import Panel, Series
+from siftback.lab.data.data_set import NOUNS
 from siftback.lab.records.comparison_record import (
     Comparison,
     Evaluation,
@@ -15,7 +18,8 @@ from siftback.lab.records.comparison_record import (
     read_evaluations,
 )
 from siftback.lab.records.formatting import listed
-from siftback.lab.records.measures import MATCHED, TRADITIONAL, Axis, ordered_labels
+from siftback.lab.records.measures import MATCHED, TRADITIONAL, Axis, measured, ordered_labels
+from siftback.lab.records.metric import METRICS, Metric
 
 # What can be on the x axis of a curve: the view's name, the field, and what the axis is called.
 AXES: dict[str, tuple[Axis, str]] = {
@@ -23,7 +27,6 @@ AXES: dict[str, tuple[Axis, str]] = {
     "steps": ("steps", "optimizer steps"),
     "cost": ("cost", "cost (forwards of one example, a backward being 2)"),
 }
-ERROR = "test error (%)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +65,14 @@ class Configuration:
         return statistics.mean(map(of, self.runs))
 
     @property
-    def final_error(self) -> float:
-        """Mean test error at the end, in percent."""
-        return self.mean(lambda run: run.test_error_final)
+    def metric(self) -> Metric:
+        """What it is judged by."""
+        return METRICS[self.runs[0].metric]
+
+    @property
+    def final(self) -> float:
+        """The mean of what it is judged by at the end: test error in percent, or test loss."""
+        return self.mean(lambda run: run.final)
 
 
 def configurations(comparison: Comparison) -> list[Configuration]:
@@ -91,7 +99,7 @@ def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
     """The comparisons that hold a run, each with a title of its own.
 
     It names model, data and the share of wrong labels; where that is not enough, of how many
-    images, the learning rates, the batches, and last the folder.
+    examples, the learning rates, the batches, and last the folder.
     """
     held = [one for one in comparisons if one.runs]
     titles = [_what(one) for one in held]
@@ -107,15 +115,15 @@ def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
 
 
 def curve(configuration: Configuration, axis: Axis, group: str | None = None) -> Series:
-    """Mean test error over what was spent, and between which errors the seeds lie.
+    """Mean test error, or loss, over what was spent, and between which ends the seeds lie.
 
-    The k-th point is the mean over the seeds' k-th evaluations, of error and of what was spent.
+    The k-th point is the mean over the seeds' k-th evaluations, of it and of what was spent.
     """
     together = list(zip(*configuration.curves, strict=False))
     return Series.over_seeds(
         configuration.label,
         [statistics.mean(float(getattr(one, axis)) for one in each) for each in together],
-        [[one.test_error for one in each] for each in together],
+        [[measured(one, configuration.metric.name) for one in each] for each in together],
         configuration.family if group is None else group,
         faint=configuration.strategy == MATCHED,
     )
@@ -124,7 +132,7 @@ def curve(configuration: Configuration, axis: Axis, group: str | None = None) ->
 def curve_panel(
     title: str, found: Sequence[Configuration], view: str, by_label: bool = False
 ) -> Panel:
-    """Test error of several configurations over what was spent.
+    """Test error, or loss, of several configurations over what was spent.
 
     Args:
         title: Of the panel.
@@ -135,7 +143,7 @@ def curve_panel(
     axis, name = AXES[view]
     series = [curve(one, axis, one.label if by_label else None) for one in found]
     positive = all(value > 0 for one in series for value in one.y)
-    return Panel(title, name, ERROR, "line", series, log_y=positive)
+    return Panel(title, name, found[0].metric.axis, "line", series, log_y=positive)
 
 
 def _what(comparison: Comparison) -> str:
@@ -151,9 +159,18 @@ def setup(comparison: Comparison) -> str:
 
 
 def images(comparison: Comparison) -> str:
-    """How many training images were taken of the set, for its name's end; empty for all."""
+    """How many training examples were taken of the set, for its name's end; empty for all."""
     limit = argument(comparison, "train_limit")
-    return f" ({limit:,} images)" if limit else ""
+    return f" ({limit:,} {noun_of(comparison)})" if limit else ""
+
+
+def noun_of(comparison: Comparison) -> str:
+    """What its training examples are called: images, texts or windows."""
+    model = str(argument(comparison, "model", "cnn"))
+    try:
+        return NOUNS[models.find(model).takes]
+    except ConfigError:  # a model of another release
+        return "examples"
 
 
 def _rates(comparison: Comparison) -> str:

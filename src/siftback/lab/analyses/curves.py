@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from siftback.lab.analyses.configurations import (
     AXES,
-    ERROR,
     Configuration,
     argument,
     configurations,
@@ -211,13 +210,13 @@ def _figure(
 def _best_found(title: str, found: Sequence[Configuration], view: str) -> BestEnd:
     """How the best selective configuration ends, beside Traditional."""
     plain = traditional(found)
-    best = min(_selective(found) or found, key=lambda one: one.final_error)
+    best = min(_selective(found) or found, key=lambda one: one.final)
     if plain is None or best is plain:
-        return BestEnd(title, best.label, best.final_error)
+        return BestEnd(title, best.label, best.final, metric=best.metric.name)
     axis, unit = AXES[view][0], {"time": "seconds"}.get(view, view)
     spent, whole = (_spent(one, axis) for one in (best, plain))
     share = spent / whole if whole else None
-    return BestEnd(title, best.label, best.final_error, plain.final_error, share, unit)
+    return BestEnd(title, best.label, best.final, plain.final, share, unit, best.metric.name)
 
 
 def _spent(configuration: Configuration, axis: str) -> float:
@@ -234,23 +233,29 @@ def _over_forwards(title: str, found: Sequence[Configuration]) -> Panel:
         Series(
             one.label,
             [one.mean(lambda run: run.examples_forwarded)],
-            [one.final_error],
+            [one.final],
             group=one.label,
         )
         for one in found
     ]
-    return Panel(title, "examples forwarded in all of training", f"final {ERROR}", "points", series)
+    return Panel(
+        title,
+        "examples forwarded in all of training",
+        f"final {found[0].metric.axis}",
+        "points",
+        series,
+    )
 
 
 def _forwards_found(title: str, found: Sequence[Configuration]) -> ErrorsByForwards:
-    ends = [
-        (one.label, one.mean(lambda run: run.examples_forwarded), one.final_error) for one in found
-    ]
-    return ErrorsByForwards(title, ends)
+    ends = [(one.label, one.mean(lambda run: run.examples_forwarded), one.final) for one in found]
+    return ErrorsByForwards(title, ends, found[0].metric.name)
 
 
 def _swept_found(title: str, found: Sequence[Configuration]) -> ErrorsByShare:
     swept = sorted(_selective(found), key=lambda one: one.runs[0].keep_asked)
-    errors = [(one.runs[0].keep_asked, one.final_error) for one in swept]
+    errors = [(one.runs[0].keep_asked, one.final) for one in swept]
     plain = traditional(found)
-    return ErrorsByShare(title, swept[0].strategy, errors, plain.final_error if plain else None)
+    return ErrorsByShare(
+        title, swept[0].strategy, errors, plain.final if plain else None, swept[0].metric.name
+    )

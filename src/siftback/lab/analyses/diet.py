@@ -89,7 +89,9 @@ def _accuracy(
         panels.append(Panel(heading, PERCENT_LEFT_OUT, "final accuracy (%)", "line", ends))
         over = [_over_epochs(one) for one in found]
         panels.append(Panel(heading, "epoch", "accuracy (%)", "line", over))
-        accuracies = [(one.label, 100 - one.final_error) for one in found]
+        accuracies = [
+            (one.label, 100 - one.mean(lambda run: run.test_error_final)) for one in found
+        ]
         findings.append(Accuracies(heading, accuracies))
     if not panels:
         return Missing(

@@ -1,7 +1,7 @@
-"""A comparison as a picture: test error against training time, steps and cost.
+"""A comparison as a picture: test error, or loss, against training time, steps and cost.
 
 The curve of a configuration is the mean over its seeds at each evaluation: the k-th point is the
-mean error of the seeds' k-th evaluations over the mean of what they had spent by then, within the
+mean of the seeds' k-th evaluations over the mean of what they had spent by then, within the
 band that the seeds lie in. The seeds are tested at the same points of their training, so nothing
 is interpolated.
 """
@@ -11,7 +11,6 @@ from pathlib import Path
 
 from siftback.lab.analyses.configurations import (
     AXES,
-    ERROR,
     Configuration,
     configurations,
     curve,
@@ -41,25 +40,28 @@ def draw(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def error_figure(comparison: Comparison) -> Figure:
-    """The curves of all configurations, and as a line the error that Traditional ends at.
+    """The curves of all configurations, and as a line where Traditional ends.
 
     A matched run has the colour of the run whose budget it shares.
     """
     found = configurations(comparison)
     panels = [_panel(view, axis, label, found) for view, (axis, label) in AXES.items()]
-    title = f"{setup(comparison)}: final test error, mean ± standard deviation over the seeds"
+    final = f"final test {comparison.metric.noun}"
+    title = f"{setup(comparison)}: {final}, mean ± standard deviation over the seeds"
     return Figure(PLOT, title, [], "", {"all": panels})
 
 
 def _panel(view: str, axis: Axis, x_label: str, found: list[Configuration]) -> Panel:
     series = []
     for one in found:
-        final = mean_and_spread(run.test_error_final for run in one.runs)
+        final = mean_and_spread(run.final for run in one.runs)
         line = curve(one, axis, partner_label(one.runs[0]) or one.label)
-        series.append(replace(line, label=f"{one.label}: {with_spread(final)} %"))
+        written = f"{with_spread(final, digits=one.metric.digits)} {one.metric.unit}"
+        series.append(replace(line, label=f"{one.label}: {written}"))
     if plain := traditional(found):  # what all others would reach, for less
         ends = [0.0, max(float(x) for one in series for x in one.x)]
-        error = [plain.final_error] * 2
-        series.append(Series("traditional at the end", ends, error, group=TRADITIONAL, faint=True))
+        level = [plain.final] * 2
+        series.append(Series("traditional at the end", ends, level, group=TRADITIONAL, faint=True))
     positive = all(y > 0 for one in series for y in one.y)
-    return Panel(f"over {view}", x_label, ERROR, "line", series, log_y=positive)
+    y_label = found[0].metric.axis
+    return Panel(f"over {view}", x_label, y_label, "line", series, log_y=positive)

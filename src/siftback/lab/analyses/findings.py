@@ -7,6 +7,8 @@ Each finding is of one comparison, whose title it begins with, unless it says ot
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from siftback.lab.records.metric import METRICS, MetricName
+
 
 class Finding(Protocol):
     """Numbers that can say themselves."""
@@ -27,13 +29,15 @@ class BestEnd(NamedTuple):
     baseline_error: float | None = None
     spent: float | None = None
     unit: str = ""
+    metric: MetricName = "error"
 
     def sentence(self) -> str:
-        text = f"{self.title}: {self.label} ends at {self.error:.2f} %"
+        written = METRICS[self.metric].written
+        text = f"{self.title}: {self.label} ends at {written(self.error)}"
         if self.baseline_error is None:
             return f"{text}."
         share = f", with {self.spent:.2f} of its {self.unit}" if self.spent is not None else ""
-        return f"{text}, traditional at {self.baseline_error:.2f} %{share}."
+        return f"{text}, traditional at {written(self.baseline_error)}{share}."
 
 
 class ErrorsByForwards(NamedTuple):
@@ -41,10 +45,11 @@ class ErrorsByForwards(NamedTuple):
 
     title: str
     ends: Sequence[tuple[str, float, float]]
+    metric: MetricName = "error"
 
     def sentence(self) -> str:
         each = (
-            f"{label} {forwards / 1e6:.3g} M forwards and {error:.2f} %"
+            f"{label} {forwards / 1e6:.3g} M forwards and {METRICS[self.metric].written(error)}"
             for label, forwards, error in self.ends
         )
         return f"{self.title}: {'; '.join(each)}."
@@ -57,11 +62,14 @@ class ErrorsByShare(NamedTuple):
     strategy: str
     errors: Sequence[tuple[float, float]]
     baseline_error: float | None
+    metric: MetricName = "error"
 
     def sentence(self) -> str:
-        each = ", ".join(f"{share:.2g} kept {error:.2f} %" for share, error in self.errors)
-        end = "" if self.baseline_error is None else f"; traditional {self.baseline_error:.2f} %"
-        return f"{self.title}, final error of {self.strategy}: {each}{end}."
+        metric = METRICS[self.metric]
+        each = ", ".join(f"{share:.2g} kept {metric.written(end)}" for share, end in self.errors)
+        plain = self.baseline_error
+        end = "" if plain is None else f"; traditional {metric.written(plain)}"
+        return f"{self.title}, final {metric.noun} of {self.strategy}: {each}{end}."
 
 
 class BestSpeedUp(NamedTuple):
@@ -70,9 +78,11 @@ class BestSpeedUp(NamedTuple):
     title: str
     factor: float
     best: tuple[str, float] | None
+    metric: MetricName = "error"
 
     def sentence(self) -> str:
-        target = f"{self.factor:g} times the final error of Traditional"
+        noun = METRICS[self.metric].noun
+        target = f"{self.factor:g} times the final {noun} of Traditional"
         if self.best is None:
             return f"{self.title}: no strategy reaches {target} in every seed."
         label, speed_up = self.best
@@ -240,15 +250,19 @@ class SameBudget(NamedTuple):
     better: int
     worse: int
     best: tuple[str, float, float, float, int] | None
+    metric: MetricName = "error"
 
     def sentence(self) -> str:
         if self.best is None:
             return f"{self.title}: one seed each, which has no interval."
+        metric = METRICS[self.metric]
+        digits, points = metric.digits, metric.points
         label, mean, low, high, seeds = self.best
         return (
             f"{self.title}: of {self.configurations} strategies {self.better} are better than "
             f"Traditional of the same budget and {self.worse} worse, by an interval that leaves "
-            f"out 0; the best, {label}, is at {mean:+.2f} points ({low:+.2f} to {high:+.2f}, "
+            f"out 0; the best, {label}, is at {mean:+.{digits}f} {points} "
+            f"({low:+.{digits}f} to {high:+.{digits}f}, "
             f"{seeds} seeds)."
         )
 

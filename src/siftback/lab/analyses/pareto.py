@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from siftback.lab.analyses.configurations import (
     AXES,
-    ERROR,
     Configuration,
     configurations,
     curve,
@@ -74,7 +73,7 @@ def trade_off(comparisons: Sequence[Comparison]) -> Figure | Missing:
         axis, x_label = AXES[view]
         for heading, found in _together(held, view == "time").items():
             points = {one: _points(one, axis) for one in found}
-            panels.append(_panel(heading, x_label, points))
+            panels.append(_panel(heading, x_label, found[0].metric.axis, points))
             if view == "time":
                 findings.append(_finding(heading, [p for each in points.values() for p in each]))
         views[view] = panels
@@ -102,7 +101,9 @@ def _points(one: Configuration, axis: Axis) -> list[Point]:
     return [Point(x, y, family) for x, y in zip(spent, line.y, strict=True)]
 
 
-def _panel(heading: str, x_label: str, points: dict[Configuration, list[Point]]) -> Panel:
+def _panel(
+    heading: str, x_label: str, y_label: str, points: dict[Configuration, list[Point]]
+) -> Panel:
     every = [point for each in points.values() for point in each]
     optimal = dict(zip(map(id, every), frontier(every), strict=True))
     series = []
@@ -115,7 +116,7 @@ def _panel(heading: str, x_label: str, points: dict[Configuration, list[Point]])
             if chosen:
                 series.append(Series(label, x, y, group=family, faint=faint))
     positive = all(point.error > 0 and point.spent > 0 for point in every)
-    return Panel(heading, x_label, ERROR, "points", series, log_x=positive, log_y=positive)
+    return Panel(heading, x_label, y_label, "points", series, log_x=positive, log_y=positive)
 
 
 def _finding(heading: str, points: Sequence[Point]) -> ParetoShares:

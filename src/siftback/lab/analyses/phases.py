@@ -14,6 +14,7 @@ from siftback.lab.analyses.findings import (
 )
 from siftback.lab.records.comparison_record import Comparison, Evaluation, RunSummary
 from siftback.lab.records.measures import MATCHED, TRADITIONAL, reaching
+from siftback.lab.records.metric import MetricName
 
 # What the phases of the clock are called in the paper, and what they are here.
 NAMES = {
@@ -49,7 +50,7 @@ def _until(
         plain = traditional(found)
         if plain is None or not plain.curves[0][-1].phases:
             continue
-        targets = {run.seed: factor * run.test_error_final for run in plain.runs}
+        targets = {run.seed: factor * run.final for run in plain.runs}
         spent = {one.label: _spent(one, targets) for one in found if one.strategy != MATCHED}
         reached = {label: phases for label, phases in spent.items() if phases}
         if len(reached) > 1:
@@ -70,7 +71,7 @@ def _until(
 def _spent(one: Configuration, targets: dict[int, float]) -> dict[str, float] | None:
     """Seconds by phase until the target, means over the seeds; None where a seed fell short."""
     seeds = [
-        phases_until(curve, targets[run.seed])
+        phases_until(curve, targets[run.seed], run.metric)
         for run, curve in zip(one.runs, one.curves, strict=True)
         if run.seed in targets
     ]
@@ -80,8 +81,10 @@ def _spent(one: Configuration, targets: dict[int, float]) -> dict[str, float] | 
     return {phase: statistics.mean(each.get(phase, 0.0) for each in reached) for phase in NAMES}
 
 
-def phases_until(curve: Sequence[Evaluation], target_error: float) -> dict[str, float] | None:
-    """Seconds by phase when the error passed a target, as `crossing` finds it.
+def phases_until(
+    curve: Sequence[Evaluation], target: float, metric: MetricName = "error"
+) -> dict[str, float] | None:
+    """Seconds by phase when the error, or loss, passed a target, as `crossing` finds it.
 
     Returns:
         None where it never did, or no phases were recorded.
@@ -91,7 +94,7 @@ def phases_until(curve: Sequence[Evaluation], target_error: float) -> dict[str, 
     >>> phases_until([early, later], 30.0)
     {'forward': 1.0, 'backward': 3.0}
     """
-    reached = reaching(curve, target_error)
+    reached = reaching(curve, target, metric)
     if reached is None:
         return None
     before, after, share = reached

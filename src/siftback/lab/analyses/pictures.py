@@ -19,12 +19,15 @@ def training_set(comparison: Comparison) -> ImageData:
         raise ConfigError(
             f"{comparison.folder.name} trained on a subset whose file is not part of its records"
         )
-    return load(
+    data = load(
         str(argument(comparison, "data")),
         argument(comparison, "train_limit"),
         argument(comparison, "validation"),
         float(argument(comparison, "flip", 0.0)),
     )
+    if not isinstance(data, ImageData):
+        raise ConfigError(f"{data.name} holds texts, which have no pictures")
+    return data
 
 
 def pictures(

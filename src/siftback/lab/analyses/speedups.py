@@ -30,7 +30,9 @@ def table_1(comparisons: Sequence[Comparison]) -> Grid | Missing:
     for time where the two were measured on different machines.
     """
     name, title = "table1", "Speed-up to near the final error of Traditional"
-    columns = ["strategy", "data and model", "seeds", "final error of Traditional, %"]
+    errors = all(one.metric.name == "error" for one in comparisons)
+    ends = "final error of Traditional, %" if errors else "final error or loss of Traditional"
+    columns = ["strategy", "data and model", "seeds", ends]
     columns += [f"{unit} to ×{factor:g}" for unit in UNITS.values() for factor in TABLE_1_FACTORS]
     rows: list[list[Cell]] = []
     findings = []
@@ -49,12 +51,13 @@ def table_1(comparisons: Sequence[Comparison]) -> Grid | Missing:
                 for factor in TABLE_1_FACTORS
             ]
             seeds = str(len(pairs(comparison, one.label, TRADITIONAL)))
-            rows.append([one.label, heading, seeds, plain.final_error, *faster])
+            end = plain.final if errors else plain.metric.written(plain.final)
+            rows.append([one.label, heading, seeds, end, *faster])
             # Of those that got nearest, the fastest one in cost, which no machine blurs.
             in_cost = faster[len(TABLE_1_FACTORS)]
             if in_cost is not None and (best is None or in_cost.middle > best[1]):
                 best = one.label, in_cost.middle
-        findings.append(BestSpeedUp(heading, TABLE_1_FACTORS[0], best))
+        findings.append(BestSpeedUp(heading, TABLE_1_FACTORS[0], best, plain.metric.name))
     if not rows:
         why = "No strategy was run beside Traditional. Record some: siftback compare --strategies"
         return Missing(name, title, f"{why} traditional,sb,stale-sb,kath18 --seed 0,1,2")
@@ -79,9 +82,9 @@ def speedup(
         return None
     ratios = []
     for run, plain in pairs(comparison, label, TRADITIONAL):
-        target = factor * plain.test_error_final
-        needed = crossing(comparison.evaluations(run), target, axis)
-        plain_needed = crossing(comparison.evaluations(plain), target, axis)
+        target, metric = factor * plain.final, plain.metric
+        needed = crossing(comparison.evaluations(run), target, axis, metric)
+        plain_needed = crossing(comparison.evaluations(plain), target, axis, metric)
         if not needed or not plain_needed:
             return None
         ratios.append(plain_needed / needed)

@@ -13,10 +13,11 @@ from siftback.lab.data.augment import Augment
 COMMON = ("size", "crop", "mirror")
 OPTIONS = {
     "imagefolder": ("train", "test", *COMMON),
-    "hf": ("image", "label", "train", "test", "config", *COMMON),
+    "hf": ("image", "text", "label", "train", "test", "config", "vocabulary", *COMMON),
     "npz": ("crop", "mirror"),
+    "text": ("tokens", "vocabulary"),
 }
-PLACES = {"imagefolder": "PATH", "hf": "NAME", "npz": "PATH"}
+PLACES = {"imagefolder": "PATH", "hf": "NAME", "npz": "PATH", "text": "PATH"}
 NAMES = tuple(f"{kind}:{place}" for kind, place in PLACES.items())
 
 Size = tuple[int, int]

@@ -1,7 +1,7 @@
-"""Batches of images: one epoch in an order that only the seed and the epoch's number decide."""
+"""Batches of examples: one epoch in an order that only the seed and the epoch's number decide."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -9,28 +9,39 @@ from torch import Tensor
 
 from siftback.errors import ConfigError
 from siftback.lab.data.augment import Augment
+from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.text_data import IGNORED, PAD, TextData, lengths_of
 
 Batch = tuple[Tensor, Tensor]
+
+PADDING = {0: PAD, 1: IGNORED}
+"""What fills shorter rows as batches of texts are joined: their inputs and their labels."""
+
+BUCKET = 8
+"""Batches of which texts are sorted by length, so that each of them holds little padding."""
 
 
 class BatchStream:
     """Training batches, shuffled and augmented; each ``iter()`` gives one epoch.
 
     Order and augmentation of epoch e depend on ``(seed, e)`` alone, so every strategy sees the
-    same. Its state is a place within an epoch; a stream that loads it goes on there. The images
-    stay uint8 on ``device`` as long as they can: rows are gathered and augmented as bytes, and
-    turned into floats last, ``(image / 255 - mean) / std`` with the training images' own mean and
-    standard deviation per channel.
+    same. Its state is a place within an epoch; a stream that loads it goes on there.
+
+    Images stay uint8 on ``device`` as long as they can: rows are gathered and augmented as bytes,
+    and turned into floats last, ``(image / 255 - mean) / std`` with the training images' own mean
+    and standard deviation per channel. Texts are padded to the longest of their batch; of each
+    `BUCKET` batches they come in the order of their lengths, by turns rising and falling, so that
+    batches next to each other hold texts of like length, and can be joined with little padding.
 
     Args:
-        data: Whose training images to give.
+        data: Whose training examples to give.
         batch_size: Examples a batch, B; a last short batch is dropped.
         seed: At least 0.
-        augment: What to do to the images; ``data.augmentation`` where None. A cutout leaves the
+        augment: What to do to images; ``data.augmentation`` where None. A cutout leaves the
             training images' mean, which is 0 once normalised.
         device: Where the batches are made.
-        channels_last: Whether the images have torch's ``channels_last`` memory format, the
+        channels_last: Whether images have torch's ``channels_last`` memory format, the
             faster one for convolutions.
         indexed: Whether to give each example's index too.
 
@@ -38,8 +49,8 @@ class BatchStream:
         examples: How many there are.
 
     Yields:
-        ``(images, labels)``: float32 [B, C, H, W] and int64 [B]; or ``(indices, (images,
-        labels))``, the indices int64 [B].
+        ``(inputs, labels)``: images float32 [B, C, H, W] or tokens int64 [B, T], and int64 [B], or
+        of language [B, T]; or ``(indices, (inputs, labels))``, the indices int64 [B].
 
     Raises:
         ConfigError: For a batch size below 1 or above the number of examples, or a negative seed.
@@ -49,7 +60,7 @@ class BatchStream:
 
     def __init__(
         self,
-        data: ImageData,
+        data: DataSet,
         batch_size: int,
         seed: int,
         augment: Augment | None = None,
@@ -73,13 +84,7 @@ class BatchStream:
         self._given = 0  # batches of this epoch
         self._generator = torch.Generator()
         self._resumed: Tensor | None = None  # the generator's state at the place to go on from
-        self._augment = data.augmentation if augment is None else augment
-        self._normalise = _Normalise(data, device, channels_last)
-        # Rows that are contiguous, channels last or not, are gathered several times faster.
-        images = data.train_images.to(device)
-        self._rows = (images.permute(0, 2, 3, 1) if channels_last else images).contiguous()
-        self._channels_last = channels_last
-        self._labels = data.train_labels.to(device)
+        self._examples = _examples_of(data, augment, device, channels_last)
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch, from 0, that the next ``iter()`` gives."""
@@ -95,7 +100,7 @@ class BatchStream:
             self._chosen = None
             self._batches = self.examples // self.batch_size
             return
-        self._chosen = torch.zeros(len(self._labels), dtype=torch.bool)
+        self._chosen = torch.zeros(self.examples, dtype=torch.bool)
         self._chosen[indices] = True
         self._batches = -(-int(self._chosen.sum()) // self.batch_size)
 
@@ -111,18 +116,14 @@ class BatchStream:
             order = order[: len(self) * self.batch_size]
         else:
             order = order[self._chosen[order]]
+        order = self._examples.arranged(order, self.batch_size)
         if self._resumed is None:
             self._given = 0
         else:
             generator.set_state(self._resumed)
             self._resumed = None
         for indices in torch.split(order, self.batch_size)[self._given :]:
-            chosen = indices.to(self._labels.device)
-            images = self._rows.index_select(0, chosen)
-            if self._channels_last:
-                images = images.permute(0, 3, 1, 2)
-            images = self._augment(images, generator, self._normalise.zero)
-            batch = self._normalise(images), self._labels.index_select(0, chosen)
+            batch = self._examples.batch(indices, generator)
             self._given += 1
             yield (indices, batch) if self.indexed else batch
 
@@ -146,37 +147,111 @@ class BatchStream:
 
     def plain_of(self, indices: Tensor) -> Batch:
         """Training examples by index, int64[n], not augmented."""
-        rows = indices.to(self._labels.device)
-        images = self._rows[rows]
-        images = images.permute(0, 3, 1, 2) if self._channels_last else images
-        return self._normalise(images), self._labels[rows]
+        return self._examples.batch(indices, None)
 
 
 def test_batches(
-    data: ImageData,
+    data: DataSet,
     batch_size: int,
     device: str | torch.device = "cpu",  # noqa: PT028
     channels_last: bool = True,  # noqa: PT028
 ) -> Iterator[Batch]:
-    """Yields the test images in order, normalised as ``BatchStream``'s but not augmented.
+    """Yields the test examples in order, as ``BatchStream``'s but not augmented.
 
     Args:
-        data: Whose test images to give.
+        data: Whose test examples to give.
         batch_size: Examples a batch; the last one holds what is left.
         device: Where the batches are made.
         channels_last: As for ``BatchStream``.
 
     Yields:
-        ``(images, labels)``: float32 [B, C, H, W] and int64 [B].
+        ``(inputs, labels)``, as ``BatchStream`` does.
     """
-    normalise = _Normalise(data, device, channels_last)
+    normalise = _Normalise(data, device, channels_last) if isinstance(data, ImageData) else None
     for start in range(0, len(data.test_labels), batch_size):
         rows = slice(start, start + batch_size)
-        yield normalise(data.test_images[rows].to(device)), data.test_labels[rows].to(device)
+        labels = data.test_labels[rows].to(device)
+        if isinstance(data, TextData):
+            yield _trimmed(data.test_tokens[rows].to(device), labels)
+        elif isinstance(data, ImageData) and normalise is not None:
+            yield normalise(data.test_images[rows].to(device)), labels
 
 
 # The name is the field's; pytest would otherwise take it for a test wherever it is imported.
 test_batches.__test__ = False  # type: ignore[attr-defined]
+
+
+class _Examples(Protocol):
+    """The training examples of a set, on a device."""
+
+    def arranged(self, order: Tensor, batch_size: int) -> Tensor:
+        """An epoch's order, int64[n], as its batches are best made of it."""
+
+    def batch(self, indices: Tensor, generator: torch.Generator | None) -> Batch:
+        """Examples by index, int64[B], augmented where there is a generator."""
+
+
+def _examples_of(
+    data: DataSet, augment: Augment | None, device: str | torch.device, channels_last: bool
+) -> _Examples:
+    if isinstance(data, TextData):
+        return _Texts(data, device)
+    assert isinstance(data, ImageData)
+    return _Images(data, augment, device, channels_last)
+
+
+class _Images:
+    def __init__(
+        self,
+        data: ImageData,
+        augment: Augment | None,
+        device: str | torch.device,
+        channels_last: bool,
+    ) -> None:
+        self._augment = data.augmentation if augment is None else augment
+        self._normalise = _Normalise(data, device, channels_last)
+        # Rows that are contiguous, channels last or not, are gathered several times faster.
+        images = data.train_images.to(device)
+        self._rows = (images.permute(0, 2, 3, 1) if channels_last else images).contiguous()
+        self._channels_last = channels_last
+        self._labels = data.train_labels.to(device)
+
+    def arranged(self, order: Tensor, batch_size: int) -> Tensor:
+        return order
+
+    def batch(self, indices: Tensor, generator: torch.Generator | None) -> Batch:
+        chosen = indices.to(self._labels.device)
+        images = self._rows.index_select(0, chosen)
+        if self._channels_last:
+            images = images.permute(0, 3, 1, 2)
+        if generator is not None:
+            images = self._augment(images, generator, self._normalise.zero)
+        return self._normalise(images), self._labels.index_select(0, chosen)
+
+
+class _Texts:
+    def __init__(self, data: TextData, device: str | torch.device) -> None:
+        self._tokens, self._labels = data.train_tokens.to(device), data.train_labels.to(device)
+        self._lengths = lengths_of(data.train_tokens)
+
+    def arranged(self, order: Tensor, batch_size: int) -> Tensor:
+        parts = torch.split(order, BUCKET * batch_size)
+        return torch.cat(
+            [
+                part[self._lengths[part].argsort(stable=True, descending=bool(number % 2))]
+                for number, part in enumerate(parts)
+            ]
+        )
+
+    def batch(self, indices: Tensor, generator: torch.Generator | None) -> Batch:
+        chosen = indices.to(self._labels.device)
+        return _trimmed(self._tokens.index_select(0, chosen), self._labels.index_select(0, chosen))
+
+
+def _trimmed(tokens: Tensor, labels: Tensor) -> Batch:
+    """Texts up to the longest of them, and the labels of as many positions."""
+    longest = max(1, int(lengths_of(tokens).max())) if len(tokens) else 1
+    return tokens[:, :longest].long(), labels if labels.ndim == 1 else labels[:, :longest]
 
 
 class _Normalise:

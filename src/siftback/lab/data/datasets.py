@@ -1,31 +1,29 @@
-"""Image data sets, decoded once and held as bytes.
+"""Data sets, decoded or tokenised once and held as bytes or tokens.
 
-``digits`` comes with scikit-learn. The other sets of ``DATASETS`` are read from Parquet files
-with the Hugging Face hub's names and columns: those under ``SIFTBACK_DATA``, else those under
-``../shared/data``, else the hub's own. A user's own data have an `Address`. What was decoded is
-kept in ``SIFTBACK_CACHE``, or ``~/.cache/siftback``, until its source changes.
+``digits`` comes with scikit-learn. The other sets of ``DATASETS`` are read from files with the
+Hugging Face hub's names and columns: those under ``SIFTBACK_DATA``, else those under
+``../shared/data``, else the hub's own. A user's own data have an `Address`. What was decoded or
+tokenised is kept in ``SIFTBACK_CACHE``, or ``~/.cache/siftback``, until its source changes.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from siftback.errors import ConfigError
-from siftback.lab.data import address, arrays, folder, hub, parquet
+from siftback.lab.data import address, arrays, folder, hub, parquet, texts
 from siftback.lab.data.address import Address
 from siftback.lab.data.augment import Augment
 from siftback.lab.data.cache import cached
+from siftback.lab.data.data_set import SUBSET_SEED, TEST_SHARE, DataSet, Kind
+from siftback.lab.data.text_data import TextData
 
-# One seed for all runs: a split or a subset is part of the task, not of a run.
-SUBSET_SEED = 0
-
-# Of each class, what is left to test on where a set has no part for that.
-TEST_SHARE = 0.2
+Data = TypeVar("Data", bound=DataSet)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +52,47 @@ class ImageData:
     true_labels: Tensor | None = None
 
     @property
+    def kind(self) -> Kind:
+        """Images."""
+        return "images"
+
+    @property
     def classes(self) -> int:
         """Number of classes."""
         return len(self.names)
+
+    @property
+    def model_sizes(self) -> dict[str, Any]:
+        """The sizes that a model of these images depends on."""
+        channels = self.train_images.shape[1]
+        return {"classes": self.classes, "channels": channels, "size": self.size}
+
+    @property
+    def tokens_per_character(self) -> None:
+        """None: images are no text."""
+
+    def taken(self, kept: Tensor) -> Self:
+        """With these training examples alone, int64[k]."""
+        true = None if self.true_labels is None else self.true_labels[kept]
+        return replace(
+            self,
+            train_images=self.train_images[kept],
+            train_labels=self.train_labels[kept],
+            true_labels=true,
+        )
+
+    def tested_on(self, other: Self, chosen: Tensor) -> Self:
+        """With these training examples of another set, int64[k], to test on."""
+        return replace(
+            self, test_images=other.train_images[chosen], test_labels=other.train_labels[chosen]
+        )
+
+    def relabelled(self, labels: Tensor) -> Self:
+        """With other training labels, and its own as the true ones."""
+        return replace(self, train_labels=labels, true_labels=self.train_labels)
+
+    def sizes(self, inputs: Tensor) -> None:
+        """None: an image costs what any other does."""
 
     @property
     def flipped(self) -> Tensor:
@@ -99,29 +135,41 @@ def load(
     train_limit: int | None = None,
     validation: int | None = None,
     flipped: float = 0.0,
-) -> ImageData:
+    max_tokens: int | None = None,
+) -> ImageData | TextData:
     """Loads a data set.
 
     Args:
-        name: A name of ``DATASETS``, or an address: ``imagefolder:PATH``, ``hf:NAME`` or
-            ``npz:PATH``, with options such as ``,size=32``.
+        name: A name of ``DATASETS``, or an address: ``imagefolder:PATH``, ``hf:NAME``,
+            ``npz:PATH`` or ``text:PATH``, with options such as ``,size=32``.
         train_limit: How many training examples to keep, as ``limit`` does; all where None.
         validation: How many of them to hold out in place of the test set, as ``hold_out`` does.
         flipped: Share of the labels left to train on that are made wrong, as ``flip`` does.
+        max_tokens: The most tokens of a text, and those of a window; the set's own where None.
 
     Raises:
-        ConfigError: For an unknown name, a limit out of range, or data that are nowhere found.
+        ConfigError: For an unknown name, a limit out of range, data that are nowhere found, or
+            ``max_tokens`` of images.
 
     >>> load("digits").train_images.shape
     torch.Size([1437, 1, 8, 8])
     """
-    data = _own(own) if (own := address.parse(name)) else _known(name)
+    own = address.parse(name)
+    data = _known(name, max_tokens) if own is None else _own(own, max_tokens)
+    if max_tokens is not None and data.kind == "images":
+        raise ConfigError(f"max_tokens={max_tokens} of {name}, which are images: leave it out")
     data = data if train_limit is None else limit(data, train_limit)
     data = data if validation is None else hold_out(data, validation)
+    data = with_own_unit(data)
     return flip(data, flipped) if flipped else data
 
 
-def hold_out(data: ImageData, n: int) -> ImageData:
+def with_own_unit(data: Data) -> Data:
+    """The data, with costs counted in the mean of their own training examples."""
+    return data.with_own_unit() if isinstance(data, TextData) else data
+
+
+def hold_out(data: Data, n: int) -> Data:
     """Takes ``n`` training examples for the test set, class-balanced, the same in every run.
 
     The test set's own examples are left aside, so that settings can be chosen without them.
@@ -139,11 +187,10 @@ def hold_out(data: ImageData, n: int) -> ImageData:
     held = _balanced(data, n)
     rest = torch.ones(available, dtype=torch.bool)
     rest[held] = False
-    left = subset(data, rest.nonzero().flatten())
-    return replace(left, test_images=data.train_images[held], test_labels=data.train_labels[held])
+    return data.taken(rest.nonzero().flatten()).tested_on(data, held)
 
 
-def limit(data: ImageData, n: int) -> ImageData:
+def limit(data: Data, n: int) -> Data:
     """Keeps a class-balanced subset of ``n`` training examples, the same one in every run.
 
     The classes' counts differ by at most one, until a class has no more to give. A smaller
@@ -161,7 +208,7 @@ def limit(data: ImageData, n: int) -> ImageData:
     return subset(data, _balanced(data, n))
 
 
-def subset(data: ImageData, kept: Tensor) -> ImageData:
+def subset(data: Data, kept: Tensor) -> Data:
     """Keeps some training examples.
 
     Args:
@@ -171,16 +218,10 @@ def subset(data: ImageData, kept: Tensor) -> ImageData:
     >>> subset(load("digits"), torch.tensor([3, 5])).train_images.shape
     torch.Size([2, 1, 8, 8])
     """
-    true = None if data.true_labels is None else data.true_labels[kept]
-    return replace(
-        data,
-        train_images=data.train_images[kept],
-        train_labels=data.train_labels[kept],
-        true_labels=true,
-    )
+    return data.taken(kept)
 
 
-def flip(data: ImageData, share: float) -> ImageData:
+def flip(data: Data, share: float) -> Data:
     """Makes a share of the training labels wrong, the same ones in every run.
 
     The UniformFlip noise of Ren et al. 2018, which Jiang et al. 2019 train under (section 5.4):
@@ -196,7 +237,7 @@ def flip(data: ImageData, share: float) -> ImageData:
         share and the number of labels decide both, so a run's settings are their record.
 
     Raises:
-        ConfigError: For a share outside of [0, 1].
+        ConfigError: For a share outside of [0, 1], or examples without a class.
 
     >>> noisy = flip(load("digits"), 0.2)
     >>> int((noisy.train_labels != noisy.true_labels).sum()), len(noisy.train_labels)
@@ -204,19 +245,26 @@ def flip(data: ImageData, share: float) -> ImageData:
     """
     if not 0 <= share <= 1:
         raise ConfigError(f"flip={share}: give a share of the labels, in [0, 1]")
+    if data.kind == "language":
+        raise ConfigError(
+            f"flip={share} of {data.name}, whose examples have no class that could be made wrong: "
+            "leave it out"
+        )
     count = len(data.train_labels)
     generator = torch.Generator().manual_seed(SUBSET_SEED)
     order = torch.randperm(count, generator=generator)
     shifts = torch.randint(1, data.classes, (count,), generator=generator)
     labels, chosen = data.train_labels.clone(), order[: round(share * count)]
     labels[chosen] = (labels[chosen] + shifts[chosen]) % data.classes
-    return replace(data, train_labels=labels, true_labels=data.train_labels)
+    return data.relabelled(labels)
 
 
-def _balanced(data: ImageData, n: int) -> Tensor:
+def _balanced(data: DataSet, n: int) -> Tensor:
     """The indices of n training examples, ascending."""
     available = len(data.train_labels)
     order = torch.randperm(available, generator=torch.Generator().manual_seed(SUBSET_SEED))
+    if data.kind == "language":
+        return order[:n].sort().values
     labels = data.train_labels[order]
     by_class = labels.argsort(stable=True)
     counts = labels.bincount(minlength=data.classes)
@@ -241,24 +289,62 @@ def _digits() -> ImageData:
     return ImageData("digits", *train, *test, arrays.numbered(10))
 
 
-def _known(name: str) -> ImageData:
+def _known(name: str, max_tokens: int | None) -> ImageData | TextData:
+    if name in TEXTS:
+        return TEXTS[name](max_tokens)
     if name not in DATASETS:
         known = ", ".join(NAMES)
         raise ConfigError(f"data set {name!r} is not known: give one of {known}")
     return DATASETS[name]()
 
 
-def _own(place: Address) -> ImageData:
-    augmentation = place.augmentation
-    tensors, names = READERS[place.kind](place)
+def _own(place: Address, max_tokens: int | None) -> ImageData | TextData:
+    if place.kind == "text":
+        return texts.from_file(place, max_tokens)
+    if place.kind == "hf":
+        splits = hub.opened(place)
+        column = hub.text_column(splits, place)
+        if column is not None:
+            return _texts_of_hub(place, splits, column, max_tokens)
+        tensors, names = hub.read(place, splits)
+    else:
+        tensors, names = READERS[place.kind](place)
     if "test_images" not in tensors:
-        tensors = _split(tensors, len(names), place)
-    return ImageData(place.title, **tensors, names=names, augmentation=augmentation)
+        images, labels = tensors["train_images"], tensors["train_labels"]
+        held = _held(labels, len(names), place)
+        tensors = {
+            "train_images": images[~held],
+            "train_labels": labels[~held],
+            "test_images": images[held],
+            "test_labels": labels[held],
+        }
+    return ImageData(place.title, **tensors, names=names, augmentation=place.augmentation)
 
 
-def _split(tensors: dict[str, Tensor], classes: int, place: Address) -> dict[str, Tensor]:
-    """Takes a fixed fifth of each class to test on."""
-    images, labels = tensors["train_images"], tensors["train_labels"]
+def _texts_of_hub(
+    place: Address, splits: hub.Splits, column: str, max_tokens: int | None
+) -> TextData:
+    length = texts.LENGTH if max_tokens is None else max_tokens
+    found, names = hub.texts(place, splits, column)
+
+    def read() -> tuple[texts.Split, texts.Split]:
+        whole = texts.Split(*found["train"])
+        if "test" in found:
+            return whole, texts.Split(*found["test"])
+        held = _held(whole.labels, len(names), place)
+        train, test = (
+            texts.Split([whole.texts[row] for row in rows], whole.labels[rows])
+            for rows in ((~held).nonzero().flatten(), held.nonzero().flatten())
+        )
+        return train, test
+
+    cache, sources = f"{place.cache}-{length}", hub.sources_of(splits)
+    vocabulary = texts.vocabulary_of(place)
+    return texts.classified(place.title, read, names, cache, sources, length, vocabulary)
+
+
+def _held(labels: Tensor, classes: int, place: Address) -> Tensor:
+    """A fixed fifth of each class, to test on: bool[N]."""
     held = torch.zeros(len(labels), dtype=torch.bool)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
     for label in range(classes):
@@ -266,14 +352,9 @@ def _split(tensors: dict[str, Tensor], classes: int, place: Address) -> dict[str
         held[of_class[: round(TEST_SHARE * len(of_class))]] = True
     if not held.any():
         raise ConfigError(
-            f"{place} has no part to test on, and a fifth of no class is an image: give more"
+            f"{place} has no part to test on, and a fifth of no class is an example: give more"
         )
-    return {
-        "train_images": images[~held],
-        "train_labels": labels[~held],
-        "test_images": images[held],
-        "test_labels": labels[held],
-    }
+    return held
 
 
 class _Stored(NamedTuple):
@@ -357,7 +438,11 @@ DATASETS: dict[str, Callable[[], ImageData]] = {"digits": _digits} | {
     name: partial(_stored, name, stored) for name, stored in STORED.items()
 }
 
-READERS = {"imagefolder": folder.read, "hf": hub.read, "npz": arrays.read}
+TEXTS: dict[str, Callable[[int | None], TextData]] = {
+    name: partial(texts.stored, name) for name in texts.STORED
+} | {texts.SHAKESPEARE: texts.shakespeare}
 
-NAMES = (*DATASETS, *address.NAMES)
+READERS = {"imagefolder": folder.read, "npz": arrays.read}
+
+NAMES = (*DATASETS, *TEXTS, *address.NAMES)
 """What may be asked for."""

@@ -1,4 +1,4 @@
-"""Any image classification set of the Hugging Face hub, or of its client's files on disk."""
+"""Any set of images or texts of the Hugging Face hub, or of its client's files on disk."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -11,32 +11,100 @@ from torch import Tensor
 
 from siftback.errors import ConfigError
 from siftback.lab.data import images, parquet
-from siftback.lab.data.address import Address
+from siftback.lab.data.address import COMMON, Address
 from siftback.lab.data.cache import cached
 
 TESTS = ("test", "validation", "valid", "val", "dev")
 LABEL = "label"
+_STRINGS = ("string", "large_string")
 
 Splits = dict[str, Any]  # of datasets.Dataset, which brings no types
 
 
-def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Reads a set of the hub, a folder of ``save_to_disk``, or one that ``load_dataset`` takes.
+def opened(address: Address) -> Splits:
+    """A set of the hub, a folder of ``save_to_disk``, or one that ``load_dataset`` takes.
+
+    Returns:
+        Its split to train on, and the one to test on where there is one: the options ``train``
+        and ``test`` name them, ``config`` the configuration.
+
+    Raises:
+        ConfigError: If the set cannot be had, or a split is missing.
+    """
+    return _chosen(_open(address), address)
+
+
+def text_column(splits: Splits, address: Address) -> str | None:
+    """The column of texts: the one of strings, but for labels; the option ``text`` names another.
+
+    Returns:
+        None where the set is of images.
+
+    Raises:
+        ConfigError: If there are several and none is named, or it holds no texts; or if an option
+            is that of images.
+    """
+    features, asked = splits["train"].features, address.options
+    strings = [name for name, each in features.items() if getattr(each, "dtype", "") in _STRINGS]
+    found = [name for name in strings if name != asked.get("label", LABEL)]
+    if "text" not in asked and (_image_columns(splits["train"]) or "image" in asked or not found):
+        if "vocabulary" in asked:
+            raise ConfigError(f"{address}: vocabulary= is of texts, and these are images")
+        return None
+    column = _column(splits["train"], address, "text", found)
+    if column not in strings:
+        raise ConfigError(f"{address}: column {column!r} holds no texts: give text= one that does")
+    if of_images := sorted({*COMMON, "image"} & {*asked}):
+        raise ConfigError(f"{address}: {of_images[0]}= is of images, and these are texts")
+    return column
+
+
+def texts(
+    address: Address, splits: Splits, column: str
+) -> tuple[dict[str, tuple[list[str], Tensor]], tuple[str, ...]]:
+    """The texts and labels of each split, and the names of the classes.
+
+    Args:
+        address: What was asked for.
+        splits: As `opened` gives them.
+        column: As `text_column` gives it.
+
+    Raises:
+        ConfigError: If there are no labels, or something in the column is no text.
+    """
+    labels, names = _labels(splits, address)
+    found = {split: _cells(data, column) for split, data in splits.items()}
+    for split, cells in found.items():
+        if not all(isinstance(cell, str) for cell in cells):
+            raise ConfigError(
+                f"{address}: something in column {column!r} to {split} on is no text: leave it out"
+            )
+    return {split: (found[split], labels[split]) for split in splits}, names
+
+
+def sources_of(splits: Splits) -> list[Path]:
+    """The files that a set is read from; none where it is in memory."""
+    return [Path(file["filename"]) for data in splits.values() for file in data.cache_files]
+
+
+def read(address: Address, splits: Splits) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Reads images.
 
     The images' column is the one of that feature, the labels' the one of class labels, or the
-    one named ``label``; the options ``image`` and ``label`` name others, ``train`` and ``test``
-    the splits, ``config`` the configuration. Labels that are no class labels are numbered in
-    their order.
+    one named ``label``; the options ``image`` and ``label`` name others. Labels that are no class
+    labels are numbered in their order.
+
+    Args:
+        address: What was asked for.
+        splits: As `opened` gives them.
 
     Returns:
         ``train_images``, ``train_labels`` and, where there is a split to test on,
         ``test_images`` and ``test_labels``; and the names of the classes.
 
     Raises:
-        ConfigError: If the set cannot be had, a column or a split is missing or not named
-            from others, or an image cannot be read.
+        ConfigError: If a column is missing or not named from others, or an image cannot be read.
     """
-    splits = _chosen(_open(address), address)
     image = _image_column(splits["train"], address)
     labels, names = _labels(splits, address)
 
@@ -50,7 +118,7 @@ def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
             tensors |= {f"{split}_images": pictures, f"{split}_labels": labels[split]}
         return tensors
 
-    sources = [Path(file["filename"]) for data in splits.values() for file in data.cache_files]
+    sources = sources_of(splits)
     return cached(address.cache, sources, decoded) if sources else decoded(), names
 
 
@@ -107,14 +175,13 @@ def _chosen(splits: Splits, address: Address) -> Splits:
 
 
 def _image_column(data: Any, address: Address) -> str:
+    return _column(data, address, "image", _image_columns(data))
+
+
+def _image_columns(data: Any) -> list[str]:
     import datasets
 
-    return _column(
-        data,
-        address,
-        "image",
-        [name for name, each in data.features.items() if isinstance(each, datasets.Image)],
-    )
+    return [name for name, each in data.features.items() if isinstance(each, datasets.Image)]
 
 
 def _label_column(data: Any, address: Address) -> str:
@@ -168,13 +235,18 @@ def _labels(splits: Splits, address: Address) -> tuple[dict[str, Tensor], tuple[
 def _values(data: Any, column: str, split: str, address: Address) -> list[Any]:
     if column not in data.features:
         raise ConfigError(f"{address} has no column {column!r} to {split} on: give label=")
-    values: list[Any] = data.select_columns([column]).with_format("arrow")[:][column].to_pylist()
+    values = _cells(data, column)
     if any(not isinstance(value, int | str) for value in values):
         raise ConfigError(
-            f"{address}: column {column!r} does not hold an integer or a name for each image: name "
-            f"the one of labels by label=, one of {', '.join(data.features)}"
+            f"{address}: column {column!r} does not hold an integer or a name for each example: "
+            f"name the one of labels by label=, one of {', '.join(data.features)}"
         )
     return values
+
+
+def _cells(data: Any, column: str) -> list[Any]:
+    found: list[Any] = data.select_columns([column]).with_format("arrow")[:][column].to_pylist()
+    return found
 
 
 def _encoded(data: Any, column: str) -> Iterator[images.Encoded]:

@@ -1,7 +1,7 @@
-"""Encoded images in Parquet files: where they are found, and how they become bytes.
+"""Images and texts in Parquet files: where they are found, and how they are read.
 
-Their layout is the Hugging Face hub's: ``<split>-*.parquet`` for each split, with a column
-``struct{bytes, path}`` of encoded images and one of labels.
+Their layout is the Hugging Face hub's: ``<split>-*.parquet`` for each split, with one column of
+labels, and one of texts or ``struct{bytes, path}`` of encoded images.
 """
 
 import io
@@ -113,6 +113,29 @@ def decode(
     cells = (cell.as_py() for cell in encoded)
     pixels = images.decode(cells, len(encoded), mode, size, title)
     return pixels, torch.from_numpy(table[label].to_numpy().astype(np.int64))
+
+
+def texts(
+    files: list[Path], columns: Sequence[str], label: str = "label"
+) -> tuple[list[str], Tensor]:
+    """Texts and their labels, int64 [N].
+
+    Args:
+        files: As for `decode`.
+        columns: What the column of texts may be called; the first that there is.
+        label: Name of the labels' column.
+
+    Raises:
+        ConfigError: If there is no such column.
+    """
+    table = pa.concat_tables([_read(file) for file in files])
+    column = next((name for name in columns if name in table.column_names), None)
+    if column is None or label not in table.column_names:
+        raise ConfigError(
+            f"{files[0]} has the columns {', '.join(table.column_names)}: expected {label}, and "
+            f"one of texts, {' or '.join(columns)}"
+        )
+    return table[column].to_pylist(), torch.from_numpy(table[label].to_numpy().astype(np.int64))
 
 
 def class_names(file: Path, label: str) -> tuple[str, ...]:

@@ -12,8 +12,11 @@ from torch import nn
 from siftback import RS2, EpochRule, RefreshedRule
 from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream
-from siftback.lab.data.datasets import ImageData, load, subset
+from siftback.lab.data.data_set import KINDS, DataSet
+from siftback.lab.data.datasets import load, subset, with_own_unit
+from siftback.lab.data.text_data import TextData
 from siftback.lab.experiments import example_scores as scores
+from siftback.lab.records.atomic_write import atomic_write
 from siftback.lab.records.comparison_record import (
     RECORDS,
     SUMMARY,
@@ -42,6 +45,8 @@ from siftback.lab.training.settings import (
     device_of,
 )
 from siftback.lab.training.tensorboard import TENSORBOARD
+
+TOKENIZER = "tokenizer.json"  # of the texts that a comparison trained on
 
 Existing = Literal["refuse", "overwrite", "resume"]
 
@@ -197,7 +202,7 @@ def compare(
 
 def compare_locked(
     plan: Plan,
-    data: ImageData,
+    data: DataSet,
     folder: Path,
     reporter: Reporter,
     existing: Existing = "refuse",
@@ -206,6 +211,8 @@ def compare_locked(
 ) -> Comparison:
     """As `compare`, for a caller that has prepared the data and locked the folder."""
     comparison = _open(plan, folder, existing)
+    if isinstance(data, TextData):
+        _keep_tokenizer(data, folder, existing)
     finished = {_key(summary): summary for summary in comparison.runs}
     runs = plan.runs()
     for number, run in enumerate(runs, start=1):
@@ -227,7 +234,7 @@ def compare_locked(
     return comparison
 
 
-def prepare(plan: Plan) -> ImageData:
+def prepare(plan: Plan) -> DataSet:
     """The data of a plan, once it is made sure that every one of its runs can be run.
 
     Raises:
@@ -236,28 +243,62 @@ def prepare(plan: Plan) -> ImageData:
     """
     settings = plan.settings
     device_of(settings)
-    data = load(settings.data, settings.train_limit, settings.validation, settings.flip)
+    data: DataSet = load(
+        settings.data,
+        settings.train_limit,
+        settings.validation,
+        settings.flip,
+        settings.max_tokens,
+    )
     if settings.subset is not None:
-        data = subset(data, scores.read_kept(Path(settings.subset), settings, data))
+        kept = scores.read_kept(Path(settings.subset), settings, data)
+        data = with_own_unit(subset(data, kept))
     BatchStream(data, settings.batch_size, seed=0)  # a size that does not fit is refused here
     check_model(settings, data)
+    _check_settings(settings, data)
     for run in plan.runs():
-        _check_run(run, settings, len(data.train_labels))
+        _check_run(run, settings, data)
     return data
 
 
-def _check_run(run: Run, settings: Settings, examples: int) -> None:
+def _check_settings(settings: Settings, data: DataSet) -> None:
+    """Refuses what is not to be had of examples of this kind."""
+    of_images = {"mixup": settings.mixup, "cutout": settings.cutout}
+    for name, value in of_images.items():
+        if value and data.kind != "images":
+            raise ConfigError(
+                f"{name}={value} is of images, and {data.name} holds texts: leave it out"
+            )
+    if data.kind == "language" and "confidence" in kinds_of(settings.observe):
+        raise ConfigError(
+            f"observe={settings.observe!r} of {data.name}: confidence is that in an example's "
+            "class, and its examples have none; leave it out"
+        )
+
+
+def _check_run(run: Run, settings: Settings, data: DataSet) -> None:
     """Refuses a run that would fail only once it has begun.
 
     Args:
         run: Which run.
         settings: What it shares with the others.
-        examples: Those of the training set.
+        data: What it is to be trained on.
     """
-    strategy = strategies.find(run.strategy)
+    strategy, examples = strategies.find(run.strategy), len(data.train_labels)
+    if data.kind not in strategy.kinds:
+        these = " and ".join(KINDS[kind] for kind in strategy.kinds)
+        raise ConfigError(
+            f"{strategy.name} is a strategy for {these}, and {data.name} holds {KINDS[data.kind]}: "
+            "leave it out"
+        )
+    if data.kind == "language" and strategies.has_guard(strategy.choice(run.keep, settings)):
+        raise ConfigError(
+            f"{strategy.name} with a noise guard, which holds back wrong labels, and the examples "
+            f"of {data.name} have none: leave it out"
+        )
     spent = NOTHING
     if (name := strategy.score(run.keep)) is not None:
-        scores.check(name, settings, examples)
+        scores.check(name, settings, data)
         spent = NOTHING._replace(cost=scores.least_cost(settings, examples))
     length = Length.of(run, settings, examples // settings.batch_size * settings.batch_size, spent)
     left = examples - int(strategy.dropped(run.keep) * examples + 0.5)
@@ -282,7 +323,7 @@ def _check_run(run: Run, settings: Settings, examples: int) -> None:
             )
 
 
-def _price(run: Run, settings: Settings, data: ImageData, comparison: Comparison) -> float:
+def _price(run: Run, settings: Settings, data: DataSet, comparison: Comparison) -> float:
     """What a score costs in forwards; where it is measured, that is recorded before the run."""
     if run.strategy not in comparison.prices:
         measured = measure(strategies.find(run.strategy), settings, data)
@@ -296,7 +337,7 @@ def _price(run: Run, settings: Settings, data: ImageData, comparison: Comparison
 def _train(
     run: Run,
     settings: Settings,
-    data: ImageData,
+    data: DataSet,
     folder: Path,
     reporter: Reporter,
     checkpoints: Checkpoints,
@@ -322,8 +363,25 @@ def _train(
     return summary
 
 
+def _keep_tokenizer(data: TextData, folder: Path, existing: Existing) -> None:
+    """Writes the tokenizer beside the records.
+
+    Raises:
+        ConfigError: If the folder's runs were trained on texts that another one made tokens of.
+    """
+    path = folder / TOKENIZER
+    tokenizer = data.text.tokenizer
+    if existing == "resume" and path.exists() and path.read_text(encoding="utf-8") != tokenizer:
+        raise ConfigError(
+            f"{path} is not the tokenizer of {data.name} as it is now: its texts are others than "
+            "those that the runs here were trained on; put them back, or give another --out"
+        )
+    with atomic_write(path) as whole:
+        whole.write_text(tokenizer, encoding="utf-8")
+
+
 def _observer(
-    run: Run, settings: Settings, data: ImageData, scored: Scored | None, folder: Path
+    run: Run, settings: Settings, data: DataSet, scored: Scored | None, folder: Path
 ) -> Observer | None:
     """What looks at the model, where something is asked for."""
     kinds = kinds_of(settings.observe)

@@ -9,7 +9,7 @@ What is kept by it is a Parquet file of one column, ``index``. Both say in their
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from siftback import Fresh
 from siftback.errors import ConfigError, StateError
 from siftback.lab.data.batch_stream import Batch, test_batches
-from siftback.lab.data.datasets import ImageData, load, subset
+from siftback.lab.data.data_set import DataSet
+from siftback.lab.data.datasets import load, subset
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.environment import environment
 from siftback.lab.training import strategies
@@ -47,13 +48,16 @@ APART: dict[str, Callable[..., "_Column"]] = {
 }
 NAMES = (*AT_THE_END, *EVERY_EPOCH, *APART)
 
+OF_LOSSES = ("loss", "irreducible", "sb-uses")
+"""Those that need no classes."""
+
 # What Selective-Backprop keeps whose uses of an example are counted.
 USED_KEEP = 0.5
 
 Update = Callable[[float], None]
 
 # Training examples are counted from 0 within what these settings leave of the data set.
-PLACE = ("data", "train_limit", "validation")
+PLACE = ("data", "train_limit", "validation", "max_tokens")
 
 
 def _silent(done: float) -> None:
@@ -110,7 +114,7 @@ def make(
     name: str,
     settings: Settings,
     seed: int,
-    data: ImageData | None = None,
+    data: DataSet | None = None,
     update: Update = _silent,
 ) -> Scores:
     """Trains the early models, and scores the training set by them.
@@ -134,8 +138,9 @@ def make(
         ConfigError: If there is no such score, or it cannot be had with the settings.
     """
     if data is None:
-        data = load(settings.data, settings.train_limit, settings.validation)
-    check(name, settings, len(data.train_labels))
+        limit, held = settings.train_limit, settings.validation
+        data = load(settings.data, limit, held, max_tokens=settings.max_tokens)
+    check(name, settings, data)
     check_model(settings, data)
     found: list[Tensor] = []
     cost, seconds = 0.0, 0.0
@@ -148,22 +153,31 @@ def make(
         seconds += column.seconds
     made = {"score": name, "seeds": seeds, "cost": cost, "seconds": seconds}
     made["environment"] = environment(settings.recorded())
-    return Scores(torch.stack(found, 1), data.train_labels, made)
+    labels = data.train_labels
+    if data.kind == "language":  # whose examples are all of one class, that is of none
+        labels = torch.zeros(len(labels), dtype=torch.int64)
+    return Scores(torch.stack(found, 1), labels, made)
 
 
-def check(name: str, settings: Settings, examples: int) -> None:
+def check(name: str, settings: Settings, data: DataSet) -> None:
     """Refuses scores that cannot be had.
 
     Args:
         name: One of `NAMES`.
         settings: As for `make`.
-        examples: Those of the training set.
+        data: What is to be scored.
 
     Raises:
-        ConfigError: If there is no such score, or it cannot be had with the settings.
+        ConfigError: If there is no such score, or it cannot be had with the settings or the data.
     """
+    examples = len(data.train_labels)
     if name not in NAMES:
         raise ConfigError(f"no score {name!r}: give one of {', '.join(NAMES)}")
+    if data.kind == "language" and name not in OF_LOSSES:
+        raise ConfigError(
+            f"{name} is of examples of a class each, and {data.name} has none: give one of "
+            f"{', '.join(OF_LOSSES)}"
+        )
     if not settings.score_epochs and (name in EVERY_EPOCH or name in APART):
         raise ConfigError(
             f"{name} of models that are trained for score_epochs={settings.score_epochs:g}: give "
@@ -193,7 +207,7 @@ class _Column:
     seconds: float
 
 
-def _column(name: str, settings: Settings, seed: int, data: ImageData, update: Update) -> _Column:
+def _column(name: str, settings: Settings, seed: int, data: DataSet, update: Update) -> _Column:
     count = len(data.train_labels)
     training = (FORWARD + BACKWARD) * settings.score_epochs
     looks = 0 if name in EVERY_EPOCH else AT_THE_END[name][1]
@@ -223,7 +237,7 @@ def _column(name: str, settings: Settings, seed: int, data: ImageData, update: U
 
 
 def _irreducible(
-    name: str, settings: Settings, seed: int, data: ImageData, update: Update
+    name: str, settings: Settings, seed: int, data: DataSet, update: Update
 ) -> _Column:
     count = len(data.train_labels)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
@@ -231,12 +245,10 @@ def _irreducible(
     cost, seconds = 0.0, 0.0
     halves = order[: count // 2].sort().values, order[count // 2 :].sort().values
     for number, (seen, unseen) in enumerate((halves, halves[::-1])):
-        half = subset(data, seen)
+        half = data.taken(seen)
         *_, stage = stages(seed, settings, half, settings.score_epochs, _part(update, number, 2))
         started = time.perf_counter()
-        others = subset(data, unseen)
-        # As a test set they are normalised as the model's own half was.
-        held = replace(half, test_images=others.train_images, test_labels=others.train_labels)
+        held = half.tested_on(data, unseen)  # normalised as the model's own half was
         device = device_of(settings)
         with settings.casting(device_of(settings)):
             batches = test_batches(held, settings.batch_size, device, settings.channels_last)
@@ -246,7 +258,7 @@ def _irreducible(
     return _Column(values, cost, seconds)
 
 
-def _uses(name: str, settings: Settings, seed: int, data: ImageData, update: Update) -> _Column:
+def _uses(name: str, settings: Settings, seed: int, data: DataSet, update: Update) -> _Column:
     epochs = settings.score_epochs
     *_, stage = stages(seed, settings, data, epochs, update, strategy="sb", keep=USED_KEEP)
     assert stage.uses is not None
@@ -291,7 +303,7 @@ def _reported(batches: Iterator[Batch], count: int, update: Update) -> Iterator[
 
 
 def scored(
-    run: Run, settings: Settings, data: ImageData, folder: Path, update: Update = _silent
+    run: Run, settings: Settings, data: DataSet, folder: Path, update: Update = _silent
 ) -> Scored | None:
     """What comes of scoring all examples before training; None where the strategy does not.
 
@@ -344,7 +356,7 @@ def write_kept(path: Path, table: Scores, kept: Tensor, asked: dict[str, Any]) -
     write_columns(path, {"index": kept}, made)
 
 
-def read_kept(path: Path, settings: Settings, data: ImageData) -> Tensor:
+def read_kept(path: Path, settings: Settings, data: DataSet) -> Tensor:
     """int64[k], the indices of what is kept.
 
     Raises:

@@ -10,16 +10,22 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
 from torch import nn
-from torch.nn import functional as F
 
 from siftback import ProbeResult, Scorer, probe
 from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream
-from siftback.lab.data.datasets import ImageData, load
+from siftback.lab.data.data_set import DataSet
+from siftback.lab.data.datasets import load
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.tables import terminal
-from siftback.lab.training.example_losses import example_losses
-from siftback.lab.training.settings import Settings, built_model, check_model, device_of
+from siftback.lab.training.example_losses import example_losses, mean_loss
+from siftback.lab.training.settings import (
+    Settings,
+    built_model,
+    check_model,
+    device_of,
+    new_optimizer,
+)
 from siftback.lab.training.strategies import STRATEGIES
 
 SEED = 0
@@ -46,27 +52,22 @@ def measure(settings: Settings, keeps: list[float], seconds: float) -> ProbeResu
         raise ConfigError(f"seconds={seconds:g}: give a number of seconds above 0")
     if len(set(keeps)) < len(keeps) or not all(0 < keep < 1 for keep in keeps):
         raise ConfigError(f"keeps {keeps}: give shares in (0, 1), and none twice")
-    data, device = load(settings.data, settings.train_limit), device_of(settings)
+    data = load(settings.data, settings.train_limit, max_tokens=settings.max_tokens)
+    device = device_of(settings)
     check_model(settings, data)
     torch.manual_seed(SEED)
     model = built_model(settings, data)
-    optimizer = torch.optim.SGD(
-        model.parameters(),
-        lr=settings.lr / 5,  # without a warm-up, the peak would be too high
-        momentum=settings.momentum,
-        nesterov=settings.momentum > 0,
-        weight_decay=settings.weight_decay,
-    )
+    optimizer = new_optimizer(model, settings, settings.lr / 5)  # no warm-up: the peak is too high
     stream = BatchStream(
         data, settings.batch_size, SEED, device=device, channels_last=settings.channels_last
     )
     scorers = cheap_scorers(settings, data)
     brief = time.monotonic() + SHARE * seconds
-    _train_briefly(model, optimizer, stream, settings, scorers["proxy"], brief)
+    _train_briefly(model, optimizer, stream, settings, scorers.get("proxy"), brief)
     return probe(
         model,
         stream,
-        F.cross_entropy,
+        losses=example_losses,
         keep=keeps,
         scorers=scorers,
         optimizer=optimizer,
@@ -81,29 +82,31 @@ def _train_briefly(
     optimizer: torch.optim.Optimizer,
     stream: BatchStream,
     settings: Settings,
-    proxy: Scorer,
+    proxy: Scorer | None,
     deadline: float,
 ) -> None:
-    for images, labels in itertools.islice(stream, STEPS):
-        with settings.casting(images.device):
-            loss = F.cross_entropy(model(images), labels)
+    for batch in itertools.islice(stream, STEPS):
+        with settings.casting(batch[0].device):
+            loss = mean_loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
-        proxy.after_step(example_losses, model, (images, labels))
+        if proxy is not None:
+            proxy.after_step(example_losses, model, batch)
         if time.monotonic() > deadline:
             break
 
 
-def cheap_scorers(settings: Settings, data: ImageData) -> dict[str, Scorer]:
+def cheap_scorers(settings: Settings, data: DataSet) -> dict[str, Scorer]:
     """Those beside the exact one that a probe measures, by the end of their strategy's name."""
     found: dict[str, Scorer] = {}
     names = ("bf16", "int8", "small", "proxy")
     # In a training in bfloat16 the exact scores are of that type already.
     for name in names if settings.autocast is None else names[1:]:
-        make = STRATEGIES[f"sb-{name}"].scorer
-        assert make is not None
-        found[name] = make(settings, data)
+        strategy = STRATEGIES[f"sb-{name}"]
+        assert strategy.scorer is not None
+        if data.kind in strategy.kinds:
+            found[name] = strategy.scorer(settings, data)
     return found
 
 

@@ -1,17 +1,20 @@
-"""Models to train: each takes images [B, C, H, W] from 8x8 on and gives logits [B, K].
+"""Models to train, by name.
 
-A name is one of ``MODELS``, or of a family whose names carry numbers: ``wrn-28-10``.
+Those of images take [B, C, H, W] from 8x8 on and give logits [B, K]; those of texts take tokens
+[B, T] and give logits [B, K], or [B, T, K] of each next token. A name is one of ``MODELS``, or of a
+family whose names carry numbers: ``wrn-28-10``.
 """
 
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
 
 from siftback.errors import ConfigError
+from siftback.lab.data.data_set import KINDS, Kind
 from siftback.lab.models.cnn import Cnn
 from siftback.lab.models.densenet import DenseNet
 from siftback.lab.models.googlenet import GoogLeNet
@@ -20,8 +23,25 @@ from siftback.lab.models.mobilenet import MobileNetV2
 from siftback.lab.models.model_spec import ModelSpec
 from siftback.lab.models.norm import NORMS
 from siftback.lab.models.resnet import BasicBlock, Bottleneck, ResNet, SmallResNet
+from siftback.lab.models.text_models import Gpt, Ngrams, Transformer
 from siftback.lab.models.vit import Vit
 from siftback.lab.models.wide_resnet import WideResNet
+
+
+class Recipe(NamedTuple):
+    """How a model is trained where nothing else is asked.
+
+    Attributes:
+        optimizer: "sgd", with Nesterov momentum and an L2 penalty, or "adamw".
+        lr: Peak learning rate.
+        weight_decay: L2 penalty of SGD; of AdamW the decay of the weights, times the rate.
+        batch_size: Examples per batch.
+    """
+
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    lr: float = 0.1
+    weight_decay: float = 5e-4
+    batch_size: int = 128
 
 
 class Architecture(NamedTuple):
@@ -31,11 +51,15 @@ class Architecture(NamedTuple):
         make: Builds the model of a `ModelSpec`.
         width: The width it has where none is asked.
         what: What it is, and what its width is, for a reader.
+        takes: What its examples are.
+        recipe: How it is trained.
     """
 
     make: Callable[[ModelSpec], nn.Module]
     width: int
     what: str
+    takes: Kind = "images"
+    recipe: Recipe = Recipe()
 
 
 MODELS: dict[str, Architecture] = {
@@ -78,6 +102,27 @@ MODELS: dict[str, Architecture] = {
         GoogLeNet, 192, "GoogLeNet with a 3x3 stem and normalisation; width: the stem's"
     ),
     "vit": Architecture(Vit, 192, "six blocks of attention on 4x4 patches; width: a patch's"),
+    "transformer": Architecture(
+        Transformer,
+        64,
+        "two blocks of attention on a text, to classify it; width: a token's",
+        "texts",
+        Recipe("adamw", 5e-4, 0.01, 64),
+    ),
+    "ngrams": Architecture(
+        Ngrams,
+        32,
+        "a bag of words and pairs of words, to classify a text; width: a word's",
+        "texts",
+        Recipe("adamw", 1e-2, 0.01, 64),
+    ),
+    "gpt": Architecture(
+        Gpt,
+        64,
+        "four blocks of causal attention, for the next token; width: a token's",
+        "language",
+        Recipe("adamw", 3e-3, 0.01, 32),
+    ),
 }
 
 
@@ -155,14 +200,36 @@ def find(name: str) -> Architecture:
     raise ConfigError(f"no model {name!r}: give one of {', '.join(NAMES)}")
 
 
+def check_kind(name: str, kind: Kind, data: str) -> None:
+    """Refuses a model of something else than the examples of a data set.
+
+    Args:
+        name: Of the model.
+        kind: What the examples are.
+        data: What to call the data set.
+
+    Raises:
+        ConfigError: If it is one.
+    """
+    takes = find(name).takes
+    if takes != kind:
+        others = [other for other in LISTED if find(other).takes == kind]
+        raise ConfigError(
+            f"model {name!r} takes {KINDS[takes]}, and {data} holds {KINDS[kind]}: give --model "
+            f"one of {', '.join(others)}, or other --data"
+        )
+
+
 def build(
     name: str,
     *,
     width: int | None = None,
     classes: int,
-    channels: int,
+    channels: int = 3,
     norm: str = "batch",
     size: tuple[int, int] = (32, 32),
+    vocabulary: int = 4096,
+    length: int = 128,
 ) -> nn.Module:
     """Builds a model with fresh weights, drawn from torch's global generator.
 
@@ -171,8 +238,10 @@ def build(
         width: What the model calls its width; the architecture's own where None.
         classes: Number of logits.
         channels: Channels of the images: 1 for grey, 3 for colour.
-        norm: ``"batch"`` or ``"group"``; ``mlp`` and ``vit`` have neither.
+        norm: ``"batch"`` or ``"group"``; ``mlp``, ``vit`` and models of texts have neither.
         size: Height and width of the images, which ``mlp`` depends on.
+        vocabulary: Number of tokens, of a model of texts.
+        length: The most tokens of a text.
 
     Raises:
         ConfigError: For an unknown name or norm, or a size below 1.
@@ -182,23 +251,19 @@ def build(
     >>> model(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
-    make, default_width, _ = find(name)
-    width = default_width if width is None else width
-    for given, value in (("width", width), ("classes", classes), ("channels", channels)):
+    own = find(name)
+    width = own.width if width is None else width
+    sizes = {"width": width, "classes": classes, "channels": channels}
+    for given, value in (sizes | {"vocabulary": vocabulary, "length": length}).items():
         if not isinstance(value, int) or not 1 <= value < 2**31:
             raise ConfigError(f"{given}={value} is not a size: give an integer of 1 or more")
     if norm not in NORMS:
         raise ConfigError(f"norm={norm!r} is not known: give one of {', '.join(NORMS)}")
-    return make(ModelSpec(width, classes, channels, norm, size))
+    return own.make(ModelSpec(width, classes, channels, norm, size, vocabulary, length))
 
 
 def count(
-    name: str,
-    width: int | None = None,
-    classes: int = 10,
-    channels: int = 3,
-    norm: str = "batch",
-    size: tuple[int, int] = (32, 32),
+    name: str, width: int | None = None, classes: int = 10, channels: int = 3, **sizes: Any
 ) -> int:
     """The number of a model's parameters; nothing is allocated.
 
@@ -207,20 +272,17 @@ def count(
         width: Its width.
         classes: Number of logits.
         channels: Channels of the images.
-        norm: Its normalisation.
-        size: Height and width of the images.
+        sizes: More arguments of `build`.
 
     Raises:
         ConfigError: As for `build`, and where a tensor would be larger than torch can count.
 
-    >>> count("resnet18")
-    11173962
+    >>> count("resnet18"), count("gpt", classes=65, vocabulary=65)
+    (11173962, 216576)
     """
     try:
         with torch.device("meta"):
-            model = build(
-                name, width=width, classes=classes, channels=channels, norm=norm, size=size
-            )
+            model = build(name, width=width, classes=classes, channels=channels, **sizes)
     except RuntimeError as error:
         raise ConfigError(
             f"{name} of width={width} is too large ({error}): give a smaller width"

@@ -2,8 +2,8 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from siftback.lab.models.attention import AttentionBlock
 from siftback.lab.models.model_spec import ModelSpec
 
 PATCH, DEPTH, HEAD = 4, 6, 64
@@ -26,7 +26,7 @@ class Vit(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.patches = nn.Conv2d(spec.channels, spec.width, PATCH, PATCH)
-        self.blocks = nn.Sequential(*(_Block(spec.width) for _ in range(DEPTH)))
+        self.blocks = nn.Sequential(*(AttentionBlock(spec.width, HEAD) for _ in range(DEPTH)))
         self.norm = nn.LayerNorm(spec.width)
         self.head = nn.Linear(spec.width, spec.classes)
 
@@ -61,26 +61,3 @@ def places(height: int, width: int, features: int, device: torch.device | str = 
     waves = [rows.sin(), rows.cos(), columns.sin(), columns.cos()]
     grid = torch.cat([wave.expand(height, width, quarter) for wave in waves], 2)
     return grid[..., :features].flatten(0, 1)
-
-
-class _Block(nn.Module):
-    """Attention among the patches, then two layers for each, both after a LayerNorm."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        most = max(1, width // HEAD)
-        self.heads = next(heads for heads in range(most, 0, -1) if width % heads == 0)
-        self.before = nn.LayerNorm(width)
-        self.projections, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """The tokens [B, T, width]."""
-        parts = self.projections(self.before(tokens)).unflatten(2, (3, self.heads, -1))
-        queries, keys, values = parts.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(queries, keys, values)
-        tokens = tokens + self.out(mixed.transpose(1, 2).flatten(2))
-        changed: Tensor = tokens + self.mlp(tokens)
-        return changed

@@ -35,11 +35,13 @@ class NotRecordedError(Exception):
 
 
 def final_error(found: Found) -> str:
-    """Traditional's final error."""
+    """Traditional's final error, or loss."""
     runs = found[0].by_label().get(TRADITIONAL)
     if not runs:
         raise NotRecordedError("no run of traditional")
-    return f"{with_spread(mean_and_spread(run.test_error_final for run in runs))} %"
+    metric = found[0].metric
+    mean = mean_and_spread(run.final for run in runs)
+    return f"{with_spread(mean, digits=metric.digits)} {metric.unit}"
 
 
 def speedups(strategy: str) -> Finder:

@@ -10,7 +10,7 @@ from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.analyses import Analysis, analyse, write
 from siftback.lab.data import address
-from siftback.lab.data.datasets import DATASETS, NAMES, STORED
+from siftback.lab.data.datasets import DATASETS, NAMES, STORED, TEXTS
 from siftback.lab.experiments.comparison import Existing, Plan, compare, finished
 from siftback.lab.recipes import SCALES, Recipe, Scale, experiments, find, names
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
@@ -128,14 +128,14 @@ def check(plan: Plan) -> int:
     """
     settings = plan.settings
     classes, channels = _shape(settings.data)
-    return models.count(settings.model, settings.width, classes, channels, settings.norm)
+    return models.count(settings.model, settings.width, classes, channels, norm=settings.norm)
 
 
 def _shape(data: str) -> tuple[int, int]:
     """Classes and channels of a data set that need not be there; a guess for a user's own."""
     if stored := STORED.get(data):
         return stored.classes, 1 if stored.mode == "L" else 3
-    if data not in DATASETS and address.parse(data) is None:
+    if data not in (*DATASETS, *TEXTS) and address.parse(data) is None:
         raise ConfigError(f"data set {data!r} is not known: give one of {', '.join(NAMES)}")
     return 10, 1 if data in DATASETS else 3
 

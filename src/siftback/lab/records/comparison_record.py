@@ -20,10 +20,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self, TextIO, get_args
+from typing import Any, Literal, Self, TextIO, get_args, get_origin
 
 from siftback.errors import StateError
 from siftback.lab.records.atomic_write import atomic_write, naming
+from siftback.lab.records.metric import METRICS, Metric, MetricName
 
 SUMMARY = "summary.json"
 RECORDS = "records"
@@ -43,8 +44,9 @@ class Evaluation:
         seconds: Seconds of training so far, evaluation apart.
         cost: Cost so far in forwards of one example (a backward costs two).
         train_loss: Mean training loss of the examples trained on since the last evaluation.
-        test_loss: Mean loss over the test set.
-        test_error: Test error in percent.
+        test_loss: Mean loss over the test set; of language in nats per token.
+        test_error: Test error in percent; of language the share of next tokens that are not the
+            most probable ones.
         phases: Seconds so far by phase: scoring (of the whole set, before training), loading,
             selection, forward, backward, optimizer, syncing (refreshing copies of the model,
             training a proxy), other. They sum to ``seconds``.
@@ -102,6 +104,12 @@ class RunSummary:
             was none.
         suspects_wrong: Those of them whose labels `--flip` made wrong.
         labels_wrong: All whose labels it made wrong.
+        metric: What the run is judged by: "error" or "loss". Older records, of classifiers alone,
+            do not say.
+        test_loss_final: Test loss at the end; None in older records.
+        test_loss_best: Lowest test loss of any evaluation.
+        tokens_per_character: Of the text to test on, for language: what loss in bits per character
+            follows from. None for classifiers.
     """
 
     strategy: str
@@ -129,6 +137,26 @@ class RunSummary:
     suspects: int | None = None
     suspects_wrong: int | None = None
     labels_wrong: int | None = None
+    metric: MetricName = "error"
+    test_loss_final: float | None = None
+    test_loss_best: float | None = None
+    tokens_per_character: float | None = None
+
+    @property
+    def final(self) -> float:
+        """What it is judged by, at the end: test error in percent, or test loss in nats."""
+        if self.metric == "error":
+            return self.test_error_final
+        assert self.test_loss_final is not None  # as was made sure of when it was read
+        return self.test_loss_final
+
+    @property
+    def best(self) -> float:
+        """The lowest of any evaluation of what it is judged by."""
+        if self.metric == "error":
+            return self.test_error_best
+        assert self.test_loss_best is not None
+        return self.test_loss_best
 
     @property
     def label(self) -> str:
@@ -148,10 +176,15 @@ class RunSummary:
 
         Raises:
             TypeError: If a field is missing, or is of another type.
-            ValueError: If its record is not one of the comparison's own.
+            ValueError: If its record is not one of the comparison's own, or what it is judged by
+                is not known.
         """
         run = cls(**_known(cls, entry))
         check_types(run)
+        if run.metric not in METRICS:
+            raise ValueError(f"metric is {run.metric!r}, and not one of {', '.join(METRICS)}")
+        if run.metric == "loss" and None in (run.test_loss_final, run.test_loss_best):
+            raise ValueError("metric is 'loss', and the test loss is missing")
         if not re.fullmatch(rf"{RECORDS}/[^/\\]+\.jsonl", run.record):
             raise ValueError(f"record is {run.record!r}, and not a file in {RECORDS}/")
         return run
@@ -303,6 +336,8 @@ def check_types(record: Evaluation | RunSummary | Price) -> None:
 
 
 def _accepted(kind: Any) -> Any:
+    if get_origin(kind) is Literal:
+        return str
     if isinstance(kind, types.GenericAlias):  # dict[str, float]
         return kind.__origin__
     return kind | int if float in (kind, *get_args(kind)) else kind
@@ -419,6 +454,11 @@ class Comparison:
             summary["prices"] = {name: asdict(price) for name, price in self.prices.items()}
         with atomic_write(self.folder / SUMMARY) as path:
             path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+    @property
+    def metric(self) -> Metric:
+        """What its runs are judged by, which is the same for all, as their data are."""
+        return METRICS[self.runs[0].metric if self.runs else "error"]
 
     def by_label(self) -> dict[str, list[RunSummary]]:
         """The runs of each configuration, in the order in which the first of each ended."""

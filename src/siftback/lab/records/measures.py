@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from siftback.lab.records.comparison_record import Comparison, Evaluation, RunSummary, run_label
+from siftback.lab.records.metric import METRICS, MetricName
 
 TRADITIONAL = "traditional"
 MATCHED = "matched"
@@ -48,14 +49,18 @@ def mean_and_spread(values: Iterable[float]) -> MeanAndSpread:
 
 
 def first_reaching(
-    evaluations: Iterable[Evaluation], target_error: float, axis: Axis = "seconds"
+    evaluations: Iterable[Evaluation],
+    target: float,
+    axis: Axis = "seconds",
+    metric: MetricName = "error",
 ) -> float | None:
-    """What a run had spent when it was first tested at or under an error.
+    """What a run had spent when it was first tested at or under an error, or a loss.
 
     Args:
         evaluations: The run's evaluations, in the order in which they were made.
-        target_error: Test error to reach, in percent.
+        target: What to reach: a test error in percent, or a test loss.
         axis: What is counted: seconds of training, cost in forwards, or optimizer steps.
+        metric: Which of them.
 
     Returns:
         The amount at that evaluation; nothing is interpolated between two. None where no
@@ -70,24 +75,28 @@ def first_reaching(
     True
     """
     for evaluation in evaluations:
-        if evaluation.test_error <= target_error:
+        if measured(evaluation, metric) <= target:
             return float(getattr(evaluation, axis))
     return None
 
 
 def crossing(
-    evaluations: Sequence[Evaluation], target_error: float, axis: Axis = "seconds"
+    evaluations: Sequence[Evaluation],
+    target: float,
+    axis: Axis = "seconds",
+    metric: MetricName = "error",
 ) -> float | None:
-    """What a run had spent when its error passed a target, between two evaluations.
+    """What a run had spent when its error, or loss, passed a target, between two evaluations.
 
-    The error is taken to fall on a straight line from the last evaluation above the target to the
+    It is taken to fall on a straight line from the last evaluation above the target to the
     first at or under it. Where that is the first of all, there is no line, and it is what had
     been spent by then.
 
     Args:
         evaluations: The run's evaluations, in the order in which they were made.
-        target_error: Test error to reach, in percent.
+        target: What to reach: a test error in percent, or a test loss.
         axis: What is counted, as for `first_reaching`.
+        metric: Which of them.
 
     Returns:
         The amount; None where no evaluation reached the target.
@@ -98,7 +107,7 @@ def crossing(
     >>> crossing([early, later], 25), crossing([early, later], 50), crossing([early, later], 5)
     (3.0, 2.0, None)
     """
-    reached = reaching(evaluations, target_error)
+    reached = reaching(evaluations, target, metric)
     if reached is None:
         return None
     before, after, share = reached
@@ -107,20 +116,26 @@ def crossing(
 
 
 def reaching(
-    evaluations: Sequence[Evaluation], target_error: float
+    evaluations: Sequence[Evaluation], target: float, metric: MetricName = "error"
 ) -> tuple[Evaluation, Evaluation, float] | None:
-    """Between which two evaluations a run's error passed a target, and where, as in `crossing`.
+    """Between which two evaluations a run passed a target, and where, as in `crossing`.
 
     Returns:
         The two, and the share of the way from the first to the second; None where the target was
         never reached.
     """
     for number, after in enumerate(evaluations):
-        if after.test_error <= target_error:
+        if measured(after, metric) <= target:
             before = evaluations[max(0, number - 1)]
-            fall = before.test_error - after.test_error
-            return before, after, (before.test_error - target_error) / fall if fall > 0 else 1.0
+            start = measured(before, metric)
+            fall = start - measured(after, metric)
+            return before, after, (start - target) / fall if fall > 0 else 1.0
     return None
+
+
+def measured(evaluation: Evaluation, metric: MetricName) -> float:
+    """What an evaluation found: the test error in percent, or the test loss."""
+    return float(getattr(evaluation, METRICS[metric].field))
 
 
 def ordered_labels(comparison: Comparison) -> list[str]:
@@ -155,6 +170,7 @@ def speedups(
     """How much sooner each configuration came near Traditional's final error.
 
     As Table 1 of Jiang et al. 2019: with target e = factor x the final test error of Traditional,
+    or its final test loss,
     the speed-up of a seed is ``needed(Traditional, e) / needed(run, e)``, both runs of that seed.
 
     Args:
@@ -170,9 +186,9 @@ def speedups(
     curves = {run.record: comparison.evaluations(run) for run in comparison.runs}
 
     def ratio(run: RunSummary, plain: RunSummary, factor: float) -> float | None:
-        target = plain.test_error_final * factor
-        needed = first_reaching(curves[run.record], target, axis)
-        plain_needed = first_reaching(curves[plain.record], target, axis)
+        target = plain.final * factor
+        needed = first_reaching(curves[run.record], target, axis, run.metric)
+        plain_needed = first_reaching(curves[plain.record], target, axis, run.metric)
         # Zero is a run that was there before its first step, which says nothing about speed.
         return plain_needed / needed if needed and plain_needed else None
 
@@ -188,7 +204,7 @@ def speedups(
 
 
 def paired_difference(comparison: Comparison, label: str, baseline: str) -> MeanAndSpread | None:
-    """How much more final test error one configuration has than another, seed by seed.
+    """How much more final test error, or loss, one configuration has than another, seed by seed.
 
     Args:
         comparison: The runs.
@@ -196,11 +212,11 @@ def paired_difference(comparison: Comparison, label: str, baseline: str) -> Mean
         baseline: The one it is held against.
 
     Returns:
-        Mean and spread of ``label - baseline`` in percentage points over the seeds that both
-        ran, negative where ``label`` is better; None where they share no seed.
+        Mean and spread of ``label - baseline``, in percentage points or nats, over the seeds that
+        both ran, negative where ``label`` is better; None where they share no seed.
     """
     both = pairs(comparison, label, baseline)
-    differences = [run.test_error_final - base.test_error_final for run, base in both]
+    differences = [run.final - base.final for run, base in both]
     return mean_and_spread(differences) if differences else None
 
 

@@ -23,6 +23,7 @@ from siftback.lab.records.measures import (
     ordered_labels,
     speedups,
 )
+from siftback.lab.records.metric import METRICS, bits_per_character
 from siftback.lab.records.tables import markdown, terminal
 
 WIDEST = 12  # columns of a benchmark's table
@@ -32,6 +33,9 @@ WIDEST = 12  # columns of a benchmark's table
 _SHORT = {
     "final error %": "final\nerror\n%",
     "best error %": "best\nerror\n%",
+    "final loss": "final\nloss",
+    "best loss": "best\nloss",
+    "bits per character": "bits/\nchar.",
     "examples forwarded": "for-\nwarded",
     "examples backpropagated": "back-\nprop.",
     "seconds of training": "sec-\nonds",
@@ -39,12 +43,16 @@ _SHORT = {
 } | {f"speed-up to ×{factor:g}": f"×{factor:g}" for factor in TABLE_1_FACTORS}
 
 
+_JUDGED = ("final error %", "best error %", "final loss", "best loss", "bits per character")
+
+
 def rows(comparison: Comparison) -> list[dict[str, str]]:
     """One row per configuration, by column name, every number written as it is shown.
 
-    Errors are in percent, mean ± sample standard deviation over the seeds; the other numbers are
-    means. The columns of speed-ups (:func:`siftback.lab.records.measures.speedups`, in seconds)
-    are left out where there is no Traditional run to measure them by.
+    Errors are in percent and losses in nats, mean ± sample standard deviation over the seeds; the
+    other numbers are means. The columns of speed-ups
+    (:func:`siftback.lab.records.measures.speedups`, in seconds) are left out where there is no
+    Traditional run to measure them by.
     """
     groups = comparison.by_label()
     faster = speedups(comparison) if TRADITIONAL in groups else {}
@@ -62,7 +70,7 @@ def comparison_table(comparison: Comparison) -> Table:
     body = [
         row
         | {"strategy": textwrap.fill(row["strategy"], len(TRADITIONAL), break_long_words=False)}
-        | {name: cell.replace("± ", "±") for name, cell in row.items() if "error" in name}
+        | {name: _narrow(name, cell) for name, cell in row.items() if name in _JUDGED}
         for row in rows(comparison)
     ]
     return terminal(
@@ -70,8 +78,8 @@ def comparison_table(comparison: Comparison) -> Table:
         title=_title(comparison),
         caption=_caption(comparison),
         headers=_SHORT,
-        # Only the errors may wrap, "±spread" going below the mean.
-        wrapped=[name for row in body[:1] for name in row if "error" in name],
+        # Only what runs are judged by may wrap, "±spread" going below the mean.
+        wrapped=[name for row in body[:1] for name in row if name in _JUDGED],
         padding=(0, 0),
     )
 
@@ -158,7 +166,9 @@ def series(
                 "comparison": comparison.folder.name,
                 "strategy": label,
                 "settings": facts_line(own),
-                error: with_spread(mean_and_spread(run.test_error_final for run in runs)),
+                error: with_spread(
+                    mean_and_spread(run.final for run in runs), digits=comparison.metric.digits
+                ),
                 "cost in forwards": f"{cost:,.0f}",
                 "seeds": listed(sorted(run.seed for run in runs)),
             }
@@ -201,9 +211,7 @@ def _numbers(runs: list[RunSummary]) -> dict[str, str]:
     def mean(name: str) -> float:
         return mean_and_spread(getattr(run, name) for run in runs).mean
 
-    return {
-        "final error %": with_spread(mean_and_spread(run.test_error_final for run in runs)),
-        "best error %": with_spread(mean_and_spread(run.test_error_best for run in runs)),
+    return _judged(runs) | {
         "kept": f"{mean('keep_measured'):.3f}",
         "examples forwarded": readable(mean("examples_forwarded")),
         "examples backpropagated": readable(mean("examples_backpropped")),
@@ -211,6 +219,26 @@ def _numbers(runs: list[RunSummary]) -> dict[str, str]:
         "seconds of training": readable_seconds(mean("seconds_train")),
         "cost in forwards": readable(mean("cost_forward_units")),
     }
+
+
+def _narrow(column: str, cell: str) -> str:
+    """A mean and its spread for a narrow column: that of a loss without its leading zero."""
+    return cell.replace("± ", "±") if "error" in column else cell.replace("± 0.", "±.")
+
+
+def _judged(runs: list[RunSummary]) -> dict[str, str]:
+    """What runs are judged by: errors in percent, or losses."""
+    metric = METRICS[runs[0].metric]
+    unit = " %" if metric.name == "error" else ""
+    ends = {"final": [run.final for run in runs], "best": [run.best for run in runs]}
+    cells = {
+        f"{end} {metric.noun}{unit}": with_spread(mean_and_spread(found), digits=metric.digits)
+        for end, found in ends.items()
+    }
+    if metric.name == "loss":
+        bits = [bits_per_character(run.final, run.tokens_per_character or 1.0) for run in runs]
+        cells["bits per character"] = with_spread(mean_and_spread(bits), digits=metric.digits)
+    return cells
 
 
 def _title(comparison: Comparison) -> str | None:
@@ -224,13 +252,16 @@ def _title(comparison: Comparison) -> str | None:
 def _caption(comparison: Comparison) -> str | None:
     if not comparison.runs:
         return None
+    metric = comparison.metric
+    unit = "" if metric.name == "error" else ", in nats per token"
+    example = "one example" if metric.name == "error" else "one window"
     caption = (
-        "Test error: mean ± standard deviation over the seeds. Cost: forwards of one example, "
-        "a backward counted as two."
+        f"Test {metric.noun}{unit}: mean ± standard deviation over the seeds. Cost: forwards of "
+        f"{example}, a backward counted as two."
     )
     if TRADITIONAL not in comparison.by_label():
         return caption
     return caption + (
         " ×1.1, ×1.2, ×1.4: how many times sooner than Traditional, in seconds, the run was at "
-        f"this multiple of Traditional's final error ({NOT_REACHED}: not in every seed)."
+        f"this multiple of Traditional's final {metric.noun} ({NOT_REACHED}: not in every seed)."
     )

@@ -23,8 +23,8 @@ from siftback.lab.analyses.figure import (
 from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes.running import shown_in
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
-from siftback.lab.records.formatting import NOT_REACHED, fact, facts_line, listed, with_spread
-from siftback.lab.records.measures import MeanAndSpread, ordered_labels
+from siftback.lab.records.formatting import NOT_REACHED, fact, facts_line, listed
+from siftback.lab.records.measures import ordered_labels
 from siftback.lab.records.summary_table import measured, phase_rows, rows
 from siftback.lab.records.tables import columns_of, worded
 from siftback.lab.report.charts import chart_data, looks, pairs_of
@@ -37,7 +37,15 @@ from siftback.lab.report.embedding import (
     template,
 )
 from siftback.lab.report.results_page import BENCHMARKS, benchmarks_of
-from siftback.lab.report.verdict import OUTCOMES, counted, headline, named, verdicts
+from siftback.lab.report.verdict import (
+    OUTCOMES,
+    Verdict,
+    counted,
+    difference_of,
+    headline,
+    named,
+    verdicts,
+)
 
 PAGE = "index.html"
 PAGE_MOST = 10_000_000  # bytes
@@ -132,7 +140,7 @@ def rendered(
         tables: What it has beside the comparisons: ``id``, ``title``, ``note`` and ``grids``.
     """
     environment = template()
-    environment.filters |= {"points": _points, "interval": _interval, "ratio": _ratio}
+    environment.filters |= {"points": difference_of, "interval": _interval, "ratio": _ratio}
     content = _compared(comparisons) | _analysed(analyses, comparisons, files)
     page = environment.get_template("page.html.j2")
     link = partial(_link, carried_most)
@@ -345,12 +353,12 @@ def _subtitle(comparisons: Sequence[Comparison]) -> str:
     return text
 
 
-def _points(difference: MeanAndSpread | None) -> str:
-    return with_spread(difference, sign=True) if difference else NOT_REACHED
-
-
-def _interval(ends: tuple[float, float] | None) -> str:
-    return f"{ends[0]:+.2f} to {ends[1]:+.2f}" if ends else NOT_REACHED
+def _interval(verdict: Verdict) -> str:
+    if verdict.interval is None:
+        return NOT_REACHED
+    low, high = verdict.interval
+    digits = verdict.metric.digits
+    return f"{low:+.{digits}f} to {high:+.{digits}f}"
 
 
 def _ratio(value: float | None) -> str:

@@ -17,13 +17,14 @@ from siftback.lab.analyses.configurations import images, setup
 from siftback.lab.analyses.reading import read
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
-from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed, with_spread
+from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed
 from siftback.lab.records.summary_table import series
 from siftback.lab.records.tables import markdown
 from siftback.lab.report.verdict import (
     OUTCOMES,
     Verdict,
     counted,
+    difference_of,
     headline,
     named,
     probability_of_paying,
@@ -174,7 +175,7 @@ def _paid(judged: Sequence[Verdict]) -> list[str]:
             "share kept": f"{one.keep:.2g}",
             "budget": str(one.budget),
             "seeds": str(one.seeds),
-            "difference, points": with_spread(one.difference, sign=True),
+            "difference, points": difference_of(one),
             "verdict": OUTCOMES[one.outcome],
             "paid, within, worse": ", ".join(
                 str(count) for count in _counts(by_data[one.data], one.strategy)
@@ -226,7 +227,8 @@ def _data_set(data: str, found: Sequence[Verdict]) -> str:
     text += f"{level} stayed within the spread, and {worse} did worse."
     first = found[0]
     if first.outcome == "paid":
-        text += f" Clearest: {first.label} in {first.comparison}, with a test error {first.brief}."
+        text += f" Clearest: {first.label} in {first.comparison}, with a test "
+        text += f"{first.metric.noun} {first.brief}."
     return text
 
 
@@ -286,7 +288,7 @@ def _goal(what: str, goal: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _tuning(folder: Path) -> list[str]:
-    """What settings were chosen by: each configuration's error on held-out training examples."""
+    """What settings were chosen by: each configuration's error or loss on held-out examples."""
     comparisons, problems = [], []
     for summary in sorted(folder.glob(f"*/{SUMMARY}")):
         try:
@@ -298,7 +300,9 @@ def _tuning(folder: Path) -> list[str]:
             problems.append(f"**{name} is damaged, and left out ({type(error).__name__}).**\n")
     if not comparisons:
         return problems
-    shared, rows = series(comparisons, "error on held-out examples, %")
+    errors = all(one.metric.name == "error" for one in comparisons)
+    judged = "error on held-out examples, %" if errors else "error, %, or loss, held-out examples"
+    shared, rows = series(comparisons, judged)
     for row in rows:
         row["settings"] = row["settings"] or NOT_REACHED
     asked = facts_line({name: shared[name] for name in _SHARED if name in shared})

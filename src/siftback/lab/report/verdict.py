@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 from scipy import stats
 
 from siftback.lab.analyses.budget import CONFIDENCE, interval
-from siftback.lab.analyses.configurations import argument, setup
+from siftback.lab.analyses.configurations import argument, noun_of, setup
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.formatting import with_spread
+from siftback.lab.records.formatting import NOT_REACHED, with_spread
 from siftback.lab.records.measures import (
     TRADITIONAL,
     MeanAndSpread,
@@ -22,6 +22,7 @@ from siftback.lab.records.measures import (
     same_budget,
     selective_labels,
 )
+from siftback.lab.records.metric import Metric
 
 Outcome = Literal["paid", "level", "lost", "undecided"]
 
@@ -41,12 +42,14 @@ class Budget(NamedTuple):
         cost: In forwards of one example, a backward being two: what the baseline spent, the mean
             over the seeds.
         epochs: How many epochs of the baseline that is.
-        images: Of how many training images; None for the whole data set.
+        examples: Of how many training examples; None for the whole data set.
+        noun: What they are called.
     """
 
     cost: float
     epochs: float
-    images: int | None
+    examples: int | None
+    noun: str = "images"
 
     def __str__(self) -> str:
         """In words.
@@ -55,7 +58,7 @@ class Budget(NamedTuple):
         ('2.5 epochs of 4,000 images', '1 epoch')
         """
         length = f"{self.epochs:.2g} epoch{'' if self.epochs == 1 else 's'}"
-        return f"{length} of {self.images:,} images" if self.images else length
+        return f"{length} of {self.examples:,} {self.noun}" if self.examples else length
 
 
 @dataclass(frozen=True)
@@ -71,12 +74,13 @@ class Verdict:
         label: The configuration.
         baseline: Traditional of the same budget; None where there is no such run.
         budget: What both may spend; None without a baseline.
+        metric: What it was judged by.
         differences: Its final test error less the baseline's, in percentage points, for each
-            seed that both ran.
+            seed that both ran; of a language model its final test loss less, in nats.
         seconds: Its seconds of training over the baseline's, the mean over the seeds; None where
             they ran on different machines.
-        whole_error: The difference in final test error to the whole of Traditional, where that is
-            not the baseline itself.
+        whole_error: The difference in final test error, or loss, to the whole of Traditional,
+            where that is not the baseline itself.
         whole_seconds: The seconds over those of the whole of Traditional.
     """
 
@@ -88,6 +92,7 @@ class Verdict:
     label: str
     baseline: str | None
     budget: Budget | None
+    metric: Metric
     differences: tuple[float, ...]
     seconds: float | None
     whole_error: MeanAndSpread | None
@@ -143,11 +148,13 @@ class Verdict:
         if self.baseline != TRADITIONAL:
             against = f"Traditional shortened to the same cost ({self.baseline})"
         text = (
-            f"{_apart(self.difference)} than that of {against}, over {counted(self.seeds, 'seed')}"
+            f"{_apart(self.difference, self.metric)} than that of {against}, over "
+            f"{counted(self.seeds, 'seed')}"
         )
         if self.interval:
             low, high = self.interval
-            text += f" ({CONFIDENCE:.0%} interval {low:+.2f} to {high:+.2f}"
+            digits = self.metric.digits
+            text += f" ({CONFIDENCE:.0%} interval {low:+.{digits}f} to {high:+.{digits}f}"
             return text + (", which takes in zero)" if low <= 0 <= high else ")")
         alike = " that happen to be alike, which gives no interval"
         return text + (alike if self.seeds > 1 else "")
@@ -157,16 +164,17 @@ class Verdict:
         """The numbers behind the verdict, as a sentence or two."""
         if self.difference is None:
             return ""
-        text = f"Its final test error is {self.brief}"
+        text = f"Its final test {self.metric.noun} is {self.brief}"
         text += f", in {self.seconds:.2f} times the seconds." if self.seconds else "."
         if self.whole_error:
-            text += f" It is {_apart(self.whole_error)} than that of the whole of Traditional"
+            apart = _apart(self.whole_error, self.metric)
+            text += f" It is {apart} than that of the whole of Traditional"
             text += f", in {self.whole_seconds:.2f} of its time." if self.whole_seconds else "."
         return text
 
 
 def judgement(difference: MeanAndSpread | None) -> Outcome:
-    """What a difference in error, selective less same budget, comes to.
+    """What a difference in error or loss, selective less same budget, comes to.
 
     >>> judgement(MeanAndSpread(-0.5, 0.1)), judgement(MeanAndSpread(0.5, 0.1))
     ('paid', 'lost')
@@ -220,7 +228,8 @@ def headline(found: Sequence[Verdict]) -> str:
     clear = [one for one in paid if _upper_bound(one) < 0]
     if clear:
         best = clear[0]
-        text += f"Clearest is {best.label} in {best.comparison}: a test error {best.brief}. "
+        text += f"Clearest is {best.label} in {best.comparison}: a test {best.metric.noun} "
+        text += f"{best.brief}. "
     elif paid:
         text += f"Of what paid, no {CONFIDENCE:.0%} interval lies wholly below zero. "
     if decided:
@@ -230,6 +239,14 @@ def headline(found: Sequence[Verdict]) -> str:
             "are decided would count as paid by chance alone."
         )
     return text.strip()
+
+
+def difference_of(verdict: Verdict) -> str:
+    """The difference from its baseline: points without a unit, nats with theirs."""
+    if verdict.difference is None:
+        return NOT_REACHED
+    written = with_spread(verdict.difference, sign=True, digits=verdict.metric.digits)
+    return written if verdict.metric.name == "error" else f"{written} {verdict.metric.unit}"
 
 
 def counted(count: int, noun: str) -> str:
@@ -252,14 +269,17 @@ def named(comparisons: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
     return list(zip(names, comparisons, strict=True))
 
 
-def _apart(difference: MeanAndSpread) -> str:
+def _apart(difference: MeanAndSpread, metric: Metric) -> str:
     """A difference in words.
 
-    >>> _apart(MeanAndSpread(-1.5, 0.25)), _apart(MeanAndSpread(0.5, None))
-    ('1.50 ± 0.25 points lower', '0.50 points higher')
+    >>> from siftback.lab.records.metric import METRICS
+    >>> _apart(MeanAndSpread(-1.5, 0.25), METRICS["error"])
+    '1.50 ± 0.25 points lower'
+    >>> _apart(MeanAndSpread(0.5, None), METRICS["loss"])
+    '0.500 nats higher'
     """
-    size = with_spread(difference._replace(mean=abs(difference.mean)))
-    return f"{size} points {'lower' if difference.mean < 0 else 'higher'}"
+    size = with_spread(difference._replace(mean=abs(difference.mean)), digits=metric.digits)
+    return f"{size} {metric.points} {'lower' if difference.mean < 0 else 'higher'}"
 
 
 def _verdict(name: str, comparison: Comparison, label: str) -> Verdict:
@@ -276,7 +296,8 @@ def _verdict(name: str, comparison: Comparison, label: str) -> Verdict:
         label=label,
         baseline=baseline,
         budget=_budget(comparison, baseline) if baseline else None,
-        differences=tuple(run.test_error_final - base.test_error_final for run, base in both),
+        metric=comparison.metric,
+        differences=tuple(run.final - base.final for run, base in both),
         seconds=_seconds(comparison, label, baseline) if baseline else None,
         whole_error=paired_difference(comparison, label, TRADITIONAL) if whole else None,
         whole_seconds=_seconds(comparison, label, TRADITIONAL) if whole else None,
@@ -289,6 +310,7 @@ def _budget(comparison: Comparison, baseline: str) -> Budget:
         mean_and_spread(run.cost_forward_units for run in runs).mean,
         mean_and_spread(run.epochs for run in runs).mean,
         argument(comparison, "train_limit"),
+        noun_of(comparison),
     )
 
 

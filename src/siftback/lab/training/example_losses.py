@@ -6,11 +6,44 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback.lab.data.batch_stream import Batch
+from siftback.lab.data.text_data import IGNORED
 
 ExampleLosses = Callable[[nn.Module, Batch], Tensor]
 
 
 def example_losses(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
-    """float[B], the cross-entropy of each example of a batch."""
-    images, labels = batch
-    return F.cross_entropy(model(images), labels, reduction="none", label_smoothing=smoothing)
+    """float[B], the cross-entropy of each example of a batch.
+
+    Of a language model's windows it is the mean over the valid tokens, in nats.
+    """
+    inputs, labels = batch
+    return losses_of(model(inputs), labels, smoothing)
+
+
+def losses_of(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """float[B], the cross-entropy of each example.
+
+    Args:
+        logits: float [B, K] or [B, T, K].
+        labels: int64 [B] or [B, T], `IGNORED` where there is none.
+        smoothing: Share of each target that is spread over all classes.
+    """
+    if labels.ndim == 1:
+        return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+    each = F.cross_entropy(
+        logits.flatten(0, 1),
+        labels.flatten(),
+        ignore_index=IGNORED,
+        reduction="none",
+        label_smoothing=smoothing,
+    )
+    return each.view(labels.shape).sum(1) / (labels != IGNORED).sum(1)
+
+
+def mean_loss(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
+    """The mean of the losses of the examples of a batch."""
+    inputs, labels = batch
+    logits = model(inputs)
+    if labels.ndim == 1:
+        return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+    return losses_of(logits, labels, smoothing).mean()

@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback.lab.data.batch_stream import Batch, BatchStream, test_batches
-from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.data_set import DataSet
 from siftback.lab.records.observations import SHARES, SUBSETS, kinds_of, write_look
-from siftback.lab.training.settings import Settings
+from siftback.lab.training.example_losses import losses_of
+from siftback.lab.training.settings import Settings, test_batch_size
 
 BATCHES = 8
-
-TEST_BATCH = 500
 
 
 class Observer:
@@ -46,7 +45,7 @@ class Observer:
         self,
         kinds: Sequence[str],
         folder: Path,
-        data: ImageData,
+        data: DataSet,
         settings: Settings,
         device: torch.device,
         indices: Tensor | None = None,
@@ -118,22 +117,25 @@ class Observer:
         self.forget(self._step)
 
     def _training_set(self) -> Iterator[Batch]:
-        for positions in torch.split(torch.arange(len(self._indices)), TEST_BATCH):
+        size = test_batch_size(self._settings, self._data)
+        for positions in torch.split(torch.arange(len(self._indices)), size):
             yield self._stream.plain_of(positions)
 
     def _test_set(self) -> Iterator[Batch]:
-        return test_batches(self._data, TEST_BATCH, self._device, self._settings.channels_last)
+        size = test_batch_size(self._settings, self._data)
+        return test_batches(self._data, size, self._device, self._settings.channels_last)
 
     @torch.no_grad()
     def _forwarded(self, model: nn.Module, batches: Iterator[Batch]) -> tuple[Tensor, Tensor]:
-        """Losses, float32[N], and whether each guess is right, bool[N]."""
+        """Losses, float32[N], and whether each guess is right, of a window all of them, bool[N]."""
         model = copy.deepcopy(model).eval()
         losses, correct = [], []
-        for images, labels in batches:
+        for inputs, labels in batches:
             with self._settings.casting(self._device):
-                logits = model(images).float()
-            losses.append(F.cross_entropy(logits, labels, reduction="none").cpu())
-            correct.append((logits.argmax(1) == labels).cpu())
+                logits = model(inputs).float()
+            losses.append(losses_of(logits, labels).cpu())
+            right = (logits.argmax(-1) == labels).reshape(len(labels), -1).all(1)
+            correct.append(right.cpu())
         return torch.cat(losses), torch.cat(correct)
 
     def _confidence(self, model: nn.Module, seen: tuple[Tensor, Tensor]) -> dict[str, Any]:
@@ -154,31 +156,31 @@ class Observer:
         generator = torch.Generator().manual_seed(0)
         model = copy.deepcopy(model).train()
         for number, positions in enumerate(self._sample):
-            images, labels = self._stream.plain_of(positions)
-            for found in self._alike(model, images, labels, generator):
+            inputs, labels = self._stream.plain_of(positions)
+            for found in self._alike(model, inputs, labels, generator):
                 for name, value in zip(names, (number, *found), strict=True):
                     columns[name].append(value)
         return columns
 
     def _alike(
-        self, model: nn.Module, images: Tensor, labels: Tensor, generator: torch.Generator
+        self, model: nn.Module, inputs: Tensor, labels: Tensor, generator: torch.Generator
     ) -> Iterator[tuple[str, float, float, float]]:
-        whole, losses = self._gradient(model, images, labels)
+        whole, losses = self._gradient(model, inputs, labels)
         order = losses.argsort(stable=True)
         random = torch.randperm(len(labels), generator=generator).to(order.device)
         for share in SHARES:
             k = max(2, round(share * len(labels)))  # batch normalisation needs two
             for subset, rows in zip(SUBSETS, (order[-k:], order[:k], random[:k]), strict=True):
-                part, _ = self._gradient(model, images[rows], labels[rows])
+                part, _ = self._gradient(model, inputs[rows], labels[rows])
                 yield subset, share, *similarity(part, whole)
 
-    def _gradient(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _gradient(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss's gradient as one vector, and the losses, as a training step has them."""
         parameters = [one for one in model.parameters() if one.requires_grad]
         random_devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(random_devices), torch.enable_grad():
             with self._settings.casting(self._device):
-                losses = F.cross_entropy(model(images), labels, reduction="none")
+                losses = losses_of(model(inputs), labels)
             parts = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True)
         return torch.cat([part.flatten() for part in parts]), losses.detach()
 

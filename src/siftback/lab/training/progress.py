@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from siftback.lab.records.comparison_record import Evaluation, RunSummary
+from siftback.lab.records.metric import METRICS
 from siftback.lab.training.settings import Run
 
 SECONDS_BETWEEN_LINES = 10
@@ -107,7 +108,7 @@ class Terminal:
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """See `Reporter`."""
-        error = f"test error {evaluation.test_error:.2f} %"
+        error = f"test error {evaluation.test_error:.2f} %, loss {evaluation.test_loss:.3f}"
         if self._task is not None:
             self._bars.update(self._task, error=error)
         self._say_now_and_then(f"{self._position} epoch {evaluation.epoch:.2f}: {error}")
@@ -118,10 +119,11 @@ class Terminal:
 
     def finish(self, summary: RunSummary) -> None:
         """See `Reporter`."""
+        metric = METRICS[summary.metric]
         observing = sum(summary.seconds_observing.values())
         held = "" if summary.suspects is None else f", {summary.suspects} suspects held back"
         self._say(
-            f"{self._position}: test error {summary.test_error_final:.2f} %, "
+            f"{self._position}: test {metric.noun} {metric.written(summary.final)}, "
             f"{summary.seconds_train:.1f} s, {summary.cost_forward_units / 1e6:.2f} M forwards"
             f"{held}" + (f"; observing took {observing:.1f} s more" if observing else "")
         )

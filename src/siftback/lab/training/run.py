@@ -6,24 +6,30 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream, test_batches
-from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.data_set import DataSet
+from siftback.lab.data.text_data import IGNORED
 from siftback.lab.records.comparison_record import Evaluation, RecordWriter, RunSummary
 from siftback.lab.records.observations import kinds_of
 from siftback.lab.training import rates, suspects
 from siftback.lab.training.checkpoints import Checkpoints
+from siftback.lab.training.example_losses import losses_of
 from siftback.lab.training.length import Length, Spent
 from siftback.lab.training.observer import Observer
 from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.progress import Reporter
-from siftback.lab.training.settings import LENGTHS, Run, Settings, built_model, device_of
+from siftback.lab.training.settings import (
+    LENGTHS,
+    Run,
+    Settings,
+    built_model,
+    device_of,
+    test_batch_size,
+)
 from siftback.lab.training.stepper import Stepper
 from siftback.lab.training.training_batches import TrainingBatches
-
-TEST_BATCH = 500
 
 
 class Scored(NamedTuple):
@@ -37,7 +43,7 @@ class Scored(NamedTuple):
         kept: int64[N], where the data were in the whole set; None where nothing was pruned.
     """
 
-    data: ImageData
+    data: DataSet
     cost: float
     seconds: float
     scores: Tensor | None = None
@@ -65,7 +71,7 @@ class Stage(NamedTuple):
 def train(
     run: Run,
     settings: Settings,
-    data: ImageData,
+    data: DataSet,
     record: RecordWriter,
     reporter: Reporter,
     scored: Scored | None = None,
@@ -102,14 +108,17 @@ def train(
         reporter.evaluation(made)
         return made
 
-    enough = -1.0 if settings.stop_at is None else settings.stop_at
+    def is_enough(made: Evaluation) -> bool:
+        limits = ((made.test_error, settings.stop_at), (made.test_loss, settings.stop_at_loss))
+        return any(limit is not None and value <= limit for value, limit in limits)
+
     try:
         if state is not None:
             training.load_state_dict(state)
         elif observer is not None:
             observer.forget()
         for due in training.steps(reporter.update):
-            if due and evaluate().test_error <= enough:
+            if due and is_enough(evaluate()):
                 break
             if checkpoints is not None and training.is_due(checkpoints):
                 found = training.state_dict() | {"record": record.mark()}
@@ -135,7 +144,7 @@ def train(
 def stages(
     seed: int,
     settings: Settings,
-    data: ImageData,
+    data: DataSet,
     epochs: float,
     update: Callable[[float], None] = lambda done: None,
     strategy: str = "traditional",
@@ -178,7 +187,7 @@ class _Training:
         self,
         run: Run,
         settings: Settings,
-        data: ImageData,
+        data: DataSet,
         scored: Scored | None = None,
         counts_uses: bool = False,
         observer: Observer | None = None,
@@ -225,10 +234,10 @@ class _Training:
         """Trains, telling what share is done; says after each step whether a test is due."""
         wanted, others = self.settings.wanted_evaluations, self.settings.evaluate_at or ()
         self.clock.start("loading")
-        for images, labels in self.batches:
+        for inputs, labels in self.batches:
             self._move_selection("loading")
             before = self._done
-            self._step(images, labels)
+            self._step(inputs, labels)
             now = self._done = self.batches.done
             update(now)
             yield int(now * wanted) > int(before * wanted) or any(
@@ -286,6 +295,7 @@ class _Training:
     def summary(self, evaluations: list[Evaluation]) -> RunSummary:
         """The run's entry in ``summary.json``."""
         errors = [evaluation.test_error for evaluation in evaluations]
+        losses = [evaluation.test_loss for evaluation in evaluations]
         phases = evaluations[-1].phases  # training ended with it
         return RunSummary(
             strategy=self.run.strategy,
@@ -310,6 +320,10 @@ class _Training:
             cost_scoring=self.scoring.cost,
             seconds_scoring=self.scoring.seconds,
             seconds_observing={} if self._observer is None else self._observer.seconds,
+            metric="loss" if self.data.kind == "language" else "error",
+            test_loss_final=losses[-1],
+            test_loss_best=min(losses),
+            tokens_per_character=self.data.tokens_per_character,
             **self._suspected(),
         )
 
@@ -327,10 +341,10 @@ class _Training:
             }
         return found
 
-    def _step(self, images: Tensor, labels: Tensor) -> None:
+    def _step(self, inputs: Tensor, labels: Tensor) -> None:
         self.clock.mark("forward")
         with self.settings.casting(self.device):
-            loss = self.batches.loss(images, labels)
+            loss = self.batches.loss(inputs, labels)
         self._move_selection("forward")
         self.clock.mark("other")
         self.batches.count_uses()
@@ -384,21 +398,24 @@ class _Training:
 
     @torch.no_grad()
     def _test(self) -> tuple[float, float]:
-        """Mean loss and error in percent over the test set."""
+        """Mean loss and error in percent over the test set, of language over its tokens."""
         model = self.stepper.tested
         was_training = model.training
         model.eval()
         loss = torch.zeros((), device=self.device)
-        wrong = torch.zeros((), dtype=torch.int64, device=self.device)
-        batches = test_batches(self.data, TEST_BATCH, self.device, self.settings.channels_last)
-        for images, labels in batches:
+        wrong, count = torch.zeros(2, dtype=torch.int64, device=self.device)
+        size = test_batch_size(self.settings, self.data)
+        for inputs, labels in test_batches(
+            self.data, size, self.device, self.settings.channels_last
+        ):
             with self.settings.casting(self.device):
-                logits = model(images).float()
-            loss += F.cross_entropy(logits, labels, reduction="sum")
-            wrong += (logits.argmax(1) != labels).sum()
+                logits = model(inputs).float()
+            loss += losses_of(logits, labels).sum()
+            valid = labels != IGNORED
+            wrong += ((logits.argmax(-1) != labels) & valid).sum()
+            count += valid.sum()
         model.train(was_training)
-        count = len(self.data.test_labels)
-        return float(loss) / count, 100 * float(wrong) / count
+        return float(loss) / len(self.data.test_labels), 100 * float(wrong) / float(count)
 
 
 def _device_random(device: torch.device) -> Tensor | None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from siftback import Fresh, Scorer
 from siftback.contrib import Pipelined
 from siftback.lab.data.batch_stream import Batch, BatchStream
-from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.data_set import DataSet
 from siftback.lab.records.comparison_record import Price
 from siftback.lab.training.example_losses import ExampleLosses, example_losses
 from siftback.lab.training.settings import Settings, built_model, device_of
@@ -47,7 +47,7 @@ class Replica(Scorer):
         self._scored.close()
 
 
-def measure(strategy: Strategy, settings: Settings, data: ImageData) -> Price | None:
+def measure(strategy: Strategy, settings: Settings, data: DataSet) -> Price | None:
     """Measures what a strategy's score costs, on a model and a batch as its runs have them.
 
     Args:

@@ -13,7 +13,7 @@ from torch import nn
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.address import title
-from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.data_set import DataSet
 from siftback.lab.models.norm import NORMS
 from siftback.lab.records.comparison_record import RECORDS
 from siftback.lab.records.environment import memory_gib
@@ -33,7 +33,11 @@ LENGTHS = {
     "cost_budget": "forwards",
     "time_budget": "seconds",
 }
+TEST_BATCH = 500
 EVALUATIONS = 10  # where the length says no other number
+
+# Stands for what is the model's own, until the settings are made.
+_OF_MODEL: Any = None
 
 # What settings may be: the least of integers, and the intervals of other numbers.
 _LEAST = {
@@ -46,6 +50,7 @@ _LEAST = {
     "validation": 1,
     "stale_every": 1,
     "score_models": 1,
+    "max_tokens": 2,
 }
 _MOST = 2**31 - 1
 LARGEST_SEED = 2**32 - 1
@@ -55,6 +60,7 @@ _INTERVALS = {
     "weight_decay": "[0, inf)",
     "evaluate_at": "(0, 1)",
     "stop_at": "[0, 100)",
+    "stop_at_loss": "[0, inf)",
     "flip": "[0, 1]",
     "floor": "[0, 1)",
     "warmup": "[0, 1)",
@@ -84,12 +90,13 @@ class Settings:
             training that has cost as much ends before its time.
         time_budget: Length of training in seconds of its clock; beside another length, as
             ``cost_budget``.
-        batch_size: Examples per training batch, and per selection batch.
+        batch_size: Examples per training batch, and per selection batch; None, here and for the
+            rate and the decay of the weights, is the model's own.
         history: R, how many losses a loss is ranked among.
         rate: Learning-rate schedule, as `rates.find` reads it.
         lr: Peak learning rate.
-        momentum: Nesterov momentum of SGD.
-        weight_decay: L2 penalty of SGD.
+        momentum: Nesterov momentum of SGD, or the decay of AdamW's mean of the gradients.
+        weight_decay: L2 penalty of SGD, or the decay of the weights of AdamW.
         cutout: Side of the square cut out of each training image, in pixels; 0 is none.
         train_limit: Use only so many training examples.
         precision: Type that forward passes compute in; fp16 scales the loss, and needs CUDA.
@@ -124,6 +131,9 @@ class Settings:
             examples as they are, and strategies that choose by training's own losses cannot.
         clip: The most that the norm of a step's gradient may be; larger ones are scaled down.
         noise_guard: Whether ``sb-memory`` holds back examples that seem mislabelled.
+        max_tokens: The most tokens of a text, which is cut there, and those of a window of a
+            language model; None is the data set's own.
+        stop_at_loss: Test loss at which training ends, once it is measured.
     """
 
     data: str
@@ -132,12 +142,12 @@ class Settings:
     norm: str = "batch"
     epochs: float | None = None
     budget: float | None = None
-    batch_size: int = 128
+    batch_size: int = _OF_MODEL
     history: int = 1024
     rate: str = "onecycle"
-    lr: float = 0.1
+    lr: float = _OF_MODEL
     momentum: float = 0.9
-    weight_decay: float = 5e-4
+    weight_decay: float = _OF_MODEL
     cutout: int = 0
     train_limit: int | None = None
     precision: Precision = "fp32"
@@ -165,11 +175,16 @@ class Settings:
     mixup: float = 0.0
     clip: float | None = None
     noise_guard: bool = False
+    max_tokens: int | None = None
+    stop_at_loss: float | None = None
 
     def __post_init__(self) -> None:
         self._check_length()
         rates.find(self.rate, self.epochs or self.budget)
-        models.find(self.model)
+        recipe = models.find(self.model).recipe
+        for name in ("lr", "weight_decay", "batch_size"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, getattr(recipe, name))
         if self.precision not in TYPES:
             raise ConfigError(f"precision {self.precision!r}: give one of {', '.join(TYPES)}")
         if self.norm not in NORMS:
@@ -312,12 +327,10 @@ def check_seed(seed: int) -> None:
         raise ConfigError(f"seed={seed}: give an integer from 0 to {LARGEST_SEED}")
 
 
-def check_model(settings: Settings, data: ImageData) -> None:
+def check_model(settings: Settings, data: DataSet) -> None:
     """Refuses a model that cannot be had for some data, or that memory cannot hold."""
-    channels = data.train_images.shape[1]
-    weights = models.count(
-        settings.model, settings.width, data.classes, channels, settings.norm, data.size
-    )
+    models.check_kind(settings.model, data.kind, data.name)
+    weights = models.count(settings.model, settings.width, norm=settings.norm, **data.model_sizes)
     needed, there = 3 * 4 * weights / 2**30, memory_gib() or math.inf
     if needed > there:
         raise ConfigError(
@@ -326,18 +339,38 @@ def check_model(settings: Settings, data: ImageData) -> None:
         )
 
 
-def built_model(settings: Settings, data: ImageData) -> nn.Module:
+def built_model(settings: Settings, data: DataSet) -> nn.Module:
     """A new model for some data, on the device and in the layout to train in."""
     model = models.build(
-        settings.model,
-        width=settings.width,
-        classes=data.classes,
-        channels=data.train_images.shape[1],
-        norm=settings.norm,
-        size=data.size,
+        settings.model, width=settings.width, norm=settings.norm, **data.model_sizes
     )
     model.to(device_of(settings), memory_format=settings.layout)  # type: ignore[call-overload]
     return model
+
+
+def new_optimizer(
+    model: nn.Module, settings: Settings, lr: float | None = None
+) -> torch.optim.Optimizer:
+    """What a model is trained by.
+
+    Args:
+        model: Whose parameters.
+        settings: Which kind their model has, and rate, momentum and decay.
+        lr: A rate in place of theirs.
+    """
+    lr = settings.lr if lr is None else lr
+    momentum, decay = settings.momentum, settings.weight_decay
+    if models.find(settings.model).recipe.optimizer == "adamw":
+        betas = (momentum, 0.999)
+        return torch.optim.AdamW(model.parameters(), lr, betas, weight_decay=decay)
+    return torch.optim.SGD(
+        model.parameters(), lr, momentum, weight_decay=decay, nesterov=momentum > 0
+    )
+
+
+def test_batch_size(settings: Settings, data: DataSet) -> int:
+    """Examples of a batch to test on; logits of language are as large as those of training."""
+    return settings.batch_size if data.kind == "language" else TEST_BATCH
 
 
 def device_of(settings: Settings) -> torch.device:

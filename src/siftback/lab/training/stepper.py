@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from siftback.lab.training.settings import Settings
+from siftback.lab.training.settings import Settings, new_optimizer
 
 
 class Stepper:
-    """SGD on a model, as settings say.
+    """SGD or AdamW on a model, as settings say.
 
     Args:
         model: Whose parameters.
@@ -20,13 +20,7 @@ class Stepper:
 
     def __init__(self, model: nn.Module, settings: Settings, device: torch.device) -> None:
         self._model, self._settings = model, settings
-        self._optimizer = torch.optim.SGD(
-            model.parameters(),
-            lr=settings.lr,
-            momentum=settings.momentum,
-            nesterov=settings.momentum > 0,
-            weight_decay=settings.weight_decay,
-        )
+        self._optimizer = new_optimizer(model, settings)
         # Half precision's gradients would vanish unscaled; disabled, it lets them through.
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
         self._average: AveragedModel | None = None

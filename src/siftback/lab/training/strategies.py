@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,9 +37,10 @@ from siftback import (
 from siftback.contrib import Downsampled, GaussianProcess, Int8, Proxy
 from siftback.errors import ConfigError
 from siftback.lab import models
-from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.settings import Settings, device_of
+from siftback.lab.training.weighted_memory import WeightedMemory
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,14 @@ class Strategy:
             keep; None prunes nothing. The selector keeps its share of what is left.
         irreducible: Makes its scorer from the settings and the irreducible losses of the
             examples, which holdout models give before training.
+        kinds: Of which examples it can be had.
     """
 
     name: str
     summary: str
     cost: IdealCost
     selector: Callable[[float, Settings], Selector] | None = None
-    scorer: Callable[[Settings, ImageData], Scorer] | None = None
+    scorer: Callable[[Settings, DataSet], Scorer] | None = None
     single_pass: bool = False
     rule: Callable[[float, Settings], EpochRule] | None = None
     pipelined: bool = False
@@ -79,6 +82,7 @@ class Strategy:
     tail: float = 0.0
     drop: Callable[[float], float] | None = None
     irreducible: Callable[[Settings, Tensor], Scorer] | None = None
+    kinds: tuple[Kind, ...] = ("images", "texts", "language")
 
     @property
     def selects(self) -> bool:
@@ -139,18 +143,34 @@ def _uniform(keep: float, settings: Settings) -> Selector:
 
 def _memory(keep: float, settings: Settings) -> Memory:
     guard = NoiseGuard() if settings.noise_guard else None
-    return Memory(
-        keep,
-        floor=settings.floor,
-        warmup=Share(settings.warmup),
-        tail=Share(settings.tail),
-        decay=settings.decay,
-        guard=guard,
-    )
+    return Memory(keep, guard=guard, **_of_memory(settings))
 
 
 def _guarded_memory(keep: float, settings: Settings) -> Memory:
     return _memory(keep, replace(settings, noise_guard=True))
+
+
+def _weighted_memory(keep: float, settings: Settings) -> Memory:
+    return WeightedMemory(keep, **_of_memory(settings))
+
+
+def _annealed_memory(keep: float, settings: Settings) -> Memory:
+    """Its weights are whole once the training ends."""
+    epochs = settings.epochs
+    if settings.budget is not None:  # as `rule_schedule` spreads it
+        epochs = settings.budget * (settings.warmup + (1 - settings.warmup) / keep)
+    if epochs is None:
+        raise ConfigError("its weights rise over a known number of epochs: give epochs or budget")
+    return WeightedMemory(keep, epochs=epochs - 1, **_of_memory(settings))
+
+
+def _of_memory(settings: Settings) -> dict[str, Any]:
+    return {
+        "floor": settings.floor,
+        "warmup": Share(settings.warmup),
+        "tail": Share(settings.tail),
+        "decay": settings.decay,
+    }
 
 
 def _stale(keep: float, settings: Settings) -> Stale:
@@ -185,7 +205,7 @@ def _fresh(settings: Settings) -> Fresh:
     return Fresh(autocast=settings.autocast, compile=settings.compile)
 
 
-def _proxy(settings: Settings, data: ImageData) -> Scorer:
+def _proxy(settings: Settings, data: DataSet) -> Scorer:
     """A `cnn`, half as wide as the model if that is one too, and at its rate after the peak."""
     width = models.MODELS["cnn"].width
     if settings.model == "cnn":
@@ -196,7 +216,7 @@ def _proxy(settings: Settings, data: ImageData) -> Scorer:
             "cnn",
             width=width,
             classes=data.classes,
-            channels=data.train_images.shape[1],
+            channels=data.model_sizes["channels"],
             norm=settings.norm,
         )
     small.to(device_of(settings), memory_format=settings.layout)  # type: ignore[call-overload]
@@ -230,6 +250,9 @@ _FORWARDED = IdealCost(2, offered=1)
 _STALE = IdealCost(3, offered=1, interval=None)
 _CHEAP = IdealCost(3, offered=1, cheap_scores=True)
 _APART = "scoring apart"
+
+_IMAGES: tuple[Kind, ...] = ("images",)
+_OF_A_CLASS: tuple[Kind, ...] = ("images", "texts")
 
 
 STRATEGIES = _table(
@@ -279,6 +302,18 @@ STRATEGIES = _table(
         rule=_guarded_memory,
     ),
     Strategy(
+        "sb-memory-weighted",
+        "as sb-memory, each loss weighted by one over its probability, which undoes its bias",
+        _KEPT,
+        rule=_weighted_memory,
+    ),
+    Strategy(
+        "sb-memory-annealed",
+        "as sb-memory-weighted, the weights rising from none to whole over the training",
+        _KEPT,
+        rule=_annealed_memory,
+    ),
+    Strategy(
         "sb-ewma",
         "as stale-sb, but by an average of past losses, those of training among them",
         _STALE,
@@ -305,6 +340,7 @@ STRATEGIES = _table(
         _CHEAP,
         _percentile,
         lambda settings, data: Int8(channels_last=True),
+        kinds=_IMAGES,
     ),
     Strategy(
         "sb-small",
@@ -312,6 +348,7 @@ STRATEGIES = _table(
         _CHEAP,
         _percentile,
         lambda settings, data: Downsampled(2, _fresh(settings)),
+        kinds=_IMAGES,
     ),
     Strategy(
         "sb-proxy",
@@ -319,6 +356,7 @@ STRATEGIES = _table(
         IdealCost(3, offered=1, cheap_scores=True, proxy=3),
         _percentile,
         lambda settings, data: _proxy(settings, data),
+        kinds=_IMAGES,
     ),
     Strategy(
         "sb-pipelined",
@@ -326,6 +364,7 @@ STRATEGIES = _table(
         IdealCost(3, offered=1, note="the 1 elsewhere"),
         _percentile,
         pipelined=True,
+        kinds=_IMAGES,
     ),
     Strategy(
         "infobatch",
@@ -346,6 +385,7 @@ STRATEGIES = _table(
         _FORWARDED,
         rule=_kakurenbo,
         forwards_left_out=True,
+        kinds=_OF_A_CLASS,
     ),
     Strategy(
         "ucb",
@@ -372,6 +412,7 @@ STRATEGIES = _table(
         "pruned once: the examples of the highest EL2N scores, every epoch",
         IdealCost(3, note=_APART),
         drop=lambda keep: 1 - keep,
+        kinds=_OF_A_CLASS,
     ),
     Strategy(
         "diet-sb",
@@ -379,6 +420,7 @@ STRATEGIES = _table(
         IdealCost(3, offered=1 - DIET, note=_APART),
         _percentile,
         drop=_diet,
+        kinds=_OF_A_CLASS,
     ),
     Strategy(
         "diet-random",
@@ -386,6 +428,7 @@ STRATEGIES = _table(
         IdealCost(3, note=_APART),
         _uniform,
         drop=_diet,
+        kinds=_OF_A_CLASS,
     ),
     Strategy(
         "kath18",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from siftback import NoiseGuard
 from siftback.lab.data.batch_stream import BatchStream
-from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.data_set import DataSet
 from siftback.lab.records.columns import write_columns
 from siftback.lab.records.comparison_record import RECORDS
 from siftback.lab.training.settings import Settings, device_of
@@ -27,7 +27,7 @@ def write(
     guard: NoiseGuard,
     model: nn.Module,
     stream: BatchStream,
-    data: ImageData,
+    data: DataSet,
     settings: Settings,
 ) -> None:
     """Writes what a run leaves of its suspects.

@@ -23,11 +23,12 @@ from siftback import (
     Stats,
 )
 from siftback.contrib import Pipelined, Proxy
-from siftback.lab.data.batch_stream import BatchStream
+from siftback.lab.data.batch_stream import PADDING, Batch, BatchStream
+from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.datasets import ImageData
 from siftback.lab.data.mixup import mix
 from siftback.lab.training import strategies
-from siftback.lab.training.example_losses import example_losses
+from siftback.lab.training.example_losses import example_losses, losses_of, mean_loss
 from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent
 from siftback.lab.training.live_agreement import SAMPLE, live_agreement, remembered
 from siftback.lab.training.phase_clock import PhaseClock
@@ -59,7 +60,7 @@ class TrainingBatches:
         stream: All examples, in the order of the seed.
         uses: float32[N], how often each example was trained on, where that is counted.
         score_cost: As given.
-        loss: ``loss(images, labels)``, the mean that is to be run backward; the strategy's rule
+        loss: ``loss(inputs, labels)``, the mean that is to be run backward; the strategy's rule
             gets what it learns from.
     """
 
@@ -67,7 +68,7 @@ class TrainingBatches:
         self,
         run: Run,
         settings: Settings,
-        data: ImageData,
+        data: DataSet,
         model: nn.Module,
         device: torch.device,
         length: Length,
@@ -79,14 +80,18 @@ class TrainingBatches:
         self._run, self._settings, self._data = run, settings, data
         self._model, self._device, self._length, self._clock = model, device, length, clock
         self._scores = scores
-        # What training calls; shapes are few, as all of its batches are full.
+        # What training calls; shapes are few, as all of its batches are full, but for texts.
         self._call = model
+        of_images = isinstance(data, ImageData)
         if settings.compile:
-            self._call = cast(nn.Module, torch.compile(model, dynamic=False))
+            dynamic = False if of_images else None
+            self._call = cast(nn.Module, torch.compile(model, dynamic=dynamic))
         self._losses = partial(example_losses, smoothing=settings.label_smoothing)
         self._epoch_examples = len(data.train_labels) // settings.batch_size * settings.batch_size
         strategy = self.strategy = strategies.find(run.strategy)
-        augment = replace(data.augmentation, cutout=settings.cutout)
+        augment = None
+        if isinstance(data, ImageData):
+            augment = replace(data.augmentation, cutout=settings.cutout)
         size = strategy.selection_batch(run.keep, settings)
         indexed = counts_uses or any((strategy.rule, strategy.irreducible))
         self.uses = torch.zeros(len(data.train_labels)) if counts_uses else None
@@ -97,6 +102,7 @@ class TrainingBatches:
         self.score_cost = score_cost
         self._epoch = 0
         self._mixed = 0  # batches
+        self._surplus = 0.0  # what lengths of texts add to the cost of as many mean examples
         self._loader: SelectiveLoader | None = None
         self._stats = Stats()
         self._scorer: Scorer | None = None  # where it is not the exact one
@@ -104,8 +110,10 @@ class TrainingBatches:
         self._sift: SinglePass | None = None
         self._positions = torch.arange(0)  # of the batch that the stream gave last
         self._exact = Fresh(autocast=settings.autocast, compile=settings.compile)
+        self._padding = None if of_images else PADDING
         if strategy.single_pass:
-            self.loss = self._sift = self._single_pass()
+            self._sift = self._single_pass()
+            self.loss = partial(self._kept_loss, self._sift)
         elif strategy.selector is not None or strategy.rule is not None:
             self._loader = self._selective()
             self._stats = self._loader.stats
@@ -149,8 +157,9 @@ class TrainingBatches:
 
     @property
     def cost(self) -> float:
-        """Cost so far in forwards of one example, selection's at their price."""
+        """Cost so far in forwards of the mean example, selection's at their price."""
         cost: float = FORWARD * self.stats.forwards + BACKWARD * self.stats.backwards
+        cost += self._surplus
         if self.score_cost != 1:
             cost += (self.score_cost - FORWARD) * self._stats.scored
         if isinstance(self._scorer, Proxy):  # whose training costs in proportion
@@ -221,6 +230,7 @@ class TrainingBatches:
         return {
             "epoch": self._epoch,
             "mixed": self._mixed,
+            "surplus": self._surplus,
             "uses": self.uses,
             "source": source,
             "single_pass": None if self._sift is None else self._sift.get_extra_state(),
@@ -230,6 +240,7 @@ class TrainingBatches:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state of the same run."""
         self._epoch, self._mixed = state["epoch"], state["mixed"]
+        self._surplus = state["surplus"]
         self.uses = None if self.uses is None else state["uses"].clone()
         self._source.load_state_dict(state["source"])
         if self._sift is not None:
@@ -261,10 +272,10 @@ class TrainingBatches:
         return SelectiveLoader(
             self._pipelined() if strategy.pipelined else self.stream,
             self._model,
-            losses=self._losses,
+            losses=self._scored_losses,
             epochs=settings.epochs,
             # All batches full, and nothing kept is lost between epochs.
-            pool=Pool(settings.batch_size, drop_last="carry"),
+            pool=Pool(settings.batch_size, drop_last="carry", pad=self._padding),
             seed=self._run.seed,
             **choice,
         )
@@ -299,19 +310,38 @@ class TrainingBatches:
         assert not isinstance(selector, EpochRule)
         return SinglePass(
             self._model,
-            nn.CrossEntropyLoss(label_smoothing=self._settings.label_smoothing),
+            losses=self._losses,
             selector=selector,
             backend="inductor" if self._settings.compile else "graph",
             check=False,  # its models are this laboratory's own, and tested
             seed=self._run.seed,
         )
 
-    def _recorded_loss(self, loader: SelectiveLoader, images: Tensor, labels: Tensor) -> Tensor:
+    def _scored_losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The losses of a batch that is scored."""
+        self._count_lengths(batch[0], FORWARD * self.score_cost)
+        return self._losses(model, batch)
+
+    def _count_lengths(self, inputs: Tensor, price: float) -> None:
+        """Counts what examples cost beyond as many mean ones, at so many forwards of each."""
+        sizes = self._data.sizes(inputs)
+        if sizes is not None:
+            self._surplus += price * (float(sizes.sum()) - len(sizes))
+
+    def _kept_loss(self, sift: "SinglePass", inputs: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss of the rows that a single pass keeps."""
+        loss: Tensor = sift(inputs, labels)
+        self._count_lengths(inputs, FORWARD)
+        self._count_lengths(inputs[sift.selection.positions], BACKWARD)
+        return loss
+
+    def _recorded_loss(self, loader: SelectiveLoader, inputs: Tensor, labels: Tensor) -> Tensor:
         """The weighted mean loss; the losses of the examples are recorded."""
+        self._count_lengths(inputs, FORWARD + BACKWARD)
         if isinstance(loader.memory, Kakurenbo):
-            each, correct, confidence = self._predict(images, labels)
+            each, correct, confidence = self._predict(inputs, labels)
             return loader.loss(each, correct=correct, confidence=confidence)
-        return loader.loss(self._losses(self._call, (images, labels)))
+        return loader.loss(self._losses(self._call, (inputs, labels)))
 
     def _mixed_loss(self, images: Tensor, labels: Tensor) -> Tensor:
         """The mean loss of mixed images against both labels, each of its own example's weight."""
@@ -334,13 +364,15 @@ class TrainingBatches:
         )
         return (share * own + (1 - share) * other).mean()
 
-    def _predict(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Losses, whether each guess is right, and its probability."""
-        outputs = (self._call if self._model.training else self._model)(images)
-        confidence, guess = outputs.detach().float().softmax(1).max(1)
-        smoothing = self._settings.label_smoothing
-        each = F.cross_entropy(outputs, labels, reduction="none", label_smoothing=smoothing)
-        return each, guess == labels, confidence
+    def _predict(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Losses, whether each guess is right, of a window all of them, and its probability."""
+        outputs = (self._call if self._model.training else self._model)(inputs)
+        confidence, guess = outputs.detach().float().softmax(-1).max(-1)
+        right = guess == labels
+        if labels.ndim == 2:
+            right, confidence = right.all(1), confidence.mean(1)
+        each = losses_of(outputs, labels, self._settings.label_smoothing)
+        return each, right, confidence
 
     @torch.no_grad()
     def _forward_left_out(self, loader: SelectiveLoader) -> None:
@@ -351,7 +383,9 @@ class TrainingBatches:
             if self.is_over:  # no epoch will be drawn by it
                 break
             with self._settings.casting(self._device):
-                each, correct, confidence = self._predict(*self.stream.plain_of(indices))
+                inputs, labels = self.stream.plain_of(indices)
+                each, correct, confidence = self._predict(inputs, labels)
+            self._count_lengths(inputs, FORWARD)
             loader.record(each, correct=correct, confidence=confidence, indices=indices)
             self._stats.scored += len(indices)
         self._model.train()
@@ -366,6 +400,6 @@ class TrainingBatches:
             self._stats.released += len(batch[1])
             yield batch
 
-    def _loss_of_all(self, images: Tensor, labels: Tensor) -> Tensor:
-        smoothing = self._settings.label_smoothing
-        return F.cross_entropy(self._call(images), labels, label_smoothing=smoothing)
+    def _loss_of_all(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        self._count_lengths(inputs, FORWARD + BACKWARD)
+        return mean_loss(self._call, (inputs, labels), self._settings.label_smoothing)

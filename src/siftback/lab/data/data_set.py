@@ -1,0 +1,82 @@
+"""What the laboratory asks of a data set, whatever its examples are."""
+
+from typing import Any, Literal, Protocol, Self
+
+from torch import Tensor
+
+Kind = Literal["images", "texts", "language"]
+"""What examples are: images or texts of a class each, or text whose next tokens are asked."""
+
+KINDS: dict[Kind, str] = {
+    "images": "images",
+    "texts": "texts of a class each",
+    "language": "text of which each next token is predicted",
+}
+
+NOUNS: dict[Kind, str] = {"images": "images", "texts": "texts", "language": "windows"}
+"""What examples are called."""
+
+SUBSET_SEED = 0
+"""One seed for all runs: a split or a subset is part of the task, not of a run."""
+
+TEST_SHARE = 0.2
+"""Of each class, what is left to test on where a set has no part for that."""
+
+
+class DataSet(Protocol):
+    """Examples to train and to test on, in memory.
+
+    Attributes:
+        name: What records call it.
+        kind: What its examples are.
+        train_labels: int64 [N], the classes, from 0; of language int64 [N, T], the next tokens,
+            -100 where there is none.
+        test_labels: The same for testing.
+        names: What its classes are called, in the order of the labels; empty for language.
+        true_labels: int64 [N], the training labels before some of them were made wrong; None where
+            none are known to be.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def kind(self) -> Kind: ...  # noqa: D102
+    @property
+    def train_labels(self) -> Tensor: ...  # noqa: D102
+    @property
+    def test_labels(self) -> Tensor: ...  # noqa: D102
+    @property
+    def names(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def true_labels(self) -> Tensor | None: ...  # noqa: D102
+
+    @property
+    def classes(self) -> int:
+        """Number of logits."""
+
+    @property
+    def model_sizes(self) -> dict[str, Any]:
+        """The sizes that a model of it depends on, by the arguments of ``models.build``."""
+
+    @property
+    def tokens_per_character(self) -> float | None:
+        """Of the text to test on, for language; None for classifiers."""
+
+    def taken(self, kept: Tensor) -> Self:
+        """With these training examples alone, int64[k]."""
+
+    def tested_on(self, other: Self, chosen: Tensor) -> Self:
+        """With these training examples of another set, int64[k], to test on."""
+
+    def relabelled(self, labels: Tensor) -> Self:
+        """With other training labels, and its own as the true ones."""
+
+    def sizes(self, inputs: Tensor) -> Tensor | None:
+        """What each of some inputs costs, in mean training examples; None if all cost the same.
+
+        Args:
+            inputs: Of B examples, as batches have them.
+
+        Returns:
+            float32[B].
+        """

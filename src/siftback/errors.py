@@ -6,7 +6,7 @@
     ├── ConfigError   an argument out of its range, or arguments that exclude each other
     ├── BatchError    a batch that is empty, malformed or on the wrong device
     ├── LossError     losses that are reduced, of the wrong shape or type, or not finite
-    ├── StateError    a saved state of another version or shape
+    ├── StateError    a saved state of another version or other settings, or a damaged one
     ├── TraceError    a model that SinglePass cannot trace, or whose backward it cannot slice
     ├── GradientError gradients of the single pass that differ from those of the kept losses
     ├── ProcessError  a process of the training that others wait for in vain

@@ -249,7 +249,7 @@ class Shards:
         Raises:
             StateError: If it is not.
         """
-        numbers = tensor(torch.int64, self.count)
+        numbers = tensor(torch.int64, self.count, 1)
         each_of({"shards": numbers, "values": tensor(dtype, self.count, *shape)})(name, state)
         self.own(state)
 

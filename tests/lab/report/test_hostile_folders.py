@@ -76,6 +76,7 @@ def test_damaged_folders_are_reported_on(comparison, add_run, tmp_path, asked, c
     for number in range(folders):
         spoilt = tmp_path / f"spoilt-{number}" / "abacus"
         shutil.copytree(comparison.folder, spoilt)
+        shutil.copytree(comparison.folder, spoilt.with_name("whole"))
         files = sorted(path for path in spoilt.rglob("*") if path.is_file())
         for path in chance.sample(files, chance.randint(1, 2)):
             spoil(path, chance)

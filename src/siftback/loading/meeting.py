@@ -1,7 +1,7 @@
 """A place that all processes of one training must come to before any goes on."""
 
 import contextlib
-import itertools
+import weakref
 from typing import Any
 
 import torch.distributed as dist
@@ -9,9 +9,25 @@ from torch.distributed import distributed_c10d
 
 from siftback.errors import ConfigError, ProcessError
 
-# Places that this process came to. Not counted anew with another process group, as a store may
-# outlive the group.
-_places = itertools.count()
+
+class _Places:
+    """The places that processes came to since they made their group, as keys of its store.
+
+    A store may outlive a group: the keys begin with how many groups of as many processes met by it
+    before.
+    """
+
+    def __init__(self, group: Any, store: Any, world: int) -> None:
+        self.group, self.number = weakref.ref(group), 0
+        joined = store.add(f"siftback/{world}/joined", 1)
+        self._prefix = f"siftback/{world}/{(joined - 1) // world}"
+
+    def key(self, rank: int, back: int = 0) -> str:
+        """Of a process, at the present place or one before."""
+        return f"{self._prefix}/{self.number - back}/{rank}"
+
+
+_places: _Places | None = None
 
 
 def meet(place: str, order: str = "") -> None:
@@ -38,9 +54,10 @@ def meet(place: str, order: str = "") -> None:
     store: Any = distributed_c10d._get_default_store()
     if store is None:
         return
-    number, rank, world = next(_places), dist.get_rank(), dist.get_world_size()
-    keys = [f"siftback/{number}/{other}" for other in range(world)]
+    rank, world = dist.get_rank(), dist.get_world_size()
     try:
+        places = _places_of(store, world)
+        keys = [places.key(other) for other in range(world)]
         store.set(keys[rank], f"{place}\n{order}")
         with contextlib.suppress(RuntimeError):  # of what kind depends on the store
             store.wait(keys)
@@ -49,8 +66,9 @@ def meet(place: str, order: str = "") -> None:
         if missing:
             raise ProcessError(_missed(rank, place, missing, store.timeout.total_seconds()))
         others = [found.decode().split("\n") for found in store.multi_get(keys)]
-        if number:  # all are here, so that none waits at the place before
-            store.delete_key(f"siftback/{number - 1}/{rank}")
+        if places.number:  # all are here, so that none waits at the place before
+            store.delete_key(places.key(rank, back=1))
+        places.number += 1
     except dist.DistNetworkError as error:
         raise ProcessError(
             f"rank {rank} waited at {place}, and the process through which the others reach each "
@@ -67,6 +85,13 @@ def meet(place: str, order: str = "") -> None:
                 f"{order} in the process of rank {rank}, and {theirs} in that of rank {other}: "
                 "give all processes the same, as they share one order"
             )
+
+
+def _places_of(store: Any, world: int) -> _Places:
+    global _places
+    if _places is None or _places.group() is not dist.group.WORLD:
+        _places = _Places(dist.group.WORLD, store, world)
+    return _places
 
 
 def _missed(rank: int, place: str, missing: list[int], seconds: float) -> str:

@@ -116,7 +116,7 @@ def test_another_number_of_processes_is_refused_but_for_a_checkpoint_between_epo
 
 def test_what_does_not_fit_all_processes_is_refused(ranks):
     for rank, found in enumerate(of(ranks, "second")):
-        assert f"seed={rank} in the process of rank {rank}, and {1 - rank}" in found["seeds"]
+        assert f"order of seed={rank} in the process of rank {rank}, and" in found["seeds"]
         expected = "shards=9 cannot be shared equally among 2 processes: give a multiple of all"
         assert expected in found["unequal"]
         assert "a RandomSampler gives examples of all shards" in found["sampler"]
@@ -147,7 +147,7 @@ def test_states_of_other_shards_or_data_are_refused(alone):
     state = alone[1].memory.state_dict()
     other = rule(shards=4)
     other.grow(COUNT)
-    with pytest.raises(StateError, match=r"shards=8.*, and this rule is .*shards=4"):
+    with pytest.raises(StateError, match="saved with shards=8, and this Memory has shards=4"):
         other.load_state_dict(state)
     other = rule()
     other.grow(COUNT - 1)

@@ -22,7 +22,7 @@ from siftback.lab.training.progress import Silent
 from siftback.lab.training.settings import Settings
 
 IMAGES = [(1, 8), (1, 28), (3, 32)]  # channels and size
-NAMES = [*MODELS, "wrn-10-2-drop0.3", "densenet-bc-16"]
+NAMES = [*(n for n in MODELS if find(n).takes == "images"), "wrn-10-2-drop0.3", "densenet-bc-16"]
 
 # In millions: the papers' own numbers, and pytorch-cifar's for its forms of ImageNet's networks.
 PUBLISHED = {

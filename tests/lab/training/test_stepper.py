@@ -145,7 +145,8 @@ def test_who_chooses_by_trainings_losses_is_known_before_it() -> None:
         if strategies.learns(each.choice(0.5, asked))
     ]
     assert learning == [
-        *("sb-memory", "sb-memory-guarded", "sb-ewma", "sb-gp"),
+        *("sb-memory", "sb-memory-guarded", "sb-memory-weighted", "sb-memory-annealed"),
+        *("sb-ewma", "sb-gp"),
         *("infobatch", "kakurenbo", "ucb", "seta", "ies"),
     ]
 

@@ -71,7 +71,9 @@ def comparison_table(comparison: Comparison) -> Table:
         row
         | {"strategy": textwrap.fill(row["strategy"], len(TRADITIONAL), break_long_words=False)}
         | {name: _narrow(name, cell) for name, cell in row.items() if name in _JUDGED}
-        for row in rows(comparison)
+        for row in (
+            {k: v for k, v in each.items() if k != "best loss"} for each in rows(comparison)
+        )
     ]
     return terminal(
         body or [{"No run has finished": ""}],

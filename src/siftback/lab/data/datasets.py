@@ -301,6 +301,7 @@ def _known(name: str, max_tokens: int | None) -> ImageData | TextData:
 def _own(place: Address, max_tokens: int | None) -> ImageData | TextData:
     if place.kind == "text":
         return texts.from_file(place, max_tokens)
+    augmentation = place.augmentation  # refused before anything is read
     if place.kind == "hf":
         splits = hub.opened(place)
         column = hub.text_column(splits, place)
@@ -318,7 +319,7 @@ def _own(place: Address, max_tokens: int | None) -> ImageData | TextData:
             "test_images": images[held],
             "test_labels": labels[held],
         }
-    return ImageData(place.title, **tensors, names=names, augmentation=place.augmentation)
+    return ImageData(place.title, **tensors, names=names, augmentation=augmentation)
 
 
 def _texts_of_hub(

@@ -4,7 +4,8 @@ Each size is measured in a process of its own, whose peak memory is that of what
 one `SelectiveSampler` with `Memory`, all of whose losses are known. Bytes and peaks are per
 process; the table, 4 bytes per example, is part of neither the draw's nor the state's peak. It
 is in memory, then in shards, all of them in this one process, then in a file, where between two
-saves a thousand batches are recorded.
+saves a thousand batches are recorded. What a billion examples cost is computed from the two
+largest sizes, as all of it grows in proportion to what is added.
 """
 
 import multiprocessing
@@ -23,6 +24,7 @@ from siftback import Memory, ScoreTable, SelectiveSampler, Share
 TITLE = "What remembering many examples costs: Memory in a SelectiveSampler"
 TABLES = ("in memory", "in shards", "in a file")
 GIGABYTE = 1e9
+COMPUTED = 10**9  # examples
 SHARDS = 960
 PART = 1 << 20  # examples recorded at a time
 
@@ -106,6 +108,15 @@ def record(memory: Memory, examples: int) -> None:
         memory.update(indices, torch.rand(len(indices)), 0)
 
 
+def extended(found: dict[int, dict[str, float]], examples: int) -> dict[str, float]:
+    """What a number of examples costs, by a line through the two largest sizes measured."""
+    less, more = sorted(found)[-2:]
+    ratio = (examples - more) / (more - less)
+    return {
+        what: value + (value - found[less][what]) * ratio for what, value in found[more].items()
+    }
+
+
 def main() -> None:
     parser = options(__doc__.partition("\n")[0], quick="up to ten million examples")
     parser.add_argument("--examples", type=int, nargs="*", help="these sizes alone")
@@ -113,12 +124,17 @@ def main() -> None:
     asked = begin(parser)
     sizes = asked.examples or [10**6, 10**7, *([] if asked.quick else [10**8])]
     goals: list[Goal] = []
-    for examples in sizes:
-        for where in asked.table:
+    for where in asked.table:
+        found: dict[int, dict[str, float]] = {}
+        for examples in sizes:
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                found = pool.apply(measure, (where, examples, asked.threads))
-            name = f"{examples:,} examples {where}"
-            goals += [Goal(name, what, value) for what, value in found.items()]
+                found[examples] = pool.apply(measure, (where, examples, asked.threads))
+        rows = {f"{examples:,} examples {where}": each for examples, each in found.items()}
+        if len(found) > 1:
+            rows[f"{COMPUTED:,} examples {where}, computed"] = extended(found, COMPUTED)
+        goals += [
+            Goal(name, what, value) for name, each in rows.items() for what, value in each.items()
+        ]
     report(TITLE, goals, asked)
 
 

@@ -10,7 +10,7 @@ demo: .venv/lab  ## Train on the embedded digits with and without selection; pri
 test: check unit  ## Lint, type-check, and run every test.
 
 unit: .venv/dev  ## Run every test.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 red: .venv/dev  ## The counts that must hold, in full: takes up to an hour, and prints them.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -m red --kills 107 --folders 50 \

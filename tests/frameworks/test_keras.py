@@ -391,7 +391,7 @@ def test_backup_and_restore_goes_on_as_if_not_stopped(tmp_path):
 def test_weights_of_other_settings_or_of_a_bare_model_are_refused(tmp_path):
     third, half = (compiled(SelectiveBackprop(network(), keep)) for keep in (1 / 3, 1 / 2))
     third.save_weights(tmp_path / "third.weights.h5")
-    with pytest.raises(ValueError, match=r"keeps 0\.333"):
+    with pytest.raises(ValueError, match=r"keep=0\.333"):
         half.load_weights(tmp_path / "third.weights.h5")
     third.model.save_weights(tmp_path / "bare.weights.h5")
     with pytest.raises(ValueError, match=r"wrapped\.model\.load_weights"):
@@ -720,9 +720,8 @@ def remembering_of(x, y):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["memory", "selective-backprop"])
-def test_the_keras_example_learns_mnist_and_prints_what_it_saved(method):
-    example = [ROOT / "examples" / "keras_mnist.py", "--method", method]
+def test_the_keras_example_learns_mnist_and_prints_what_it_saved():
+    example = [ROOT / "examples" / "keras_mnist.py", "--method", "memory"]
     done = subprocess.run(
         [sys.executable, *example, "--examples", "1280", "--epochs", "4"],
         capture_output=True,
@@ -734,10 +733,6 @@ def test_the_keras_example_learns_mnist_and_prints_what_it_saved(method):
     assert done.returncode == 0, done.stderr
     accuracy, counts = done.stdout.splitlines()[-2:]
     assert float(re.match(r"test accuracy ([\d.]+)%", accuracy)[1]) > 75
-    if method == "memory":
-        assert accuracy.endswith("after 50 of 50 steps")
-        wanted = "3200 examples run backward, 0 scored and 1920 not read; "
-    else:
-        assert accuracy.endswith("after 80 of 80 steps")
-        wanted = "1680 examples run backward, 5120 scored and 0 not read; "
+    assert accuracy.endswith("after 50 of 50 steps")
+    wanted = "3200 examples run backward, 0 scored and 1920 not read; "
     assert counts.startswith(wanted + "plain training: 5120 backward, ")

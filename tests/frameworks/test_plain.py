@@ -1,7 +1,7 @@
 """Loops of one's own: what users do around a step works with selection in it."""
 
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -151,15 +151,15 @@ def test_a_compiled_model_selects_the_same():
 
 
 @pytest.mark.parametrize("method", ["plain", "in_batch", "memory"])
-def test_the_example_runs_and_says_what_it_saved(method):
-    command = [sys.executable, EXAMPLE, "--method", method, "--epochs", "8"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+def test_the_example_runs_and_says_what_it_saved(method, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), "--method", method, "--epochs", "8"])
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
     error, backwards, plain, cost = map(
         float,
         re.fullmatch(
             r"test error ([\d.]+)%; (\d+) backwards of (\d+) in plain training\n"
             r"cost ([\d.]+) of plain training's, a backward as 2 forwards\n",
-            done.stdout,
+            capsys.readouterr().out,
         ).groups(),
     )
     assert error < 20

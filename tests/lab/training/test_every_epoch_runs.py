@@ -33,7 +33,8 @@ def run(comparison: Comparison, strategy: str) -> RunSummary:
 
 def test_all_methods_are_there() -> None:
     assert [
-        *("stale-sb", "sb-memory", "sb-memory-guarded", "sb-ewma", "sb-gp"),
+        *("stale-sb", "sb-memory", "sb-memory-guarded"),
+        *("sb-memory-weighted", "sb-memory-annealed", "sb-ewma", "sb-gp"),
         *("infobatch", "rs2", "kakurenbo", "ucb", "seta", "ies"),
     ] == METHODS
 

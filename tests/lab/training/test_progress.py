@@ -72,5 +72,5 @@ def test_elsewhere_there_are_plain_lines_and_not_too_many(monkeypatch: pytest.Mo
     assert quick == "[1/2] sb-keep0.5-seed3: test error 12.50 %, 2.0 s, 0.30 M forwards\n"
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", -1)
     slow = shown(terminal=False).splitlines()
-    assert slow[0] == "[1/2] sb-keep0.5-seed3 epoch 1.00: test error 12.50 %"
+    assert slow[0] == "[1/2] sb-keep0.5-seed3 epoch 1.00: test error 12.50 %, loss 0.600"
     assert len(slow) == 2

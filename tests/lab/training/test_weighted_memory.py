@@ -10,6 +10,7 @@ from siftback.lab.training.strategies import find
 from siftback.lab.training.weighted_memory import WeightedMemory
 
 N = 60
+DRAWS = 800
 
 
 def filled(rule, unknown=0):
@@ -27,16 +28,16 @@ def test_the_weighted_mean_of_a_draw_is_that_of_all_on_average(keep, floor, unkn
     rule, losses = filled(WeightedMemory(keep, floor=floor), unknown)
     plain, _ = filled(Memory(keep, floor=floor), unknown)
     generators = [torch.Generator().manual_seed(1) for _ in range(2)]
-    draws = torch.stack([rule.draw(1, generators[0]) for _ in range(3000)])
-    unweighted = torch.stack([plain.draw(1, generators[1]) for _ in range(3000)])
+    draws = torch.stack([rule.draw(1, generators[0]) for _ in range(DRAWS)])
+    unweighted = torch.stack([plain.draw(1, generators[1]) for _ in range(DRAWS)])
     assert torch.equal(draws > 0, unweighted > 0)  # the same examples
     kept = rule.count(1)
     assert bool(((draws > 0).sum(1) == kept).all())
     means, biased = ((each * losses).sum(1).div(kept) for each in (draws, unweighted))
-    spread = float(means.std()) / 3000**0.5
+    spread = float(means.std()) / DRAWS**0.5
     assert abs(float(means.mean() - losses.mean())) < 5 * spread + 1e-3
     assert float(biased.mean()) > float(losses.mean()) + 0.2
-    assert float(draws.sum(1).mean()) == pytest.approx(kept, rel=0.03)
+    assert float(draws.sum(1).mean()) == pytest.approx(kept, rel=0.06)
 
 
 def test_annealed_weights_rise_from_none_to_whole():

@@ -591,7 +591,7 @@ def in_a_process(arguments, folder):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set:UserWarning")
 @pytest.mark.skipif(not SST2.is_dir(), reason="needs SST-2 in SIFTBACK_DATA or ../shared/data")
-@pytest.mark.parametrize("method", ["two_pass", "memory"])
+@pytest.mark.parametrize("method", ["two_pass", "single_pass", "memory"])
 def test_the_example_learns_and_says_what_it_saved(method, tmp_path, monkeypatch, capsys):
     datasets = pytest.importorskip("datasets")
     pytest.importorskip("tokenizers")
@@ -611,6 +611,7 @@ def test_the_example_learns_and_says_what_it_saved(method, tmp_path, monkeypatch
     assert plain == whole
     expected = {  # steps, backwards, forwards
         "two_pass": (200, whole // 2, whole // 2 + whole),
+        "single_pass": (200, whole // 2, whole),
         "memory": (50 + 3 * 25, 1600 + 3 * 800, 1600 + 3 * 800),
     }
     assert (int(steps), backwards, forwards) == expected[method]

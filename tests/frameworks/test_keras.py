@@ -720,8 +720,9 @@ def remembering_of(x, y):
 
 
 @pytest.mark.slow
-def test_the_keras_example_learns_mnist_and_prints_what_it_saved():
-    example = [ROOT / "examples" / "keras_mnist.py", "--method", "memory"]
+@pytest.mark.parametrize("method", ["memory", "selective-backprop"])
+def test_the_keras_example_learns_mnist_and_prints_what_it_saved(method):
+    example = [ROOT / "examples" / "keras_mnist.py", "--method", method]
     done = subprocess.run(
         [sys.executable, *example, "--examples", "1280", "--epochs", "4"],
         capture_output=True,
@@ -733,6 +734,10 @@ def test_the_keras_example_learns_mnist_and_prints_what_it_saved():
     assert done.returncode == 0, done.stderr
     accuracy, counts = done.stdout.splitlines()[-2:]
     assert float(re.match(r"test accuracy ([\d.]+)%", accuracy)[1]) > 75
-    assert accuracy.endswith("after 50 of 50 steps")
-    wanted = "3200 examples run backward, 0 scored and 1920 not read; "
+    if method == "memory":
+        assert accuracy.endswith("after 50 of 50 steps")
+        wanted = "3200 examples run backward, 0 scored and 1920 not read; "
+    else:
+        assert accuracy.endswith("after 80 of 80 steps")
+        wanted = "1680 examples run backward, 5120 scored and 0 not read; "
     assert counts.startswith(wanted + "plain training: 5120 backward, ")

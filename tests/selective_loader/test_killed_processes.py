@@ -18,8 +18,6 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "kills.py"
 @pytest.mark.parametrize("example", ["ddp", "fsdp2"])
 def test_a_training_killed_and_resumed_ends_as_one_that_was_not(example, asked, count):
     kills = max(1, asked("kills") // 20)
-    if example == "fsdp2" and kills == 1:
-        pytest.skip("resuming under FSDP2 is tested in test_matrix.py; `make red` kills it too")
     asking = [BENCHMARK, "--kills", str(kills), "--examples", example]
     command = [sys.executable, "-W", "ignore", *asking]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400 * kills)

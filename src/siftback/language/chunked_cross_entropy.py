@@ -9,9 +9,7 @@ from torch.nn import functional as F
 
 from siftback.arguments import checked_integer
 from siftback.errors import BatchError, ConfigError, LossError
-
-IGNORED = -100
-"""The label of a token that no loss is computed for."""
+from siftback.sequence_losses import IGNORED
 
 _LOGITS = 1 << 24  # of a chunk, where the user names no size: 64 MiB in float32
 

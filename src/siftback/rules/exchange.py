@@ -130,8 +130,7 @@ def check_finding(name: str, value: Any) -> None:
     entries(flag, epoch, indices, anything, anything, anything)(name, value)
     count = len(value[2])
     tensor(torch.float32, count)(f"{name}.losses", value[3])
-    for part in ("correct", "confidence"):
-        found = value[4 if part == "correct" else 5]
+    for part, found in zip(("correct", "confidence"), value[4:], strict=True):
         if found is not None:
             of = torch.bool if getattr(found, "dtype", None) == torch.bool else torch.float32
             tensor(of, count)(f"{name}.{part}", found)

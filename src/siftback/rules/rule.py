@@ -178,9 +178,10 @@ class EpochRule(ABC):
                 "with the data set that it was saved with"
             )
         check_state(self, state, {"table": self._check_table})
-        rows = self.table.rows_of_state(self._table_of(state))
-        if self.shards is None and rows < state["examples"]:
-            refuse("table", rows, f"of {state['examples']} examples")
+        if self.shards is None:
+            rows = self.table.rows_of_state(state["table"])
+            if rows < state["examples"]:
+                refuse("table", rows, f"of {state['examples']} examples")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.

@@ -6,8 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import parquet
 
-from siftback.lab.records.comparison_record import Comparison, Evaluation, RecordWriter, RunSummary
+from siftback.lab.records.comparison_record import Comparison, RecordWriter
 from siftback.lab.records.observations import folder_of
+from siftback.lab.records.run_summary import Evaluation, RunSummary
 
 
 def comparison(folder: Path, **arguments) -> Comparison:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import written_records
-from siftback.lab.records.comparison_record import Comparison, RunSummary
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.run_summary import RunSummary
 
 # A point of a run: seconds of training, steps, cost in forwards, test error in percent.
 Point = tuple[float, int, float, float]

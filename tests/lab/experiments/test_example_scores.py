@@ -14,7 +14,8 @@ from siftback.lab.data.batch_stream import BatchStream, test_batches
 from siftback.lab.data.datasets import ImageData, load, subset
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.experiments.comparison import Plan, compare
-from siftback.lab.records.comparison_record import Comparison, RunSummary
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.training.length import Length
 from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.progress import Silent

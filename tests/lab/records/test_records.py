@@ -8,12 +8,8 @@ import pytest
 
 from siftback.errors import StateError
 from siftback.lab.analyses.reading import read
-from siftback.lab.records.comparison_record import (
-    Comparison,
-    RecordWriter,
-    RunSummary,
-    read_evaluations,
-)
+from siftback.lab.records.comparison_record import Comparison, RecordWriter, read_evaluations
+from siftback.lab.records.run_summary import RunSummary
 
 POINTS = [(1.5, 4, 150.0, 50.0), (3.25, 8, 300.0, 20.5)]
 

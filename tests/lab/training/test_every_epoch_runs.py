@@ -8,7 +8,8 @@ import torch
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import load
 from siftback.lab.experiments.comparison import Plan, compare
-from siftback.lab.records.comparison_record import Comparison, RunSummary
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.settings import Settings
 from siftback.lab.training.strategies import STRATEGIES

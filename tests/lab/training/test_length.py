@@ -6,7 +6,8 @@ import pytest
 
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
-from siftback.lab.records.comparison_record import Comparison, Evaluation, RunSummary
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.run_summary import Evaluation, RunSummary
 from siftback.lab.training.length import Length, Spent
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.settings import Run, Settings

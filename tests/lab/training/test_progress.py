@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from siftback.lab.records.comparison_record import Evaluation, RunSummary
+from siftback.lab.records.run_summary import Evaluation, RunSummary
 from siftback.lab.training import progress
 from siftback.lab.training.progress import Terminal
 from siftback.lab.training.settings import Run

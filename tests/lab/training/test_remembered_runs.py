@@ -9,7 +9,8 @@ from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import hold_out, load
 from siftback.lab.experiments.comparison import Plan, compare
-from siftback.lab.records.comparison_record import Comparison, RunSummary
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.records.summary_table import phase_rows
 from siftback.lab.training.phase_clock import PHASES
 from siftback.lab.training.progress import Silent

@@ -14,7 +14,8 @@ import runs_to_kill
 from runs_to_kill import compare_and_keep, settings, told
 from siftback.errors import StateError
 from siftback.lab.experiments.comparison import Plan, compare
-from siftback.lab.records.comparison_record import RECORDS, Comparison
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.training.checkpoints import CHECKPOINTS
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.strategies import STRATEGIES

@@ -8,7 +8,8 @@ import torch
 
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
-from siftback.lab.records.comparison_record import Comparison, RunSummary
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.settings import Run, Settings
 

@@ -7,7 +7,8 @@ import pytest
 
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Existing, Plan, compare
-from siftback.lab.records.comparison_record import Comparison, RunSummary
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.training import strategies
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.settings import Settings

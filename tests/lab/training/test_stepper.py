@@ -16,6 +16,7 @@ from siftback.lab.training import strategies
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.settings import Run, Settings, device_of
 from siftback.lab.training.stepper import Stepper
+from siftback.lab.training.strategy import learns
 
 CPU = torch.device("cpu")
 
@@ -140,9 +141,7 @@ def test_those_that_choose_by_trainings_losses_may_not(strategy: str) -> None:
 def test_who_chooses_by_trainings_losses_is_known_before_it() -> None:
     asked = settings()
     learning = [
-        name
-        for name, each in strategies.STRATEGIES.items()
-        if strategies.learns(each.choice(0.5, asked))
+        name for name, each in strategies.STRATEGIES.items() if learns(each.choice(0.5, asked))
     ]
     assert learning == [
         *("sb-memory", "sb-memory-guarded", "sb-memory-weighted", "sb-memory-annealed"),

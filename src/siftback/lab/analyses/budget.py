@@ -9,9 +9,10 @@ from scipy.stats import t
 from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
 from siftback.lab.analyses.findings import MeanAgreement, OverIdeal, SameBudget
-from siftback.lab.records.comparison_record import Comparison, RunSummary
+from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import pairs, same_budget
 from siftback.lab.records.metric import MetricName
+from siftback.lab.records.run_summary import RunSummary
 
 OURS = "Siftback"
 CONFIDENCE = 0.95

@@ -11,15 +11,11 @@ from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.analyses.figure import Panel, Series
 from siftback.lab.data.data_set import NOUNS
-from siftback.lab.records.comparison_record import (
-    Comparison,
-    Evaluation,
-    RunSummary,
-    read_evaluations,
-)
+from siftback.lab.records.comparison_record import Comparison, read_evaluations
 from siftback.lab.records.formatting import listed
 from siftback.lab.records.measures import MATCHED, TRADITIONAL, Axis, measured, ordered_labels
 from siftback.lab.records.metric import METRICS, Metric
+from siftback.lab.records.run_summary import Evaluation, RunSummary
 
 # What can be on the x axis of a curve: the view's name, the field, and what the axis is called.
 AXES: dict[str, tuple[Axis, str]] = {

@@ -12,9 +12,10 @@ from siftback.lab.analyses.findings import (
     PhasesOfHost,
     TimeToTarget,
 )
-from siftback.lab.records.comparison_record import Comparison, Evaluation, RunSummary
+from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import MATCHED, TRADITIONAL, reaching
 from siftback.lab.records.metric import MetricName
+from siftback.lab.records.run_summary import Evaluation, RunSummary
 
 # What the phases of the clock are called in the paper, and what they are here.
 NAMES = {

@@ -7,17 +7,14 @@ from pathlib import Path
 from siftback.errors import ConfigError
 from siftback.lab.experiments.example_scores import SCORES
 from siftback.lab.records.comparison_record import (
-    RECORDS,
     SUMMARY,
     UNREADABLE,
     Comparison,
-    RunSummary,
-    check_types,
-    prices_of,
     read_evaluations,
     said,
 )
 from siftback.lab.records.observations import damage, files
+from siftback.lab.records.run_summary import RECORDS, RunSummary, check_types, prices_of
 
 
 def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:

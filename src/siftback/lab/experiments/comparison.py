@@ -17,17 +17,11 @@ from siftback.lab.data.datasets import load, subset, with_own_unit
 from siftback.lab.data.text_data import TextData
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.records.atomic_write import atomic_write
-from siftback.lab.records.comparison_record import (
-    RECORDS,
-    SUMMARY,
-    Comparison,
-    RecordWriter,
-    RunSummary,
-    is_begun,
-)
+from siftback.lab.records.comparison_record import SUMMARY, Comparison, RecordWriter, is_begun
 from siftback.lab.records.environment import environment
 from siftback.lab.records.folder_lock import locked
 from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
+from siftback.lab.records.run_summary import RECORDS, RunSummary
 from siftback.lab.training import strategies, suspects
 from siftback.lab.training.checkpoints import CHECKPOINTS, Checkpoints, Often
 from siftback.lab.training.length import NOTHING, Length
@@ -44,6 +38,7 @@ from siftback.lab.training.settings import (
     check_seed,
     device_of,
 )
+from siftback.lab.training.strategy import has_guard, learns
 from siftback.lab.training.tensorboard import TENSORBOARD
 
 TOKENIZER = "tokenizer.json"  # of the texts that a comparison trained on
@@ -106,13 +101,13 @@ class Plan:
             choice = strategy.choice(run.keep, settings)
         except ConfigError as error:
             raise ConfigError(f"{strategy.name} at keep={run.keep:g}: {error}") from None
-        if settings.mixup and (strategies.learns(choice) or strategy.single_pass):
+        if settings.mixup and (learns(choice) or strategy.single_pass):
             raise ConfigError(
                 f"mixup={settings.mixup} with {strategy.name}, which chooses by losses "
                 "of training itself: they would be those of mixed images; leave one of them "
                 "out, or take a strategy with a selection pass"
             )
-        if settings.noise_guard and strategy.selects and not strategies.has_guard(choice):
+        if settings.noise_guard and strategy.selects and not has_guard(choice):
             raise ConfigError(
                 f"{strategy.name} cannot have a noise guard, which is a part of sb-memory: "
                 "leave --noise-guard or the strategy out"
@@ -291,7 +286,7 @@ def _check_run(run: Run, settings: Settings, data: DataSet) -> None:
             f"{strategy.name} is a strategy for {these}, and {data.name} holds {KINDS[data.kind]}: "
             "leave it out"
         )
-    if data.kind == "language" and strategies.has_guard(strategy.choice(run.keep, settings)):
+    if data.kind == "language" and has_guard(strategy.choice(run.keep, settings)):
         raise ConfigError(
             f"{strategy.name} with a noise guard, which holds back wrong labels, and the examples "
             f"of {data.name} have none: leave it out"

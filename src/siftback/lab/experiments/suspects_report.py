@@ -16,8 +16,8 @@ from torch import Tensor
 
 from siftback.errors import ConfigError
 from siftback.lab.records.columns import column_of, read_columns, write_columns
-from siftback.lab.records.comparison_record import RECORDS
 from siftback.lab.records.formatting import NOT_REACHED
+from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.records.tables import terminal
 from siftback.lab.training.suspects import SUFFIX
 

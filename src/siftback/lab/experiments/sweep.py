@@ -12,8 +12,9 @@ from rich.table import Table
 from siftback import SiftbackError
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Existing, Plan, compare_locked, prepare
-from siftback.lab.records.comparison_record import RECORDS, SUMMARY, Comparison, is_begun
+from siftback.lab.records.comparison_record import SUMMARY, Comparison, is_begun
 from siftback.lab.records.folder_lock import is_locked, locked
+from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.records.summary_table import rows
 from siftback.lab.records.tables import terminal
 from siftback.lab.training.checkpoints import Often

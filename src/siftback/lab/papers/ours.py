@@ -13,7 +13,7 @@ import numpy as np
 
 from siftback.lab.analyses import ANALYSES, Analysis, Figure, Grid, Missing, Range, Series
 from siftback.lab.analyses.speedups import speedup
-from siftback.lab.records.comparison_record import Comparison, RunSummary
+from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED, with_spread
 from siftback.lab.records.measures import (
     TABLE_1_FACTORS,
@@ -23,6 +23,7 @@ from siftback.lab.records.measures import (
     paired_difference,
     selective_labels,
 )
+from siftback.lab.records.run_summary import RunSummary
 
 Found = Sequence[Comparison]
 Finder = Callable[[Found], str]

@@ -8,8 +8,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from siftback.lab.records.comparison_record import Comparison, Evaluation, RunSummary, run_label
+from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.metric import METRICS, MetricName
+from siftback.lab.records.run_summary import Evaluation, RunSummary, run_label
 
 TRADITIONAL = "traditional"
 MATCHED = "matched"
@@ -66,7 +67,7 @@ def first_reaching(
         The amount at that evaluation; nothing is interpolated between two. None where no
         evaluation reached the target.
 
-    >>> from siftback.lab.records.comparison_record import Evaluation
+    >>> from siftback.lab.records.run_summary import Evaluation
     >>> early = Evaluation(1, 500, 4, 2.0, 1500, train_loss=2.1, test_loss=2.0, test_error=40)
     >>> later = Evaluation(2, 1000, 8, 4.5, 3000, train_loss=1.1, test_loss=1.2, test_error=10)
     >>> first_reaching([early, later], 12.0), first_reaching([early, later], 40, "steps")
@@ -101,7 +102,7 @@ def crossing(
     Returns:
         The amount; None where no evaluation reached the target.
 
-    >>> from siftback.lab.records.comparison_record import Evaluation
+    >>> from siftback.lab.records.run_summary import Evaluation
     >>> early = Evaluation(1, 500, 4, 2.0, 1500, train_loss=2.1, test_loss=2.0, test_error=40)
     >>> later = Evaluation(2, 1000, 8, 4.0, 3000, train_loss=1.1, test_loss=1.2, test_error=10)
     >>> crossing([early, later], 25), crossing([early, later], 50), crossing([early, later], 5)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from siftback.lab.records.comparison_record import Comparison, RunSummary
+from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import (
     NOT_REACHED,
     facts_line,
@@ -24,6 +24,7 @@ from siftback.lab.records.measures import (
     speedups,
 )
 from siftback.lab.records.metric import METRICS, bits_per_character
+from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.records.tables import markdown, terminal
 
 WIDEST = 12  # columns of a benchmark's table

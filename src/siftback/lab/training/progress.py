@@ -6,8 +6,8 @@ from typing import Protocol, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from siftback.lab.records.comparison_record import Evaluation, RunSummary
 from siftback.lab.records.metric import METRICS
+from siftback.lab.records.run_summary import Evaluation, RunSummary
 from siftback.lab.training.settings import Run
 
 SECONDS_BETWEEN_LINES = 10

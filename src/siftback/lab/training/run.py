@@ -11,8 +11,9 @@ from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream, test_batches
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.text_data import IGNORED
-from siftback.lab.records.comparison_record import Evaluation, RecordWriter, RunSummary
+from siftback.lab.records.comparison_record import RecordWriter
 from siftback.lab.records.observations import kinds_of
+from siftback.lab.records.run_summary import Evaluation, RunSummary
 from siftback.lab.training import rates, suspects
 from siftback.lab.training.checkpoints import Checkpoints
 from siftback.lab.training.example_losses import losses_of

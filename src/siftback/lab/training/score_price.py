@@ -12,10 +12,10 @@ from siftback import Fresh, Scorer
 from siftback.contrib import Pipelined
 from siftback.lab.data.batch_stream import Batch, BatchStream
 from siftback.lab.data.data_set import DataSet
-from siftback.lab.records.comparison_record import Price
+from siftback.lab.records.run_summary import Price
 from siftback.lab.training.example_losses import ExampleLosses, example_losses
 from siftback.lab.training.settings import Settings, built_model, device_of
-from siftback.lab.training.strategies import Strategy
+from siftback.lab.training.strategy import Strategy
 
 ROUNDS = 11
 

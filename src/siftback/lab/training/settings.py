@@ -15,9 +15,9 @@ from siftback.lab import models
 from siftback.lab.data.address import title
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.models.norm import NORMS
-from siftback.lab.records.comparison_record import RECORDS
 from siftback.lab.records.environment import memory_gib
 from siftback.lab.records.observations import kinds_of
+from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.training import rates
 
 Precision = Literal["fp32", "bf16", "fp16"]

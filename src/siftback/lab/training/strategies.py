@@ -1,12 +1,10 @@
 """The strategies that the laboratory compares, one table."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from siftback import (
     IES,
@@ -40,97 +38,8 @@ from siftback.lab import models
 from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.settings import Settings, device_of
+from siftback.lab.training.strategy import Strategy
 from siftback.lab.training.weighted_memory import WeightedMemory
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """A named way to train.
-
-    Attributes:
-        name: What the command line calls it.
-        summary: What it does, in one line.
-        cost: Its ideal cost of one source example.
-        selector: Makes, from the share to keep and the settings, what selects among the examples
-            of a scored batch; None for training on everything, or where a rule chooses.
-        scorer: Makes its scorer from the settings and the data; None for a fresh forward pass.
-        rule: Makes, from the share to keep and the settings, what chooses each epoch's examples
-            before they are read.
-        pipelined: Whether a replica in another process scores batches before their turn.
-        forwards_left_out: Whether what it left out of an epoch is forwarded after it, as its
-            paper does, so that what is remembered of it stays fresh.
-        single_pass: Whether it chooses among the rows of a larger training batch, of which only
-            the kept ones are run backward.
-        tail: The last share of training on everything, as its paper has it; the settings may ask
-            for another. Only of rules.
-        drop: Share of the examples that it prunes by EL2N before training, from the share to
-            keep; None prunes nothing. The selector keeps its share of what is left.
-        irreducible: Makes its scorer from the settings and the irreducible losses of the
-            examples, which holdout models give before training.
-        kinds: Of which examples it can be had.
-    """
-
-    name: str
-    summary: str
-    cost: IdealCost
-    selector: Callable[[float, Settings], Selector] | None = None
-    scorer: Callable[[Settings, DataSet], Scorer] | None = None
-    single_pass: bool = False
-    rule: Callable[[float, Settings], EpochRule] | None = None
-    pipelined: bool = False
-    forwards_left_out: bool = False
-    tail: float = 0.0
-    drop: Callable[[float], float] | None = None
-    irreducible: Callable[[Settings, Tensor], Scorer] | None = None
-    kinds: tuple[Kind, ...] = ("images", "texts", "language")
-
-    @property
-    def selects(self) -> bool:
-        """Whether it leaves examples out."""
-        return any((self.selector, self.rule, self.drop))
-
-    def choice(self, keep: float, settings: Settings) -> Selector | EpochRule | None:
-        """What chooses the examples to train on; None where all are, or all that are left.
-
-        Raises:
-            ConfigError: If it cannot be had with the share to keep, or with the settings.
-        """
-        if self.rule is not None:
-            return self.rule(keep, settings)
-        return None if self.selector is None else self.selector(self.kept_of_left(keep), settings)
-
-    def kept_of_left(self, keep: float) -> float:
-        """Share to keep of what pruning leaves, where a share is to be kept in all."""
-        return min(1.0, keep / (1 - self.dropped(keep)))
-
-    def selection_batch(self, keep: float, settings: Settings) -> int:
-        """Examples in each batch that it chooses among; the kept ones of a single pass fill one."""
-        size = settings.batch_size
-        return round(size / self.kept_of_left(keep)) if self.single_pass else size
-
-    def dropped(self, keep: float) -> float:
-        """Share of the examples pruned before training, where a share is to be kept in all."""
-        return 0.0 if self.drop is None else self.drop(keep)
-
-    def score(self, keep: float) -> str | None:
-        """The score that it needs of each example before it trains; None where it needs none."""
-        if self.irreducible is not None:
-            return "irreducible"
-        return "el2n" if self.dropped(keep) else None
-
-
-def learns(choice: Selector | EpochRule | None) -> bool:
-    """Whether what chooses is a rule that goes by training's own losses.
-
-    >>> learns(RS2(0.5)), learns(Memory(0.5)), learns(Uniform(keep=0.5))
-    (False, True, False)
-    """
-    return isinstance(choice, EpochRule) and type(choice).update is not EpochRule.update
-
-
-def has_guard(choice: Selector | EpochRule | None) -> bool:
-    """Whether what chooses has a noise guard, which is a part of `Memory`."""
-    return isinstance(choice, Memory) and choice.guard is not None
 
 
 def _percentile(keep: float, settings: Settings) -> Selector:

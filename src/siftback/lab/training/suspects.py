@@ -16,7 +16,7 @@ from siftback import NoiseGuard
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.records.columns import write_columns
-from siftback.lab.records.comparison_record import RECORDS
+from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.training.settings import Settings, device_of
 
 SUFFIX = ".suspects.parquet"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from siftback.errors import ConfigError
-from siftback.lab.records.comparison_record import Evaluation, RunSummary
+from siftback.lab.records.run_summary import Evaluation, RunSummary
 from siftback.lab.training.progress import Reporter
 from siftback.lab.training.settings import Run
 

@@ -35,6 +35,7 @@ from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.rule_schedule import schedule_of
 from siftback.lab.training.score_price import Replica
 from siftback.lab.training.settings import Run, Settings
+from siftback.lab.training.strategy import learns
 
 if TYPE_CHECKING:
     from siftback import SinglePass
@@ -118,7 +119,7 @@ class TrainingBatches:
             self._loader = self._selective()
             self._stats = self._loader.stats
             rule, selector = self._loader.memory, self._loader.selector
-            if strategies.learns(rule) or (selector is not None and selector.reweights):
+            if learns(rule) or (selector is not None and selector.reweights):
                 self.loss = partial(self._recorded_loss, self._loader)
         if settings.mixup:
             self.loss = self._mixed_loss

@@ -1,0 +1,234 @@
+"""What one run comes to: its evaluations, its numbers at the end, and what its scores cost."""
+
+import re
+import types
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Self, get_args, get_origin
+
+from siftback.lab.records.metric import METRICS, MetricName
+
+RECORDS = "records"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How far a run had come when it was tested.
+
+    Attributes:
+        epoch: Epochs of source examples done, a fraction where a run ends within one.
+        examples: Source examples offered so far, kept or not.
+        steps: Optimizer steps so far.
+        seconds: Seconds of training so far, evaluation apart.
+        cost: Cost so far in forwards of one example (a backward costs two).
+        train_loss: Mean training loss of the examples trained on since the last evaluation.
+        test_loss: Mean loss over the test set; of language in nats per token.
+        test_error: Test error in percent; of language the share of next tokens that are not the
+            most probable ones.
+        phases: Seconds so far by phase: scoring (of the whole set, before training), loading,
+            selection, forward, backward, optimizer, syncing (refreshing copies of the model,
+            training a proxy), other. They sum to ``seconds``.
+        agreement: Rank correlation of the scores that the strategy selects by with the losses
+            of a fresh forward pass, over a part of the training set; None where it has none.
+    """
+
+    epoch: float
+    examples: int
+    steps: int
+    seconds: float
+    cost: float
+    train_loss: float
+    test_loss: float
+    test_error: float
+    phases: dict[str, float] = field(default_factory=dict)
+    agreement: float | None = None
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One finished run, as ``summary.json`` lists it.
+
+    Attributes:
+        strategy: The strategy's name (``siftback strategies`` lists them).
+        matched_to: For ``matched``, the strategy whose budget it was given; otherwise None.
+        seed: Seed of the initial weights, data order and augmentation.
+        data: Name of the data set.
+        model: Name of the model, with its width.
+        keep_asked: Share of the examples asked to be kept; for ``matched`` that of the run it
+            is matched to.
+        keep_measured: Share of the offered examples that was trained on.
+        epochs: Epochs of source examples, a fraction where the run ended within one.
+        steps: Optimizer steps.
+        examples_forwarded: Forward passes of one example, selection and training together.
+        examples_backpropped: Backward passes of one example.
+        seconds_train: Seconds of training, evaluation apart.
+        seconds_selection: Seconds of these spent on selection, its forward passes included.
+        cost_forward_units: ``examples_forwarded + 2 * examples_backpropped``, those forwarded
+            by selection at their ``score_cost``, and ``cost_scoring``.
+        test_error_final: Test error at the end, in percent.
+        test_error_best: Lowest test error of any evaluation, in percent.
+        record: The run's JSON-lines file, relative to the comparison's folder.
+        seconds_by_phase: ``seconds_train``, by phase as in `Evaluation`.
+        score_cost: What scoring an example costs in forwards of training: 1 for a fresh forward, by
+            definition, and otherwise the median of the comparison's `Price`.
+        cost_scoring: What scores of the whole set cost before training, in forwards: those that
+            pruning goes by, or irreducible losses. The training of the models that give them is
+            in it, and their forwards over the set. Runs of one seed share the scores, and each
+            is charged.
+        seconds_scoring: Seconds of ``seconds_train`` that this took.
+        seconds_observing: Seconds that looking at the model took, by what was looked at; they are
+            in no other number.
+        suspects: Training examples that a noise guard held back at the end; None where there
+            was none.
+        suspects_wrong: Those of them whose labels `--flip` made wrong.
+        labels_wrong: All whose labels it made wrong.
+        metric: What the run is judged by: "error" or "loss". Older records, of classifiers alone,
+            do not say.
+        test_loss_final: Test loss at the end; None in older records.
+        test_loss_best: Lowest test loss of any evaluation.
+        tokens_per_character: Of the text to test on, for language: what loss in bits per character
+            follows from. None for classifiers.
+    """
+
+    strategy: str
+    matched_to: str | None
+    seed: int
+    data: str
+    model: str
+    keep_asked: float
+    keep_measured: float
+    epochs: float
+    steps: int
+    examples_forwarded: int
+    examples_backpropped: int
+    seconds_train: float
+    seconds_selection: float
+    cost_forward_units: float
+    test_error_final: float
+    test_error_best: float
+    record: str
+    seconds_by_phase: dict[str, float] = field(default_factory=dict)
+    score_cost: float = 1.0
+    cost_scoring: float = 0.0
+    seconds_scoring: float = 0.0
+    seconds_observing: dict[str, float] = field(default_factory=dict)
+    suspects: int | None = None
+    suspects_wrong: int | None = None
+    labels_wrong: int | None = None
+    metric: MetricName = "error"
+    test_loss_final: float | None = None
+    test_loss_best: float | None = None
+    tokens_per_character: float | None = None
+
+    @property
+    def final(self) -> float:
+        """What it is judged by, at the end: test error in percent, or test loss in nats."""
+        if self.metric == "error":
+            return self.test_error_final
+        assert self.test_loss_final is not None  # as was made sure of when it was read
+        return self.test_loss_final
+
+    @property
+    def best(self) -> float:
+        """The lowest of any evaluation of what it is judged by."""
+        if self.metric == "error":
+            return self.test_error_best
+        assert self.test_loss_best is not None
+        return self.test_loss_best
+
+    @property
+    def label(self) -> str:
+        """The name of this run's row and curve, equal for the seeds of one configuration.
+
+        >>> row = dict.fromkeys((f.name for f in fields(RunSummary)), 0)
+        >>> RunSummary(**row | dict(strategy="sb", matched_to=None, keep_asked=1 / 3)).label
+        'sb 0.33'
+        >>> RunSummary(**row | dict(strategy="matched", matched_to="sb", keep_asked=0.5)).label
+        'matched to sb 0.5'
+        """
+        return run_label(self.strategy, self.keep_asked, self.matched_to)
+
+    @classmethod
+    def from_json(cls, entry: dict[str, Any]) -> Self:
+        """Reads one entry of ``runs``.
+
+        Raises:
+            TypeError: If a field is missing, or is of another type.
+            ValueError: If its record is not one of the comparison's own, or what it is judged by
+                is not known.
+        """
+        run = cls(**known_fields(cls, entry))
+        check_types(run)
+        if run.metric not in METRICS:
+            raise ValueError(f"metric is {run.metric!r}, and not one of {', '.join(METRICS)}")
+        if run.metric == "loss" and None in (run.test_loss_final, run.test_loss_best):
+            raise ValueError("metric is 'loss', and the test loss is missing")
+        if not re.fullmatch(rf"{RECORDS}/[^/\\]+\.jsonl", run.record):
+            raise ValueError(f"record is {run.record!r}, and not a file in {RECORDS}/")
+        return run
+
+
+@dataclass(frozen=True)
+class Price:
+    """What scoring an example costs in forwards of training, as measured once.
+
+    Attributes:
+        median: Of all rounds; what costs are counted with.
+        low: The quartile below it.
+        high: The quartile above it.
+        rounds: How many.
+    """
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+def prices_of(summary: dict[str, Any]) -> dict[str, Price]:
+    """The prices in a summary, by strategy.
+
+    Raises:
+        TypeError: If a field is missing, or is of another type.
+    """
+    found = {
+        name: Price(**known_fields(Price, one)) for name, one in summary.get("prices", {}).items()
+    }
+    for price in found.values():
+        check_types(price)
+    return found
+
+
+def run_label(strategy: str, keep: float, matched_to: str | None) -> str:
+    """The name of one configuration: strategy and share kept, whatever the seed."""
+    if strategy == "traditional":
+        return strategy
+    kept = f"{keep:.2g}"
+    return f"matched to {matched_to} {kept}" if matched_to else f"{strategy} {kept}"
+
+
+def check_types(record: Evaluation | RunSummary | Price) -> None:
+    """Makes sure that what was read is of the types it is said to be.
+
+    Raises:
+        TypeError: If something is not.
+    """
+    for each in fields(record):
+        value = getattr(record, each.name)
+        inside = value.values() if isinstance(value, dict) else ()
+        whole = isinstance(value, _accepted(each.type))
+        if not whole or not all(isinstance(number, int | float) for number in inside):
+            raise TypeError(f"{each.name} is {value!r}")
+
+
+def _accepted(kind: Any) -> Any:
+    if get_origin(kind) is Literal:
+        return str
+    if isinstance(kind, types.GenericAlias):  # dict[str, float]
+        return kind.__origin__
+    return kind | int if float in (kind, *get_args(kind)) else kind
+
+
+def known_fields(kind: type, entry: dict[str, Any]) -> dict[str, Any]:
+    """The fields that this release knows; those of later ones are left aside."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in entry.items() if name in names}

@@ -92,7 +92,7 @@ def measure(where: str, examples: int, threads: int | None) -> dict[str, float]:
             found["seconds to record a thousand batches of 128"] = recording
             found["seconds to save the state after that"], _ = saved(sampler, folder)
             opening, table = timed(lambda: ScoreTable(path=memory.table.path))
-            state = torch.load(Path(folder, "state.pt"))["draw"]["rule"]["Memory"]["table"]
+            state = torch.load(Path(folder, "state.pt"))["draw"]["rule"]["table"]
             loading, _ = timed(lambda: table.load_state_dict(state))
             found |= {"seconds to open the file": opening, "seconds to go back to it": loading}
     return found | {
@@ -109,11 +109,15 @@ def record(memory: Memory, examples: int) -> None:
 
 
 def extended(found: dict[int, dict[str, float]], examples: int) -> dict[str, float]:
-    """What a number of examples costs, by a line through the two largest sizes measured."""
+    """What a number of examples costs, by a line through the two largest sizes measured.
+
+    What did not grow from one to the other is as it was: a falling line is noise.
+    """
     less, more = sorted(found)[-2:]
     ratio = (examples - more) / (more - less)
     return {
-        what: value + (value - found[less][what]) * ratio for what, value in found[more].items()
+        what: value + max(0.0, value - found[less][what]) * ratio
+        for what, value in found[more].items()
     }
 
 

@@ -1,6 +1,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Into a virtual environment, with constraints, this extra. pip installs torch, of the build that pip is
+# told to take; uv the others, in a quarter of pip's time; where uv finds no index, pip again.
+define install
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check -c $(2) torch uv
+	$(1)/bin/uv pip install --quiet --python $(1)/bin/python -c $(2) -e ".[$(3)]" \
+		|| $(1)/bin/python -m pip install --quiet --disable-pip-version-check -c $(2) -e ".[$(3)]"
+endef
+
 .PHONY: demo test unit red oldest check results report recipes clean
 
 demo: .venv/lab  ## Train on the embedded digits with and without selection; print the table.
@@ -20,8 +28,7 @@ oldest:  ## The tests of the frameworks, with the oldest releases of them.
 	$(PYTHON) -m venv .venv-oldest
 	grep -vE '^(accelerate|keras|lightning|transformers|tokenizers|trl)==' constraints.txt \
 		| cat - constraints-oldest.txt > .venv-oldest/constraints.txt
-	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
-		-c .venv-oldest/constraints.txt -e ".[dev]"
+	$(call install,.venv-oldest,.venv-oldest/constraints.txt,dev)
 	.venv-oldest/bin/python -m pytest tests/frameworks
 
 check: .venv/dev
@@ -43,7 +50,7 @@ recipes: .venv/lab  ## Rebuild the tables of docs/recipes.md from the recipes.
 .venv/%: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Siftback needs Python 3.11 or newer; give one with: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$*]"
+	$(call install,.venv,constraints.txt,$*)
 	touch $@
 
 clean:

@@ -17,16 +17,20 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def blocks(page):
+    """Each Python block of a page, with line breaks before it that number its lines as there."""
+    text = page.read_text(encoding="utf-8")
+    for block in FENCED.finditer(text):
+        yield "\n" * text.count("\n", 0, block.start(1)), block[1]
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
 def test_its_blocks_run_in_turn(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = page.read_text(encoding="utf-8")
     module = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)  # where the compiler looks up names
-    for block in FENCED.finditer(text):
-        # Lines are numbered as in the page, so that a failure names the page's own line.
-        padding = "\n" * text.count("\n", 0, block.start(1))
-        exec(compile(padding + block[1], page, "exec"), vars(module))
+    for padding, block in blocks(page):
+        exec(compile(padding + block, page, "exec"), vars(module))
 
 
 def test_every_fence_that_is_python_is_found():
@@ -46,11 +50,17 @@ def test_the_first_example_s_loop_is_twelve_lines():
     assert len(loop) <= 12
 
 
-def test_the_first_example_runs_as_a_file_and_ends_at_the_exact_step(tmp_path):
-    script = tmp_path / "train.py"
-    ends = "assert schedule.last_epoch == loader.total_steps\n"
-    script.write_text(first_example() + ends, encoding="utf-8")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+def test_the_readme_s_blocks_run_as_a_file_and_the_first_ends_at_the_exact_step(tmp_path):
+    script = ""
+    for padding, block in blocks(ROOT / "README.md"):
+        script += padding[script.count("\n") :] + block
+        if block == first_example():
+            script += "assert schedule.last_epoch == loader.total_steps; ends = True\n"
+    path = tmp_path / "train.py"
+    path.write_text(script + "assert ends", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -60,6 +60,8 @@ def _file_name(view: str) -> str:
 
 def _save(canvas: Canvas, stem: Path) -> list[Path]:
     paths = [stem.with_name(f"{stem.name}.{ending}") for ending in FORMATS]
+    canvas.draw_without_rendering()
+    canvas.set_layout_engine(None)  # laid out once, and not twice for each format
     with matplotlib.rc_context({"svg.hashsalt": "siftback"}):
         for path in paths:
             dated: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}

@@ -1,5 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
+DEMO := siftback compare --data digits --model cnn --strategies traditional,sb,random \
+	--keep 0.33 --epochs 30 --seed 0,1,2
 
 # Into a virtual environment, with constraints, this extra. pip installs torch, of the build that pip is
 # told to take; uv the others, in a quarter of pip's time; where uv finds no index, pip again.
@@ -9,11 +11,10 @@ define install
 		|| $(1)/bin/python -m pip install --quiet --disable-pip-version-check -c $(2) -e ".[$(3)]"
 endef
 
-.PHONY: demo test unit red oldest check results report recipes clean
+.PHONY: demo test unit red oldest check results report recipes dist wheel clean
 
 demo: .venv/lab  ## Train on the embedded digits with and without selection; print the table.
-	$(BIN)/siftback compare --data digits --model cnn --strategies traditional,sb,random \
-		--keep 0.33 --epochs 30 --seed 0,1,2 --out runs/demo --overwrite
+	$(BIN)/$(DEMO) --out runs/demo --overwrite
 
 test: check unit  ## Lint, type-check, and run every test.
 
@@ -46,6 +47,28 @@ recipes: .venv/lab  ## Rebuild the tables of docs/recipes.md from the recipes.
 	sed -i '/^## The recipes$$/q' docs/recipes.md
 	(echo; $(BIN)/siftback recipes --markdown) >> docs/recipes.md
 
+dist: .venv-dist  ## Build wheel and sdist, check what an index shows of them, list what is in them.
+	rm -rf dist
+	.venv-dist/bin/python -m build --outdir dist .
+	.venv-dist/bin/twine check --strict dist/*
+	.venv-dist/bin/python -m zipfile --list dist/*.whl
+	tar --list --file dist/*.tar.gz
+
+wheel: dist  ## Install that wheel beside nothing but torch, and run the demo from it.
+	rm -rf .venv-wheel
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	time .venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	time .venv-wheel/bin/python -c "import siftback"
+	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		"$$(echo dist/*.whl)[lab]"
+	.venv-wheel/bin/siftback --version
+	.venv-wheel/bin/$(DEMO) --out .venv-wheel/demo
+
+.venv-dist:
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build twine
+
 # A marker per extra, so that each is installed once and again when the requirements change.
 .venv/%: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Siftback needs Python 3.11 or newer; give one with: make PYTHON=python3.11")'
@@ -54,4 +77,4 @@ recipes: .venv/lab  ## Rebuild the tables of docs/recipes.md from the recipes.
 	touch $@
 
 clean:
-	rm -rf .venv .venv-oldest report runs
+	rm -rf .venv .venv-dist .venv-oldest .venv-wheel dist report runs

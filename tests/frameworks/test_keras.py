@@ -28,7 +28,7 @@ from siftback.errors import BatchError, ConfigError, LossError, StateError
 
 keras = pytest.importorskip("keras", reason="needs pip install siftback[keras]")
 
-from siftback.frameworks.keras import LossRecorder, MemoryDataset, SelectiveBackprop  # noqa: E402
+from siftback.frameworks.keras import LossRecorder, SelectiveDataset, SelectiveBackprop  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 COUNT, BATCH, KEEP = 40, 12, 1 / 3  # the last batch of an epoch has 4 examples
@@ -572,13 +572,13 @@ class Examples(Dataset):
 
 def remembering(**settings):
     settings = {"memory": Memory(keep=0.5, warmup=Epochs(1)), "epochs": 3, **settings}
-    return MemoryDataset(data(), BATCH, **settings)
+    return SelectiveDataset(data(), BATCH, **settings)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_only_what_is_drawn_is_read_and_each_once(workers):
     examples, counts = Examples(*data()), Counts()
-    dataset = MemoryDataset(
+    dataset = SelectiveDataset(
         examples, BATCH, memory=Memory(keep=0.5, warmup=Epochs(1)), epochs=3, workers=workers
     )
     model, seen = compiled(LossRecorder(network()), metrics=["accuracy"]), []
@@ -605,7 +605,7 @@ def test_each_loss_is_recorded_for_its_own_example(kind):
     arrays = (*data(), np.random.default_rng(1).uniform(1, 2, COUNT).astype("float32"))
     memory = Memory(keep=0.5, warmup=Epochs(1))
     reading = {"workers": 3, "use_multiprocessing": kind == "processes"} if kind else {}
-    dataset = MemoryDataset(arrays, BATCH, memory=memory, epochs=3, **reading)
+    dataset = SelectiveDataset(arrays, BATCH, memory=memory, epochs=3, **reading)
     net = network(dropout=0.0)
     net.layers[1].trainable = False  # whose outputs in training are those of its batch
     model = compiled(LossRecorder(net), rate=0.0)
@@ -631,7 +631,7 @@ def test_loss_weights_of_a_rule_are_applied():
         sampler.update(torch.arange(COUNT), torch.as_tensor(losses))
     assert weighed > 0
 
-    dataset = MemoryDataset(arrays, BATCH, memory=InfoBatch(), **settings)
+    dataset = SelectiveDataset(arrays, BATCH, memory=InfoBatch(), **settings)
     given = torch.as_tensor(losses)
     update = dataset.update
     dataset.update = lambda indices, _: update(indices, given[indices])
@@ -684,7 +684,7 @@ def test_what_does_not_go_with_a_memory_data_set_is_refused():
     with pytest.raises(ConfigError, match="not an EpochRule"):
         remembering(memory=0.5)
     with pytest.raises(BatchError, match="1 parts"):
-        MemoryDataset((data()[0],), memory=Memory(), epochs=3)
+        SelectiveDataset((data()[0],), memory=Memory(), epochs=3)
     with pytest.raises(ConfigError, match="correct"):
         model.fit(remembering(memory=Kakurenbo(0.3)), epochs=3, verbose=0)
 
@@ -713,7 +713,7 @@ def test_a_loss_that_is_not_finite_is_refused():
 
 
 def remembering_of(x, y):
-    return MemoryDataset((x, y), BATCH, memory=Memory(), epochs=3)
+    return SelectiveDataset((x, y), BATCH, memory=Memory(), epochs=3)
 
 
 # Real data

@@ -64,6 +64,7 @@ class Progress:
         resumes = self.loaded is not None and self._take_up(self.loaded, epoch)
         self.loaded = None
         if not resumes:
+            self.begin_step()
             self._batches = 0
             if self.dataset is not None:
                 self.dataset.begin_epoch(epoch)
@@ -72,7 +73,7 @@ class Progress:
             self._model.epoch_begins(self.dataset, resumes)
 
     def begin_step(self) -> None:
-        """Restores random states, if the step is the first after a state within an epoch."""
+        """Restores random states, if the step is the first of an epoch or of its rest."""
         if self._random is not None:
             _restore(self._random, self._model)
             self._random = None
@@ -89,6 +90,8 @@ class Progress:
             self._epoch, self._batches = self._epoch + 1, _NONE
             if self.dataset is not None:
                 self.dataset.end_epoch()
+                # Keras draws other numbers of random seeds after the rest of an epoch.
+                self._random = _random_state(self._model)
 
     def state_dict(self) -> dict[str, Any]:
         """The epoch, the batches of it, and the states of the data set and of random numbers."""
@@ -146,9 +149,10 @@ class Progress:
             if resumes:
                 dataset.resume_epoch(epoch, batches)
                 self._batches = batches
-        if epoch == state["epoch"] and (resumes or batches == _NONE):
+        follows = batches == _NONE and epoch == state["epoch"] > 0
+        if resumes or follows:
             self._random = state["random"]
-            if batches <= 0:  # before Keras asks for a batch, as when it was saved
+            if batches == 0:  # before Keras asks for a batch, as when it was saved
                 self.begin_step()
         return resumes
 

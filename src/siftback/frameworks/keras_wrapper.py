@@ -101,8 +101,8 @@ class KerasWrapper(keras.Model):
         if rank_and_world()[1] > 1:
             raise ConfigError(
                 f"fit() of Keras trains in one process on the torch backend, and there are "
-                f"{rank_and_world()[1]}: train {name} in one, or write the loop with a "
-                "SelectiveLoader"
+                f"{rank_and_world()[1]}: train {name} in one, or the model in a "
+                "DistributedDataParallel, in a loop with a SelectiveLoader"
             )
         if isinstance(self.loss, dict | list | tuple) and len(self.loss) != 1:
             raise ConfigError(_several(name, f"{len(self.loss)} losses"))

@@ -1,7 +1,8 @@
 """Selection inside Keras 3, on its torch backend.
 
-`SelectiveBackprop` wraps a model and selects within each training step; `SelectiveDataset` leaves
-examples out before they are read, by the losses that `LossRecorder`, round the model, records.
+`SelectiveBackprop` wraps a model and selects within each training step. `SelectiveDataset` goes on
+within an epoch, and with a rule leaves examples out before they are read, by the losses that
+`LossRecorder`, round the model, records.
 Set ``KERAS_BACKEND=torch`` before Keras is imported.
 """
 
@@ -35,9 +36,9 @@ class SelectiveBackprop(KerasWrapper):
     and no part of it; training has them as always. Metrics of training, the loss included, are
     those of the chosen examples, which are the harder ones; those of validation are unchanged.
 
-    The state of the selection is saved with the weights, so that training that goes on from
-    ``save``, ``save_weights`` or ``BackupAndRestore`` between two epochs selects as if it had not
-    stopped.
+    The states of the selection and of random numbers are saved with the weights, so that training
+    that goes on from ``save``, ``save_weights`` or ``BackupAndRestore`` is as if it had not
+    stopped: with a `SelectiveDataset` anywhere, with other data between two epochs.
 
     Args:
         model: The model; it has one output, and does not override Keras's training step.
@@ -62,7 +63,7 @@ class SelectiveBackprop(KerasWrapper):
         ConfigError: With several outputs or processes, or ``jit_compile=True``.
         LossError: If the loss is not one per example.
 
-    >>> import keras
+    >>> import keras, numpy as np
     >>> x, y = np.random.rand(96, 8).astype("float32"), np.arange(96) % 4
     >>> net = keras.Sequential([keras.Input([8]), keras.layers.Dense(4, activation="softmax")])
     >>> model = SelectiveBackprop(net, keep=1 / 3)
@@ -148,8 +149,9 @@ class LossRecorder(KerasWrapper):
     """Wraps a Keras model so that its training records each example's loss in a `SelectiveDataset`.
 
     The loss is that of training's own forward pass, times the example's sample weight; there is no
-    other pass. What is remembered is saved with the weights, and training goes on from
-    ``save``, ``save_weights`` or ``BackupAndRestore`` between two epochs as if it had not stopped.
+    other pass. What is remembered is saved with the weights, as are the batches of the epoch that
+    were trained on and the states of random numbers, and training goes on from ``save``,
+    ``save_weights`` or ``BackupAndRestore``, also within an epoch, as if it had not stopped.
 
     Args:
         model: The model; it has one output, and does not override Keras's training step.

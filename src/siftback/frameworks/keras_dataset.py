@@ -56,8 +56,9 @@ class SelectiveDataset(keras.utils.PyDataset):
     Raises:
         ConfigError: If an argument is out of its range, or the rule needs scoring passes.
 
-    >>> import keras
+    >>> import keras, numpy as np
     >>> from siftback import Memory
+    >>> from siftback.frameworks.keras import LossRecorder
     >>> x, y = np.random.rand(96, 8).astype("float32"), np.arange(96) % 4
     >>> dataset = SelectiveDataset((x, y), batch_size=16, memory=Memory(keep=0.5), epochs=4)
     >>> net = keras.Sequential([keras.Input([8]), keras.layers.Dense(4, activation="softmax")])

@@ -1,5 +1,6 @@
 """What one of two processes does, for `test_keras_processes`: ``torchrun ... this OUT``."""
 
+import copy
 import datetime
 import faulthandler
 import sys
@@ -45,11 +46,10 @@ class Network(nn.Module):
         return self.keras(inputs[:, 1:], training=self.training)
 
 
-def train(method, *, norm=keras.layers.LayerNormalization, stop=None, state=None):
-    """Trains; stops after some steps and gives the state, or goes on from one."""
+def train(method, *, norm=keras.layers.LayerNormalization, epochs=EPOCHS, state=None):
+    """Trains, or goes on from a state; saves the states after `STOP` steps."""
     keras.utils.clear_session()  # so that layers have the names that they have in a new process
-    rank, net = distributed.get_rank(), Network(norm)
-    in_batch = InBatch(keep=0.5)
+    net, in_batch, saved = Network(norm), InBatch(keep=0.5), None
     if method == "in_batch":
         sampler = DistributedSampler(data(), seed=2, drop_last=True)
         loader = DataLoader(data(), BATCH, sampler=sampler)
@@ -68,7 +68,7 @@ def train(method, *, norm=keras.layers.LayerNormalization, stop=None, state=None
         optimizer.load_state_dict(state["optimizer"])
         loader.load_state_dict(state["loader"])
     seen = []
-    for epoch in range(0 if method == "in_batch" else loader.epoch, EPOCHS):
+    for epoch in range(0 if method == "in_batch" else loader.epoch, epochs):
         if method == "in_batch":
             sampler.set_epoch(epoch)
         net.train()
@@ -82,11 +82,11 @@ def train(method, *, norm=keras.layers.LayerNormalization, stop=None, state=None
                 loss = loader.loss(losses)
             loss.backward()
             optimizer.step()
-            if len(seen) == stop:
+            if len(seen) == STOP.get(method) and state is None:
                 whole = {"net": net, "optimizer": optimizer, "loader": loader}
-                return seen, {name: each.state_dict() for name, each in whole.items()}
-    net.eval()
-    found = {"seen": seen, "rank": rank}
+                states = {name: each.state_dict() for name, each in whole.items()}
+                saved = copy.deepcopy({"states": states, "before": seen})
+    found = {"seen": seen, "rank": distributed.get_rank(), "saved": saved}
     found["weights"] = [p.detach().clone() for p in net.parameters() if p.requires_grad]
     found["others"] = [p.detach().clone() for p in net.parameters() if not p.requires_grad]
     return found
@@ -112,10 +112,11 @@ if __name__ == "__main__":
     faulthandler.dump_traceback_later(150, exit=True)
     distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     found = {method: train(method) for method in METHODS}
-    for method, steps in STOP.items():
-        seen, state = train(method, stop=steps)
-        found[f"{method} resumed"] = {**train(method, state=state), "before": seen}
-    found["normalised"] = train("memory", norm=keras.layers.BatchNormalization)
+    for method in STOP:
+        saved = found[method].pop("saved")
+        resumed = train(method, state=saved["states"])
+        found[f"{method} resumed"] = {**resumed, "before": saved["before"]}
+    found["normalised"] = train("in_batch", norm=keras.layers.BatchNormalization, epochs=1)
     found["refused"] = refusals()
     torch.save(found, Path(sys.argv[1]) / f"{distributed.get_rank()}.pt")
     distributed.destroy_process_group()

@@ -14,7 +14,7 @@ os.environ.setdefault("KERAS_BACKEND", "torch")  # before keras is imported
 import keras
 
 from siftback import Memory
-from siftback.frameworks.keras import LossRecorder, MemoryDataset, SelectiveBackprop
+from siftback.frameworks.keras import LossRecorder, SelectiveBackprop, SelectiveDataset
 from siftback.lab.data import datasets
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -39,7 +39,7 @@ net = keras.Sequential(
 )
 if asked.method == "memory":
     model = LossRecorder(net)
-    batches = MemoryDataset((x, y), 64, memory=Memory(keep=0.5), epochs=asked.epochs)
+    batches = SelectiveDataset((x, y), 64, memory=Memory(keep=0.5), epochs=asked.epochs)
     source, steps = {"x": batches}, batches.total_steps
 else:
     model = SelectiveBackprop(net, keep=1 / 3)

@@ -345,12 +345,6 @@ def test_scoring_passes_compute_in_the_precision_of_training(precision, prepared
     assert net.noted == {(False, dtype), (True, dtype)}
 
 
-def test_accelerate_that_is_not_installed_is_named_with_its_extra():
-    code = "import sys; sys.modules['accelerate'] = None; import siftback.frameworks.accelerate"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "needs Accelerate: pip install siftback[accelerate]" in done.stderr
-
-
 # Two processes
 
 

@@ -837,12 +837,6 @@ def test_the_data_module_that_is_wrapped_does_all_that_it_did(tmp_path):
     assert saved["datamodule_hyper_parameters"] == {"folder": "here"}
 
 
-def test_without_lightning_it_says_what_to_install():
-    asked = "import sys; sys.modules['lightning'] = None; import siftback.frameworks.lightning"
-    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
-    assert done.stderr.strip().endswith("pip install siftback[lightning]")
-
-
 # Several processes.
 
 

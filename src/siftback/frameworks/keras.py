@@ -1,33 +1,23 @@
 """Selection inside Keras 3, on its torch backend.
 
-`SelectiveBackprop` wraps a model and selects within each training step; `MemoryDataset` leaves
-examples out before they are read, by the losses that `LossRecorder`, round the model, records.
+`SelectiveBackprop` wraps a model and selects within each training step. `SelectiveDataset` goes on
+within an epoch, and with a rule leaves examples out before they are read, by the losses that
+`LossRecorder`, round the model, records.
 Set ``KERAS_BACKEND=torch`` before Keras is imported.
 """
 
-import math
-import warnings
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-from torch.utils.data import default_collate
-
 from siftback.arguments import checked_integer
-from siftback.errors import BatchError, ConfigError, LossError
-from siftback.frameworks.keras_wrapper import KerasWrapper, keras, to_tensor, without_traces
+from siftback.errors import ConfigError, LossError
+from siftback.frameworks.keras_dataset import INDEX, OWN, WEIGHT, SelectiveDataset, keras
+from siftback.frameworks.keras_wrapper import KerasWrapper, without_traces
 from siftback.loading import tree
 from siftback.loading.stats import Stats
-from siftback.rules.rule import EpochRule
-from siftback.rules.sampler import SelectiveSampler
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
 
-__all__ = ["LossRecorder", "MemoryDataset", "SelectiveBackprop"]
-
-_INDEX, _WEIGHT, _OWN = "sift_index", "sift_weight", "sample_weight"
+__all__ = ["LossRecorder", "SelectiveBackprop", "SelectiveDataset"]
 
 
 @keras.saving.register_keras_serializable(package="siftback")
@@ -46,9 +36,9 @@ class SelectiveBackprop(KerasWrapper):
     and no part of it; training has them as always. Metrics of training, the loss included, are
     those of the chosen examples, which are the harder ones; those of validation are unchanged.
 
-    The state of the selection is saved with the weights, so that training that goes on from
-    ``save``, ``save_weights`` or ``BackupAndRestore`` between two epochs selects as if it had not
-    stopped.
+    The states of the selection and of random numbers are saved with the weights, so that training
+    that goes on from ``save``, ``save_weights`` or ``BackupAndRestore`` is as if it had not
+    stopped: with a `SelectiveDataset` anywhere, with other data between two epochs.
 
     Args:
         model: The model; it has one output, and does not override Keras's training step.
@@ -73,7 +63,7 @@ class SelectiveBackprop(KerasWrapper):
         ConfigError: With several outputs or processes, or ``jit_compile=True``.
         LossError: If the loss is not one per example.
 
-    >>> import keras
+    >>> import keras, numpy as np
     >>> x, y = np.random.rand(96, 8).astype("float32"), np.arange(96) % 4
     >>> net = keras.Sequential([keras.Input([8]), keras.layers.Dense(4, activation="softmax")])
     >>> model = SelectiveBackprop(net, keep=1 / 3)
@@ -100,6 +90,18 @@ class SelectiveBackprop(KerasWrapper):
         self._in_batch = InBatch(keep, beta, selector, seed=checked_integer("seed", seed, 0))
         self._own_selector = selector is not None
         self.stats = Stats()
+
+    def check_data(self, data: Any) -> None:
+        """Makes sure that examples can be chosen in each step.
+
+        Raises:
+            ConfigError: If the data is a `SelectiveDataset` with a rule, which chooses them.
+        """
+        if isinstance(data, SelectiveDataset) and data.memory is not None:
+            raise ConfigError(
+                "the SelectiveDataset has memory=, whose losses LossRecorder(model) records: train "
+                "that on it, or leave memory= out"
+            )
 
     def train_step(self, data: Any) -> Any:
         """Keras's step, on the rows of the batch that are chosen by their losses."""
@@ -142,177 +144,14 @@ class SelectiveBackprop(KerasWrapper):
         self._in_batch.load_state_dict(state)
 
 
-class MemoryDataset(keras.utils.PyDataset):
-    """Batches of the examples that a rule such as `Memory` draws for each epoch; no other is read.
-
-    It is trained on by ``LossRecorder(model).fit(dataset, epochs=...)``, which records the loss of
-    each example for the draws that follow. Each batch carries the indices of its examples, so
-    that worker threads and reading ahead cannot mix losses up. The order is a function of the seed
-    and the epoch; ``fit(shuffle=...)`` has no part in it.
-
-    Args:
-        data: A tuple of arrays or tensors, ``(x, y)`` or ``(x, y, sample_weight)``, each of which
-            may be nested; or a map-style data set of examples that are such tuples.
-        batch_size: Examples of a batch; the last one of an epoch may be smaller.
-        memory: An `EpochRule` that needs no scoring passes, such as `Memory`. Its loss weights, if
-            it has any, are applied.
-        epochs: Of the whole training, which ``fit`` must agree with.
-        shuffle: Whether each epoch has an order of its own.
-        seed: Of the orders and the draws.
-        collate_fn: Makes a batch of examples of a map-style data set; by default that of PyTorch.
-        settings: ``workers``, ``use_multiprocessing`` and ``max_queue_size`` of ``PyDataset``.
-
-    Raises:
-        ConfigError: If an argument is out of its range, or the rule needs scoring passes.
-
-    >>> import keras
-    >>> from siftback import Memory
-    >>> x, y = np.random.rand(96, 8).astype("float32"), np.arange(96) % 4
-    >>> dataset = MemoryDataset((x, y), batch_size=16, memory=Memory(keep=0.5), epochs=4)
-    >>> net = keras.Sequential([keras.Input([8]), keras.layers.Dense(4, activation="softmax")])
-    >>> model = LossRecorder(net)
-    >>> rate = keras.optimizers.schedules.CosineDecay(0.1, dataset.total_steps)
-    >>> model.compile(keras.optimizers.SGD(rate), "sparse_categorical_crossentropy")
-    >>> history = model.fit(dataset, epochs=4, verbose=0)
-    >>> dataset.total_steps, int(model.optimizer.iterations), model.stats.unread
-    (15, 15, 144)
-    """
-
-    def __init__(
-        self,
-        data: Any,
-        batch_size: int = 32,
-        *,
-        memory: EpochRule,
-        epochs: int,
-        shuffle: bool = True,
-        seed: int = 0,
-        collate_fn: Callable[[list[Any]], Any] = default_collate,
-        **settings: Any,
-    ) -> None:
-        super().__init__(**settings)
-        self.batch_size = checked_integer("batch_size", batch_size, 1)
-        self.epochs = checked_integer("epochs", epochs, 1)
-        if not isinstance(memory, EpochRule):
-            raise ConfigError(
-                f"memory={memory!r} is not an EpochRule: give an instance, such as memory=Memory()"
-            )
-        self._data, self._collate = data, collate_fn
-        self._is_arrays = isinstance(data, tuple | list)
-        if self._is_arrays and len(data) not in (2, 3):
-            raise BatchError(
-                f"the data is a {type(data).__name__} of {len(data)} parts: give (x, y), "
-                "(x, y, sample_weight) or a map-style data set"
-            )
-        examples = range(tree.size(data) if self._is_arrays else len(data))
-        self._sampler = SelectiveSampler(
-            examples, memory, shuffle=shuffle, seed=seed, epochs=epochs, rank=0, world=1
-        )
-        self._order: Tensor | None = None  # int64[n], that of the epoch in training
-
-    @property
-    def examples(self) -> int:
-        """How many examples there are."""
-        return self._sampler.examples
-
-    @property
-    def num_batches(self) -> int:
-        """Batches of the epoch in training; outside of training those of a whole epoch."""
-        return self._batches_of(self.examples if self._order is None else len(self._order))
-
-    def __len__(self) -> int:
-        return self.num_batches
-
-    def steps(self, epoch: int) -> int:
-        """Batches of an epoch, from 0.
-
-        Raises:
-            TypeError: If the rule cannot know before it has drawn.
-        """
-        assert self._sampler.draw is not None
-        count = self._sampler.draw.count(epoch)
-        if count is None:
-            raise TypeError(
-                f"how many examples {type(self._sampler.draw.rule).__name__} draws is not known "
-                "before an epoch begins: take a rule of a fixed count, such as Memory"
-            )
-        return self._batches_of(count)
-
-    @property
-    def total_steps(self) -> int:
-        """Batches of the whole training, for learning-rate schedules.
-
-        Raises:
-            TypeError: As `steps`.
-        """
-        return sum(self.steps(epoch) for epoch in range(self.epochs))
-
-    def __getitem__(self, index: int) -> tuple[Any, Any, dict[str, Any]]:
-        """A batch of the epoch in training: inputs, targets, and its weights and indices."""
-        if self._order is None:
-            raise ConfigError(
-                "a MemoryDataset has batches only in the training that draws them: train "
-                "LossRecorder(model) on it, and evaluate or predict with the data itself"
-            )
-        assert self._sampler.draw is not None
-        indices = self._order[index * self.batch_size : (index + 1) * self.batch_size]
-        x, y, own = self._read(indices)
-        carried = {_INDEX: indices, _WEIGHT: self._sampler.draw.weights_of(indices)}
-        return x, y, carried if own is None else {**carried, _OWN: own}
-
-    def first_examples(self) -> tuple[Any, Any, Any]:
-        """One batch of the data in its own order: inputs, targets and sample weights."""
-        return self._read(torch.arange(min(self.batch_size, self.examples)))
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Draws the examples of an epoch."""
-        self._sampler.set_epoch(epoch)
-        self._order = torch.from_numpy(np.fromiter(self._sampler, np.int64))
-
-    def end_training(self) -> None:
-        """Has no batches until the next epoch is begun."""
-        self._order = None
-
-    def update(self, indices: Tensor, losses: Tensor) -> None:
-        """Gives the rule the losses of examples of the epoch in training."""
-        self._sampler.update(indices, losses)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What is remembered of the examples, and what the draws depend on."""
-        return self._sampler.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from another's state, between two epochs.
-
-        Raises:
-            StateError: If that one was made with other arguments.
-        """
-        self._sampler.load_state_dict(state)
-
-    def _batches_of(self, count: int) -> int:
-        return math.ceil(count / self.batch_size)
-
-    def _read(self, indices: Tensor) -> tuple[Any, Any, Any]:
-        if self._is_arrays:
-            batch = tree.take(tuple(self._data), indices)
-        else:
-            batch = self._collate([self._data[index] for index in indices.tolist()])
-        if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-            raise BatchError(
-                f"a batch is a {type(batch).__name__}: give examples that are (x, y) or "
-                "(x, y, sample_weight), or a collate_fn that makes such batches"
-            )
-        x, y, *own = batch
-        return x, y, own[0] if own else None
-
-
 @keras.saving.register_keras_serializable(package="siftback")
 class LossRecorder(KerasWrapper):
-    """Wraps a Keras model so that its training records each example's loss in a `MemoryDataset`.
+    """Wraps a Keras model so that its training records each example's loss in a `SelectiveDataset`.
 
     The loss is that of training's own forward pass, times the example's sample weight; there is no
-    other pass. What is remembered is saved with the weights, and training goes on from
-    ``save``, ``save_weights`` or ``BackupAndRestore`` between two epochs as if it had not stopped.
+    other pass. What is remembered is saved with the weights, as are the batches of the epoch that
+    were trained on and the states of random numbers, and training goes on from ``save``,
+    ``save_weights`` or ``BackupAndRestore``, also within an epoch, as if it had not stopped.
 
     Args:
         model: The model; it has one output, and does not override Keras's training step.
@@ -325,64 +164,45 @@ class LossRecorder(KerasWrapper):
     Raises:
         ConfigError: If the backend is not torch, or the model has a training step of its own.
 
-    For an example see `MemoryDataset`.
+    For an example see `SelectiveDataset`.
     """
 
     def __init__(self, model: Any, name: str | None = None) -> None:
         super().__init__(model, name)
         self.stats = Stats()
-        self._dataset: MemoryDataset | None = None
-        self._loaded: dict[str, Any] | None = None  # of a file, for the data set to come
         self._current: tuple[Any, Any] | None = None  # the step's indices and sample weights
 
-    def fit(self, x: Any = None, **settings: Any) -> Any:
-        """Trains on a `MemoryDataset`.
+    def epoch_begins(self, dataset: SelectiveDataset, resumes: bool) -> None:
+        """Counts what an epoch, or the rest of one, has."""
+        stats, read = self.stats, dataset.remaining
+        whole = read if resumes else dataset.examples
+        stats.seen, stats.considered = stats.seen + whole, stats.considered + whole
+        stats.unread, stats.kept = stats.unread + whole - read, stats.kept + read
 
-        Args:
-            x: The data set.
-            settings: Those of ``fit()``. ``epochs`` is that of the data set.
+    def check_data(self, data: Any) -> None:
+        """Makes sure that losses can be recorded.
 
         Raises:
-            ConfigError: If the data set is another, or a setting does not go with one.
-            StateError: If a loaded state is of a data set with other arguments.
+            ConfigError: If the data is not a `SelectiveDataset` with a rule.
         """
-        _check_settings(x, settings)
-        self._dataset = x
-        if self._loaded is not None:
-            x.load_state_dict(self._loaded)
-            self._loaded = None
-        # Builds what is not built. Keras would read batches for it, of an epoch not yet begun.
-        self.test_on_batch(*keras.tree.map_structure(to_tensor, x.first_examples()))
-        verbose = settings.get("verbose", "auto")
-        begins = _EpochBegins(x, self.stats)
-        callbacks = begins.callbacks = keras.callbacks.CallbackList(
-            [begins, *keras.tree.flatten(settings.pop("callbacks", None) or [])],
-            add_history=True,
-            add_progbar=verbose != 0,
-            verbose=verbose,
-            epochs=x.epochs,
-            steps=x.num_batches,
-            model=self,
-        )
-        settings["epochs"], settings["shuffle"] = x.epochs, False
-        try:
-            with warnings.catch_warnings():
-                # As Keras says where an epoch has fewer batches than the first one.
-                warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
-                return super().fit(x, callbacks=callbacks, **settings)
-        finally:
-            x.end_training()
+        if not isinstance(data, SelectiveDataset) or data.memory is None:
+            without = " without memory=" if isinstance(data, SelectiveDataset) else ""
+            raise ConfigError(
+                f"LossRecorder.fit() trains on a SelectiveDataset with memory=, and was given a "
+                f"{type(data).__name__}{without}: make one of it, or train the wrapped model, "
+                "recorder.model"
+            )
 
     def train_step(self, data: Any) -> Any:
         """Keras's step, which records the losses of the batch."""
         x, y, carried = keras.utils.unpack_x_y_sample_weight(data)
-        if self._dataset is None or not (isinstance(carried, dict) and _INDEX in carried):
+        if not (isinstance(carried, dict) and INDEX in carried):
             raise ConfigError(
                 "LossRecorder trains on batches that carry the indices of their examples: call "
-                "fit() with a MemoryDataset, or train the wrapped model, recorder.model"
+                "fit() with a SelectiveDataset, or train the wrapped model, recorder.model"
             )
-        weights, own = carried[_WEIGHT], carried.get(_OWN)
-        self._current = carried[_INDEX], own
+        weights, own = carried[WEIGHT], carried.get(OWN)
+        self._current = carried[INDEX], own
         self.factors = weights if bool((weights != 1).any()) else None
         try:
             return super().train_step((x, y, own))
@@ -393,7 +213,7 @@ class LossRecorder(KerasWrapper):
         """Keras's step; nothing is recorded."""
         if isinstance(keras.utils.unpack_x_y_sample_weight(data)[2], dict):
             raise ConfigError(
-                "a MemoryDataset holds what an epoch trains on: evaluate with the data itself"
+                "a SelectiveDataset holds what an epoch trains on: evaluate with the data itself"
             )
         return super().test_step(data)
 
@@ -407,7 +227,8 @@ class LossRecorder(KerasWrapper):
     ) -> Any:
         """As Keras does, after recording the losses of a training step's batch."""
         if training and self._current is not None:
-            assert self._dataset is not None
+            dataset = self.progress.dataset
+            assert dataset is not None
             indices, own = self._current
             losses = self.losses_of(y, y_pred, own)
             wrong = ~losses.isfinite()
@@ -417,66 +238,6 @@ class LossRecorder(KerasWrapper):
                     f"the loss of example {int(indices[row])} is {float(losses[row])}: lower the "
                     "learning rate or fix the example"
                 )
-            self._dataset.update(indices.cpu(), losses)
+            dataset.update(indices.cpu(), losses)
             self.stats.released += len(losses)
         return super().compute_loss(x, y, y_pred, sample_weight, training=training)
-
-    def selection_state(self) -> dict[str, Any]:
-        """The state of the data set trained on; None where there is none yet."""
-        return {"dataset": self._loaded if self._dataset is None else self._dataset.state_dict()}
-
-    def load_selection_state(self, state: dict[str, Any]) -> None:
-        """Goes on from another's state, at the latest as ``fit()`` is called."""
-        if self._dataset is None:
-            self._loaded = state["dataset"]
-        elif state["dataset"] is not None:
-            self._dataset.load_state_dict(state["dataset"])
-
-
-class _EpochBegins(keras.callbacks.Callback):
-    """Draws an epoch's examples as it begins, whichever one Keras says that it is."""
-
-    def __init__(self, dataset: MemoryDataset, stats: Stats) -> None:
-        super().__init__()
-        self.callbacks: Any = None  # the list of all callbacks, this one included
-        self._dataset, self._stats = dataset, stats
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._dataset.begin_epoch(epoch)
-        assert self._dataset._order is not None
-        unread = self._dataset.examples - len(self._dataset._order)
-        self._stats.seen += self._dataset.examples
-        self._stats.considered += self._dataset.examples
-        self._stats.unread += unread
-        self._stats.kept += len(self._dataset._order)
-        params = {**self.callbacks.params, "steps": self._dataset.num_batches}
-        self.callbacks.set_params(params)  # the length that the progress bar shows
-
-
-def _check_settings(dataset: Any, settings: dict[str, Any]) -> None:
-    """Makes sure that ``fit()`` was called with what goes with a `MemoryDataset`."""
-    if not isinstance(dataset, MemoryDataset):
-        raise ConfigError(
-            f"LossRecorder.fit() trains on a MemoryDataset, and was given a "
-            f"{type(dataset).__name__}: make one of it, or train the wrapped model, recorder.model"
-        )
-    epochs = settings.get("epochs", 1)
-    if epochs != dataset.epochs:
-        raise ConfigError(
-            f"fit(epochs={epochs}) and MemoryDataset(epochs={dataset.epochs}): give both the "
-            "length of the whole training"
-        )
-    if isinstance(settings.get("callbacks"), keras.callbacks.CallbackList):
-        raise ConfigError("callbacks= is a CallbackList: give a list of callbacks")
-    if settings.get("validation_data") is dataset:
-        raise ConfigError("validation_data= is the MemoryDataset: give data that is not selected")
-    for name, instead in (
-        ("class_weight", "give the data set a third part, sample weights"),
-        ("steps_per_epoch", "the rule says how many examples an epoch has"),
-        ("validation_split", "give validation_data="),
-        ("y", "the data set has the targets"),
-        ("sample_weight", "give the data set a third part, sample weights"),
-        ("batch_size", "the data set has one"),
-    ):
-        if settings.get(name) is not None and settings[name] != 0.0:
-            raise ConfigError(f"{name}= does not go with a MemoryDataset: {instead}")

@@ -1,27 +1,23 @@
 """For `siftback.frameworks.keras`: a model round another one, and the loss of each example."""
 
+import inspect
 import io
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
 import torch
+from keras.src.trainers.compile_utils import get_loss  # has no public name
 from torch import Tensor
 
-try:
-    import keras
-    from keras.src.trainers.compile_utils import get_loss  # has no public name
-except ModuleNotFoundError as error:
-    if error.name != "keras":  # such as the package of another backend
-        raise
-    raise ImportError(
-        "siftback.frameworks.keras needs Keras 3: pip install siftback[keras]"
-    ) from error
-
 from siftback.errors import ConfigError, LossError, StateError
+from siftback.frameworks.keras_dataset import SelectiveDataset, keras
+from siftback.frameworks.keras_progress import Progress, check_settings, watched
 from siftback.loading.distributed import rank_and_world
 from siftback.scorers.selection_pass import untouched
+from siftback.states import anything, check_state
 
 __all__ = ["KerasWrapper", "LossOfEach", "keras", "to_tensor", "without_traces"]
 
@@ -44,6 +40,7 @@ class KerasWrapper(keras.Model):
         self.model = model
         self._loss_of_each: LossOfEach | None = None  # for the loss that was compiled last
         self.factors: Tensor | None = None  # float32[b], the loss weights of the current step
+        self.progress = Progress(self)
         self.built = model.built
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
@@ -54,6 +51,40 @@ class KerasWrapper(keras.Model):
     def output_names(self) -> Any:
         """Those of the wrapped model, where it has any."""
         return self.model.output_names
+
+    def fit(self, *args: Any, **settings: Any) -> Any:
+        """Trains as Keras does; on a `SelectiveDataset` it goes on within an epoch.
+
+        Args:
+            args: Those of ``keras.Model.fit``.
+            settings: Likewise. With a `SelectiveDataset`, ``epochs`` is that of the data set.
+
+        Raises:
+            ConfigError: If the data is not for this wrapper, or a setting does not go with it.
+            StateError: If a loaded state is of a data set with other arguments, or within another
+                epoch than ``initial_epoch``.
+        """
+        given = inspect.signature(keras.Model.fit).bind(self, *args, **settings).arguments
+        data = given.get("x")
+        self.check_data(data)
+        progress, verbose = self.progress, given.get("verbose", "auto")
+        given["callbacks"] = watched(progress, given.get("callbacks"), verbose)
+        progress.begin_training(data)
+        try:
+            with warnings.catch_warnings():
+                if isinstance(data, SelectiveDataset):
+                    self._prepare(data, given)
+                return super().fit(**{name: given[name] for name in given if name != "self"})
+        finally:
+            progress.end_training()
+
+    def _prepare(self, dataset: SelectiveDataset, settings: dict[str, Any]) -> None:
+        check_settings(dataset, settings)
+        settings["shuffle"] = False
+        # As Keras says where an epoch has fewer batches than the first one.
+        warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
+        # Builds what is not built. Keras would read batches for it, of an epoch not yet begun.
+        self.test_on_batch(*keras.tree.map_structure(to_tensor, dataset.first_examples()))
 
     def make_train_function(self, force: bool = False) -> Any:
         """As Keras does, after making sure that a step can be selected in.
@@ -70,8 +101,8 @@ class KerasWrapper(keras.Model):
         if rank_and_world()[1] > 1:
             raise ConfigError(
                 f"fit() of Keras trains in one process on the torch backend, and there are "
-                f"{rank_and_world()[1]}: train {name} in one, or write the loop with a "
-                "SelectiveLoader"
+                f"{rank_and_world()[1]}: train {name} in one, or the model in a "
+                "DistributedDataParallel, in a loop with a SelectiveLoader"
             )
         if isinstance(self.loss, dict | list | tuple) and len(self.loss) != 1:
             raise ConfigError(_several(name, f"{len(self.loss)} losses"))
@@ -132,13 +163,14 @@ class KerasWrapper(keras.Model):
         return cls(**{**config, "model": model})
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves the selection's state with the weights."""
+        """Saves the states of the selection and of the training's progress with the weights."""
         buffer = io.BytesIO()
-        torch.save(self.selection_state(), buffer)
+        state = {"selection": self.selection_state(), "progress": self.progress.state_dict()}
+        torch.save(state, buffer)
         store[_STATE] = np.frombuffer(buffer.getvalue(), dtype=np.uint8)
 
     def load_own_variables(self, store: Any) -> None:
-        """Takes on the selection's state that was saved with the weights.
+        """Takes on the states that were saved with the weights.
 
         Raises:
             StateError: If there is none, or one of other settings.
@@ -149,15 +181,24 @@ class KerasWrapper(keras.Model):
                 "model into its model attribute, wrapped.model.load_weights(...)"
             )
         saved = io.BytesIO(np.asarray(store[_STATE]).tobytes())
-        self.load_selection_state(torch.load(saved, weights_only=True))
+        state = torch.load(saved, weights_only=True)
+        check_state(self, state, {"selection": anything, "progress": anything})
+        self.progress.check_state(state["progress"])
+        self.load_selection_state(state["selection"])
+        self.progress.load_state_dict(state["progress"])
+
+    def check_data(self, data: Any) -> None:
+        """Makes sure that ``fit()`` was given data for this wrapper."""
+
+    def epoch_begins(self, dataset: SelectiveDataset, resumes: bool) -> None:
+        """Is called as an epoch of a `SelectiveDataset` begins, or its rest does."""
 
     def selection_state(self) -> dict[str, Any]:
-        """All that the next selections depend on, besides the weights."""
-        raise NotImplementedError
+        """All that the selections in a step depend on, besides the weights."""
+        return {}
 
     def load_selection_state(self, state: dict[str, Any]) -> None:
         """Goes on from another's `selection_state`."""
-        raise NotImplementedError
 
 
 class LossOfEach:

@@ -1,0 +1,89 @@
+"""Keras 3: examples left out before they are read, by a SelectiveDataset and its losses."""
+
+import numpy as np
+import pytest
+import torch
+
+from siftback import Epochs, InfoBatch, Memory, SelectiveSampler
+
+keras = pytest.importorskip("keras", reason="needs pip install siftback[keras]")
+
+from keras_models import (  # noqa: E402
+    BATCH,
+    COUNT,
+    Counts,
+    Examples,
+    compiled,
+    crossentropy,
+    data,
+    equal,
+    network,
+)
+
+from siftback.frameworks.keras import LossRecorder, SelectiveDataset  # noqa: E402
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_only_what_is_drawn_is_read_and_each_once(workers):
+    examples, counts = Examples(*data()), Counts()
+    dataset = SelectiveDataset(
+        examples, BATCH, memory=Memory(keep=0.5, warmup=Epochs(1)), epochs=3, workers=workers
+    )
+    model, seen = compiled(LossRecorder(network()), metrics=["accuracy"]), []
+
+    class Reads(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            examples.reads[:] = 0
+
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append(sorted(examples.reads))
+
+    assert (len(dataset), [dataset.steps(epoch) for epoch in range(3)]) == (4, [4, 2, 2])
+    model.fit(dataset, epochs=3, verbose=0, callbacks=[counts, Reads()])
+    half = [0] * 20 + [1] * 20
+    assert seen == [[1] * 40, half, half]
+    assert counts.steps == [4, 2, 2]
+    assert counts.batches == int(model.optimizer.iterations) == dataset.total_steps == 8
+    assert (model.stats.unread, model.stats.released, model.stats.scored) == (40, 80, 0)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["", "threads", "processes"])
+def test_each_loss_is_recorded_for_its_own_example(kind):
+    arrays = (*data(), np.random.default_rng(1).uniform(1, 2, COUNT).astype("float32"))
+    memory = Memory(keep=0.5, warmup=Epochs(1))
+    reading = {"workers": 3, "use_multiprocessing": kind == "processes"} if kind else {}
+    dataset = SelectiveDataset(arrays, BATCH, memory=memory, epochs=3, **reading)
+    net = network(dropout=0.0)
+    net.layers[1].trainable = False  # whose outputs in training are those of its batch
+    model = compiled(LossRecorder(net), rate=0.0)
+    model.fit(dataset, epochs=3, verbose=0, validation_data=data(seed=2))
+    x, y, weight = arrays
+    losses = crossentropy(y, net.predict(x, verbose=0)) * weight
+    assert memory.values[:, 0].tolist() == pytest.approx(losses.tolist(), rel=1e-4)
+
+
+def test_loss_weights_of_a_rule_are_applied():
+    arrays, settings = data(), {"seed": 4, "epochs": 4}
+    plain, model = compiled(network()), compiled(LossRecorder(network()))
+    sampler = SelectiveSampler(range(COUNT), InfoBatch(), **settings)
+    weighed = 0
+    for _ in range(4):
+        order = torch.tensor(list(sampler))
+        for indices in order.split(BATCH):
+            x, y = (part[indices] for part in arrays)
+            factors = sampler.draw.weights[indices].numpy()
+            plain.train_on_batch(x, y, sample_weight=factors)
+            weighed += (factors != 1).sum()
+        losses = crossentropy(arrays[1], np.arange(COUNT)[:, None] + np.ones((COUNT, 3)))
+        sampler.update(torch.arange(COUNT), torch.as_tensor(losses))
+    assert weighed > 0
+
+    dataset = SelectiveDataset(arrays, BATCH, memory=InfoBatch(), **settings)
+    given = torch.as_tensor(losses)
+    update = dataset.update
+    dataset.update = lambda indices, _: update(indices, given[indices])
+    model.fit(dataset, epochs=4, verbose=0)
+    assert equal(model, plain)
+    with pytest.raises(TypeError, match="InfoBatch"):
+        dataset.total_steps  # noqa: B018

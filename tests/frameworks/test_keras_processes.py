@@ -1,0 +1,72 @@
+"""A Keras model in two processes: within ``DistributedDataParallel``, in a loop of one's own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchrun import found_by_ranks
+
+pytest.importorskip("keras", reason="needs pip install siftback[keras]")
+
+SCRIPT = Path(__file__).with_name("keras_ranks.py")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    return found_by_ranks(SCRIPT, tmp_path_factory.mktemp("ranks"), timeout=200)
+
+
+def by_epoch(found):
+    """The examples that each epoch had, on one rank."""
+    examples = [[], [], []]
+    for epoch, indices in found["seen"]:
+        examples[epoch].extend(indices)
+    return examples
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("method", "steps", "sizes"),
+    [
+        ("memory", 11, [20, 10, 10]),  # of 41 examples, one is left out of an even share
+        ("selective-backprop", 9, [10, 10, 10]),
+        ("in_batch", 15, [20, 20, 20]),
+    ],
+)
+def test_two_processes_share_the_examples_and_keep_one_model(ranks, method, steps, sizes):
+    one, other = (found[method] for found in ranks)
+    assert (one["rank"], other["rank"]) == (0, 1)
+    assert len(one["seen"]) == len(other["seen"]) == steps
+    for mine, others, size in zip(by_epoch(one), by_epoch(other), sizes, strict=True):
+        assert len(mine) == len(others) == size
+        assert len({*mine, *others}) == 2 * size
+    assert by_epoch(one)[1] != by_epoch(one)[2]
+    assert all(map(torch.equal, one["weights"], other["weights"]))
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("method", ["memory", "selective-backprop"])
+def test_two_processes_with_keras_resume_within_an_epoch_bit_for_bit(ranks, method):
+    for found in ranks:
+        whole, resumed = found[method], found[f"{method} resumed"]
+        assert 0 < len(resumed["seen"]) < len(whole["seen"])
+        assert resumed["before"] + resumed["seen"] == whole["seen"]
+        assert resumed["before"][-1][0] == resumed["seen"][0][0]  # the epoch of the stop
+        assert all(map(torch.equal, whole["weights"], resumed["weights"]))
+
+
+@pytest.mark.distributed
+def test_two_processes_have_moving_statistics_of_their_own(ranks):
+    one, other = (found["normalised"] for found in ranks)
+    assert all(map(torch.equal, one["weights"], other["weights"]))
+    assert not all(map(torch.equal, one["others"], other["others"]))
+
+
+@pytest.mark.distributed
+def test_fit_in_several_processes_is_refused(ranks):
+    for found in ranks:
+        for wrapper, said in zip(
+            ("SelectiveBackprop", "LossRecorder"), found["refused"], strict=True
+        ):
+            assert f"there are 2: train {wrapper} in one, or the model in" in said

@@ -1,0 +1,176 @@
+"""Keras 3: what is refused, and in which words."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from siftback import Kakurenbo, Memory, Percentile, Stale, Unbiased
+from siftback.errors import BatchError, ConfigError, LossError
+
+keras = pytest.importorskip("keras", reason="needs pip install siftback[keras]")
+
+from keras_models import BATCH, COUNT, KEEP, compiled, data, fit, network, remembering  # noqa: E402
+
+from siftback.frameworks.keras import LossRecorder, SelectiveBackprop, SelectiveDataset  # noqa: E402
+
+
+def test_weights_that_the_reduction_would_undo_are_refused():
+    loss = keras.losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")
+    model = compiled(SelectiveBackprop(network(), selector=Unbiased(Percentile(keep=KEEP))), loss)
+    with pytest.raises(ConfigError, match="mean_with_sample_weight"):
+        fit(model, "arrays", data())
+
+
+def two_outputs():
+    inputs = keras.Input([6])
+    return keras.Model(inputs, [keras.layers.Dense(1)(inputs), keras.layers.Dense(1)(inputs)])
+
+
+def test_several_outputs_are_refused():
+    (x, _), y = data(), np.zeros((COUNT, 1), "float32")
+    for loss in (["mse", "mse"], "mse"):
+        model = compiled(SelectiveBackprop(two_outputs(), KEEP), loss)
+        with pytest.raises(ConfigError, match="one loss per example, and there are"):
+            model.fit(x, [y, y], verbose=0)
+
+
+class Scalar(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        return keras.ops.mean((y_true - y_pred) ** 2)
+
+
+class Columns(keras.losses.Loss):
+    """As many numbers as there are columns, which may be as many as examples."""
+
+    def call(self, y_true, y_pred):
+        return keras.ops.mean((y_true - y_pred) ** 2, axis=0)
+
+
+class Called(keras.losses.Loss):
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return keras.ops.mean((y_true - y_pred) ** 2)
+
+
+@pytest.mark.parametrize("loss", [Scalar(), Columns(), Called()], ids=lambda loss: loss.name)
+def test_a_loss_that_is_not_one_per_example_is_refused(loss):
+    x, y = data(3)
+    model = compiled(SelectiveBackprop(network(), KEEP), loss)
+    with pytest.raises(LossError, match=f"the loss {loss.name}"):
+        model.fit(x, np.eye(3)[y], verbose=0)
+
+
+class OwnStep(keras.Model):
+    def train_step(self, data):
+        return {}
+
+
+def test_what_would_be_bypassed_is_refused():
+    with pytest.raises(ConfigError, match="OwnStep overrides train_step"):
+        SelectiveBackprop(OwnStep())
+    with pytest.raises(ConfigError, match="given a Linear"):
+        SelectiveBackprop(torch.nn.Linear(6, 3), 0.5)
+    with pytest.raises(ConfigError, match="given a SelectiveBackprop"):
+        LossRecorder(SelectiveBackprop(network(), 0.5))
+    net = keras.Sequential([keras.Input([6]), keras.layers.Dense(3, activity_regularizer="l2")])
+    model = SelectiveBackprop(net, 0.5)
+    model.compile("sgd")
+    with pytest.raises(LossError, match="targets"):
+        model.fit(data()[0], verbose=0)
+
+
+def test_compiled_steps_and_several_steps_in_one_are_refused():
+    with pytest.raises(ConfigError, match="jit_compile"):
+        fit(compiled(SelectiveBackprop(network(), KEEP), jit_compile=True), "arrays", data())
+    several = compiled(SelectiveBackprop(network(), KEEP), steps_per_execution=2)
+    with pytest.raises(ValueError, match="steps_per_execution"):
+        fit(several, "arrays", data())
+
+
+def test_another_backend_is_refused_in_one_sentence(monkeypatch):
+    net = network()
+    monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
+    for wrapper in (SelectiveBackprop, LossRecorder):
+        with pytest.raises(ConfigError) as error:
+            wrapper(net)
+        assert str(error.value) == (
+            f"{wrapper.__name__} needs Keras's torch backend, and this is tensorflow: set the "
+            "environment variable KERAS_BACKEND=torch before keras is imported"
+        )
+
+
+@pytest.mark.parametrize("backend", ["jax", "numpy", "tensorflow"])
+def test_another_backend_that_is_installed_is_refused(backend):
+    needed = "tensorflow" if backend == "tensorflow" else "jax"  # Keras's numpy backend needs it
+    if importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    code = (
+        "import keras; from siftback.frameworks.keras import SelectiveBackprop\n"
+        "SelectiveBackprop(keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), 0.5)"
+    )
+    environment = {**os.environ, "KERAS_BACKEND": backend}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert f"ConfigError: SelectiveBackprop needs Keras's torch backend, and this is {backend}" in (
+        done.stderr
+    )
+
+
+def test_what_does_not_go_with_a_memory_data_set_is_refused():
+    dataset, model = remembering(), compiled(LossRecorder(network()))
+    for settings, reason in (
+        ({"epochs": 2}, "epochs=2"),
+        ({"epochs": 3, "class_weight": {0: 1.0}}, "class_weight"),
+        ({"epochs": 3, "steps_per_epoch": 2}, "steps_per_epoch"),
+        ({"epochs": 3, "validation_data": dataset}, "validation_data"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            model.fit(dataset, verbose=0, **settings)
+    with pytest.raises(ConfigError, match="given a ndarray"):
+        model.fit(data()[0], verbose=0)
+    with pytest.raises(ConfigError, match="given a SelectiveDataset without memory="):
+        model.fit(SelectiveDataset(data(), BATCH, epochs=3), epochs=3, verbose=0)
+    with pytest.raises(ConfigError, match="a list of callbacks"):
+        model.fit(dataset, epochs=3, callbacks=keras.callbacks.CallbackList())
+    with pytest.raises(ConfigError, match="carry the indices"):
+        model.train_on_batch(*data(4))
+    with pytest.raises(ConfigError, match="Stale is refreshed"):
+        remembering(memory=Stale(keep=0.5, every=2))
+    with pytest.raises(ConfigError, match="not an EpochRule"):
+        remembering(memory=0.5)
+    with pytest.raises(BatchError, match="1 parts"):
+        SelectiveDataset((data()[0],), memory=Memory(), epochs=3)
+    with pytest.raises(ConfigError, match="correct"):
+        model.fit(remembering(memory=Kakurenbo(0.3)), epochs=3, verbose=0)
+
+
+def test_a_memory_data_set_is_neither_evaluated_on_nor_trained_on_without_a_recorder():
+    dataset = remembering()
+    for model in (compiled(network()), compiled(SelectiveBackprop(network(), 0.5))):
+        with pytest.raises(ConfigError, match="LossRecorder"):
+            model.fit(dataset, epochs=3, verbose=0)
+    model = compiled(LossRecorder(network()))
+    model.fit(dataset, epochs=3, verbose=0)
+    with pytest.raises(ConfigError, match="with the data itself"):
+        model.evaluate(dataset, verbose=0)
+    assert np.isfinite(model.evaluate(*data(), verbose=0))
+
+
+def test_a_loss_that_is_not_finite_is_refused():
+    x, y = data()
+    x[7] = np.nan
+    for model, given in (
+        (LossRecorder(network()), (remembering_of(x, y),)),
+        (SelectiveBackprop(network(), 0.5), (x, y)),
+    ):
+        with pytest.raises(LossError, match="is nan"):
+            compiled(model).fit(*given, epochs=3, verbose=0)
+
+
+def remembering_of(x, y):
+    return SelectiveDataset((x, y), BATCH, memory=Memory(), epochs=3)

@@ -30,7 +30,7 @@ oldest:  ## The tests of the frameworks, with the oldest releases of them.
 	grep -vE '^(accelerate|keras|lightning|transformers|tokenizers|trl)==' constraints.txt \
 		| cat - constraints-oldest.txt > .venv-oldest/constraints.txt
 	$(call install,.venv-oldest,.venv-oldest/constraints.txt,dev)
-	.venv-oldest/bin/python -m pytest tests/frameworks
+	.venv-oldest/bin/python -m pytest --numprocesses auto --dist worksteal tests/frameworks
 
 check: .venv/dev
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ processes that take one way each, without what is there before: inputs, weight a
 
 import itertools
 import multiprocessing
-import resource
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -73,10 +73,17 @@ def peak(way: str, classes: int, tokens: int, width: int, threads: int) -> float
     """Bytes at the peak of a forward and backward beyond what was there."""
     torch.set_num_threads(threads)
     given = problem(classes, tokens, width)
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    before = _memory("VmRSS")
     WAYS[way](*given).backward()
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return most - pages * resource.getpagesize()
+    return _memory("VmHWM") - before
+
+
+def _memory(line: str) -> int:
+    """Bytes, now or at the peak; `resource` would give a new process the peak of its parent."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    found = re.search(rf"^{line}:\s*(\d+) kB$", status, re.MULTILINE)
+    assert found is not None
+    return 1024 * int(found[1])
 
 
 def seconds(classes: int, tokens: int, width: int) -> dict[str, list[float]]:

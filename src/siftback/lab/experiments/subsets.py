@@ -81,7 +81,7 @@ def prune_to(
     if window is not None and len(window) != 2:
         raise ConfigError(f"--window {window}: give two shares, such as 0.1,0.9")
     table = Scores.read(file)
-    if table.made["score"] in OF_TOKENS:
+    if table.made.get("score") in OF_TOKENS:
         raise ConfigError(
             f"{file} holds {table.made['score']}, a score of each token, and examples are pruned: "
             "give a table of another score"

@@ -14,7 +14,7 @@ from written_records import add
 from written_records import comparison as empty
 
 ROOT = Path(__file__).parents[3]
-LINES = 200
+LINES = 250
 
 
 @pytest.fixture

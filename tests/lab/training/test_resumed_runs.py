@@ -6,9 +6,11 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from texts import write_verses
 
 import runs_to_kill
 from runs_to_kill import compare_and_keep, settings, told
@@ -53,8 +55,15 @@ def disturbed(folder: Path, asked: runs_to_kill.Settings, strategy: str) -> None
 
 
 @pytest.mark.parametrize("strategy", EVERY)
-def test_every_strategy_goes_on_as_if_nothing_had_been(tmp_path: Path, strategy: str) -> None:
+def test_every_strategy_goes_on_as_if_nothing_had_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
     asked = settings(stale_every=2, score_models=1)
+    if "images" not in STRATEGIES[strategy].kinds:
+        monkeypatch.setenv("SIFTBACK_CACHE", str(tmp_path / "cache"))
+        data = f"text:{write_verses(tmp_path / 'verses.txt')}"
+        of_text = {"data": data, "model": "gpt", "max_tokens": 16, "train_limit": 96}
+        asked = replace(asked, **of_text)
     compare_and_keep(tmp_path / "whole", asked, [strategy], 1.0, Silent())
     disturbed(tmp_path / "resumed", asked, strategy)
     assert told(tmp_path / "resumed") == told(tmp_path / "whole")

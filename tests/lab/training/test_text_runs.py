@@ -1,5 +1,6 @@
 """Real runs on small texts: what they cost, what they leave, and what is refused."""
 
+import shutil
 from dataclasses import asdict
 
 import numpy as np
@@ -20,6 +21,8 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import speedups
 from siftback.lab.records.observations import looks
 from siftback.lab.records.summary_table import rows
+from siftback.lab.report.page import write_report
+from siftback.lab.report.results_page import write_page
 from siftback.lab.report.verdict import verdicts
 from siftback.lab.training.checkpoints import Often
 from siftback.lab.training.progress import Silent
@@ -183,17 +186,42 @@ def test_tables_plots_and_verdicts_follow_the_loss(written):
         mean / np.log(2), abs=5e-4
     )
     figure = error_figure(written)
-    assert {panel.y_label for panel in figure.views["all"]} == {"test loss (nats)"}
+    assert {panel.y_label for panel in figure.views["all"]} == {"test loss (nats per token)"}
     assert "nats" in figure.views["all"][0].series[0].label
     assert speedups(written, (1.5,))["traditional"] == {1.5: pytest.approx(1.0)}
     for one in verdicts([written]):
         assert one.metric.name == "loss"
         assert ("nats" in one.evidence) == (one.baseline == "traditional")
     assert any(one.baseline for one in verdicts([written]))
-    found = analyse([written]).values()
-    said = " ".join(getattr(one, "sentence", "") for one in found)
+    found = analyse([written])
+    said = " ".join(getattr(one, "sentence", "") for one in found.values())
     assert "nats" in said
     assert " %" not in said.replace("95 %", "")
+    for one in found.values():
+        assert "error" not in one.title.lower(), one.name
+        panels = [panel for view in getattr(one, "views", {}).values() for panel in view]
+        assert not any("error" in f"{panel.x_label} {panel.y_label}" for panel in panels)
+        assert not any("error" in column for column in getattr(one, "columns", ()))
+    assert found["fig6"].title == "Test loss over training iterations"
+
+
+def test_pages_of_texts_and_language_name_the_measure_of_each(written, classified, tmp_path):
+    for of in (written, classified):
+        shutil.copytree(of.folder, tmp_path / "results" / of.folder.name)
+    titles = {name: one.title for name, one in analyse([written, classified]).items()}
+    assert titles["fig7"] == "Test error or loss over training time"
+    assert titles["table1"] == "Speed-up to near the final error or loss of Traditional"
+    assert analyse([classified])["fig7"].title == "Test error over training time"
+    write_page(tmp_path / "results", tmp_path / "results.md")
+    page = (tmp_path / "results.md").read_text()
+    assert "in nats per token of final test loss" in page
+    (row,) = (line for line in page.splitlines() if "| sb-memory |" in line)
+    assert " nats | " in row
+    report, problems = write_report([tmp_path / "results"], tmp_path / "report.html")
+    assert not problems
+    text = report.read_text(encoding="utf-8")
+    assert "Test loss (nats per token): mean ±" in text
+    assert "Test error (%): mean ±" in text
 
 
 @pytest.mark.parametrize("strategy", ["sb", "sb-memory-annealed"])

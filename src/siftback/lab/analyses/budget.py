@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from scipy.stats import t
 
-from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
+from siftback.lab.analyses.configurations import (
+    Configuration,
+    configurations,
+    judged,
+    titled,
+    traditional,
+)
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
 from siftback.lab.analyses.findings import MeanAgreement, OverIdeal, SameBudget
 from siftback.lab.records.comparison_record import Comparison
@@ -24,8 +30,7 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
     Seed by seed, in percentage points or nats, negative where selection is better; the interval is
     Student's t over the seeds, of 95 %, and one seed has none.
     """
-    name, title = "budget", "Final error or loss beside Traditional of the same budget"
-    panels, findings = [], []
+    panels, findings, shown = [], [], []
     for heading, comparison in titled(comparisons):
         series, sure = [], []
         for one in configurations(comparison):
@@ -45,6 +50,8 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
             label = f"difference in final {metric.noun} ({metric.plural})"
             panels.append(Panel(heading, "strategy", label, "points", series))
             findings.append(_finding(heading, sure, metric.name))
+            shown.append(comparison)
+    name, title = "budget", f"Final {judged(shown)} beside Traditional of the same budget"
     if not panels:
         why = "No selective run beside Traditional of the same budget. Record one:"
         return Missing(name, title, f"{why} siftback compare --budget 4 --seed 0,1,2")

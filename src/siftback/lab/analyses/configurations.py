@@ -86,6 +86,12 @@ def traditional(found: Iterable[Configuration]) -> Configuration | None:
     return next((one for one in found if one.label == TRADITIONAL), None)
 
 
+def judged(found: Iterable[Comparison] | Iterable[Configuration]) -> str:
+    """What they are judged by, as titles have it: error, loss, or error or loss."""
+    nouns = {one.metric.noun for one in found}
+    return " or ".join(sorted(nouns)) or METRICS["error"].noun
+
+
 def argument(comparison: Comparison, name: str, otherwise: Any = None) -> Any:
     """What a comparison was asked, by the name of the setting."""
     return (comparison.environment.get("arguments") or {}).get(name, otherwise)

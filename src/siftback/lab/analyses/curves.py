@@ -10,6 +10,7 @@ from siftback.lab.analyses.configurations import (
     configurations,
     curve_panel,
     images,
+    judged,
     titled,
     traditional,
 )
@@ -29,25 +30,25 @@ Titled = Sequence[tuple[str, Sequence[Configuration]]]
 
 def error_over_steps(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 6: test error over optimizer steps."""
-    name, title = "fig6", "Test error over training iterations"
+    name, title = "fig6", "Test {} over training iterations"
     found = _chosen(comparisons)
     if not found:
-        return Missing(name, title, "No run has ended. Record some: siftback compare")
+        return _missing(comparisons, name, title, "No run has ended. Record some: siftback compare")
     return _figure(name, title, "figure 6", found, "steps")
 
 
 def error_over_time(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 7: test error over seconds of training."""
-    name, title = "fig7", "Test error over training time"
+    name, title = "fig7", "Test {} over training time"
     found = _chosen(comparisons)
     if not found:
-        return Missing(name, title, "No run has ended. Record some: siftback compare")
+        return _missing(comparisons, name, title, "No run has ended. Record some: siftback compare")
     return _figure(name, title, "figure 7", found, "time")
 
 
 def staleness(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 11: Stale-SB at several intervals n of its selection passes; SB is n = 1."""
-    name, title = "fig11", "Stale losses: test error at several intervals of selection passes"
+    name, title = "fig11", "Stale losses: test {} at several intervals of selection passes"
     families = ("sb", "stale-sb")
     found = _chosen(
         comparisons,
@@ -59,7 +60,7 @@ def staleness(comparisons: Sequence[Comparison]) -> Figure | Missing:
     )
     if not found:
         why = "No run of Stale-SB. Record some: siftback compare --strategies"
-        return Missing(name, title, f"{why} traditional,sb,stale-sb-2,stale-sb-3")
+        return _missing(comparisons, name, title, f"{why} traditional,sb,stale-sb-2,stale-sb-3")
     forwards = [_over_forwards(of, all_of) for of, all_of in found]
     ends = [_forwards_found(of, all_of) for of, all_of in found]
     return _figure(name, title, "figure 11", found, "time", True, forwards, ends)
@@ -67,7 +68,7 @@ def staleness(comparisons: Sequence[Comparison]) -> Figure | Missing:
 
 def label_noise(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 12: SB and Traditional where a share of the training labels is wrong."""
-    name, title = "fig12", "Wrong labels: test error at several shares of them"
+    name, title = "fig12", "Wrong labels: test {} at several shares of them"
     noisy = [one for one in comparisons if argument(one, "flip", 0.0)]
     tasks = {_task(one) for one in noisy}
     among = [one for one in comparisons if _task(one) in tasks]
@@ -75,40 +76,40 @@ def label_noise(comparisons: Sequence[Comparison]) -> Figure | Missing:
     found = _chosen(among, _unmatched)
     if not found:
         why = "No run with wrong labels. Record some: siftback compare --strategies traditional,sb"
-        return Missing(name, title, f"{why} --flip 0.1")
+        return _missing(comparisons, name, title, f"{why} --flip 0.1")
     return _figure(name, title, "figure 12", found, "time")
 
 
 def selectivity(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 13: one strategy at several shares kept."""
-    name, title = "fig13", "Selectivity: test error at several shares kept"
+    name, title = "fig13", "Selectivity: test {} at several shares kept"
     found = [(of, chosen) for of, one in _alike(comparisons) if (chosen := _swept(one))]
     if not found:
         why = "No strategy at several shares kept. Record one: siftback compare --strategies"
-        return Missing(name, title, f"{why} traditional,sb --keep 0.2,0.33,0.5,0.65")
+        return _missing(comparisons, name, title, f"{why} traditional,sb --keep 0.2,0.33,0.5,0.65")
     errors = [_swept_found(of, all_of) for of, all_of in found]
     return _figure(name, title, "figure 13", found, "time", True, findings=errors)
 
 
 def architectures(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 16: several models on one data set."""
-    name, title = "fig16", "Architectures: test error of several models on one data set"
+    name, title = "fig16", "Architectures: test {} of several models on one data set"
     among = _several(comparisons, lambda one: _task(one)[0], lambda one: _task(one)[1])
     found = _chosen(among, _unmatched)
     if not found:
         why = "No data set with runs of two models. Record them: siftback compare --model resnet18"
-        return Missing(name, title, f"{why}, and again with another model")
+        return _missing(comparisons, name, title, f"{why}, and again with another model")
     return _figure(name, title, "figure 16", found, "time")
 
 
 def schedules(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 17: one model on one data set under several schedules of the learning rate."""
-    name, title = "fig17", "Learning-rate schedules: test error under several of them"
+    name, title = "fig17", "Learning-rate schedules: test {} under several of them"
     among = _several(comparisons, _task, lambda one: str(argument(one, "rate")))
     found = _chosen(among, _unmatched)
     if not found:
         why = "No runs that differ in their learning rates. Record them: siftback compare --rate"
-        return Missing(name, title, f"{why} step, and again with another schedule")
+        return _missing(comparisons, name, title, f"{why} step, and again with another schedule")
     return _figure(name, title, "figure 17", found, "time")
 
 
@@ -190,7 +191,7 @@ def _figure(
 
     Args:
         name: Of the analysis.
-        title: What it shows.
+        title: What it shows, with a place for what it is judged by.
         source: The paper's figure.
         found: What to show.
         first: The view that comes first.
@@ -204,7 +205,12 @@ def _figure(
         for view in order
     }
     seen = findings or [_best_found(of, all_of, first) for of, all_of in found]
+    title = title.format(judged(one for _, all_of in found for one in all_of))
     return Figure(name, title, seen, f"{PAPER}, {source}", views)
+
+
+def _missing(comparisons: Sequence[Comparison], name: str, title: str, why: str) -> Missing:
+    return Missing(name, title.format(judged(one for one in comparisons if one.runs)), why)
 
 
 def _best_found(title: str, found: Sequence[Configuration], view: str) -> BestEnd:

@@ -63,7 +63,7 @@ def _accuracy(
     among: Sequence[str],
     needed: str,
 ) -> Figure | Missing:
-    """Final accuracy by the share left out, and accuracy over training.
+    """Final accuracy of classifiers by the share left out, and accuracy over training.
 
     Args:
         name: Of the analysis.
@@ -80,6 +80,8 @@ def _accuracy(
             for one in configurations(comparison)
             if one.label == TRADITIONAL or one.strategy in among
         ]
+        if comparison.metric.name != "error":
+            continue
         if not any(one.strategy == needed for one in found):
             continue
         by_strategy: dict[str, list[Configuration]] = {}
@@ -97,8 +99,8 @@ def _accuracy(
         return Missing(
             name,
             title,
-            f"No run of {needed}. Record some: siftback compare --strategies "
-            f"traditional,{','.join(among)} --keep 0.5,0.25",
+            f"No run of {needed} that is judged by its error. Record some: siftback compare "
+            f"--strategies traditional,{','.join(among)} --keep 0.5,0.25",
         )
     return Figure(name, title, findings, f"{PAPER}, {source}", {"epoch": panels})
 

@@ -73,9 +73,10 @@ def _panels(title: str, panels: Sequence[Panel]) -> Canvas:
     rows = math.ceil(len(panels) / COLUMNS)
     columns = math.ceil(len(panels) / rows)
     styles = looks(panels)
-    legend = math.ceil(len(styles) / (2 * columns))
     height = sum(_height(panels[row * columns : (row + 1) * columns]) for row in range(rows))
     width = columns * PANEL[0] + 0.6
+    abreast = min(2 * columns, max(1, int(width / (0.07 * max(map(len, styles)) + 0.6))))
+    legend = math.ceil(len(styles) / abreast)
     title_lines = textwrap.wrap(title, round(LETTERS * width))
     height += 0.26 * legend + 0.4 + 0.2 * len(title_lines)
     canvas = Canvas(figsize=(width, height), layout="constrained")
@@ -95,7 +96,7 @@ def _panels(title: str, panels: Sequence[Panel]) -> Canvas:
             handles.values(),
             handles.keys(),
             loc="outside lower center",
-            ncols=2 * columns,
+            ncols=abreast,
             frameon=False,
             fontsize="small",
         )

@@ -9,6 +9,7 @@ from siftback.lab.analyses.configurations import (
     configurations,
     curve,
     images,
+    judged,
     titled,
 )
 from siftback.lab.analyses.curves import PAPER
@@ -62,8 +63,8 @@ def trade_off(comparisons: Sequence[Comparison]) -> Figure | Missing:
     that were measured on one machine. A point is the mean over the seeds of a configuration at
     an evaluation. Matched runs are Traditional, of another length.
     """
-    name, title = "fig14", "The best test error for what was spent"
     held = [one for one in comparisons if len(one.by_label()) >= FEWEST]
+    name, title = "fig14", f"The best test {judged(held)} for what was spent"
     if not held:
         why = "No comparison of two configurations. Record one: siftback compare"
         return Missing(name, title, f"{why} --strategies traditional,sb,stale-sb,kath18")

@@ -3,7 +3,13 @@
 import statistics
 from collections.abc import Sequence
 
-from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
+from siftback.lab.analyses.configurations import (
+    Configuration,
+    configurations,
+    judged,
+    titled,
+    traditional,
+)
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
 from siftback.lab.analyses.findings import (
@@ -43,8 +49,8 @@ def until_nearby(comparisons: Sequence[Comparison]) -> Figure | Missing:
 def _until(
     name: str, source: str, comparisons: Sequence[Comparison], factor: float
 ) -> Figure | Missing:
-    title = f"Where the time goes until {factor:g} times the final error of Traditional"
     panels: list[Panel] = []
+    shown: list[Configuration] = []
     findings: list[Finding] = []
     for of, comparison in titled(comparisons):
         found = configurations(comparison)
@@ -56,13 +62,16 @@ def _until(
         reached = {label: phases for label, phases in spent.items() if phases}
         if len(reached) > 1:
             panels.append(_bars(of, reached))
+            shown.append(plain)
             short = [label for label in spent if label not in reached]
             findings.append(_fastest(of, reached, short))
             device = comparison.environment.get("device", "cpu")
             if device != "cpu":
                 findings.append(PhasesOfHost(device))
+    end = f"final {judged(shown)} of Traditional"
+    title = f"Where the time goes until {factor:g} times the {end}"
     if not panels:
-        why = "No comparison with Traditional has phases and another run that reached the error."
+        why = "No comparison with Traditional has phases and another run that came as near."
         return Missing(
             name, title, f"{why} Record one: siftback compare --strategies traditional,sb,stale-sb"
         )

@@ -4,7 +4,7 @@
 import statistics
 from collections.abc import Sequence
 
-from siftback.lab.analyses.configurations import configurations, titled, traditional
+from siftback.lab.analyses.configurations import configurations, judged, titled, traditional
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Cell, Grid, Missing, Range
 from siftback.lab.analyses.findings import BestSpeedUp
@@ -29,9 +29,11 @@ def table_1(comparisons: Sequence[Comparison]) -> Grid | Missing:
     median over the seeds, the least and the most; it is empty where a seed did not reach e, and
     for time where the two were measured on different machines.
     """
-    name, title = "table1", "Speed-up to near the final error of Traditional"
-    errors = all(one.metric.name == "error" for one in comparisons)
-    ends = "final error of Traditional, %" if errors else "final error or loss of Traditional"
+    held = [one for one in comparisons if one.runs]
+    target = f"final {judged(held)} of Traditional"
+    name, title = "table1", f"Speed-up to near the {target}"
+    errors = all(one.metric.name == "error" for one in held)
+    ends = f"{target}, %" if errors else target
     columns = ["strategy", "data and model", "seeds", ends]
     columns += [f"{unit} to ×{factor:g}" for unit in UNITS.values() for factor in TABLE_1_FACTORS]
     rows: list[list[Cell]] = []

@@ -107,6 +107,12 @@ class Plan:
                 "of training itself: they would be those of mixed images; leave one of them "
                 "out, or take a strategy with a selection pass"
             )
+        for name in ("mixup", "label_smoothing"):
+            if strategy.plain_losses and (value := getattr(settings, name)):
+                raise ConfigError(
+                    f"{name}={value:g} with {strategy.name}, which goes by the losses of labels as "
+                    "they are: leave one of them out"
+                )
         if settings.noise_guard and strategy.selects and not has_guard(choice):
             raise ConfigError(
                 f"{strategy.name} cannot have a noise guard, which is a part of sb-memory: "

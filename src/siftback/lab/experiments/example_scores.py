@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from siftback import Fresh
 from siftback.errors import ConfigError, StateError
 from siftback.lab.data.batch_stream import Batch, test_batches
-from siftback.lab.data.data_set import DataSet
+from siftback.lab.data.data_set import KINDS, DataSet
 from siftback.lab.data.datasets import load, subset
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.environment import environment
 from siftback.lab.training import strategies
-from siftback.lab.training.example_losses import example_losses
+from siftback.lab.training.example_losses import example_losses, token_losses
 from siftback.lab.training.length import BACKWARD, FORWARD
 from siftback.lab.training.run import Scored, stages
 from siftback.lab.training.settings import Run, Settings, check_model, device_of
@@ -44,12 +44,16 @@ EVERY_EPOCH: dict[str, Callable[[int], Forgetting | AUM]] = {"forgetting": Forge
 # Those that have a way of their own.
 APART: dict[str, Callable[..., "_Column"]] = {
     "irreducible": lambda *asked: _irreducible(*asked),
+    "token-irreducible": lambda *asked: _irreducible(*asked),
     "sb-uses": lambda *asked: _uses(*asked),
 }
 NAMES = (*AT_THE_END, *EVERY_EPOCH, *APART)
 
-OF_LOSSES = ("loss", "irreducible", "sb-uses")
+OF_LOSSES = ("loss", "irreducible", "token-irreducible", "sb-uses")
 """Those that need no classes."""
+
+OF_TOKENS = ("token-irreducible",)
+"""Those of each token of a language, one row each, in the order of the windows."""
 
 # What Selective-Backprop keeps whose uses of an example are counted.
 USED_KEEP = 0.5
@@ -123,7 +127,8 @@ def make(
     weights and in orders of their own. Scores are those of images that are not augmented:
     ``forgetting`` and ``aum`` look at all of them after every epoch, the others at the end.
     ``irreducible`` holds out a random half of the set, trains on the other, and gives each
-    example the loss under the model that has not seen it, as RHO-LOSS does without holdout data.
+    example the loss under the model that has not seen it, as RHO-LOSS does without holdout data;
+    ``token-irreducible`` gives it of each token, as Rho-1 goes by.
     ``sb-uses`` trains by Selective-Backprop that keeps half, and counts how often each example
     was trained on.
 
@@ -155,7 +160,7 @@ def make(
     made["environment"] = environment(settings.recorded())
     labels = data.train_labels
     if data.kind == "language":  # whose examples are all of one class, that is of none
-        labels = torch.zeros(len(labels), dtype=torch.int64)
+        labels = torch.zeros(len(found[0]), dtype=torch.int64)
     return Scores(torch.stack(found, 1), labels, made)
 
 
@@ -178,12 +183,17 @@ def check(name: str, settings: Settings, data: DataSet) -> None:
             f"{name} is of examples of a class each, and {data.name} has none: give one of "
             f"{', '.join(OF_LOSSES)}"
         )
+    if data.kind != "language" and name in OF_TOKENS:
+        raise ConfigError(
+            f"{name} is of the tokens of a language model, and {data.name} holds "
+            f"{KINDS[data.kind]}: give another score"
+        )
     if not settings.score_epochs and (name in EVERY_EPOCH or name in APART):
         raise ConfigError(
             f"{name} of models that are trained for score_epochs={settings.score_epochs:g}: give "
             "epochs above 0"
         )
-    trained_on = examples // 2 if name == "irreducible" else examples
+    trained_on = examples // 2 if "irreducible" in name else examples
     if settings.batch_size > trained_on:
         raise ConfigError(
             f"batch_size={settings.batch_size} does not fit {trained_on} training examples of the "
@@ -241,7 +251,8 @@ def _irreducible(
 ) -> _Column:
     count = len(data.train_labels)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    values = torch.empty(count)
+    losses_of = _token_losses if name in OF_TOKENS else _losses
+    values = torch.empty(data.train_labels.shape if name in OF_TOKENS else (count,))
     cost, seconds = 0.0, 0.0
     halves = order[: count // 2].sort().values, order[count // 2 :].sort().values
     for number, (seen, unseen) in enumerate((halves, halves[::-1])):
@@ -252,10 +263,10 @@ def _irreducible(
         device = device_of(settings)
         with settings.casting(device_of(settings)):
             batches = test_batches(held, settings.batch_size, device, settings.channels_last)
-            values[unseen] = _losses(stage.model, batches)
+            values[unseen] = losses_of(stage.model, batches)
         cost += stage.cost + len(unseen) * FORWARD
         seconds += stage.seconds + time.perf_counter() - started
-    return _Column(values, cost, seconds)
+    return _Column(values.flatten(), cost, seconds)
 
 
 def _uses(name: str, settings: Settings, seed: int, data: DataSet, update: Update) -> _Column:
@@ -286,6 +297,13 @@ def _look(
 def _losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
     exact = Fresh()
     return torch.cat([exact.score(example_losses, model, batch, None).cpu() for batch in batches])
+
+
+@torch.no_grad()
+def _token_losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
+    """float32[n, T]."""
+    model.eval()
+    return torch.cat([token_losses(model(inputs).float(), y).cpu() for inputs, y in batches])
 
 
 def _part(update: Update, number: int, of: int) -> Update:

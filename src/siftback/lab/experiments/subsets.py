@@ -7,7 +7,14 @@ from typing import Any
 from rich.table import Table
 
 from siftback.errors import ConfigError
-from siftback.lab.experiments.example_scores import NAMES, Scores, make, overlaps, write_kept
+from siftback.lab.experiments.example_scores import (
+    NAMES,
+    OF_TOKENS,
+    Scores,
+    make,
+    overlaps,
+    write_kept,
+)
 from siftback.lab.records.atomic_write import check_writable
 from siftback.lab.records.formatting import readable
 from siftback.lab.records.tables import terminal
@@ -74,6 +81,11 @@ def prune_to(
     if window is not None and len(window) != 2:
         raise ConfigError(f"--window {window}: give two shares, such as 0.1,0.9")
     table = Scores.read(file)
+    if table.made.get("score") in OF_TOKENS:
+        raise ConfigError(
+            f"{file} holds {table.made['score']}, a score of each token, and examples are pruned: "
+            "give a table of another score"
+        )
     kept = prune(
         table.scores,
         drop,

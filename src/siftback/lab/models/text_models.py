@@ -108,9 +108,14 @@ class Gpt(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The logits of what follows each token."""
-        features = self.embeddings(tokens) + self.places.weight[: tokens.shape[1]]
-        logits: Tensor = self.head(self.norm(self.blocks(features)))
+        logits: Tensor = self.head(self.hidden(tokens))
         return logits
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """What the head is applied to: float [B, T, width]."""
+        features = self.embeddings(tokens) + self.places.weight[: tokens.shape[1]]
+        found: Tensor = self.norm(self.blocks(features))
+        return found
 
 
 def _embedding(count: int, width: int) -> nn.Embedding:

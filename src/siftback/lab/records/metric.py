@@ -19,6 +19,7 @@ class Metric:
         points: What a difference of two is counted in.
         digits: After the decimal point.
         plural: What a difference of two is called, in full.
+        axis: The name of an axis, and of a column.
     """
 
     name: MetricName
@@ -28,11 +29,7 @@ class Metric:
     points: str
     digits: int
     plural: str
-
-    @property
-    def axis(self) -> str:
-        """The name of an axis: ``test error (%)``."""
-        return f"test {self.noun} ({self.unit})"
+    axis: str
 
     def written(self, value: float) -> str:
         """A value with its unit.
@@ -44,8 +41,13 @@ class Metric:
 
 
 METRICS: dict[MetricName, Metric] = {
-    "error": Metric("error", "test_error", "error", "%", "points", 2, "percentage points"),
-    "loss": Metric("loss", "test_loss", "loss", "nats", "nats", 3, "nats per token"),
+    "error": Metric(
+        "error", "test_error", "error", "%", "points", 2, "percentage points", "test error (%)"
+    ),
+    "loss": Metric(
+        *("loss", "test_loss", "loss", "nats", "nats", 3),
+        *("nats per token", "test loss (nats per token)"),
+    ),
 }
 
 

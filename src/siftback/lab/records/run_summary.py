@@ -199,8 +199,12 @@ def prices_of(summary: dict[str, Any]) -> dict[str, Price]:
 
 
 def run_label(strategy: str, keep: float, matched_to: str | None) -> str:
-    """The name of one configuration: strategy and share kept, whatever the seed."""
-    if strategy == "traditional":
+    """The name of one configuration: strategy and share kept, whatever the seed.
+
+    >>> run_label("sb", 0.5, None), run_label("linupper", 1.0, None)
+    ('sb 0.5', 'linupper')
+    """
+    if matched_to is None and (strategy == "traditional" or keep == 1):
         return strategy
     kept = f"{keep:.2g}"
     return f"matched to {matched_to} {kept}" if matched_to else f"{strategy} {kept}"

@@ -290,6 +290,7 @@ def _comparison(name: str, comparison: Comparison) -> dict[str, Any]:
         "extent": f"{counted(len(comparison.runs), 'run')}, seeds {listed(seeds)}",
         "facts": list(_facts(comparison)),
         "raw": list(_raw(name, comparison).items()),
+        "judged": comparison.metric.axis.capitalize(),
         # Speed-ups have a table of their own, which finds the moments of crossing between tests.
         "table": _filled(
             f"{name}: every configuration",

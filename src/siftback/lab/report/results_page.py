@@ -18,6 +18,7 @@ from siftback.lab.analyses.reading import read
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed
+from siftback.lab.records.metric import Metric
 from siftback.lab.records.summary_table import series
 from siftback.lab.records.tables import markdown
 from siftback.lab.report.verdict import (
@@ -53,11 +54,11 @@ _PAID = """\
 {by_data}
 
 One row for each strategy on each data set, the clearest first: its longest training and, there, the
-share nearest one half. A difference is in percentage points of final test error, selective less
+share nearest one half. A difference is in {unit}, selective less
 Traditional of the same cost, mean and standard deviation over the seeds: negative is better. The
 last column counts how all configurations of that strategy on that data set came out.
 
-{table}
+{tables}
 """
 
 _RESTS = """\
@@ -168,24 +169,40 @@ def _paid(judged: Sequence[Verdict]) -> list[str]:
     by_data: dict[str, list[Verdict]] = {}
     for one in judged:
         by_data.setdefault(one.data, []).append(one)
-    rows = [
+    units = {one.metric: f"{one.metric.plural} of final test {one.metric.noun}" for one in judged}
+    tables = [markdown(_rows(judged, by_data, metric)) for metric in units]
+    lines = "\n".join(f"- {_data_set(data, found)}" for data, found in by_data.items())
+    return [
+        _PAID.format(
+            headline=headline(judged),
+            by_data=lines,
+            unit=" or ".join(units.values()),
+            tables="\n\n".join(tables),
+        )
+    ]
+
+
+def _rows(
+    judged: Sequence[Verdict], by_data: Mapping[str, Sequence[Verdict]], metric: Metric
+) -> list[dict[str, str]]:
+    """The main verdicts by one metric."""
+    column = "difference, points" if metric.name == "error" else "difference"
+    return [
         {
             "data set": one.data,
             "strategy": one.strategy,
             "share kept": f"{one.keep:.2g}",
             "budget": str(one.budget),
             "seeds": str(one.seeds),
-            "difference, points": difference_of(one),
+            column: difference_of(one),
             "verdict": OUTCOMES[one.outcome],
             "paid, within, worse": ", ".join(
                 str(count) for count in _counts(by_data[one.data], one.strategy)
             ),
         }
         for one in main_verdicts(judged)
-        if one.difference is not None
+        if one.difference is not None and one.metric is metric
     ]
-    lines = "\n".join(f"- {_data_set(data, found)}" for data, found in by_data.items())
-    return [_PAID.format(headline=headline(judged), by_data=lines, table=markdown(rows))]
 
 
 def main_verdicts(judged: Sequence[Verdict]) -> list[Verdict]:

@@ -57,7 +57,8 @@ class Budget(NamedTuple):
         >>> str(Budget(30_000.0, 2.504, 4000)), str(Budget(150_000.0, 1.0, None))
         ('2.5 epochs of 4,000 images', '1 epoch')
         """
-        length = f"{self.epochs:.2g} epoch{'' if self.epochs == 1 else 's'}"
+        length = f"{self.epochs:.2g}"
+        length += " epoch" if length == "1" else " epochs"
         return f"{length} of {self.examples:,} {self.noun}" if self.examples else length
 
 

@@ -9,6 +9,7 @@ from siftback.lab.data.batch_stream import Batch
 from siftback.lab.data.text_data import IGNORED
 
 ExampleLosses = Callable[[nn.Module, Batch], Tensor]
+Weigh = Callable[[Tensor, Tensor | None], Tensor]
 
 
 def example_losses(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
@@ -30,6 +31,11 @@ def losses_of(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """
     if labels.ndim == 1:
         return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+    return token_losses(logits, labels, smoothing).sum(1) / (labels != IGNORED).sum(1)
+
+
+def token_losses(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """float[B, T], the cross-entropy of each token, 0 where there is no label."""
     each = F.cross_entropy(
         logits.flatten(0, 1),
         labels.flatten(),
@@ -37,7 +43,7 @@ def losses_of(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         reduction="none",
         label_smoothing=smoothing,
     )
-    return each.view(labels.shape).sum(1) / (labels != IGNORED).sum(1)
+    return each.view(labels.shape)
 
 
 def mean_loss(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
@@ -47,3 +53,23 @@ def mean_loss(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
     if labels.ndim == 1:
         return F.cross_entropy(logits, labels, label_smoothing=smoothing)
     return losses_of(logits, labels, smoothing).mean()
+
+
+def weighted_example_loss(weigh: Weigh, logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean over the examples of a batch of each one's loss times its weight.
+
+    Args:
+        weigh: From losses and a mask to their weights.
+        logits: float [B, K] or [B, T, K].
+        labels: int64 [B] or [B, T].
+    """
+    losses = losses_of(logits, labels)
+    return (losses * weigh(losses, None)).mean()
+
+
+def weighted_token_loss(weigh: Weigh, logits: Tensor, labels: Tensor) -> Tensor:
+    """As `weighted_example_loss`, but of a language model the mean over the tokens of a batch."""
+    if labels.ndim == 1:
+        return weighted_example_loss(weigh, logits, labels)
+    losses, mask = token_losses(logits, labels), labels != IGNORED
+    return (losses * weigh(losses, mask)).sum() / mask.sum()

@@ -305,7 +305,7 @@ class _Training:
             data=self.data.name,
             model=self.settings.model_name,
             keep_asked=self.run.keep,
-            keep_measured=self.batches.stats.kept_share * self.left,
+            keep_measured=self.batches.kept_share * self.left,
             epochs=self.batches.epochs,
             steps=self.made,
             examples_forwarded=self.batches.stats.forwards,

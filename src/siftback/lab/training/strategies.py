@@ -37,6 +37,7 @@ from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.training.ideal_cost import IdealCost
+from siftback.lab.training.loss_strategies import LOSS_STRATEGIES
 from siftback.lab.training.settings import Settings, device_of
 from siftback.lab.training.strategy import Strategy
 from siftback.lab.training.weighted_memory import WeightedMemory
@@ -377,6 +378,7 @@ STRATEGIES = _table(
         _SCORED,
         lambda keep, settings: InBatchRank(keep=keep),
     ),
+    *LOSS_STRATEGIES,
     Strategy(
         "matched",
         "Traditional given the budget of a selective run, its learning rates fully decayed",

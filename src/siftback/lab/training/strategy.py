@@ -9,6 +9,7 @@ from siftback import EpochRule, Memory, Scorer, Selector
 from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.settings import Settings
+from siftback.lab.training.token_selection import TokenScore
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class Strategy:
             keep; None prunes nothing. The selector keeps its share of what is left.
         irreducible: Makes its scorer from the settings and the irreducible losses of the
             examples, which holdout models give before training.
+        weighted: From logits and labels, the loss of a batch whose losses it weighs in place of a
+            selection; None weighs none.
+        tokens: What it selects the tokens of each batch by; None selects among no tokens.
         kinds: Of which examples it can be had.
     """
 
@@ -50,12 +54,19 @@ class Strategy:
     tail: float = 0.0
     drop: Callable[[float], float] | None = None
     irreducible: Callable[[Settings, Tensor], Scorer] | None = None
+    weighted: Callable[[Tensor, Tensor], Tensor] | None = None
+    tokens: TokenScore | None = None
     kinds: tuple[Kind, ...] = ("images", "texts", "language")
 
     @property
     def selects(self) -> bool:
-        """Whether it leaves examples out."""
-        return any((self.selector, self.rule, self.drop))
+        """Whether it leaves examples out, or tokens."""
+        return any((self.selector, self.rule, self.drop, self.tokens))
+
+    @property
+    def plain_losses(self) -> bool:
+        """Whether the losses it trains on must be those of examples and labels as they are."""
+        return any((self.weighted, self.tokens))
 
     def choice(self, keep: float, settings: Settings) -> Selector | EpochRule | None:
         """What chooses the examples to train on; None where all are, or all that are left.
@@ -84,6 +95,8 @@ class Strategy:
         """The score that it needs of each example before it trains; None where it needs none."""
         if self.irreducible is not None:
             return "irreducible"
+        if self.tokens == "reference":
+            return "token-irreducible"
         return "el2n" if self.dropped(keep) else None
 
 

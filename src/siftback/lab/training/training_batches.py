@@ -36,6 +36,7 @@ from siftback.lab.training.rule_schedule import schedule_of
 from siftback.lab.training.score_price import Replica
 from siftback.lab.training.settings import Run, Settings
 from siftback.lab.training.strategy import learns
+from siftback.lab.training.token_selection import TokenSelection
 
 if TYPE_CHECKING:
     from siftback import SinglePass
@@ -94,7 +95,7 @@ class TrainingBatches:
         if isinstance(data, ImageData):
             augment = replace(data.augmentation, cutout=settings.cutout)
         size = strategy.selection_batch(run.keep, settings)
-        indexed = counts_uses or any((strategy.rule, strategy.irreducible))
+        indexed = counts_uses or any((strategy.rule, strategy.irreducible, strategy.tokens))
         self.uses = torch.zeros(len(data.train_labels)) if counts_uses else None
         self.stream = BatchStream(
             data, size, run.seed, augment, device, settings.channels_last, indexed
@@ -109,6 +110,7 @@ class TrainingBatches:
         self._scorer: Scorer | None = None  # where it is not the exact one
         self._replica: Pipelined | None = None
         self._sift: SinglePass | None = None
+        self._tokens: TokenSelection | None = None
         self._positions = torch.arange(0)  # of the batch that the stream gave last
         self._exact = Fresh(autocast=settings.autocast, compile=settings.compile)
         self._padding = None if of_images else PADDING
@@ -121,6 +123,13 @@ class TrainingBatches:
             rule, selector = self._loader.memory, self._loader.selector
             if learns(rule) or (selector is not None and selector.reweights):
                 self.loss = partial(self._recorded_loss, self._loader)
+        elif strategy.tokens is not None:
+            self._tokens = TokenSelection(
+                strategy.tokens, run.keep, model, data, run.seed, scores, settings.compile
+            )
+            self.loss = partial(self._token_loss, self._tokens)
+        elif strategy.weighted is not None:
+            self.loss = partial(self._weighted_loss, strategy.weighted)
         if settings.mixup:
             self.loss = self._mixed_loss
 
@@ -157,10 +166,17 @@ class TrainingBatches:
         return self._stats if self._sift is None else self._sift.stats
 
     @property
+    def kept_share(self) -> float:
+        """Share kept of the examples that selection decided on, or of their tokens."""
+        return self.stats.kept_share if self._tokens is None else self._tokens.kept_share
+
+    @property
     def cost(self) -> float:
         """Cost so far in forwards of the mean example, selection's at their price."""
         cost: float = FORWARD * self.stats.forwards + BACKWARD * self.stats.backwards
         cost += self._surplus
+        if self._tokens is not None:
+            cost -= self._tokens.saved
         if self.score_cost != 1:
             cost += (self.score_cost - FORWARD) * self._stats.scored
         if isinstance(self._scorer, Proxy):  # whose training costs in proportion
@@ -190,7 +206,9 @@ class TrainingBatches:
     @property
     def selecting(self) -> float:
         """Seconds that selection took so far; waiting for a replica's scores is loading's."""
-        return self.stats.seconds_selection + (0.0 if self._replica is None else self.refreshing)
+        of_tokens = 0.0 if self._tokens is None else self._tokens.seconds
+        replicas = 0.0 if self._replica is None else self.refreshing
+        return self.stats.seconds_selection + replicas + of_tokens
 
     @property
     def refreshing(self) -> float:
@@ -235,6 +253,7 @@ class TrainingBatches:
             "uses": self.uses,
             "source": source,
             "single_pass": None if self._sift is None else self._sift.get_extra_state(),
+            "tokens": None if self._tokens is None else self._tokens.state_dict(),
             "stats": asdict(self.stats),
         }
 
@@ -248,6 +267,8 @@ class TrainingBatches:
             self._sift.set_extra_state(state["single_pass"])
         elif self._loader is None:  # which counts by itself
             vars(self._stats).update(state["stats"])
+        if self._tokens is not None:
+            self._tokens.load_state_dict(state["tokens"])
 
     @property
     def _source(self) -> SelectiveLoader | BatchStream:
@@ -343,6 +364,18 @@ class TrainingBatches:
             each, correct, confidence = self._predict(inputs, labels)
             return loader.loss(each, correct=correct, confidence=confidence)
         return loader.loss(self._losses(self._call, (inputs, labels)))
+
+    def _token_loss(self, tokens: TokenSelection, inputs: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss of the tokens that are kept."""
+        self._count_lengths(inputs, FORWARD + BACKWARD)
+        return tokens.loss(inputs, labels, self._positions)
+
+    def _weighted_loss(
+        self, weighted: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, labels: Tensor
+    ) -> Tensor:
+        """The loss of a batch whose losses are weighted."""
+        self._count_lengths(inputs, FORWARD + BACKWARD)
+        return weighted(self._call(inputs), labels)
 
     def _mixed_loss(self, images: Tensor, labels: Tensor) -> Tensor:
         """The mean loss of mixed images against both labels, each of its own example's weight."""

@@ -680,7 +680,7 @@ def test_what_does_not_go_with_a_memory_data_set_is_refused():
     with pytest.raises(ConfigError, match="carry the indices"):
         model.train_on_batch(*data(4))
     with pytest.raises(ConfigError, match="Stale is refreshed"):
-        remembering(memory=Stale(keep=0.5, every=2))
+        remembering(memory=Stale(keep=0.5, every=2, warmup=Epochs(0)))
     with pytest.raises(ConfigError, match="not an EpochRule"):
         remembering(memory=0.5)
     with pytest.raises(BatchError, match="1 parts"):

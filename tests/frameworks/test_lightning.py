@@ -51,6 +51,7 @@ from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
 from siftback.loading.seeding import Stream, generator_of
 from siftback.loss_functions import per_example
 from torchrun import found_by_ranks
+from toys import AT_ONCE
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),
@@ -734,7 +735,7 @@ class Lists(LightningDataModule):
 
 
 def refused_modules():
-    yield plain(), Stale(0.5, every=2), {}, "scoring passes"
+    yield plain(), Stale(0.5, every=2, warmup=Epochs(0)), {}, "scoring passes"
     yield plain(), InfoBatch(), {}, "Lightning reads a batch ahead.*InfoBatch"
     yield Lists(), Memory(), {}, "returned a list"
     yield plain(), None, {}, "memory=None"
@@ -743,7 +744,12 @@ def refused_modules():
     yield plain(), Memory(), {"reload_dataloaders_every_n_epochs": 1}, "leave them out"
     yield plain(), Memory(keep=0.5), {"val_check_interval": 5}, "shortest epoch has 3"
     yield plain(), Memory(keep=0.5), {"limit_train_batches": 0.2}, "no batch of the shortest"
-    yield SelectiveLoader(plain(), Net(), F.cross_entropy, keep=0.5), None, {}, "SelectiveBackprop"
+    yield (
+        SelectiveLoader(plain(), Net(), F.cross_entropy, keep=0.5, schedule=AT_ONCE),
+        None,
+        {},
+        "SelectiveBackprop",
+    )
     yield [plain()], Memory(), {}, "give a LightningDataModule"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from siftback import cli
+from siftback import Share, cli
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, finished
 from siftback.lab.recipes import SCALES, changes_of, experiments, find, names, parse
@@ -256,8 +256,8 @@ def test_changes_take_the_place_of_what_a_recipe_says(own):
     limited = recipe.plans("full", changes_of({"time_budget": "1h30m", "evaluate_at": "0.1"}))[""]
     assert (limited.settings.time_budget, limited.settings.epochs) == (5400, 20)
     assert limited.settings.evaluate_at == (0.1,)
-    assert recipe.plans("full", changes_of({"warmup": "5%"}))[""].settings.warmup == 0.05
-    with pytest.raises(ConfigError, match=r"warmup '0.05': give a percentage of the training"):
+    assert recipe.plans("full", changes_of({"warmup": "5%"}))[""].settings.warmup == Share(0.05)
+    with pytest.raises(ConfigError, match=r"warmup '0.05': give epochs such as 1e, a percentage"):
         recipe.plans("full", changes_of({"warmup": "0.05"}))
 
 
@@ -303,7 +303,7 @@ def test_runs_of_other_settings_are_not_taken_for_finished(own, tmp_path):
 def test_a_plan_s_cost_is_added_up_from_its_runs():
     settings = Settings("digits", "cnn", epochs=10, score_models=2, score_epochs=1)
     plan = Plan(settings, ["traditional", "sb", "stale-sb-2@0.25"], [0.5], [0, 1], matched=True)
-    of_a_seed = 10 * 3 + 2 * 10 * (1 + 1.5) + 2 * 10 * (0.5 + 0.75)
+    of_a_seed = 10 * 3 + 2 * (3 + 9 * (1 + 1.5)) + 2 * (3 + 9 * (0.5 + 0.75))
     assert cost(plan) == pytest.approx(1437 * 2 * of_a_seed)
     limited = replace(settings, train_limit=100)
     diet = Plan(limited, ["el2n@0.75"], [0.5], [0], matched=False)

@@ -155,7 +155,7 @@ _OWN: Mapping[str, Callable[[str, str], Any]] = {
     "keep": parsing.numbers,
     "matched": _matched,
     # As in a file, and read with it.
-    **dict.fromkeys(parsing.SHARES_OF_TRAINING, lambda name, text: text),
+    **dict.fromkeys(parsing.PARTS_OF_TRAINING, lambda name, text: text),
 }
 
 
@@ -206,8 +206,8 @@ def _check_names(where: str, given: Mapping[str, Any], known: list[str]) -> None
 
 def _value(where: str, name: str, value: Any, kind: Any) -> Any:
     """A value as its key has it: a list as a tuple, and nothing of another type."""
-    if name in parsing.SHARES_OF_TRAINING:
-        return parsing.share_of_training(f"{where}: {name}", value)
+    if name in parsing.PARTS_OF_TRAINING:
+        return parsing.part_of_training(f"{where}: {name}", value)
     options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     lists = [option for option in options if get_origin(option) in (tuple, Sequence)]
     if lists:

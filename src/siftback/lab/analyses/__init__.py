@@ -17,6 +17,7 @@ from siftback.lab.analyses import (
     gradients,
     loss_distributions,
     pareto,
+    pays,
     phases,
     speedups,
 )
@@ -60,6 +61,7 @@ __all__ = [
 ]
 
 ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
+    "pays": pays.ratios,
     "table1": speedups.table_1,
     "budget": budget.difference,
     "fig1": phases.until_near,

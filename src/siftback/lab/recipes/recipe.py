@@ -84,7 +84,8 @@ def parse(path: Path) -> Recipe:
     The file has ``title``, ``source``, ``draw``, and where there is something to say ``uses`` and
     ``note``. Comparisons are in the tables ``[full]`` and ``[small]``: their keys, and tables of
     their own where there are several, whose keys are added to them. What both scales share is in
-    ``[both]``.
+    ``[both]``. A comparison's table ``budgets``, from budgets to strategies, makes one of each
+    budget, with the budget in its name.
 
     Raises:
         ConfigError: Names the file and the key, and says what is wrong.
@@ -118,7 +119,7 @@ def parse(path: Path) -> Recipe:
         if not comparisons[scale] and not recipe.uses:
             raise ConfigError(f"{where} trains nothing: add [{scale}], or uses = [...]")
         for name, keys in comparisons[scale].items():
-            if not re.fullmatch(r"[\w-]*", name):
+            if not re.fullmatch(r"[\w-]*|[\w.-]*\w", name):
                 raise ConfigError(
                     f"{where}: {name!r} is not a name of a folder: take letters and -"
                 )
@@ -166,9 +167,23 @@ def _comparisons(
     common = {**shared, **{k: v for k, v in table.items() if not isinstance(v, dict)}}
     named = {name: value for name, value in table.items() if isinstance(value, dict)}
     for name, own in named.items():
-        yield name, common | own
+        budgets = own.get("budgets")
+        if not isinstance(budgets, dict):
+            yield name, common | own
+            continue
+        rest = common | {key: value for key, value in own.items() if key != "budgets"}
+        for budget, given in budgets.items():
+            yield f"{name}-{budget}", rest | {"budget": _budget(budget), "strategies": given}
     if not named:
         yield "", common
+
+
+def _budget(text: str) -> float:
+    """The budget that is a key; what is none, `Settings` refuse."""
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
 
 
 def _plan(where: str, given: Mapping[str, Any], changes: Mapping[str, Any]) -> Plan:

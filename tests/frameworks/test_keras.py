@@ -130,7 +130,7 @@ def test_each_step_trains_on_the_rows_that_in_batch_chooses(source, weighted):
     arrays = data()
     if weighted:
         arrays += (np.random.default_rng(1).uniform(0, 3, COUNT).astype("float32"),)
-    plain, model = compiled(network()), compiled(SelectiveBackprop(network(), KEEP))
+    plain, model = compiled(network()), compiled(SelectiveBackprop(network(), KEEP, warmup=0))
     sizes = by_hand(plain, arrays, crossentropy)
     fit(model, source, arrays)
     assert sizes == [4, 4, 4, 1] * 2
@@ -141,7 +141,7 @@ def test_each_step_trains_on_the_rows_that_in_batch_chooses(source, weighted):
 @pytest.mark.parametrize("source", ["arrays", "PyDataset1"])
 def test_class_weights_stay_with_their_rows_and_are_part_of_the_score(source):
     (x, y), by_class = data(), {0: 0.1, 1: 5.0, 2: 1.0}
-    plain, model = compiled(network()), compiled(SelectiveBackprop(network(), KEEP))
+    plain, model = compiled(network()), compiled(SelectiveBackprop(network(), KEEP, warmup=0))
     weight = np.array([by_class[label] for label in y], dtype="float32")
     by_hand(plain, (x, y, weight), crossentropy)
     fit(model, source, (x, y), class_weight=by_class)
@@ -149,7 +149,7 @@ def test_class_weights_stay_with_their_rows_and_are_part_of_the_score(source):
 
 
 def test_keeping_all_is_training_without_selection_bit_for_bit():
-    plain, model = compiled(network()), compiled(SelectiveBackprop(network(), keep=1.0))
+    plain, model = compiled(network()), compiled(SelectiveBackprop(network(), keep=1.0, warmup=0))
     histories = [fit(each, "arrays", data()).history for each in (plain, model)]
     assert equal(model, plain)
     assert histories[0] == histories[1]
@@ -157,7 +157,9 @@ def test_keeping_all_is_training_without_selection_bit_for_bit():
 
 def test_weights_of_a_selector_are_applied():
     plain = compiled(network())
-    model = compiled(SelectiveBackprop(network(), selector=Unbiased(Percentile(keep=KEEP))))
+    model = compiled(
+        SelectiveBackprop(network(), selector=Unbiased(Percentile(keep=KEEP)), warmup=0)
+    )
     by_hand(plain, data(), crossentropy, selector=Unbiased(Percentile(keep=KEEP)))
     fit(model, "arrays", data())
     assert equal(model, plain)
@@ -165,7 +167,9 @@ def test_weights_of_a_selector_are_applied():
 
 def test_weights_that_the_reduction_would_undo_are_refused():
     loss = keras.losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")
-    model = compiled(SelectiveBackprop(network(), selector=Unbiased(Percentile(keep=KEEP))), loss)
+    model = compiled(
+        SelectiveBackprop(network(), selector=Unbiased(Percentile(keep=KEEP)), warmup=0), loss
+    )
     with pytest.raises(ConfigError, match="mean_with_sample_weight"):
         fit(model, "arrays", data())
 
@@ -190,7 +194,7 @@ def test_losses_are_called_with_the_targets_first(loss):
     x, y = data()
     arrays = x, np.eye(3)[y].astype("float32")
     plain = compiled(network(), loss, 0.01)
-    model = compiled(SelectiveBackprop(network(), KEEP), loss, 0.01)
+    model = compiled(SelectiveBackprop(network(), KEEP, warmup=0), loss, 0.01)
     by_hand(plain, arrays, each)
     fit(model, "arrays", arrays)
     assert equal(model, plain)
@@ -200,7 +204,7 @@ def test_losses_are_called_with_the_targets_first(loss):
 def test_losses_by_name_are_those_that_keras_trains_with(name):
     y = np.random.default_rng(0).integers(0, 2, 8)
     net = keras.Sequential([keras.Input([6]), keras.layers.Dense(1, activation="sigmoid")])
-    model = compiled(SelectiveBackprop(net, 0.5), name)
+    model = compiled(SelectiveBackprop(net, 0.5, warmup=0), name)
     x = data(8)[0]
     found = model.losses_of(torch.as_tensor(y), net(x))
     one_by_one = [model.evaluate(x[i : i + 1], y[i : i + 1], verbose=0) for i in range(8)]
@@ -212,7 +216,7 @@ def test_masked_positions_are_no_part_of_a_sequence_s_loss():
     y = np.arange(12).reshape(3, 4) % 3
     layers = [keras.layers.Embedding(5, 4, mask_zero=True), keras.layers.Dense(3, "softmax")]
     net = keras.Sequential([keras.Input([4]), *layers])
-    model = compiled(SelectiveBackprop(net, 0.5), SPARSE)
+    model = compiled(SelectiveBackprop(net, 0.5, warmup=0), SPARSE)
     outputs = net(x)
     found = model.losses_of(torch.as_tensor(y), outputs)
     wanted = -torch.log(outputs.detach().gather(2, torch.as_tensor(y)[..., None]))[..., 0]
@@ -241,7 +245,7 @@ def test_several_inputs_stay_together(kind):
         return halves if kind is dict else [*halves.values()]
 
     (x, y), in_batch = data(), InBatch(KEEP)
-    plain, model = compiled(made()), compiled(SelectiveBackprop(made(), KEEP))
+    plain, model = compiled(made()), compiled(SelectiveBackprop(made(), KEEP, warmup=0))
     for start in range(0, COUNT, BATCH):
         some, labels = x[start : start + BATCH], y[start : start + BATCH]
         scores = crossentropy(labels, plain.predict_on_batch(parts(some)))
@@ -270,7 +274,7 @@ def test_a_scoring_pass_leaves_no_trace():
     def made():
         return keras.Sequential([keras.Input([6]), Counter(), *network().layers])
 
-    plain, model = compiled(made()), compiled(SelectiveBackprop(made(), 1.0))
+    plain, model = compiled(made()), compiled(SelectiveBackprop(made(), 1.0, warmup=0))
     histories = []
     for each in (plain, model):
         torch.manual_seed(0)
@@ -298,7 +302,7 @@ def test_a_torch_module_within_is_in_training_mode_after_a_scoring_pass():
             ]
         )
 
-    plain, model = compiled(made()), compiled(SelectiveBackprop(made(), 1.0))
+    plain, model = compiled(made()), compiled(SelectiveBackprop(made(), 1.0, warmup=0))
     for each in (plain, model):
         fit(each, "arrays", data(36))
     assert equal(model, plain)
@@ -325,7 +329,7 @@ class Counts(keras.callbacks.Callback):
 
 def test_steps_validations_and_learning_rates_are_those_of_plain_training():
     found = []
-    for wrap in (lambda net: net, lambda net: SelectiveBackprop(net, KEEP)):
+    for wrap in (lambda net: net, lambda net: SelectiveBackprop(net, KEEP, warmup=0)):
         rate = keras.optimizers.schedules.CosineDecay(0.1, 4 * 4)
         counts, early = Counts(), keras.callbacks.EarlyStopping(patience=9)
         model = compiled(wrap(network()), rate=rate, metrics=["accuracy"])
@@ -344,9 +348,9 @@ def test_steps_validations_and_learning_rates_are_those_of_plain_training():
 def test_a_saved_model_predicts_the_same_and_goes_on_as_if_not_stopped(tmp_path):
     x, y = data()
     net = functools.partial(network, dropout=0.0)  # whose seeds Keras does not save
-    whole = compiled(SelectiveBackprop(net(), KEEP, seed=3), metrics=["accuracy"])
+    whole = compiled(SelectiveBackprop(net(), KEEP, seed=3, warmup=0), metrics=["accuracy"])
     fit(whole, "arrays", (x, y), epochs=4)
-    half = compiled(SelectiveBackprop(net(), KEEP, seed=3), metrics=["accuracy"])
+    half = compiled(SelectiveBackprop(net(), KEEP, seed=3, warmup=0), metrics=["accuracy"])
     fit(half, "arrays", (x, y), epochs=2)
     half.save(tmp_path / "half.keras")
     loaded = keras.saving.load_model(tmp_path / "half.keras")
@@ -376,7 +380,7 @@ class Stop(keras.callbacks.Callback):
 
 def test_backup_and_restore_goes_on_as_if_not_stopped(tmp_path):
     def made():
-        return compiled(SelectiveBackprop(network(dropout=0.0), KEEP, seed=3))
+        return compiled(SelectiveBackprop(network(dropout=0.0), KEEP, seed=3, warmup=0))
 
     whole, stopped, resumed = made(), made(), made()
     fit(whole, "arrays", data(), epochs=4)
@@ -389,7 +393,9 @@ def test_backup_and_restore_goes_on_as_if_not_stopped(tmp_path):
 
 
 def test_weights_of_other_settings_or_of_a_bare_model_are_refused(tmp_path):
-    third, half = (compiled(SelectiveBackprop(network(), keep)) for keep in (1 / 3, 1 / 2))
+    third, half = (
+        compiled(SelectiveBackprop(network(), keep, warmup=0)) for keep in (1 / 3, 1 / 2)
+    )
     third.save_weights(tmp_path / "third.weights.h5")
     with pytest.raises(ValueError, match=r"keep=0\.333"):
         half.load_weights(tmp_path / "third.weights.h5")
@@ -399,7 +405,9 @@ def test_weights_of_other_settings_or_of_a_bare_model_are_refused(tmp_path):
 
 
 def test_a_selector_of_one_s_own_cannot_be_saved_with_the_model(tmp_path):
-    model = compiled(SelectiveBackprop(network(), selector=Unbiased(Percentile(keep=KEEP))))
+    model = compiled(
+        SelectiveBackprop(network(), selector=Unbiased(Percentile(keep=KEEP)), warmup=0)
+    )
     with pytest.raises(ConfigError, match="save_weights"):
         model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
@@ -416,7 +424,7 @@ class Subclassed(keras.Model):
 
 
 def test_a_subclassed_model_that_is_not_built_yet_is_wrapped():
-    model = compiled(SelectiveBackprop(Subclassed(), KEEP), metrics=["accuracy"])
+    model = compiled(SelectiveBackprop(Subclassed(), KEEP, warmup=0), metrics=["accuracy"])
     fit(model, "arrays", data())
     assert model.stats.backwards == 26
     assert model.predict(data()[0], verbose=0).shape == (COUNT, 3)
@@ -429,7 +437,7 @@ def test_mixed_precision_is_that_of_the_wrapped_model(policy):
         net = network(dropout=0.0)
     finally:
         keras.config.set_dtype_policy("float32")
-    model = compiled(SelectiveBackprop(net, KEEP))
+    model = compiled(SelectiveBackprop(net, KEEP, warmup=0))
     fit(model, "arrays", data())
     scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     assert scales == (policy == "mixed_float16")
@@ -438,7 +446,7 @@ def test_mixed_precision_is_that_of_the_wrapped_model(policy):
 
 def test_train_on_batch_and_eager_running_select_too():
     x, y = data(12)
-    model = compiled(SelectiveBackprop(network(), KEEP), run_eagerly=True)
+    model = compiled(SelectiveBackprop(network(), KEEP, warmup=0), run_eagerly=True)
     model.train_on_batch(x, y)
     model.train_on_batch(x, y, sample_weight=np.ones(12))
     assert model.stats.backwards == 8
@@ -452,7 +460,7 @@ def two_outputs():
 def test_several_outputs_are_refused():
     (x, _), y = data(), np.zeros((COUNT, 1), "float32")
     for loss in (["mse", "mse"], "mse"):
-        model = compiled(SelectiveBackprop(two_outputs(), KEEP), loss)
+        model = compiled(SelectiveBackprop(two_outputs(), KEEP, warmup=0), loss)
         with pytest.raises(ConfigError, match="one loss per example, and there are"):
             model.fit(x, [y, y], verbose=0)
 
@@ -477,7 +485,7 @@ class Called(keras.losses.Loss):
 @pytest.mark.parametrize("loss", [Scalar(), Columns(), Called()], ids=lambda loss: loss.name)
 def test_a_loss_that_is_not_one_per_example_is_refused(loss):
     x, y = data(3)
-    model = compiled(SelectiveBackprop(network(), KEEP), loss)
+    model = compiled(SelectiveBackprop(network(), KEEP, warmup=0), loss)
     with pytest.raises(LossError, match=f"the loss {loss.name}"):
         model.fit(x, np.eye(3)[y], verbose=0)
 
@@ -489,13 +497,13 @@ class OwnStep(keras.Model):
 
 def test_what_would_be_bypassed_is_refused():
     with pytest.raises(ConfigError, match="OwnStep overrides train_step"):
-        SelectiveBackprop(OwnStep())
+        SelectiveBackprop(OwnStep(), warmup=0)
     with pytest.raises(ConfigError, match="given a Linear"):
-        SelectiveBackprop(torch.nn.Linear(6, 3), 0.5)
+        SelectiveBackprop(torch.nn.Linear(6, 3), 0.5, warmup=0)
     with pytest.raises(ConfigError, match="given a SelectiveBackprop"):
-        LossRecorder(SelectiveBackprop(network(), 0.5))
+        LossRecorder(SelectiveBackprop(network(), 0.5, warmup=0))
     net = keras.Sequential([keras.Input([6]), keras.layers.Dense(3, activity_regularizer="l2")])
-    model = SelectiveBackprop(net, 0.5)
+    model = SelectiveBackprop(net, 0.5, warmup=0)
     model.compile("sgd")
     with pytest.raises(LossError, match="targets"):
         model.fit(data()[0], verbose=0)
@@ -503,8 +511,12 @@ def test_what_would_be_bypassed_is_refused():
 
 def test_compiled_steps_and_several_steps_in_one_are_refused():
     with pytest.raises(ConfigError, match="jit_compile"):
-        fit(compiled(SelectiveBackprop(network(), KEEP), jit_compile=True), "arrays", data())
-    several = compiled(SelectiveBackprop(network(), KEEP), steps_per_execution=2)
+        fit(
+            compiled(SelectiveBackprop(network(), KEEP, warmup=0), jit_compile=True),
+            "arrays",
+            data(),
+        )
+    several = compiled(SelectiveBackprop(network(), KEEP, warmup=0), steps_per_execution=2)
     with pytest.raises(ValueError, match="steps_per_execution"):
         fit(several, "arrays", data())
 
@@ -550,7 +562,7 @@ def test_several_processes_are_refused(monkeypatch, tmp_path):
 
     monkeypatch.setattr(ours, "rank_and_world", lambda: (0, 2))
     with pytest.raises(ConfigError, match="one process"):
-        fit(compiled(SelectiveBackprop(network(), KEEP)), "arrays", data())
+        fit(compiled(SelectiveBackprop(network(), KEEP, warmup=0)), "arrays", data())
 
 
 # Memory
@@ -691,7 +703,7 @@ def test_what_does_not_go_with_a_memory_data_set_is_refused():
 
 def test_a_memory_data_set_is_neither_evaluated_on_nor_trained_on_without_a_recorder():
     dataset = remembering()
-    for model in (compiled(network()), compiled(SelectiveBackprop(network(), 0.5))):
+    for model in (compiled(network()), compiled(SelectiveBackprop(network(), 0.5, warmup=0))):
         with pytest.raises(ConfigError, match="LossRecorder"):
             model.fit(dataset, epochs=3, verbose=0)
     model = compiled(LossRecorder(network()))
@@ -706,7 +718,7 @@ def test_a_loss_that_is_not_finite_is_refused():
     x[7] = np.nan
     for model, given in (
         (LossRecorder(network()), (remembering_of(x, y),)),
-        (SelectiveBackprop(network(), 0.5), (x, y)),
+        (SelectiveBackprop(network(), 0.5, warmup=0), (x, y)),
     ):
         with pytest.raises(LossError, match="is nan"):
             compiled(model).fit(*given, epochs=3, verbose=0)
@@ -739,5 +751,5 @@ def test_the_keras_example_learns_mnist_and_prints_what_it_saved(method):
         wanted = "3200 examples run backward, 0 scored and 1920 not read; "
     else:
         assert accuracy.endswith("after 80 of 80 steps")
-        wanted = "1680 examples run backward, 5120 scored and 0 not read; "
+        wanted = "2540 examples run backward, 3840 scored and 0 not read; "
     assert counts.startswith(wanted + "plain training: 5120 backward, ")

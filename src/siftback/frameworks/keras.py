@@ -24,6 +24,7 @@ from siftback.rules.rule import EpochRule
 from siftback.rules.sampler import SelectiveSampler
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
+from siftback.states import check_state, integer
 
 __all__ = ["LossRecorder", "MemoryDataset", "SelectiveBackprop"]
 
@@ -46,9 +47,8 @@ class SelectiveBackprop(KerasWrapper):
     and no part of it; training has them as always. Metrics of training, the loss included, are
     those of the chosen examples, which are the harder ones; those of validation are unchanged.
 
-    The state of the selection is saved with the weights, so that training that goes on from
-    ``save``, ``save_weights`` or ``BackupAndRestore`` between two epochs selects as if it had not
-    stopped.
+    The state of the selection is saved with the weights: training that goes on from ``save``,
+    ``save_weights`` or ``BackupAndRestore`` between two epochs selects as if it had not stopped.
 
     Args:
         model: The model; it has one output, and does not override Keras's training step.
@@ -56,6 +56,8 @@ class SelectiveBackprop(KerasWrapper):
         beta: In place of ``keep``: the exponent, at least 0.
         selector: In place of both: any selector that can keep exactly k. The whole model can then
             not be saved, only its weights.
+        warmup: Epochs of ``fit()``, of all calls together, that all examples are trained on at
+            first. ``train_on_batch()`` knows no epochs, and selects at once.
         seed: Of what is left to chance in the selection.
         name: As for every Keras model.
 
@@ -80,9 +82,7 @@ class SelectiveBackprop(KerasWrapper):
     >>> model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
     >>> history = model.fit(x, y, batch_size=24, epochs=2, verbose=0)
     >>> model.stats.seen, model.stats.backwards, int(model.optimizer.iterations)
-    (192, 64, 8)
-    >>> model.predict(x, verbose=0).shape
-    (96, 4)
+    (192, 128, 8)
     """
 
     def __init__(
@@ -92,25 +92,44 @@ class SelectiveBackprop(KerasWrapper):
         *,
         beta: float | None = None,
         selector: Selector | None = None,
+        warmup: int = 1,
         seed: int = 0,
         name: str | None = None,
     ) -> None:
         super().__init__(model, name)
-        self._settings = {"keep": keep, "beta": beta, "seed": seed}
+        self._settings = {"keep": keep, "beta": beta, "seed": seed, "warmup": warmup}
+        self._warmup = checked_integer("warmup", warmup, 0)
+        self._epochs, self._fits = 0, False
         self._in_batch = InBatch(keep, beta, selector, seed=checked_integer("seed", seed, 0))
         self._own_selector = selector is not None
         self.stats = Stats()
+
+    def fit(self, *args: Any, **settings: Any) -> Any:
+        """Trains, as Keras does, and counts the epochs."""
+        counts = keras.callbacks.LambdaCallback(on_epoch_end=self._count_epoch)  # before any saves
+        settings["callbacks"] = [counts, *keras.tree.flatten(settings.get("callbacks") or [])]
+        self._fits = True
+        try:
+            return super().fit(*args, **settings)
+        finally:
+            self._fits = False
+
+    def _count_epoch(self, epoch: int, logs: Any) -> None:
+        self._epochs += 1
 
     def train_step(self, data: Any) -> Any:
         """Keras's step, on the rows of the batch that are chosen by their losses."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         count = tree.size((x, y, sample_weight))
+        self.stats.seen += count
+        if self._fits and self._epochs < self._warmup:
+            self.stats.released += count
+            return super().train_step((x, y, sample_weight))
         with without_traces(self):
             losses = self.losses_of(y, self(x, training=False), sample_weight)
         rows, weights = self._in_batch.select(losses)
         stats, kept = self.stats, len(rows)
-        stats.seen, stats.considered = stats.seen + count, stats.considered + count
-        stats.scored += count
+        stats.considered, stats.scored = stats.considered + count, stats.scored + count
         stats.kept, stats.released = stats.kept + kept, stats.released + kept
         if kept < count:
             x, y, sample_weight = tree.take((x, y, sample_weight), rows)
@@ -134,12 +153,14 @@ class SelectiveBackprop(KerasWrapper):
         return {**super().get_config(), **self._settings}
 
     def selection_state(self) -> dict[str, Any]:
-        """See `InBatch.state_dict`."""
-        return self._in_batch.state_dict()
+        """That of `InBatch`, and the epochs done."""
+        return {"epochs": self._epochs, **self._in_batch.state_dict()}
 
     def load_selection_state(self, state: dict[str, Any]) -> None:
         """See `InBatch.load_state_dict`."""
+        check_state(self, state, {"epochs": integer()})
         self._in_batch.load_state_dict(state)
+        self._epochs = state["epochs"]
 
 
 class MemoryDataset(keras.utils.PyDataset):
@@ -218,7 +239,8 @@ class MemoryDataset(keras.utils.PyDataset):
     @property
     def num_batches(self) -> int:
         """Batches of the epoch in training; outside of training those of a whole epoch."""
-        return self._batches_of(self.examples if self._order is None else len(self._order))
+        count = self.examples if self._order is None else len(self._order)
+        return math.ceil(count / self.batch_size)
 
     def __len__(self) -> int:
         return self.num_batches
@@ -232,11 +254,12 @@ class MemoryDataset(keras.utils.PyDataset):
         assert self._sampler.draw is not None
         count = self._sampler.draw.count(epoch)
         if count is None:
+            rule = type(self._sampler.draw.rule).__name__
             raise TypeError(
-                f"how many examples {type(self._sampler.draw.rule).__name__} draws is not known "
-                "before an epoch begins: take a rule of a fixed count, such as Memory"
+                f"how many examples {rule} draws is not known before an epoch begins: take a rule "
+                "of a fixed count, such as Memory"
             )
-        return self._batches_of(count)
+        return math.ceil(count / self.batch_size)
 
     @property
     def total_steps(self) -> int:
@@ -289,9 +312,6 @@ class MemoryDataset(keras.utils.PyDataset):
         """
         self._sampler.load_state_dict(state)
 
-    def _batches_of(self, count: int) -> int:
-        return math.ceil(count / self.batch_size)
-
     def _read(self, indices: Tensor) -> tuple[Any, Any, Any]:
         if self._is_arrays:
             batch = tree.take(tuple(self._data), indices)
@@ -324,8 +344,6 @@ class LossRecorder(KerasWrapper):
 
     Raises:
         ConfigError: If the backend is not torch, or the model has a training step of its own.
-
-    For an example see `MemoryDataset`.
     """
 
     def __init__(self, model: Any, name: str | None = None) -> None:

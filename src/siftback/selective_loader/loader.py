@@ -28,12 +28,7 @@ from siftback.selective_loader.batch_selection import (
 from siftback.selective_loader.intake import Intake
 from siftback.selective_loader.loss_record import LossRecord
 from siftback.selective_loader.step_counts import StepCounts
-from siftback.selective_loader.wrapped_loader import (
-    draw_of,
-    no_indices,
-    pool_of,
-    source_of,
-)
+from siftback.selective_loader.wrapped_loader import draw_of, no_indices, pool_of, source_of
 from siftback.selectors.selection import Selector
 from siftback.states import take_up
 

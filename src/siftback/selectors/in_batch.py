@@ -76,6 +76,11 @@ class InBatch(Stateful):
         self._seed = checked_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
 
+    @property
+    def is_on(self) -> bool:
+        """Whether the next call selects; while the schedule is off, it keeps all."""
+        return self._schedule.keep(self.steps) is not None
+
     def select(self, losses: Tensor, mask: Tensor | None = None) -> Selection:
         """Chooses among the rows of a batch, or among the tokens of its sequences.
 

@@ -61,7 +61,6 @@ __all__ = [
 ]
 
 ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
-    "pays": pays.ratios,
     "table1": speedups.table_1,
     "budget": budget.difference,
     "fig1": phases.until_near,
@@ -92,6 +91,7 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "diet-table": diet.runtime,
     "ideal": budget.measured_against_ideal,
     "agreement": budget.agreement_over_training,
+    "pays": pays.ratios,
 }
 
 

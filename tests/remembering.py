@@ -17,7 +17,7 @@ from siftback.rules.seta import SeTa
 from siftback.rules.stale import Stale
 from siftback.rules.ucb import UCB
 from siftback.schedule import Epochs, Share
-from toys import CLASSES, FEATURES, given_losses, seeded
+from toys import CLASSES, FEATURES, at_once, given_losses, seeded
 
 RULES = {
     "infobatch": lambda: InfoBatch(0.6, 0.7),
@@ -33,13 +33,15 @@ RULES = {
 """Rules that draw every epoch but those of warm-up and tail, without scoring passes."""
 
 REFRESHED = {
-    "stale": lambda: Stale(0.5),
-    "ewma": lambda: Ewma(0.5, every=2),
-    "ewma without memory": lambda: Ewma(0.5, decay=0, every=2),
-    "ewma of probabilities": lambda: Ewma(0.5, predict="probability", optimism=0.5),
-    "process": lambda: GaussianProcess(0.5, history=3),
+    "stale": lambda: Stale(0.5, warmup=Epochs(0)),
+    "ewma": lambda: Ewma(0.5, every=2, warmup=Epochs(0)),
+    "ewma without memory": lambda: Ewma(0.5, decay=0, every=2, warmup=Epochs(0)),
+    "ewma of probabilities": lambda: Ewma(
+        0.5, predict="probability", optimism=0.5, warmup=Epochs(0)
+    ),
+    "process": lambda: GaussianProcess(0.5, history=3, warmup=Epochs(0)),
     "process of probabilities": lambda: GaussianProcess(
-        0.5, every=2, predict="probability", optimism=0.5
+        0.5, every=2, predict="probability", optimism=0.5, warmup=Epochs(0)
     ),
 }
 """Rules that scoring passes refresh."""
@@ -122,7 +124,7 @@ def indexed(data, batch_size=8, *, shuffle=True, **options):
 def selective(loader, **arguments):
     """Over examples that hold their losses themselves."""
     arguments = {"model": nn.Identity(), "losses": given_losses} | arguments
-    return SelectiveLoader(loader, **arguments)
+    return SelectiveLoader(loader, **at_once(arguments))
 
 
 def ruled(rule, count=60, **arguments):

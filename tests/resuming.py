@@ -30,7 +30,7 @@ from siftback import (
     Uniform,
 )
 from siftback.selectors.uniform import All
-from toys import assert_same, dataset, network, optimizer_of, seeded, shuffled
+from toys import assert_same, at_once, dataset, network, optimizer_of, seeded, shuffled
 
 EPOCHS = 2
 
@@ -277,9 +277,9 @@ def training(source, arguments, build=network, wrap=lambda loader, model: loader
         given = {"epochs": EPOCHS} | copy.deepcopy(arguments)
         wrapped = wrap(source(), model)
         if loss_fn is None:
-            loader = SelectiveLoader(wrapped, **given)
+            loader = SelectiveLoader(wrapped, **at_once(given))
         else:
-            loader = SelectiveLoader(wrapped, model, loss_fn, **given)
+            loader = SelectiveLoader(wrapped, model, loss_fn, **at_once(given))
 
         def steps():
             while loader.epoch < EPOCHS:

@@ -34,7 +34,7 @@ from siftback.contrib import Pipelined
 from siftback.pruning import AUM, Forgetting
 from siftback.selectors.history import LossHistory
 from stateful_parts import COUNT, KEEP, RULES, SCORERS, SELECTORS, Kind, guarded, with_defaults
-from toys import dataset, network, seeded
+from toys import at_once, dataset, network, seeded
 
 
 def train(loader, count=2):
@@ -85,7 +85,7 @@ def selective(**arguments):
     if "selector" in given:
         given["selector"] = given["selector"]()
         del given["keep"]
-    return SelectiveLoader(source, NET, F.cross_entropy, **given)
+    return SelectiveLoader(source, NET, F.cross_entropy, **at_once(given))
 
 
 def loader(defaults, others):
@@ -109,7 +109,7 @@ SOURCES = {
     "examples": {"count": 45}, "batch size of the source": {"batch_size": 4},
     "another order": {"shuffle": False}, "seed": {"seed": 5},
 }  # fmt: skip
-HALF = Schedule(end=Share(0.5))
+HALF = Schedule(end=Share(0.5), warmup=Epochs(0))
 LOADERS = {
     "selective": loader(
         {},
@@ -119,7 +119,7 @@ LOADERS = {
             "selector": {"selector": lambda: TopK(keep=0.5)},
             "scorer": {"scorer": GradientBound()},
             "setting of the scorer": {"scorer": Fresh("train")},
-            "schedule": {"schedule": Schedule(end=Epochs(2))},
+            "schedule": {"schedule": Schedule(end=Epochs(2), warmup=Epochs(0))},
             "exact": {"exact": True},
             "batch size": {"pool": Pool(6)},
             "drop last": {"pool": Pool(5, drop_last=True)},
@@ -130,7 +130,8 @@ LOADERS = {
         },
     ),
     "annealed": loader(
-        {"schedule": Schedule(end=HALF.end, anneal=Annealing(until=Share(0.5))), "epochs": 4},
+        {"schedule": Schedule(warmup=Epochs(0), end=HALF.end, anneal=Annealing(until=Share(0.5))),
+         "epochs": 4},
         {"epochs": {"epochs": 5}, "anneal": {"schedule": HALF}},
     ),
     "carried": loader(
@@ -168,8 +169,8 @@ LOADERS = {
         {"ratio": {"memory": lambda: InfoBatch(0.4, 1.0)}},
     ),
     "stale": loader(
-        {"memory": lambda: Stale(0.5, every=2)},
-        {"every": {"memory": lambda: Stale(0.5, every=3)}},
+        {"memory": lambda: Stale(0.5, every=2, warmup=Epochs(0))},
+        {"every": {"memory": lambda: Stale(0.5, every=3, warmup=Epochs(0))}},
     ),
     "memory of a stream": loader(
         {"memory": lambda: Memory(keep=0.5, warmup=Epochs(1)), "kind": "stream"}, {}
@@ -256,7 +257,7 @@ def observe(guard):
         guard.observe(torch.arange(COUNT), torch.rand(COUNT, generator=seeded(seed)) * 3)
 
 
-SELDOM = Schedule(interrupt=3)
+SELDOM = Schedule(interrupt=3, warmup=Epochs(0))
 OTHERS = {
     "sampler": Kind(
         sampler, draw_from,
@@ -280,14 +281,14 @@ OTHERS = {
         with_defaults(InBatch, keep=0.5, schedule=SELDOM, steps_per_epoch=9),
         choose,
         KEEP | {"selector": {"keep": None, "selector": TopK(keep=0.5)}, "seed": {"seed": 1},
-                "schedule": {"schedule": Schedule(interrupt=2)},
+                "schedule": {"schedule": Schedule(interrupt=2, warmup=Epochs(0))},
                 "no schedule": {"schedule": None}, "steps": {"steps_per_epoch": 8}},
         r"history\.losses|steps",
     ),
     "single pass": Kind(
         Single, step,
         KEEP | {"selector": {"keep": None, "selector": TopK(keep=0.5)}, "seed": {"seed": 1}},
-        r"history\.losses|stats",
+        r"history\.losses|stats|steps",
     ),
     "pool": Kind(
         with_defaults(Pool, batch_size=9, drop_last="carry"), fill,

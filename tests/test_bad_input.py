@@ -28,7 +28,7 @@ from siftback import (
 )
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.selectors.uniform import All
-from toys import assert_same, dataset, given_losses, network, numbered, shuffled
+from toys import AT_ONCE, assert_same, at_once, dataset, given_losses, network, numbered, shuffled
 
 PAIR = {"loss_fn": F.cross_entropy}
 
@@ -106,7 +106,7 @@ ARGUMENTS = {
 @pytest.mark.parametrize(("arguments", "message"), ARGUMENTS.values(), ids=ARGUMENTS)
 def test_bad_arguments_are_refused_as_the_loader_is_made(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        SelectiveLoader(shuffled(), **({"model": network()} | PAIR | arguments()))
+        SelectiveLoader(shuffled(), **at_once({"model": network()} | PAIR | arguments()))
 
 
 def test_two_rules_are_refused():
@@ -168,21 +168,23 @@ BATCHES = {
 @pytest.mark.parametrize(("arguments", "error", "message"), BATCHES.values(), ids=BATCHES)
 def test_bad_batches_are_refused_before_any_training(arguments, error, message):
     defaults = {"loader": [(INPUTS, TARGETS)], "model": network(), "keep": 0.5} | PAIR
-    loader = SelectiveLoader(**(defaults | arguments))
+    loader = SelectiveLoader(**at_once(defaults | arguments))
     with pytest.raises(error, match=message):
         next(iter(loader))
     assert loader.stats.released == 0
 
 
 def test_a_loader_that_can_be_iterated_only_once_is_named_in_the_second_epoch():
-    loader = SelectiveLoader(iter(shuffled()), network(), F.cross_entropy, keep=1, pool=Pool(8))
+    loader = SelectiveLoader(
+        iter(shuffled()), network(), F.cross_entropy, keep=1, pool=Pool(8), schedule=AT_ONCE
+    )
     assert list(loader)
     with pytest.raises(BatchError, match=r"gave no batch: .* can be iterated once an epoch"):
         list(loader)
 
 
 def test_progress_of_an_empty_loader_is_none_made():
-    loader = SelectiveLoader([], network(), F.cross_entropy, keep=0.5, epochs=2)
+    loader = SelectiveLoader([], network(), F.cross_entropy, keep=0.5, epochs=2, schedule=AT_ONCE)
     assert loader.progress == 0
 
 
@@ -197,11 +199,13 @@ def test_non_finite_losses_are_kept_or_dropped_and_counted(policy, numbers):
         percentile = Percentile(beta=1)
         return {"losses": given_losses, "pool": Pool(6), "seed": 3, "selector": percentile}
 
-    loader = SelectiveLoader(numbered(losses, 6), nn.Identity(), on_nonfinite=policy, **arguments())
+    loader = SelectiveLoader(
+        numbered(losses, 6), nn.Identity(), on_nonfinite=policy, **at_once(arguments())
+    )
     kept = torch.cat([batch["number"] for batch in loader]).tolist()
     finite = numbered(losses, 6)[0]["number"][losses.isfinite()]
     alone = SelectiveLoader(
-        [{"number": finite, "loss": losses[finite]}], nn.Identity(), **arguments()
+        [{"number": finite, "loss": losses[finite]}], nn.Identity(), **at_once(arguments())
     )
     chosen = torch.cat([batch["number"] for batch in alone]).tolist()
     assert kept == sorted(
@@ -217,7 +221,7 @@ def test_non_finite_losses_are_kept_or_dropped_and_counted(policy, numbers):
 def test_a_batch_without_any_finite_loss_passes(policy):
     source = numbered(torch.full((6,), torch.nan), 3)
     loader = SelectiveLoader(
-        source, nn.Identity(), losses=given_losses, keep=0.5, on_nonfinite=policy
+        source, nn.Identity(), losses=given_losses, keep=0.5, on_nonfinite=policy, schedule=AT_ONCE
     )
     assert sum(len(batch["number"]) for batch in loader) == (6 if policy == "keep" else 0)
 
@@ -229,7 +233,7 @@ def test_a_loss_that_raises_leaves_the_model_in_its_mode():
         raise KeyError("label")
 
     with pytest.raises(KeyError):
-        next(iter(SelectiveLoader(shuffled(), model, losses=failing, keep=0.5)))
+        next(iter(SelectiveLoader(shuffled(), model, losses=failing, keep=0.5, schedule=AT_ONCE)))
     assert all(module.training for module in model.modules())
 
 
@@ -267,11 +271,11 @@ KINDS = {
     ),
     "epoch": (lambda: loader_of(keep=0.5).set_epoch(-1), r"epoch=-1: give an integer, at least 0"),
     "no loader": (
-        lambda: SelectiveLoader(None, network(), F.cross_entropy, keep=0.5),
+        lambda: SelectiveLoader(None, network(), F.cross_entropy, keep=0.5, schedule=AT_ONCE),
         r"loader=None: give a DataLoader",
     ),
     "data set": (
-        lambda: SelectiveLoader(dataset(), network(), F.cross_entropy, keep=0.5),
+        lambda: SelectiveLoader(dataset(), network(), F.cross_entropy, keep=0.5, schedule=AT_ONCE),
         r"a TensorDataset is a data set: give DataLoader\(dataset, batch_size=...\)",
     ),
     "sampler's data": (lambda: SelectiveSampler(5), r"dataset=5 has no length"),
@@ -282,8 +286,8 @@ KINDS = {
 def loader_of(model=None, **arguments):
     model = network() if model is None else model
     if "memory" in arguments:
-        return SelectiveLoader(shuffled(), epochs=2, **arguments)
-    return SelectiveLoader(shuffled(), model, **{"loss_fn": F.cross_entropy, **arguments})
+        return SelectiveLoader(shuffled(), epochs=2, **at_once(arguments))
+    return SelectiveLoader(shuffled(), model, **at_once({"loss_fn": F.cross_entropy, **arguments}))
 
 
 @pytest.mark.parametrize(("make", "message"), KINDS.values(), ids=KINDS)
@@ -309,7 +313,9 @@ def test_losses_of_pairs_of_examples_are_refused():
 
 def test_a_tuple_of_numbers_is_not_one_per_example():
     batch = (torch.zeros(2, 3), (32, 64))  # two images, and the size of both
-    loader = SelectiveLoader([batch], nn.Identity(), losses=lambda m, b: b[0].sum(1), keep=0.5)
+    loader = SelectiveLoader(
+        [batch], nn.Identity(), losses=lambda m, b: b[0].sum(1), keep=0.5, schedule=AT_ONCE
+    )
     with pytest.raises(BatchError, match=r"batch\[1\]\[0\] is a int, which has no rows"):
         list(loader)
 

@@ -22,6 +22,7 @@ from siftback import (
 )
 from siftback.errors import ConfigError, LossError
 from siftback.loss_functions import check, resolve
+from toys import at_once
 
 torch.manual_seed(0)
 LOGITS, CLASSES = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
@@ -155,8 +156,8 @@ def test_an_example_without_a_valid_target_is_no_easy_one(losses):
     for selector in (TopK(keep=6 / 8), Percentile(keep=6 / 8)):
         given = {"losses": losses, "selector": selector, "exact": True}
         with pytest.raises(LossError, match=r"example 1 in .* is nan: .*on_nonfinite"):
-            list(SelectiveLoader([batch], model, **given))
-        (kept,) = SelectiveLoader([batch], model, on_nonfinite="drop", **given)
+            list(SelectiveLoader([batch], model, **at_once(given)))
+        (kept,) = SelectiveLoader([batch], model, on_nonfinite="drop", **at_once(given))
         assert kept["number"].tolist() == [0, 2, 3, 5, 6, 7]
         scores = losses(model, batch)
         with pytest.raises(LossError, match=r"row 1 is nan: .*mask it out"):

@@ -46,7 +46,7 @@ ON = {
 
 @pytest.mark.parametrize(("moments", "begin", "end"), ON.values(), ids=ON)
 def test_it_is_on_from_its_beginning_until_its_end(moments, begin, end):
-    schedule = Schedule(**moments)
+    schedule = Schedule(**({"warmup": Epochs(0)} | moments))
     on = [moment for moment in QUARTERS if schedule.is_on(moment, epochs=4)]
     assert on == [moment for moment in QUARTERS if begin <= moment < end]
 
@@ -157,10 +157,10 @@ def test_bad_moments_are_refused(moments, message):
 
 def test_shares_of_training_are_whole_epochs_where_they_mean_to_be():
     for hundredths in range(1, 100):
-        schedule = Schedule(end=Share(hundredths / 100))
+        schedule = Schedule(warmup=Epochs(0), end=Share(hundredths / 100))
         on = [schedule.is_on(epoch, 100) for epoch in range(100)]
         assert on == [epoch < hundredths for epoch in range(100)]
-        schedule = Schedule(tail=Share(1 - hundredths / 100))
+        schedule = Schedule(warmup=Epochs(0), tail=Share(1 - hundredths / 100))
         assert on == [schedule.is_on(epoch, 100) for epoch in range(100)]
 
 
@@ -230,7 +230,9 @@ def test_a_loader_keeps_the_annealed_share_and_goes_on_from_a_state():
 
 
 def test_a_loader_lets_every_nth_batch_pass_and_the_tail():
-    loader = loader_of(Schedule(interrupt=4, tail=Epochs(1)), TopK(keep=0.5), epochs=3)
+    loader = loader_of(
+        Schedule(warmup=Epochs(0), interrupt=4, tail=Epochs(1)), TopK(keep=0.5), epochs=3
+    )
     assert kept_in_epochs(loader, 3) == [50, 50, 80]  # 6 halves and 2 whole ones, of 8
 
 
@@ -260,7 +262,7 @@ def test_shares_are_annealed_also_of_epochs_that_are_drawn_from_memory():
 )
 def test_a_selector_that_cannot_keep_the_annealed_share_is_refused(selector, message):
     with pytest.raises(ConfigError, match=message):
-        loader_of(Schedule(anneal=Annealing(last=0.3, until=Epochs(2))), selector)
+        loader_of(Schedule(warmup=Epochs(0), anneal=Annealing(last=0.3, until=Epochs(2))), selector)
 
 
 def test_interrupts_are_refused_where_examples_are_left_out_unread():

@@ -12,6 +12,7 @@ from torch import nn
 from siftback import SelectiveLoader, SinglePass, sequence_losses, token_losses
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.sequence_losses import has_loss, head_of
+from toys import AT_ONCE
 
 transformers = pytest.importorskip("transformers")
 
@@ -236,13 +237,15 @@ def test_wrappers_do_not_hide_the_model():
 
 def test_it_is_the_losses_of_a_loader():
     model, inputs = llama(), batch()
-    loader = SelectiveLoader([inputs] * 3, model, losses=sequence_losses, keep=1 / 2, exact=True)
+    loader = SelectiveLoader(
+        [inputs] * 3, model, losses=sequence_losses, keep=1 / 2, exact=True, schedule=AT_ONCE
+    )
     kept = list(loader)
     assert sum(len(part["labels"]) for part in kept) == 3 * BATCH // 2
     # A sequence whose only label is the first one has no loss: never an easy one, but an error.
     inputs["labels"][3, 1:] = -100
     with pytest.raises(LossError, match="nan"):
-        list(SelectiveLoader([inputs], model, losses=sequence_losses, keep=1 / 2))
+        list(SelectiveLoader([inputs], model, losses=sequence_losses, keep=1 / 2, schedule=AT_ONCE))
 
 
 def test_a_single_pass_has_the_gradient_of_the_kept_sequences():

@@ -5,6 +5,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from siftback import Epochs, Schedule
+
 FEATURES, CLASSES = 5, 3
 
 
@@ -84,3 +86,11 @@ def numbered(losses, batch_size):
 def given_losses(model, batch):
     """For ``losses=``: those that the batch says."""
     return batch["loss"]
+
+
+AT_ONCE = Schedule(warmup=Epochs(0))
+
+
+def at_once(arguments):
+    """A loader's arguments, of one that selects from the first batch on, unless they say when."""
+    return arguments if "memory" in arguments else {"schedule": AT_ONCE} | arguments

@@ -128,6 +128,10 @@ class Annealing:
 class Schedule:
     """When selection is on: from warm-up and ``start`` to ``end`` and the tail, with interrupts.
 
+    By default it begins after one epoch on all examples, as in the prototype of Jiang et al. 2019:
+    the losses of an untrained network say little of its examples. ``Schedule(warmup=Epochs(0))``
+    selects at once.
+
     Times are given as `Epochs`, or as a `Share` of the whole training, for which the number of
     epochs must be known.
 
@@ -136,7 +140,7 @@ class Schedule:
     section 3.3).
 
     Args:
-        warmup: All examples are trained on until then.
+        warmup: All examples are trained on until then; by default for one epoch.
         start: Selection is off before then. The later one of ``warmup`` and ``start`` applies.
         end: Selection is off from then on; None is never.
         tail: Length of the last part of training, which is on all data. The earlier one of ``end``
@@ -154,7 +158,7 @@ class Schedule:
     >>> schedule = Schedule(warmup=Epochs(1), end=Share(0.75))
     >>> [schedule.is_on(epochs_done, epochs=4) for epochs_done in (0.5, 1, 2.9, 3)]
     [False, True, True, False]
-    >>> schedule = Schedule(interrupt=3)
+    >>> schedule = Schedule(warmup=Epochs(0), interrupt=3)
     >>> [schedule.is_on(0, batch=batch) for batch in range(6)]
     [True, True, False, True, True, False]
     >>> schedule = Schedule(warmup=Epochs(1), anneal=Annealing("linear", until=Epochs(3)))
@@ -165,7 +169,7 @@ class Schedule:
     def __init__(
         self,
         *,
-        warmup: Moment = Epochs(0),
+        warmup: Moment = Epochs(1),
         start: Moment = Epochs(0),
         end: Moment | None = None,
         tail: Moment = Epochs(0),
@@ -204,6 +208,13 @@ class Schedule:
             moments.append(self.anneal.until)
         shares = any(isinstance(moment, Share) and moment.value for moment in moments)
         return shares or self.tail.value != 0
+
+    @property
+    def is_always_on(self) -> bool:
+        """Whether it selects from the first batch to the last one, and always as much."""
+        begins = self.warmup.value or self.start.value
+        ends = self.end is not None or self.tail.value
+        return not (begins or ends or self.interrupt or self.anneal)
 
     def is_on(
         self, epochs_done: float, epochs: float | None = None, batch: int | None = None
@@ -296,15 +307,78 @@ class Schedule:
         return f"Schedule(warmup={self.warmup!r}, start={self.start!r}, end={self.end!r}{text})"
 
 
-def checked_schedule(schedule: Schedule | None) -> Schedule:
-    """The schedule that was passed, after checking it; one that is always on if none was.
+class StepSchedule:
+    """A schedule counted in steps, for those who select within a step of their own.
+
+    Args:
+        selector: Whose share is annealed.
+        schedule: The schedule; None is that of `checked_schedule` if the steps of an epoch are
+            known, and always on if they are not.
+        epochs: Epochs of the whole training; None where they are not known.
+        steps_per_epoch: Steps of an epoch; None where they are not known.
+
+    Raises:
+        ConfigError: If the schedule needs steps or epochs that are not known, or cannot anneal.
+
+    >>> from siftback import TopK
+    >>> primed = StepSchedule(TopK(keep=0.5), None, None, steps_per_epoch=3)
+    >>> [primed.keep(step) for step in range(5)]
+    [None, None, None, 0.5, 0.5]
+    """
+
+    def __init__(
+        self,
+        selector: Any,
+        schedule: Schedule | None,
+        epochs: float | None,
+        steps_per_epoch: int | None,
+    ) -> None:
+        self._own, self._epochs = float(selector.keep), epochs
+        if schedule is None and steps_per_epoch is None:
+            schedule = Schedule(warmup=Epochs(0))
+        self._schedule = checked_schedule(schedule, by_losses=selector.needs_scores)
+        self._schedule.check_selector(selector)
+        self._schedule.is_on(0.0, epochs)  # raises where it needs the number of epochs
+        self._steps: int | None = None
+        if steps_per_epoch is not None:
+            self._steps = checked_integer("steps_per_epoch", steps_per_epoch, 1)
+        elif not self._schedule.is_always_on:
+            raise ConfigError(
+                f"{self._schedule!r} without steps_per_epoch: give the number of calls per epoch, "
+                "from which it computes the progress of training, or "
+                "schedule=Schedule(warmup=Epochs(0)), which selects at once"
+            )
+
+    def keep(self, step: int) -> float | None:
+        """The share to keep in a step, from 0; None while selection is off."""
+        if self._steps is None:
+            return self._own
+        done, batch = step / self._steps, step % self._steps
+        if not self._schedule.is_on(done, self._epochs, batch=batch):
+            return None
+        return self._schedule.keep(done, self._epochs, own=self._own)
+
+    def settings(self) -> dict[str, Any]:
+        """What a state must have been saved with; nothing of a schedule that is always on."""
+        if self._steps is None or self._schedule.is_always_on:
+            return {}
+        return {**self._schedule.settings(self._epochs), "steps_per_epoch": self._steps}
+
+
+def checked_schedule(schedule: Schedule | None, *, by_losses: bool = True) -> Schedule:
+    """The schedule that was passed, after checking it.
+
+    Args:
+        schedule: What was passed. None selects after one epoch by losses, and at once by anything
+            else.
+        by_losses: Whether what it is for selects by losses.
 
     Raises:
         ConfigError: If it is not a `Schedule`.
     """
     if schedule is not None and not isinstance(schedule, Schedule):
         raise ConfigError(f"schedule={schedule!r}: give a Schedule(...), or None")
-    return schedule or Schedule()
+    return schedule or Schedule(warmup=Epochs(1 if by_losses else 0))
 
 
 def _check(name: str, moment: object) -> None:

@@ -6,6 +6,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from remembering import observed
+from siftback import Epochs
 from siftback.contrib.gaussian_process import GaussianProcess, posterior
 from siftback.errors import ConfigError
 
@@ -64,7 +65,7 @@ def test_the_posterior_does_not_depend_on_the_company():
 
 @pytest.mark.parametrize("history", [1, 4, 20])
 def test_the_process_sees_each_examples_last_losses_one_per_epoch(history):
-    process = GaussianProcess(0.5, length_scale=3.0, noise=0.2, history=history)
+    process = GaussianProcess(0.5, length_scale=3.0, noise=0.2, history=history, warmup=Epochs(0))
     seen = {}
     for index, epoch, loss in observed(process, 40, 9):
         seen.setdefault(index, {})[epoch] = loss
@@ -80,7 +81,7 @@ def test_the_process_sees_each_examples_last_losses_one_per_epoch(history):
 
 
 def test_the_probability_of_the_process_is_the_normal_distributions():
-    process = GaussianProcess(0.5, predict="probability", threshold_share=0.4)
+    process = GaussianProcess(0.5, predict="probability", threshold_share=0.4, warmup=Epochs(0))
     observed(process, 50, 5)
     mean, sd = process.posterior(6)
     probability = 1 - torch.distributions.Normal(mean.nan_to_num(), sd.nan_to_num(1)).cdf(
@@ -91,7 +92,7 @@ def test_the_probability_of_the_process_is_the_normal_distributions():
 
 
 def test_the_processs_optimism_is_of_its_standard_deviation():
-    processes = [GaussianProcess(0.5, optimism=c) for c in (0.0, 1.5)]
+    processes = [GaussianProcess(0.5, optimism=c, warmup=Epochs(0)) for c in (0.0, 1.5)]
     for process in processes:
         observed(process, 30, 4)
     plain, raised = (process.predicted(8) for process in processes)
@@ -100,7 +101,7 @@ def test_the_processs_optimism_is_of_its_standard_deviation():
 
 
 def test_what_was_long_ago_is_as_uncertain_as_what_was_never():
-    process = GaussianProcess(0.5, length_scale=2.0, noise=0.5)
+    process = GaussianProcess(0.5, length_scale=2.0, noise=0.5, warmup=Epochs(0))
     process.grow(4)
     process.rescore(torch.arange(4), torch.tensor([0.0, 1.0, 2.0, 5.0]), 0)
     mean, sd = process.posterior(1000)
@@ -109,7 +110,7 @@ def test_what_was_long_ago_is_as_uncertain_as_what_was_never():
 
 
 def test_growing_keeps_the_histories():
-    process = GaussianProcess(0.5)
+    process = GaussianProcess(0.5, warmup=Epochs(0))
     observed(process, 30, 4)
     before = process.predicted(4)
     process.grow(50)
@@ -121,7 +122,7 @@ def test_growing_keeps_the_histories():
 
 
 def test_late_epochs_are_as_the_last_that_can_be_written_down():
-    process = GaussianProcess(0.5)
+    process = GaussianProcess(0.5, warmup=Epochs(0))
     process.grow(2)
     process.rescore(torch.tensor([0]), torch.tensor([1.0]), 40_000)
     process.rescore(torch.tensor([1]), torch.tensor([2.0]), 50_000)
@@ -130,11 +131,17 @@ def test_late_epochs_are_as_the_last_that_can_be_written_down():
 
 REFUSED = {
     "length": (
-        lambda: GaussianProcess(0.5, length_scale=0),
+        lambda: GaussianProcess(0.5, length_scale=0, warmup=Epochs(0)),
         "length_scale=0: give a finite number",
     ),
-    "noise": (lambda: GaussianProcess(0.5, noise=0.0), "noise=0.0: give a finite number above 0"),
-    "history": (lambda: GaussianProcess(0.5, history=0), "history=0: give an integer, at least 1"),
+    "noise": (
+        lambda: GaussianProcess(0.5, noise=0.0, warmup=Epochs(0)),
+        "noise=0.0: give a finite number above 0",
+    ),
+    "history": (
+        lambda: GaussianProcess(0.5, history=0, warmup=Epochs(0)),
+        "history=0: give an integer, at least 1",
+    ),
 }
 
 

@@ -24,7 +24,7 @@ from siftback import Epochs, Fresh, Indexed, Pool, Reduced, Schedule, SelectiveL
 from siftback.contrib import Pipelined, ReplicaError
 from siftback.errors import ConfigError, LossError
 from siftback.loss_functions import pair_losses
-from toys import assert_same, dataset, network, numbered, shuffled, train
+from toys import AT_ONCE, assert_same, at_once, dataset, network, numbered, shuffled, train
 
 
 def trained(wrap=lambda loader, model: loader, **arguments):
@@ -32,7 +32,7 @@ def trained(wrap=lambda loader, model: loader, **arguments):
     model = network()
     torch.manual_seed(1)
     source = wrap(shuffled(), model)
-    loader = SelectiveLoader(source, model, F.cross_entropy, keep=0.5, **arguments)
+    loader = SelectiveLoader(source, model, F.cross_entropy, keep=0.5, **at_once(arguments))
     return train(loader, model), model.state_dict(), loader, source
 
 
@@ -176,7 +176,7 @@ def test_a_broken_off_epoch_leaves_nothing_to_the_next(place):
     loaders, model = [], network()
     scored = Pipelined(numbered(torch.arange(40.0), 4), model, losses=stated, place=place, depth=2)
     for source in (scored, numbered(torch.arange(40.0), 4)):
-        loader = SelectiveLoader(source, model, losses=stated, keep=0.5)
+        loader = SelectiveLoader(source, model, losses=stated, keep=0.5, schedule=AT_ONCE)
         next(iter(loader))
         loaders.append(loader)
     # Of the same history and generator, as the first batch has been selected from in both.
@@ -353,7 +353,7 @@ def test_a_loss_that_is_not_finite_is_placed_where_it_is_selected_from():
     losses[9] = torch.nan
     model = nn.Linear(1, 1)
     scored = Pipelined(numbered(losses, 4), model, losses=stated, place="cpu", depth=3)
-    loader = SelectiveLoader(scored, model, losses=stated, keep=1)
+    loader = SelectiveLoader(scored, model, losses=stated, keep=1, schedule=AT_ONCE)
     with pytest.raises(LossError, match="example 1 in batch 2 of epoch 0 is nan"):
         list(loader)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import transformers
-from siftback import Epochs, Memory
+from siftback import Epochs, Memory, Schedule
 from siftback.frameworks.huggingface import SelectiveTrainerMixin
 from transformers import (
     BertConfig,
@@ -20,6 +20,7 @@ from transformers import (
 )
 
 # Older releases load an optimizer's state to the device "cpu:0", which torch does not know.
+AT_ONCE = Schedule(warmup=Epochs(0))
 RESUMES_PROCESSES = tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 23)
 
 WORDS = 100
@@ -131,6 +132,8 @@ def trainer(folder, kind, count=48, *, of=Selective, model=None, selection=None,
     given = {"method": "two_pass"} if selection is None and of is Selective else selection or {}
     if given.get("method") in ("two_pass", "single_pass") and "selector" not in given:
         given = {"keep": 1 / 2} | given
+    if given.get("method") in ("two_pass", "single_pass"):
+        given = {"schedule": AT_ONCE} | given
     # A single pass is compiled once more if lengths vary.
     collate = partial(padded, longest=12) if given.get("method") == "single_pass" else padded
     ours = of(
@@ -148,7 +151,7 @@ def trainer(folder, kind, count=48, *, of=Selective, model=None, selection=None,
 def selection(method):
     if method == "memory":
         return {"method": "memory", "memory": Memory(keep=0.5, warmup=Epochs(1))}
-    return {"method": method, "keep": 1 / 2}
+    return {"method": method, "keep": 1 / 2, "schedule": AT_ONCE}
 
 
 def weights_of(trainer):

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from siftback import Memory, SelectiveLoader, SinglePass
+from siftback import Epochs, Memory, Schedule, SelectiveLoader, SinglePass
 from siftback.errors import SiftbackError, StateError
 
 COUNT, BATCH, EPOCHS, RATE = 48, 8, 3, 0.1
@@ -156,7 +156,7 @@ def on_ranks(out):
                 {**ddp, "saved_to": out / name} if step is None else {**ddp, "ckpt_path": path}
             )
             if name == "selecting":
-                callback = SelectiveBackprop(keep=1 / 2)
+                callback = SelectiveBackprop(keep=1 / 2, schedule=Schedule(warmup=Epochs(0)))
                 trainer = fit_selecting(callback, module, shared(), **options)
                 stats = callback.stats
             else:

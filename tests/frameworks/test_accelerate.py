@@ -29,6 +29,7 @@ from siftback import (
 )
 from siftback.errors import BatchError, ConfigError, StateError
 from torchrun import found_by_ranks
+from toys import AT_ONCE, at_once
 
 accelerate = pytest.importorskip("accelerate", reason="needs pip install siftback[accelerate]")
 
@@ -74,7 +75,7 @@ def arguments(method, net):
     if method == "InfoBatch":
         return {"memory": InfoBatch(), "epochs": EPOCHS}
     if method == "Stale":
-        rule = Stale(keep=0.5, every=2)
+        rule = Stale(keep=0.5, every=2, warmup=Epochs(0))
         return {"model": net, "loss_fn": F.cross_entropy, "memory": rule, "epochs": EPOCHS}
     return {"model": net, "loss_fn": F.cross_entropy, "keep": 0.5, "epochs": EPOCHS}
 
@@ -117,7 +118,7 @@ def by_hand(method, accumulated):
     given = arguments(method, net)
     if "keep" in given or method == "Stale":
         given["exact"] = True
-    loader = SelectiveLoader(shuffled(), **given)
+    loader = SelectiveLoader(shuffled(), **at_once(given))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     torch.manual_seed(5)
     for _ in range(EPOCHS):
@@ -178,7 +179,9 @@ def test_loaders_that_were_wrapped_or_prepared_are_refused():
     accelerator = on_cpu()
     prepared, selective = (
         accelerator.prepare(shuffled()),
-        SelectiveLoader(shuffled(), keep=0.5, model=network(), loss_fn=F.cross_entropy),
+        SelectiveLoader(
+            shuffled(), keep=0.5, model=network(), loss_fn=F.cross_entropy, schedule=AT_ONCE
+        ),
     )
     for loader, reason in (
         (prepared, "was prepared by Accelerate"),

@@ -610,8 +610,8 @@ def test_the_example_learns_and_says_what_it_saved(method, tmp_path, monkeypatch
     whole = 4 * 1600
     assert plain == whole
     expected = {  # steps, backwards, forwards
-        "two_pass": (200, whole // 2, whole // 2 + whole),
-        "single_pass": (200, whole // 2, whole),
+        "two_pass": (200, 1600 + 3 * 800, 1600 + 3 * (800 + 1600)),
+        "single_pass": (200, 1600 + 3 * 800, whole),
         "memory": (50 + 3 * 25, 1600 + 3 * 800, 1600 + 3 * 800),
     }
     assert (int(steps), backwards, forwards) == expected[method]

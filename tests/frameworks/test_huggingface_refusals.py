@@ -20,7 +20,7 @@ from hugging_face_models import (
 )
 
 import transformers
-from siftback import EpochRule, InfoBatch, Kath18, Memory, Stale, TopK
+from siftback import EpochRule, Epochs, InfoBatch, Kath18, Memory, Stale, TopK
 from siftback.errors import ConfigError, StateError
 from siftback.frameworks.huggingface import SelectiveTrainerMixin
 
@@ -43,7 +43,11 @@ REFUSED = {
     "weights": ({"method": "two_pass", "selector": Kath18(keep=0.5)}, {}, "Kath18 gives"),
     "weights of a rule": ({"method": "memory", "memory": Weighing()}, {}, "Weighing gives"),
     "a count that is unknown": ({"method": "memory", "memory": InfoBatch()}, {}, "InfoBatch draws"),
-    "scoring passes": ({"method": "memory", "memory": Stale(keep=0.5, every=2)}, {}, "Stale is"),
+    "scoring passes": (
+        {"method": "memory", "memory": Stale(keep=0.5, every=2, warmup=Epochs(0))},
+        {},
+        "Stale is",
+    ),
     "no batch": (
         {"method": "memory", "keep": 0.2},
         {"dataloader_drop_last": True, "per_device_train_batch_size": 16},

@@ -51,6 +51,7 @@ from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
 from siftback.loading.seeding import Stream, generator_of
 from siftback.loss_functions import per_example
 from torchrun import found_by_ranks
+from toys import AT_ONCE
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),
@@ -93,7 +94,7 @@ SEEN = []
 
 def test_exactly_k_rows_are_trained_on_as_a_loop_by_hand_does():
     module = Net()
-    callback = SelectiveBackprop(keep=1 / 3)
+    callback = SelectiveBackprop(keep=1 / 3, schedule=AT_ONCE)
     fit_selecting(callback, module, DataLoader(data(), BATCH))
     by_hand, in_batch, rows = Net(), InBatch(keep=1 / 3, seed=seed_of()), []
     optimizer = by_hand.configure_optimizers()
@@ -141,7 +142,7 @@ def test_keeping_all_is_training_without_it_bit_for_bit():
     with_it, without = Deep(), Deep()
     for module in (with_it, without):
         module.net.load_state_dict(Net().net.state_dict())
-    trainers = [fit_selecting(SelectiveBackprop(keep=1.0), with_it)]
+    trainers = [fit_selecting(SelectiveBackprop(keep=1.0, schedule=AT_ONCE), with_it)]
     trainers.append(trainer_of())
     torch.manual_seed(5)
     trainers[1].fit(without, plain(), validation())
@@ -173,7 +174,7 @@ def test_keeping_all_is_training_without_it_bit_for_bit():
 )
 def test_steps_validations_and_rates_are_those_without_it(options):
     found = []
-    for callbacks in ([SelectiveBackprop(keep=1 / 3)], []):
+    for callbacks in ([SelectiveBackprop(keep=1 / 3, schedule=AT_ONCE)], []):
         module, trainer = OneCycle(), trainer_of(*callbacks, **options)
         trainer.fit(module, plain(), validation())
         counted = module.total, module.validations, module.totals
@@ -186,7 +187,9 @@ def test_steps_validations_and_rates_are_those_without_it(options):
 
 def test_a_step_scores_under_the_autocast_of_training_and_in_eval_mode():
     SEEN.clear()
-    trainer = fit_selecting(SelectiveBackprop(keep=1 / 2), Noted(), precision="bf16-mixed")
+    trainer = fit_selecting(
+        SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), Noted(), precision="bf16-mixed"
+    )
     each = [(torch.bfloat16, False, BATCH), (torch.bfloat16, True, BATCH // 2)]
     assert each * STEPS * EPOCHS == SEEN
     assert trainer.global_step == STEPS * EPOCHS
@@ -218,15 +221,17 @@ class Manual(Net):
 
 def test_manual_optimization_trains_as_automatic_does():
     manual, automatic = Manual(), Net()
-    trainer = fit_selecting(SelectiveBackprop(keep=1 / 2), manual)
-    fit_selecting(SelectiveBackprop(keep=1 / 2), automatic)
+    trainer = fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), manual)
+    fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), automatic)
     assert manual.examples == automatic.examples
     assert torch.equal(weights_of(manual), weights_of(automatic))
     assert trainer.global_step == STEPS * EPOCHS
     assert manual.other.requires_grad
     accumulated, by_trainer = Manual(every=2), Net()
-    fit_selecting(SelectiveBackprop(keep=1 / 2), accumulated)
-    fit_selecting(SelectiveBackprop(keep=1 / 2), by_trainer, accumulate_grad_batches=2)
+    fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), accumulated)
+    fit_selecting(
+        SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), by_trainer, accumulate_grad_batches=2
+    )
     assert torch.equal(weights_of(accumulated), weights_of(by_trainer))
 
 
@@ -245,14 +250,14 @@ def test_batches_are_any_tree_whose_parts_have_a_row_per_example():
         for x, y in zip(*data().tensors, strict=True)
     ]
     module = Nested()
-    fit_selecting(SelectiveBackprop(keep=1 / 2), module, DataLoader(rows, BATCH))
+    fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), module, DataLoader(rows, BATCH))
     assert module.names == [str(row) for step in module.examples for row in step]
     uneven = [{"of": {"x": x}, "y": y, "name": "ab"} for x, y in data()]
     loader = DataLoader(
         uneven, BATCH, collate_fn=lambda rows: {**rows[0], "of": {"x": rows[1]["of"]["x"]}}
     )
     with pytest.raises(BatchError, match="has no rows"):
-        fit_selecting(SelectiveBackprop(keep=1 / 2), Nested(), loader)
+        fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), Nested(), loader)
 
 
 def test_a_schedule_says_when_and_annealing_how_much():
@@ -270,8 +275,8 @@ class Popping(Net):
 def test_a_step_may_take_its_batch_apart():
     rows = [{"x": x, "y": y} for x, y in data()]
     module, other = Popping(), Net()
-    fit_selecting(SelectiveBackprop(keep=1 / 2), module, DataLoader(rows, BATCH))
-    fit_selecting(SelectiveBackprop(keep=1 / 2), other, DataLoader(data(), BATCH))
+    fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), module, DataLoader(rows, BATCH))
+    fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), other, DataLoader(data(), BATCH))
     assert torch.equal(weights_of(module), weights_of(other))
 
 
@@ -291,7 +296,11 @@ class Sequences(Net):
 
 
 def test_losses_of_sequences_are_those_of_per_example():
-    memory, module, callback = Memory(keep=0.5), Sequences(), SelectiveBackprop(keep=1 / 2)
+    memory, module, callback = (
+        Memory(keep=0.5),
+        Sequences(),
+        SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE),
+    )
     fit_remembering(module, memory=memory)
     losses = per_example(F.cross_entropy)(*module.positions(data().tensors)).detach()
     assert torch.allclose(memory.values[:, 0], losses)
@@ -309,7 +318,7 @@ class Unlabelled(Sequences):
 
 
 def test_examples_without_a_target_are_never_chosen():
-    module, callback = Unlabelled(), SelectiveBackprop(keep=1 / 2)
+    module, callback = Unlabelled(), SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE)
     fit_selecting(callback, module)
     examples = [example for step in module.examples for example in step]
     assert examples
@@ -368,7 +377,7 @@ def test_a_step_whose_losses_are_not_known_is_refused_before_it_trains(kind, err
     module = kind()
     before = weights_of(module)
     with pytest.raises(error, match=message):
-        fit_selecting(SelectiveBackprop(keep=1 / 2), module)
+        fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), module)
     assert torch.equal(weights_of(module), before)
     assert "training_step" not in vars(module)
 
@@ -379,8 +388,10 @@ def of_cross_entropy(module, batch):
 
 def test_losses_of_the_user_s_own_are_taken_in_place_of_the_step_s():
     module, plain_one = TwoLosses(), Net()
-    fit_selecting(SelectiveBackprop(keep=1 / 2, losses=of_cross_entropy), module)
-    fit_selecting(SelectiveBackprop(keep=1 / 2, losses=of_cross_entropy), plain_one)
+    fit_selecting(SelectiveBackprop(keep=1 / 2, losses=of_cross_entropy, schedule=AT_ONCE), module)
+    fit_selecting(
+        SelectiveBackprop(keep=1 / 2, losses=of_cross_entropy, schedule=AT_ONCE), plain_one
+    )
     assert module.examples[0] == plain_one.examples[0]
     assert {len(rows) for rows in module.examples} == {BATCH // 2}
 
@@ -404,7 +415,9 @@ class Weighing:
 
 def test_weights_of_a_selection_are_applied_to_the_mean():
     module = Net()
-    fit_selecting(SelectiveBackprop(selector=Weighing()), module, DataLoader(data(), BATCH))
+    fit_selecting(
+        SelectiveBackprop(selector=Weighing(), schedule=AT_ONCE), module, DataLoader(data(), BATCH)
+    )
     by_hand, weights = Net(), torch.arange(1.0, BATCH // 2 + 1)
     optimizer = by_hand.configure_optimizers()
     for _ in range(EPOCHS):
@@ -416,7 +429,7 @@ def test_weights_of_a_selection_are_applied_to_the_mean():
             optimizer.zero_grad()
     assert torch.equal(weights_of(module), weights_of(by_hand))
     with pytest.raises(ConfigError, match=r"Weighing gives weights.*leave losses= out"):
-        SelectiveBackprop(selector=Weighing(), losses=of_cross_entropy)
+        SelectiveBackprop(selector=Weighing(), losses=of_cross_entropy, schedule=AT_ONCE)
 
 
 class Summed(Net):
@@ -438,7 +451,7 @@ class ClassWeights(Net):
 @pytest.mark.parametrize("kind", [Summed, Unreduced, ClassWeights])
 def test_weights_that_cannot_be_applied_are_refused(kind):
     with pytest.raises(ConfigError, match="weights"):
-        fit_selecting(SelectiveBackprop(selector=Weighing()), kind())
+        fit_selecting(SelectiveBackprop(selector=Weighing(), schedule=AT_ONCE), kind())
 
 
 class Odd(SingleDeviceStrategy):
@@ -447,13 +460,13 @@ class Odd(SingleDeviceStrategy):
 
 def test_what_a_callback_cannot_do_is_refused_as_fit_starts():
     with pytest.raises(ConfigError, match="not tried with Odd"):
-        fit_selecting(SelectiveBackprop(keep=0.5), Net(), strategy=Odd("cpu"))
-    both = trainer_of(SelectiveBackprop(keep=0.5))
+        fit_selecting(SelectiveBackprop(keep=0.5, schedule=AT_ONCE), Net(), strategy=Odd("cpu"))
+    both = trainer_of(SelectiveBackprop(keep=0.5, schedule=AT_ONCE))
     with pytest.raises(ConfigError, match="one of them"):
         both.fit(Net(), datamodule=remembering())
     selecting = SelectiveLoader(plain(), memory=Memory(), epochs=EPOCHS)
     with pytest.raises(ConfigError, match="one of them"):
-        fit_selecting(SelectiveBackprop(keep=0.5), Net(), selecting)
+        fit_selecting(SelectiveBackprop(keep=0.5, schedule=AT_ONCE), Net(), selecting)
     endless = Schedule(warmup=Epochs(1))
     with pytest.raises(ConfigError, match="number of batches of an epoch"):
         fit_selecting(
@@ -474,7 +487,7 @@ class Raising(Net):
 def test_the_module_and_the_trainer_are_put_back_after_an_error():
     module = Raising()
     with pytest.raises(RuntimeError, match="on purpose"):
-        fit_selecting(SelectiveBackprop(keep=0.5), module)
+        fit_selecting(SelectiveBackprop(keep=0.5, schedule=AT_ONCE), module)
     assert "training_step" not in vars(module)
     trainer, selective = trainer_of(), remembering()
     kind = type(trainer)
@@ -510,10 +523,15 @@ def test_compiled_code_trains_on_the_same_rows(kind):
     """Which rows those are, the weights tell."""
     torch._dynamo.reset()
     other, remembered = Bare(), Bare()
-    fit_selecting(SelectiveBackprop(keep=1 / 2), other, max_epochs=1)
+    fit_selecting(SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), other, max_epochs=1)
     fit_remembering(remembered, max_epochs=2)
     for fit, expected in (
-        (lambda module: fit_selecting(SelectiveBackprop(keep=1 / 2), module, max_epochs=1), other),
+        (
+            lambda module: fit_selecting(
+                SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE), module, max_epochs=1
+            ),
+            other,
+        ),
         (lambda module: fit_remembering(module, max_epochs=2), remembered),
     ):
         module = {"part": CompiledPart, "loss": CompiledLoss}.get(kind, Bare)()
@@ -533,10 +551,10 @@ def stateful(**options):
 @pytest.mark.parametrize("kind", [Net, OneCycle])
 def test_selection_resumes_within_an_epoch_bit_for_bit(kind, tmp_path):
     pytest.importorskip("torchdata")
-    whole, callback = kind(), SelectiveBackprop(keep=1 / 2)
+    whole, callback = kind(), SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE)
     fit_selecting(callback, whole, stateful(), saved_to=tmp_path)
     for step in (1, STEPS + 2, 3 * STEPS - 1):
-        resumed, again = kind(), SelectiveBackprop(keep=1 / 2)
+        resumed, again = kind(), SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE)
         path = tmp_path / f"step={step}.ckpt"
         trainer = fit_selecting(again, resumed, stateful(), path)
         assert trainer.global_step == STEPS * EPOCHS
@@ -587,7 +605,10 @@ def test_memory_resumes_between_epochs(tmp_path):
 
 
 def test_a_state_of_another_number_of_processes_is_refused():
-    callback, selective = SelectiveBackprop(keep=0.5), SelectiveDataModule(plain(), Memory())
+    callback, selective = (
+        SelectiveBackprop(keep=0.5, schedule=AT_ONCE),
+        SelectiveDataModule(plain(), Memory()),
+    )
     for part in (callback, selective):
         with pytest.raises(StateError, match="saved by 2 processes, and here are 1"):
             part.load_state_dict({"ranks": [{}, {}], "datamodule": {}})
@@ -734,7 +755,7 @@ class Lists(LightningDataModule):
 
 
 def refused_modules():
-    yield plain(), Stale(0.5, every=2), {}, "scoring passes"
+    yield plain(), Stale(0.5, every=2, warmup=Epochs(0)), {}, "scoring passes"
     yield plain(), InfoBatch(), {}, "Lightning reads a batch ahead.*InfoBatch"
     yield Lists(), Memory(), {}, "returned a list"
     yield plain(), None, {}, "memory=None"
@@ -743,7 +764,12 @@ def refused_modules():
     yield plain(), Memory(), {"reload_dataloaders_every_n_epochs": 1}, "leave them out"
     yield plain(), Memory(keep=0.5), {"val_check_interval": 5}, "shortest epoch has 3"
     yield plain(), Memory(keep=0.5), {"limit_train_batches": 0.2}, "no batch of the shortest"
-    yield SelectiveLoader(plain(), Net(), F.cross_entropy, keep=0.5), None, {}, "SelectiveBackprop"
+    yield (
+        SelectiveLoader(plain(), Net(), F.cross_entropy, keep=0.5, schedule=AT_ONCE),
+        None,
+        {},
+        "SelectiveBackprop",
+    )
     yield [plain()], Memory(), {}, "give a LightningDataModule"
 
 
@@ -923,7 +949,7 @@ def test_each_process_has_random_numbers_and_a_state_of_its_own(ranks):
     assert not torch.equal(one, other)
     saved = torch.load(out / "remembering" / "step=4.ckpt")["SelectiveDataModule"]["ranks"]
     assert [state["settings"]["rank"] for state in saved] == [0, 1]
-    callback = SelectiveBackprop(keep=0.5)
+    callback = SelectiveBackprop(keep=0.5, schedule=AT_ONCE)
     with pytest.raises(StateError, match="saved by 2 processes"):
         callback.load_state_dict(state)
 
@@ -999,7 +1025,9 @@ class Digits(Net):
 def test_digits_are_learned(form):
     train, (images, labels) = mnist(2000)
     module, loader = Digits(), DataLoader(train, 32, shuffle=True)
-    trainer = trainer_of(*([SelectiveBackprop(keep=1 / 2)] if form == "selecting" else []))
+    trainer = trainer_of(
+        *([SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE)] if form == "selecting" else [])
+    )
     if form == "selecting":
         trainer.fit(module, loader, DataLoader(train, 500))
     else:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import InBatch, Memory, Percentile, SelectiveLoader
-from toys import seeded
+from toys import at_once, seeded
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plain.py"
 X = torch.randn(64, 5, generator=seeded(0))
@@ -29,7 +29,7 @@ def loader_of(model=None, **arguments):
     data = DataLoader(TensorDataset(X, Y, torch.arange(64)), 16, shuffle=True, generator=seeded(3))
     if model is not None:
         arguments["losses"] = lambda model, batch: each(model, *batch[:2])
-    return SelectiveLoader(data, model, epochs=2, **arguments)
+    return SelectiveLoader(data, model, epochs=2, **at_once(arguments))
 
 
 def each(model, x, y):

@@ -21,7 +21,7 @@ from siftback import (
 from siftback.errors import BatchError, ConfigError
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.rule import EpochRule
-from toys import dataset
+from toys import AT_ONCE, dataset
 
 # Also where the tests are kept to a single core.
 in_workers = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -199,7 +199,9 @@ def test_an_epoch_that_was_broken_off_does_not_count():
 
 def test_an_empty_batch_is_named():
     data = {"number": torch.empty(0, dtype=torch.int64), "loss": torch.empty(0)}
-    loader = selective(Indexed([data], lambda batch: batch["number"]), memory=Stale(keep=0.5))
+    loader = selective(
+        Indexed([data], lambda batch: batch["number"]), memory=Stale(keep=0.5, warmup=Epochs(0))
+    )
     with pytest.raises(BatchError, match="batch 0 of epoch 0 is empty"):
         list(loader)
 
@@ -242,7 +244,9 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", [Memory, lambda: Stale(keep=0.5)], ids=["memory", "stale"])
+@pytest.mark.parametrize(
+    "rule", [Memory, lambda: Stale(keep=0.5, warmup=Epochs(0))], ids=["memory", "stale"]
+)
 @pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_loader_that_memory_cannot_work_with_is_refused(make, message, rule):
     with pytest.raises(ConfigError, match=message):
@@ -293,7 +297,7 @@ def test_indices_follow_their_examples_into_batches():
     data = TensorDataset(torch.arange(50))
     loader = SelectiveLoader(
         indexed(data, 7), nn.Identity(), losses=lambda model, batch: batch[0].float(), keep=0.4,
-        pool=Pool(5),
+        pool=Pool(5), schedule=AT_ONCE,
     )  # fmt: skip
     seen = Counter()
     for _ in range(3):

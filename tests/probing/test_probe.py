@@ -23,7 +23,7 @@ from siftback.errors import BatchError, ConfigError, LossError, TraceError
 from siftback.probing.costs import rows
 from siftback.probing.result import ProbeResult
 from siftback.probing.sample import Sample
-from toys import assert_same, dataset, network, numbered, optimizer_of, shuffled
+from toys import AT_ONCE, assert_same, dataset, network, numbered, optimizer_of, shuffled
 
 BASIC = ["traditional", "sb", "stale-sb", "sb-memory", "random"]
 
@@ -377,7 +377,9 @@ def test_bad_arguments_are_named(options, said):
 def test_a_selective_loader_is_not_what_to_probe():
     model = network()
     with pytest.raises(ConfigError, match="give the loader that it wraps"):
-        quick(model, SelectiveLoader(shuffled(), model, F.cross_entropy, keep=0.5))
+        quick(
+            model, SelectiveLoader(shuffled(), model, F.cross_entropy, keep=0.5, schedule=AT_ONCE)
+        )
 
 
 def test_a_loader_that_leaves_examples_out_is_not_what_to_probe():

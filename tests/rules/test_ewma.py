@@ -13,6 +13,7 @@ from remembering import (
     seeded,
     spread,
 )
+from siftback import Epochs
 from siftback.contrib.gaussian_process import GaussianProcess
 from siftback.errors import ConfigError
 from siftback.rules.ewma import Ewma
@@ -26,7 +27,7 @@ PREDICTORS = {"ewma": Ewma, "process": GaussianProcess}
 
 @pytest.mark.parametrize("decay", [0.0, 0.3, 0.9])
 def test_the_average_is_a_loops(decay):
-    ewma, averages = Ewma(0.5, decay=decay), {}
+    ewma, averages = Ewma(0.5, decay=decay, warmup=Epochs(0)), {}
     for index, _, loss in observed(ewma, 60, 4):
         averages[index] = (
             decay * averages[index] + (1 - decay) * loss if index in averages else loss
@@ -37,7 +38,7 @@ def test_the_average_is_a_loops(decay):
 
 def test_the_probability_is_the_average_of_crossings():
     ewma, averages, recent = (
-        Ewma(0.5, decay=0.6, predict="probability", threshold_share=0.25),
+        Ewma(0.5, decay=0.6, predict="probability", threshold_share=0.25, warmup=Epochs(0)),
         {},
         [],
     )
@@ -92,7 +93,7 @@ def test_optimism_raises_those_that_are_old(make, predict):
 
 
 def test_ewmas_optimism_is_of_the_square_root_of_the_age():
-    ewma = Ewma(0.5, decay=0.0, optimism=1.5)
+    ewma = Ewma(0.5, decay=0.0, optimism=1.5, warmup=Epochs(0))
     ewma.grow(4)
     ewma.rescore(torch.tensor([0, 1]), torch.tensor([1.0, 3.0]), 0)
     ewma.rescore(torch.tensor([2]), torch.tensor([2.0]), 3)
@@ -150,7 +151,7 @@ def test_whose_loss_it_is_does_not_depend_on_the_order(make):
 
 def test_without_memory_of_older_losses_and_without_training_the_average_is_stale():
     losses, drawn = torch.rand(6, 300, generator=seeded(1)), []
-    for rule in (Stale(0.4), Ewma(0.4, decay=0.0)):
+    for rule in (Stale(0.4, warmup=Epochs(0)), Ewma(0.4, decay=0.0, warmup=Epochs(0))):
         rule.grow(300)
         drawn.append([])
         for epoch in range(6):
@@ -166,7 +167,7 @@ def test_without_memory_of_older_losses_and_without_training_the_average_is_stal
 def test_between_passes_examples_are_drawn_by_the_prediction_before_they_are_read(make, predict):
     losses = spread(600)
     data = Read(Numbered(losses))
-    rule = make(beta=3, every=3, predict=predict)
+    rule = make(beta=3, every=3, predict=predict, warmup=Epochs(0))
     loader = ruled(rule, wrapped=plain(data))
     history = {}
     for epoch in range(6):
@@ -202,15 +203,27 @@ def test_a_score_that_is_unknown_leaves_what_was_known(make):
 
 
 REFUSED = {
-    "decay": (lambda: Ewma(0.5, decay=1.0), r"decay=1.0: give a share in \[0, 1\)"),
-    "every": (lambda: Ewma(0.5, every=0), "every=0: give an integer, at least 1"),
+    "decay": (
+        lambda: Ewma(0.5, decay=1.0, warmup=Epochs(0)),
+        r"decay=1.0: give a share in \[0, 1\)",
+    ),
+    "every": (lambda: Ewma(0.5, every=0, warmup=Epochs(0)), "every=0: give an integer, at least 1"),
     "predict": (
-        lambda: Ewma(0.5, predict="rank"),
+        lambda: Ewma(0.5, predict="rank", warmup=Epochs(0)),
         'predict=\'rank\': give "loss" or "probability"',
     ),
-    "share": (lambda: Ewma(0.5, threshold_share=1), r"threshold_share=1: give a share in \(0, 1\)"),
-    "optimism": (lambda: Ewma(0.5, optimism=-1), "optimism=-1: give a finite number, at least 0"),
-    "a rule": (lambda: Ewma(0.5, scorer=Memory()), "is a rule: give Ewma a scorer"),
+    "share": (
+        lambda: Ewma(0.5, threshold_share=1, warmup=Epochs(0)),
+        r"threshold_share=1: give a share in \(0, 1\)",
+    ),
+    "optimism": (
+        lambda: Ewma(0.5, optimism=-1, warmup=Epochs(0)),
+        "optimism=-1: give a finite number, at least 0",
+    ),
+    "a rule": (
+        lambda: Ewma(0.5, scorer=Memory(), warmup=Epochs(0)),
+        "is a rule: give Ewma a scorer",
+    ),
 }
 
 

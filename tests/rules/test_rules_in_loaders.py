@@ -20,7 +20,7 @@ from remembering import (
     weights_of,
 )
 from resuming import check_resumes
-from siftback import Indexed, Percentile, SelectiveSampler
+from siftback import Epochs, Indexed, Percentile, SelectiveSampler
 from siftback.contrib.gaussian_process import GaussianProcess
 from siftback.errors import ConfigError, StateError
 from siftback.loading.pool import Pool
@@ -130,7 +130,8 @@ def test_with_persistent_workers_too(name):
 
 
 @pytest.mark.parametrize(
-    ("make", "columns"), [(lambda table: Memory(table=table), 1), (lambda t: Ewma(0.5, table=t), 2)]
+    ("make", "columns"),
+    [(lambda table: Memory(table=table), 1), (lambda t: Ewma(0.5, table=t, warmup=Epochs(0)), 2)],
 )
 def test_a_table_in_a_file_goes_back_to_the_state(make, columns, tmp_path):
     # Each run begins with the file of the one before, as of its end.
@@ -155,7 +156,9 @@ def test_a_state_does_not_change_as_its_loader_goes_on(name):
     assert repr(state["draw"]) == repr(before["draw"])
 
 
-@pytest.mark.parametrize("make", [lambda: Memory(), lambda: GaussianProcess(0.5), UCB])
+@pytest.mark.parametrize(
+    "make", [lambda: Memory(), lambda: GaussianProcess(0.5, warmup=Epochs(0)), UCB]
+)
 def test_a_state_of_fewer_examples_is_refused(make):
     few, more = ruled(make(), 40), ruled(make(), 41)
     with pytest.raises(StateError, match=r"examples=40, and this .* has examples=41: build"):
@@ -163,15 +166,19 @@ def test_a_state_of_fewer_examples_is_refused(make):
 
 
 REFUSED_STATES = {
-    "another rule": (lambda: Ewma(0.5), lambda: Stale(0.5), "memory"),
+    "another rule": (
+        lambda: Ewma(0.5, warmup=Epochs(0)),
+        lambda: Stale(0.5, warmup=Epochs(0)),
+        "memory",
+    ),
     "another share": (
         lambda: Memory(0.2),
         lambda: Memory(0.5),
         r"keep=0.5, .* has keep=0.2",
     ),
     "another history": (
-        lambda: GaussianProcess(0.5, history=5),
-        lambda: GaussianProcess(0.5),
+        lambda: GaussianProcess(0.5, history=5, warmup=Epochs(0)),
+        lambda: GaussianProcess(0.5, warmup=Epochs(0)),
         "history=6",
     ),
 }

@@ -17,6 +17,7 @@ import siftback.rules
 from reference import shared_probability
 from remembering import REFRESHED, RULES
 from resuming import Counter, Random, check_resumes
+from siftback import Epochs
 from siftback.contrib.gaussian_process import GaussianProcess
 from siftback.errors import StateError
 from siftback.rules.ewma import Ewma
@@ -140,19 +141,19 @@ ROWS = {
         lambda: Memory(1.0),
     ),
     "stale": Row(
-        lambda: Stale(0.5, every=9),
+        lambda: Stale(0.5, every=9, warmup=Epochs(0)),
         lambda losses: by_percentile(losses[-1], 1.0),
-        lambda: Stale(1.0, every=9),
+        lambda: Stale(1.0, every=9, warmup=Epochs(0)),
     ),
     "ewma": Row(
-        lambda: Ewma(0.25, every=9),
+        lambda: Ewma(0.25, every=9, warmup=Epochs(0)),
         lambda losses: by_percentile(averages(losses), 3.0),
-        lambda: Ewma(1.0, every=9),
+        lambda: Ewma(1.0, every=9, warmup=Epochs(0)),
     ),
     "process": Row(  # by the last loss alone
-        lambda: GaussianProcess(0.5, every=9, history=1),
+        lambda: GaussianProcess(0.5, every=9, history=1, warmup=Epochs(0)),
         lambda losses: by_percentile(losses[-1], 1.0),
-        lambda: GaussianProcess(1.0, every=9),
+        lambda: GaussianProcess(1.0, every=9, warmup=Epochs(0)),
     ),
 }
 every = pytest.mark.parametrize("name", ROWS)

@@ -12,7 +12,7 @@ from siftback.rules.memory import Memory
 from siftback.rules.score_table import ScoreTable
 from siftback.rules.stale import Stale
 from siftback.schedule import Epochs
-from toys import assert_same, dataset, network, optimizer_of
+from toys import assert_same, at_once, dataset, network, optimizer_of
 
 
 def train(loader, model, epochs):
@@ -34,17 +34,21 @@ def test_a_pass_every_epoch_is_plain_selection_bit_for_bit(rule):
     def trained(**arguments):
         model, data = network(), dataset(150)
         wrapped = plain(data, shuffle=False, sampler=SelectiveSampler(data, seed=4))
-        loader = SelectiveLoader(wrapped, model, F.cross_entropy, epochs=3, **arguments)
+        loader = SelectiveLoader(wrapped, model, F.cross_entropy, epochs=3, **at_once(arguments))
         return train(loader, model, 3), model.state_dict(), loader.stats.scored
 
-    assert_same(trained(memory=rule(0.4, every=1)), trained(keep=0.4))
+    assert_same(trained(memory=rule(0.4, every=1, warmup=Epochs(0))), trained(keep=0.4))
 
 
 @pytest.mark.parametrize("every", [2, 3, 5])
 def test_an_epoch_between_passes_reads_and_forwards_the_chosen_alone(every):
     data, model = Read(dataset(300)), Counting()
     loader = SelectiveLoader(
-        plain(data), model, F.cross_entropy, memory=Stale(0.3, every=every), epochs=2 * every
+        plain(data),
+        model,
+        F.cross_entropy,
+        memory=Stale(0.3, every=every, warmup=Epochs(0)),
+        epochs=2 * every,
     )
     stats, unread = loader.stats, 0
     for epoch in range(2 * every):
@@ -71,7 +75,7 @@ def test_an_epoch_between_passes_reads_and_forwards_the_chosen_alone(every):
 
 
 def test_passes_are_the_first_epoch_and_every_nth_after_it():
-    rule = Stale(0.5, every=3)
+    rule = Stale(0.5, every=3, warmup=Epochs(0))
     rule.grow(4)
     passes = []
     for epoch in range(2, 12):
@@ -87,20 +91,20 @@ def test_the_table_holds_each_examples_own_score_whatever_the_order():
     losses = spread(500)
     tables = []
     for shuffle in (True, False):
-        rule = Stale(0.3)
+        rule = Stale(0.3, warmup=Epochs(0))
         epoch_of(ruled(rule, wrapped=plain(Numbered(losses), 16, shuffle=shuffle)))
         assert_same(rule.table.scores(), losses)
         tables.append(rule.table.scores())
     # The same examples under other numbers have the same losses, under those numbers.
     order = torch.randperm(500, generator=torch.Generator().manual_seed(9))
-    permuted = Stale(0.3)
+    permuted = Stale(0.3, warmup=Epochs(0))
     epoch_of(ruled(permuted, wrapped=plain(Numbered(losses[order]))))
     assert_same(permuted.table.scores(), tables[0][order])
 
 
 def test_a_draw_takes_examples_by_their_own_losses():
     losses = spread(2000)
-    loader = ruled(Stale(beta=8, every=2), wrapped=plain(Numbered(losses), 100))
+    loader = ruled(Stale(beta=8, every=2, warmup=Epochs(0)), wrapped=plain(Numbered(losses), 100))
     epoch_of(loader)
     drawn = losses[epoch_of(loader)]
     assert len(drawn) == 222
@@ -111,7 +115,7 @@ def test_a_draw_takes_examples_by_their_own_losses():
 
 @pytest.mark.parametrize(
     ("rule", "refreshed"),
-    [(Stale(0.5), False), (Ewma(0.5, decay=0), True)],
+    [(Stale(0.5, warmup=Epochs(0)), False), (Ewma(0.5, decay=0, warmup=Epochs(0)), True)],
     ids=["stale", "refreshed by training"],
 )
 def test_training_refreshes_the_table_of_a_rule_that_learns_from_it(rule, refreshed):
@@ -126,7 +130,7 @@ def test_training_refreshes_the_table_of_a_rule_that_learns_from_it(rule, refres
 
 
 def test_a_score_that_was_never_made_is_kept():
-    rule = Stale(0.3)
+    rule = Stale(0.3, warmup=Epochs(0))
     loader = ruled(rule, 50)
     epoch_of(loader)
     rule.table.values[:9] = torch.nan
@@ -136,7 +140,7 @@ def test_a_score_that_was_never_made_is_kept():
 
 
 def test_a_score_that_is_not_finite_is_unknown_or_the_highest():
-    rule = Stale(0.5)
+    rule = Stale(0.5, warmup=Epochs(0))
     rule.grow(4)
     rule.rescore(torch.arange(4), torch.tensor([1.0, 2.0, 3.0, 4.0]), 0)
     rule.rescore(torch.arange(4), torch.tensor([torch.nan, torch.inf, 0.5, 0.5]), 3)
@@ -146,7 +150,7 @@ def test_a_score_that_is_not_finite_is_unknown_or_the_highest():
 
 
 def test_draws_leave_the_history_of_passes_as_it_was():
-    rule = Stale(0.5)
+    rule = Stale(0.5, warmup=Epochs(0))
     loader = ruled(rule)
     epoch_of(loader)
     history = rule.selector.state_dict()
@@ -157,7 +161,7 @@ def test_draws_leave_the_history_of_passes_as_it_was():
 def test_off_schedule_all_is_read_and_passed_through():
     data = Read(Numbered(spread(40)))
     schedule = Schedule(warmup=Epochs(1), end=Epochs(3))
-    loader = ruled(Stale(0.3, every=2), wrapped=plain(data), schedule=schedule)
+    loader = ruled(Stale(0.3, every=2, warmup=Epochs(0)), wrapped=plain(data), schedule=schedule)
     scored = []
     for epoch in range(5):
         numbers = epoch_of(loader)
@@ -172,7 +176,7 @@ def test_the_scorer_given_makes_the_passes():
         def score(self, losses, model, batch, indices):
             return -super().score(losses, model, batch, indices)
 
-    losses, rule = spread(60), Stale(beta=4, every=2, scorer=Negative())
+    losses, rule = spread(60), Stale(beta=4, every=2, scorer=Negative(), warmup=Epochs(0))
     loader = ruled(rule, wrapped=plain(Numbered(losses)))
     for _ in range(2):
         assert losses[epoch_of(loader)].mean() < losses.mean()
@@ -180,19 +184,33 @@ def test_the_scorer_given_makes_the_passes():
 
 
 def test_it_needs_no_losses_of_training_and_needs_a_model():
-    loader = ruled(Stale(0.5, every=2), 20)
+    loader = ruled(Stale(0.5, every=2, warmup=Epochs(0)), 20)
     for _ in range(4):
         list(loader)
     with pytest.raises(ConfigError, match="model"):
-        selective(plain(Numbered(spread(20))), model=None, losses=None, memory=Stale(0.5))
+        selective(
+            plain(Numbered(spread(20))),
+            model=None,
+            losses=None,
+            memory=Stale(0.5, warmup=Epochs(0)),
+        )
 
 
 REFUSED = {
-    "every": (lambda: Stale(0.5, every=0), "every=0: give an integer, at least 1"),
-    "neither": (lambda: Stale(), "keep=None and beta=None: give one of them"),
-    "both": (lambda: Stale(0.5, 1.0), "keep=0.5 and beta=1.0: give one of them"),
-    "a rule": (lambda: Stale(0.5, scorer=Memory()), "is a rule: give Stale a scorer"),
-    "table": (lambda: Ewma(0.5, table=ScoreTable()), "Ewma remembers 2 numbers per example"),
+    "every": (
+        lambda: Stale(0.5, every=0, warmup=Epochs(0)),
+        "every=0: give an integer, at least 1",
+    ),
+    "neither": (lambda: Stale(warmup=Epochs(0)), "keep=None and beta=None: give one of them"),
+    "both": (lambda: Stale(0.5, 1.0, warmup=Epochs(0)), "keep=0.5 and beta=1.0: give one of them"),
+    "a rule": (
+        lambda: Stale(0.5, scorer=Memory(), warmup=Epochs(0)),
+        "is a rule: give Stale a scorer",
+    ),
+    "table": (
+        lambda: Ewma(0.5, table=ScoreTable(), warmup=Epochs(0)),
+        "Ewma remembers 2 numbers per example",
+    ),
 }
 
 

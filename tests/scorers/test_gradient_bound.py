@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from siftback import GradientBound, SelectiveLoader, TopK
 from siftback.errors import LossError
 from siftback.loss_functions import pair_losses
-from toys import assert_same, dataset, network, shuffled
+from toys import AT_ONCE, assert_same, dataset, network, shuffled
 
 
 def batch_of(count=9):
@@ -143,7 +143,12 @@ def test_outputs_without_a_row_per_example_are_an_error():
 def test_a_loader_selects_by_it():
     model = network()
     loader = SelectiveLoader(
-        shuffled(), model, F.cross_entropy, selector=TopK(keep=0.5), scorer=GradientBound()
+        shuffled(),
+        model,
+        F.cross_entropy,
+        selector=TopK(keep=0.5),
+        scorer=GradientBound(),
+        schedule=AT_ONCE,
     )
     for inputs, targets in loader:
         assert len(inputs) == len(targets)

@@ -20,7 +20,17 @@ from siftback import (
 from siftback.contrib import Downsampled
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loss_functions import pair_losses
-from toys import assert_same, dataset, given_losses, network, numbered, seeded, shuffled
+from toys import (
+    AT_ONCE,
+    assert_same,
+    at_once,
+    dataset,
+    given_losses,
+    network,
+    numbered,
+    seeded,
+    shuffled,
+)
 
 COUNT = 40
 
@@ -28,7 +38,7 @@ COUNT = 40
 def losses_of(losses, selection_batch=10, **arguments):
     """A loader over examples that have their number and their loss with them."""
     source = Indexed(numbered(losses, selection_batch), index_of=lambda batch: batch["number"])
-    return SelectiveLoader(source, nn.Identity(), losses=given_losses, **arguments)
+    return SelectiveLoader(source, nn.Identity(), losses=given_losses, **at_once(arguments))
 
 
 def test_the_highest_differences_of_each_batch_are_kept():
@@ -52,7 +62,7 @@ def test_a_plain_shuffled_loader_is_enough():
     holdout += torch.randn(len(data), generator=torch.Generator().manual_seed(7))
     loader = SelectiveLoader(
         plain, model, F.cross_entropy, selector=TopK(keep=0.5), scorer=Irreducible(holdout),
-        attach=True,
+        attach=True, schedule=AT_ONCE,
     )  # fmt: skip
     # The model is that of the irreducible losses: what is left to learn is minus the noise.
     noise = holdout - irreducible_losses(model, plain, F.cross_entropy)
@@ -156,7 +166,7 @@ def test_without_indices_there_are_no_irreducible_losses():
         )
     loader = SelectiveLoader(
         Iterable(), network(), F.cross_entropy, selector=TopK(keep=0.5),
-        scorer=Irreducible(torch.zeros(44)),
+        scorer=Irreducible(torch.zeros(44)), schedule=AT_ONCE,
     )  # fmt: skip
     with pytest.raises(ConfigError, match=r"Irreducible needs each example's index"):
         list(loader)

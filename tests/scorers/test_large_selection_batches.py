@@ -6,7 +6,7 @@ from torch import nn
 
 from resuming import check_resumes
 from siftback import Pool, SelectiveLoader
-from toys import given_losses, numbered, seeded
+from toys import AT_ONCE, given_losses, numbered, seeded
 
 
 @pytest.mark.parametrize("times", [1, 2, 4, 8])
@@ -19,7 +19,7 @@ def test_larger_selection_batches_make_fewer_passes_and_the_same_training_batche
 
     loader = SelectiveLoader(
         numbered(torch.rand(800), 10 * times), nn.Identity(), losses=losses,
-        keep=0.5, pool=Pool(10, drop_last=True),
+        keep=0.5, pool=Pool(10, drop_last=True), schedule=AT_ONCE,
     )  # fmt: skip
     sizes = {len(batch["number"]) for batch in loader}
     assert passes == [10 * times] * (80 // times)
@@ -32,7 +32,12 @@ def test_continuing_from_any_batch_equals_never_stopping():
 
     def make():
         loader = SelectiveLoader(
-            numbered(losses, 20), nn.Identity(), losses=given_losses, keep=0.5, pool=Pool(7)
+            numbered(losses, 20),
+            nn.Identity(),
+            losses=given_losses,
+            keep=0.5,
+            pool=Pool(7),
+            schedule=AT_ONCE,
         )
 
         def steps():

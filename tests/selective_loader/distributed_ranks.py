@@ -20,6 +20,7 @@ from siftback import (
     Kakurenbo,
     Memory,
     Percentile,
+    Schedule,
     SelectiveLoader,
     SelectiveSampler,
     SeTa,
@@ -28,6 +29,7 @@ from siftback import (
 from siftback.errors import ConfigError, StateError
 from siftback.selectors.uniform import All
 
+AT_ONCE = Schedule(warmup=Epochs(0))
 COUNT, BATCH, EPOCHS, RATE = 45, 4, 4, 0.5  # 45 examples: an odd number for two processes
 
 RULES = {
@@ -40,7 +42,7 @@ RULES = {
 }
 REMEMBERED = {
     "memory": lambda: Memory(warmup=Epochs(1)),
-    "stale": lambda: Stale(0.5, every=2),
+    "stale": lambda: Stale(0.5, every=2, warmup=Epochs(0)),
 }
 
 
@@ -60,7 +62,14 @@ def loader_of(model, seed=0, **arguments):
     loader = DataLoader(data(), BATCH, shuffle=True)
     if "memory" not in arguments:
         loader = DataLoader(data(), BATCH, sampler=SelectiveSampler(data(), seed=1))
-    return SelectiveLoader(loader, model, F.cross_entropy, epochs=EPOCHS, seed=seed, **arguments)
+    return SelectiveLoader(
+        loader,
+        model,
+        F.cross_entropy,
+        epochs=EPOCHS,
+        seed=seed,
+        **(arguments if "memory" in arguments else {"schedule": AT_ONCE} | arguments),
+    )
 
 
 def epoch_of(loader, model, module):
@@ -138,7 +147,9 @@ def refused(seed=0, rule=None):
 def refused_unshared():
     """What a loader that gives each process all examples gets."""
     try:
-        SelectiveLoader(DataLoader(data(), BATCH), network(), F.cross_entropy, keep=0.5)
+        SelectiveLoader(
+            DataLoader(data(), BATCH), network(), F.cross_entropy, keep=0.5, schedule=AT_ONCE
+        )
     except ConfigError as error:
         return str(error)
 
@@ -165,7 +176,11 @@ def trained_on_nonfinite(rank):
     sampler = SelectiveSampler(data(), seed=1)
     loader = DataLoader(data(), BATCH, sampler=sampler)
     arguments = {"keep": 0.5, "on_nonfinite": "drop", "losses": losses}
-    loader = SelectiveLoader(loader, network(), **arguments)
+    loader = SelectiveLoader(
+        loader,
+        network(),
+        **(arguments if "memory" in arguments else {"schedule": AT_ONCE} | arguments),
+    )
     return [len(targets) for _, targets in loader], loader.stats.nonfinite
 
 
@@ -175,7 +190,7 @@ def main(out):
     rank = dist.get_rank()
     found = {name: trained(memory=make()) for name, make in (RULES | REMEMBERED).items()}
     found["resumed"] = trained(stopped_after=1, memory=InfoBatch(0.5, 1.0))
-    found["exact"] = trained(memory=Stale(0.5, every=2), exact=True)
+    found["exact"] = trained(memory=Stale(0.5, every=2, warmup=Epochs(0)), exact=True)
     found["apart"] = refused(seed=rank)
     found["unlike"] = refused(rule=InfoBatch(0.5 + rank / 10, 1.0))
     found["of another kind"] = refused(rule=RS2(0.4) if rank else InfoBatch(0.5, 1.0))

@@ -20,6 +20,7 @@ from siftback import (
     Epochs,
     InfoBatch,
     Memory,
+    Schedule,
     SelectiveLoader,
     SelectiveSampler,
     SinglePass,
@@ -27,13 +28,14 @@ from siftback import (
 )
 from siftback.errors import SiftbackError
 
+AT_ONCE = Schedule(warmup=Epochs(0))
 COUNT, BATCH, EPOCHS, RATE = 43, 3, 3, 0.5  # 43 examples: neither 2 nor 4 processes divide them
 KEEP, STOP = 0.4, (2, 1)  # the epoch and the step that a training is stopped after
 BAD, MARK = 7, 9.0  # the example whose loss is not finite, where there is one, and its input
 METHODS = {
     "selective-backprop": lambda: {"keep": KEEP},
     "memory": lambda: {"memory": Memory(KEEP, warmup=Epochs(1))},
-    "stale": lambda: {"memory": Stale(KEEP, every=2)},
+    "stale": lambda: {"memory": Stale(KEEP, every=2, warmup=Epochs(0))},
     "infobatch": lambda: {"memory": InfoBatch(0.5, 1.0)},
     "rs2": lambda: {"memory": RS2(KEEP)},
 }
@@ -82,7 +84,11 @@ class Training:
         if "memory" not in arguments:
             plain = DataLoader(dataset, BATCH, sampler=SelectiveSampler(dataset))
         self.loader = SelectiveLoader(
-            plain, self.module, losses=losses_of, epochs=EPOCHS, **arguments
+            plain,
+            self.module,
+            losses=losses_of,
+            epochs=EPOCHS,
+            **(arguments if "memory" in arguments else {"schedule": AT_ONCE} | arguments),
         )
         # DistributedDataParallel orders its gradients anew after its first backward, which decides
         # in which order four numbers are added; so that it is the same in a training gone on with:
@@ -176,7 +182,10 @@ def of_unlike_orders(**arguments):
     """What processes get whose samplers have seeds of their own."""
     sampler = SelectiveSampler(data(), seed=dist.get_rank())
     loader = SelectiveLoader(
-        DataLoader(data(), BATCH, sampler=sampler), network(), losses=losses_of, **arguments
+        DataLoader(data(), BATCH, sampler=sampler),
+        network(),
+        losses=losses_of,
+        **(arguments if "memory" in arguments else {"schedule": AT_ONCE} | arguments),
     )
     return refusal(lambda: next(iter(loader)))
 
@@ -220,7 +229,13 @@ def main(out):
     faulthandler.dump_traceback_later(200, exit=True)  # that no process outlives the test
     early = SelectiveSampler(data())
     loaders = [
-        SelectiveLoader(DataLoader(data(), sampler=early), network(), losses=losses_of, keep=KEEP),
+        SelectiveLoader(
+            DataLoader(data(), sampler=early),
+            network(),
+            losses=losses_of,
+            keep=KEEP,
+            schedule=AT_ONCE,
+        ),
         SelectiveLoader(DataLoader(data(), shuffle=True), memory=RS2(KEEP), epochs=EPOCHS),
     ]
     dist.init_process_group("gloo")

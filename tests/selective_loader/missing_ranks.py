@@ -22,9 +22,10 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from siftback import Memory, SelectiveLoader, SelectiveSampler, Stale
+from siftback import Epochs, Memory, Schedule, SelectiveLoader, SelectiveSampler, Stale
 from siftback.loading.distributed import states_of_ranks
 
+AT_ONCE = Schedule(warmup=Epochs(0))
 TIMEOUT, EPOCHS, BATCH = timedelta(seconds=10), 3, 3
 
 
@@ -45,7 +46,11 @@ class Training:
         plain = DataLoader(data(count), BATCH, sampler=SelectiveSampler(data(count), **here))
         arguments = {"keep": 0.5} if memory is None else {"memory": memory}
         self.loader = SelectiveLoader(
-            plain, self.module, F.cross_entropy, epochs=EPOCHS, **arguments
+            plain,
+            self.module,
+            F.cross_entropy,
+            epochs=EPOCHS,
+            **(arguments if "memory" in arguments else {"schedule": AT_ONCE} | arguments),
         )
         self.steps = 0
 
@@ -101,7 +106,7 @@ def joined(rank):
 
 def joined_once(rank, epochs=EPOCHS):
     """A context round a whole training, in which what is remembered is exchanged."""
-    training = Training(memory=Stale(0.5, every=2))
+    training = Training(memory=Stale(0.5, every=2, warmup=Epochs(0)))
     with training.model.join():
         for _ in range(epochs):
             training.epoch()
@@ -109,7 +114,7 @@ def joined_once(rank, epochs=EPOCHS):
 
 
 def never_joined(rank):
-    training = Training(memory=Stale(0.5, every=2))
+    training = Training(memory=Stale(0.5, every=2, warmup=Epochs(0)))
     for _ in range(EPOCHS):
         training.epoch()
     return training.found()

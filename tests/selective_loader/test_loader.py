@@ -16,7 +16,17 @@ from reference import algorithm_1, batch_first, one_at_a_time, shared_probabilit
 from siftback import Epochs, Fresh, Percentile, Pool, Schedule, SelectiveLoader, Share, Uniform
 from siftback.errors import ConfigError
 from siftback.selectors.uniform import All
-from toys import assert_same, dataset, given_losses, network, numbered, shuffled, train
+from toys import (
+    AT_ONCE,
+    assert_same,
+    at_once,
+    dataset,
+    given_losses,
+    network,
+    numbered,
+    shuffled,
+    train,
+)
 
 KEEP_ALL = {
     "keep": {"keep": 1},
@@ -39,7 +49,7 @@ def test_keeping_all_is_the_plain_loop_bit_for_bit(arguments, drop_last):
     batches = train(shuffled(drop_last=drop_last), plain)
     torch.manual_seed(1)
     loader = SelectiveLoader(
-        shuffled(drop_last=drop_last), selective, nn.CrossEntropyLoss(), **arguments
+        shuffled(drop_last=drop_last), selective, nn.CrossEntropyLoss(), **at_once(arguments)
     )
     assert_same(train(loader, selective), batches)
     assert_same(selective.state_dict(), plain.state_dict())
@@ -59,7 +69,9 @@ def test_selection_shows_in_nothing_but_the_batches(count, batch_size, keep, dro
     source = partial(shuffled, count, batch_size, drop_last=drop_last)
     selective, plain = network(), network()
     torch.manual_seed(1)
-    loader = SelectiveLoader(source(), selective, F.cross_entropy, keep=keep, scorer=Fresh(mode))
+    loader = SelectiveLoader(
+        source(), selective, F.cross_entropy, keep=keep, scorer=Fresh(mode), schedule=AT_ONCE
+    )
     given = train(loader, selective, epochs=2)
     batches = given
     if keep == 1:
@@ -93,6 +105,7 @@ def test_selections_are_those_of_algorithm_1(selection_batch, batch_size, keep, 
     loader = SelectiveLoader(
         source, nn.Identity(), losses=given_losses,
         selector=Percentile(keep=keep, history=size), pool=Pool(batch_size, drop_last), seed=5,
+        schedule=AT_ONCE,
     )  # fmt: skip
 
     draws, history = torch.Generator().manual_seed(5), deque(maxlen=size)
@@ -124,7 +137,12 @@ def test_kept_share_converges_to_keep(keep, kind, ties):
     losses = torch.rand(20_000, generator=torch.Generator().manual_seed(7))
     source = numbered(losses.round(decimals=1) if ties else losses, 128)
     loader = SelectiveLoader(
-        source, nn.Identity(), losses=given_losses, selector=kind(keep=keep), pool=Pool(32)
+        source,
+        nn.Identity(),
+        losses=given_losses,
+        selector=kind(keep=keep),
+        pool=Pool(32),
+        schedule=AT_ONCE,
     )
     released = sum(len(batch["number"]) for batch in loader)
     assert released == loader.stats.kept
@@ -146,7 +164,9 @@ def test_kept_share_converges_to_keep(keep, kind, ties):
 )
 def test_batch_size_is_as_asked_or_that_of_the_wrapped_loader(source, batch_size, size, keep):
     pool = None if batch_size is None else Pool(batch_size)
-    loader = SelectiveLoader(source, network(), F.cross_entropy, keep=keep, pool=pool)
+    loader = SelectiveLoader(
+        source, network(), F.cross_entropy, keep=keep, pool=pool, schedule=AT_ONCE
+    )
     sizes = [len(inputs) for inputs, _ in loader]
     assert sizes[:-1] == [size] * (len(sizes) - 1)
     assert 0 < sizes[-1] <= size
@@ -182,7 +202,11 @@ def test_a_selector_that_needs_no_scores_costs_no_forwards(selector):
         raise AssertionError("no selection pass was needed")
 
     loader = SelectiveLoader(
-        numbered(torch.zeros(40), 8), nn.Identity(), losses=never, selector=selector
+        numbered(torch.zeros(40), 8),
+        nn.Identity(),
+        losses=never,
+        selector=selector,
+        schedule=AT_ONCE,
     )
     assert sum(len(batch["number"]) for batch in loader) == loader.stats.forwards
 
@@ -194,14 +218,16 @@ def test_progress_counts_source_examples():
     assert progress == pytest.approx([step / 10 for step in range(10)])
     assert (loader.epoch, loader.epochs_done, loader.progress) == (2, 2.0, 1.0)
     with pytest.raises(ConfigError, match="give epochs= to the loader"):
-        _ = SelectiveLoader(shuffled(), network(), F.cross_entropy, keep=0.5).progress
+        _ = SelectiveLoader(
+            shuffled(), network(), F.cross_entropy, keep=0.5, schedule=AT_ONCE
+        ).progress
 
 
 def test_the_epoch_reaches_the_wrapped_sampler():
     data = dataset(20)
     sampler = DistributedSampler(data, num_replicas=1, rank=0, shuffle=True)
     source = DataLoader(data, batch_size=20, sampler=sampler)
-    loader = SelectiveLoader(source, network(), F.cross_entropy, keep=1)
+    loader = SelectiveLoader(source, network(), F.cross_entropy, keep=1, schedule=AT_ONCE)
     orders = []
     for epoch in (0, 1, 0):
         loader.set_epoch(epoch)
@@ -215,7 +241,12 @@ def test_the_epoch_reaches_the_wrapped_sampler():
 def test_an_epoch_that_was_broken_off_begins_again(drop_last):
     source = numbered(torch.zeros(40), 8)
     loader = SelectiveLoader(
-        source, nn.Identity(), losses=given_losses, keep=1, pool=Pool(5, drop_last)
+        source,
+        nn.Identity(),
+        losses=given_losses,
+        keep=1,
+        pool=Pool(5, drop_last),
+        schedule=AT_ONCE,
     )
     for batch in loader:
         assert batch["number"].tolist() == [0, 1, 2, 3, 4]
@@ -231,7 +262,12 @@ def test_an_epoch_that_was_broken_off_begins_again(drop_last):
 
 def test_what_is_left_of_an_epoch_that_was_broken_off_is_not_given_in_another():
     loader = SelectiveLoader(
-        numbered(torch.zeros(64), 32), nn.Identity(), losses=given_losses, keep=1, pool=Pool(8)
+        numbered(torch.zeros(64), 32),
+        nn.Identity(),
+        losses=given_losses,
+        keep=1,
+        pool=Pool(8),
+        schedule=AT_ONCE,
     )
     next(iter(loader))  # of a batch that three more come of
     loader.set_epoch(1)
@@ -242,7 +278,13 @@ def test_what_is_left_of_an_epoch_that_was_broken_off_is_not_given_in_another():
 @pytest.mark.parametrize("pool", [Pool(8), Pool(5), Pool(5, drop_last=True)])
 def test_a_loop_that_asks_for_no_more_than_there_are_ends_the_epoch(pool):
     loader = SelectiveLoader(
-        DataLoader(dataset(40), 8), network(), F.cross_entropy, keep=0.5, exact=True, pool=pool
+        DataLoader(dataset(40), 8),
+        network(),
+        F.cross_entropy,
+        keep=0.5,
+        exact=True,
+        pool=pool,
+        schedule=AT_ONCE,
     )
     for epoch in range(3):
         batches = iter(loader)
@@ -255,13 +297,13 @@ def test_a_loop_that_asks_for_no_more_than_there_are_ends_the_epoch(pool):
 
 def test_the_attributes_of_the_wrapped_loader_are_passed_through():
     source = shuffled(44, 8, drop_last=True)
-    loader = SelectiveLoader(source, network(), F.cross_entropy, keep=0.5)
+    loader = SelectiveLoader(source, network(), F.cross_entropy, keep=0.5, schedule=AT_ONCE)
     assert loader.dataset is source.dataset
     assert loader.sampler is source.sampler
     assert loader.batch_sampler is source.batch_sampler
     assert loader.collate_fn is source.collate_fn
     assert (loader.batch_size, loader.drop_last, loader.num_workers) == (8, True, 0)
-    without = SelectiveLoader(list(source), network(), F.cross_entropy, keep=0.5)
+    without = SelectiveLoader(list(source), network(), F.cross_entropy, keep=0.5, schedule=AT_ONCE)
     assert not hasattr(without, "dataset")
     assert (without.sampler, without.batch_sampler, without.batch_size) == (None, None, None)
     with pytest.raises(AttributeError, match="'SelectiveLoader' object has no attribute 'nothing'"):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from siftback import Memory, Percentile, Pool, SelectiveLoader
-from toys import given_losses
+from toys import AT_ONCE, given_losses
 
 
 class Endless:
@@ -29,7 +29,12 @@ class Endless:
 def by_selection(batches):
     source, selector = Endless(batches), Percentile(keep=0.5, history=100)
     loader = SelectiveLoader(
-        source, nn.Identity(), losses=given_losses, selector=selector, pool=Pool(8)
+        source,
+        nn.Identity(),
+        losses=given_losses,
+        selector=selector,
+        pool=Pool(8),
+        schedule=AT_ONCE,
     )
     for batch in loader:
         yield loader.loss(batch["loss"])

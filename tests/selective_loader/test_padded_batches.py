@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from resuming import check_resumes
 from siftback import Memory, Pool, SelectiveLoader, TopK, per_example
 from siftback.errors import BatchError
-from toys import optimizer_of, seeded
+from toys import AT_ONCE, optimizer_of, seeded
 
 CLASSES, PADDING = 5, {"ids": 0, "labels": -100}
 LENGTHS = torch.randint(1, 9, (44,), generator=seeded(0)).tolist()
@@ -55,7 +55,12 @@ def loss_alone(model, row):
 def test_selection_is_by_the_mean_over_valid_positions():
     model = Tagger()
     loader = SelectiveLoader(
-        padded(), model, losses=losses_of, selector=TopK(keep=1 / 2), pool=Pool(4, pad=PADDING)
+        padded(),
+        model,
+        losses=losses_of,
+        selector=TopK(keep=1 / 2),
+        pool=Pool(4, pad=PADDING),
+        schedule=AT_ONCE,
     )
     found = sorted(row for batch in loader for row in batch["row"].tolist())
     expected = []
@@ -109,6 +114,6 @@ def test_padded_batches_are_pooled_and_resumed(arguments):
 
 
 def test_without_pad_the_part_is_named():
-    loader = SelectiveLoader(padded(), Tagger(), losses=losses_of, keep=0.5)
+    loader = SelectiveLoader(padded(), Tagger(), losses=losses_of, keep=0.5, schedule=AT_ONCE)
     with pytest.raises(BatchError, match=r"batch\['ids'\] has rows of several shapes .* pad="):
         list(loader)

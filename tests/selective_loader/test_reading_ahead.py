@@ -12,7 +12,7 @@ from remembering import Numbered, spread
 from siftback import Epochs, Indexed, Memory, Pool, Selection, SelectiveLoader
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.rules.rule import EpochRule
-from toys import assert_same, given_losses, numbered
+from toys import AT_ONCE, assert_same, at_once, given_losses, numbered
 
 COUNT, EPOCHS = 60, 4
 ahead_by = pytest.mark.parametrize("ahead", [0, 1, 2, 5])
@@ -74,7 +74,7 @@ def loader_of(rule=None, **arguments):
     if rule is not None:
         return SelectiveLoader(wrapped, memory=rule, epochs=EPOCHS, **arguments)
     arguments = {"selector": EveryOther()} | arguments
-    return SelectiveLoader(wrapped, nn.Identity(), losses=given_losses, **arguments)
+    return SelectiveLoader(wrapped, nn.Identity(), losses=given_losses, **at_once(arguments))
 
 
 def expected_weights(loader, epoch, batch):
@@ -354,7 +354,7 @@ def test_weights_of_examples_that_do_not_wait_must_be_given():
 def test_weights_are_attached_where_no_indices_are_known(ahead):
     loader = SelectiveLoader(
         numbered(spread(COUNT), 7), nn.Identity(), losses=given_losses, selector=EveryOther(),
-        attach=True,
+        attach=True, schedule=AT_ONCE,
     )  # fmt: skip
     for epoch in range(2):
         for batch in reading_ahead(loader, ahead):
@@ -372,7 +372,7 @@ def test_tuples_and_lists_carry_it_behind_their_parts_and_others_are_refused():
     for kind in (tuple, list):
         source = [kind([torch.arange(4), torch.arange(4)])]
         indexed = Indexed(source, lambda batch: batch[0] + 3)
-        loader = SelectiveLoader(indexed, selector=EveryThird(), attach=True)
+        loader = SelectiveLoader(indexed, selector=EveryThird(), attach=True, schedule=AT_ONCE)
         ((first, second, indices, weights),) = loader
         assert (first.tolist(), second.tolist()) == ([0, 3], [0, 3])
         assert (indices.tolist(), weights.tolist()) == ([3, 6], [1.0, 1.0])
@@ -384,7 +384,7 @@ def test_tuples_and_lists_carry_it_behind_their_parts_and_others_are_refused():
         ),
     ):
         with pytest.raises(BatchError, match=message):
-            list(SelectiveLoader([batch], selector=EveryThird(), attach=True))
+            list(SelectiveLoader([batch], selector=EveryThird(), attach=True, schedule=AT_ONCE))
 
 
 class EveryThird(EveryOther):

@@ -34,7 +34,7 @@ from siftback import (
     Uniform,
 )
 from siftback.errors import StateError
-from toys import assert_same, dataset, given_losses, numbered, shuffled
+from toys import AT_ONCE, assert_same, at_once, dataset, given_losses, numbered, shuffled
 
 # torchdata's own
 vital = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
@@ -127,13 +127,18 @@ def stopped(**arguments):
 
 def loader_of(**arguments):
     return SelectiveLoader(
-        numbered(torch.arange(40.0), 8), nn.Identity(), losses=given_losses, **arguments
+        numbered(torch.arange(40.0), 8), nn.Identity(), losses=given_losses, **at_once(arguments)
     )
 
 
 def test_a_state_does_not_change_as_its_loader_goes_on():
     loader = SelectiveLoader(
-        numbered(torch.zeros(12), 4), nn.Identity(), losses=given_losses, keep=1, pool=Pool(3)
+        numbered(torch.zeros(12), 4),
+        nn.Identity(),
+        losses=given_losses,
+        keep=1,
+        pool=Pool(3),
+        schedule=AT_ONCE,
     )
     batches = iter(loader)
     next(batches)
@@ -181,7 +186,9 @@ def elsewhere(state):
 
 def remembering(count=40, batch_size=8, **arguments):
     arguments = {"memory": Memory(keep=0.5, warmup=Epochs(1))} | arguments
-    return SelectiveLoader(DataLoader(dataset(count), batch_size, shuffle=True), **arguments)
+    return SelectiveLoader(
+        DataLoader(dataset(count), batch_size, shuffle=True), **at_once(arguments)
+    )
 
 
 BASE = {"selector": Percentile(keep=0.5)}
@@ -229,7 +236,8 @@ REFUSED = {
 @pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change, message):
     loader, other = (SelectiveLoader(numbered(torch.arange(40.0), 8), nn.Identity(),
-                                     losses=given_losses, pool=Pool(8), **copy.deepcopy(BASE))
+                                     losses=given_losses, pool=Pool(8),
+                                      **at_once(copy.deepcopy(BASE)))
                      for _ in range(2))  # fmt: skip
     batches = iter(loader)
     next(batches), next(iter(other))

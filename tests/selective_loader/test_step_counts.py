@@ -26,7 +26,7 @@ from siftback import (
     Uniform,
 )
 from siftback.errors import ConfigError
-from toys import given_losses
+from toys import AT_ONCE, at_once, given_losses
 
 EPOCHS = 5
 
@@ -35,7 +35,7 @@ def loader_of(count=60, batch_size=8, drop_last=False, *, remember=True, **argum
     wrapped = DataLoader(Numbered(spread(count)), batch_size, shuffle=True, drop_last=drop_last)
     if "memory" not in arguments or not remember:
         arguments = {"model": nn.Identity(), "losses": given_losses} | arguments
-    return SelectiveLoader(wrapped, **({"epochs": EPOCHS} | arguments))
+    return SelectiveLoader(wrapped, **at_once({"epochs": EPOCHS} | arguments))
 
 
 def check_counts(loader):
@@ -99,7 +99,7 @@ def test_of_any_number_of_examples(count):
 SCHEDULES = {
     "always": None,
     "warm-up": Schedule(warmup=Epochs(1.5)),
-    "interrupts": Schedule(interrupt=3),
+    "interrupts": Schedule(interrupt=3, warmup=Epochs(0)),
     "from, to and tail": Schedule(start=Share(0.2), end=Share(0.9), tail=Epochs(1)),
     "annealed": Schedule(warmup=Epochs(1), anneal=Annealing("step", first=0.9, until=Epochs(3.5))),
 }
@@ -125,17 +125,17 @@ def test_whatever_the_selector(row, schedule):
 
 def can_anneal(selector):
     try:
-        Schedule(anneal=Annealing(first=0.9)).check_selector(selector)
+        Schedule(anneal=Annealing(first=0.9), warmup=Epochs(0)).check_selector(selector)
     except ConfigError:
         return False
     return True
 
 
 REFRESHED = {
-    "stale": lambda: Stale(keep=0.4, every=2),
-    "stale, every third": lambda: Stale(keep=0.4, every=3),
-    "every epoch": lambda: Stale(keep=0.4, every=1),
-    "ewma": lambda: Ewma(keep=0.4, every=3),
+    "stale": lambda: Stale(keep=0.4, every=2, warmup=Epochs(0)),
+    "stale, every third": lambda: Stale(keep=0.4, every=3, warmup=Epochs(0)),
+    "every epoch": lambda: Stale(keep=0.4, every=1, warmup=Epochs(0)),
+    "ewma": lambda: Ewma(keep=0.4, every=3, warmup=Epochs(0)),
 }
 
 
@@ -157,7 +157,7 @@ def test_keeping_all_has_known_steps():
 UNKNOWN = {
     "percentiles": (lambda: loader_of(keep=0.5), "Percentile keeps is left to randomness: give ex"),
     "annealing": (
-        lambda: loader_of(keep=1, schedule=Schedule(anneal=Annealing(last=0.5))),
+        lambda: loader_of(keep=1, schedule=Schedule(anneal=Annealing(last=0.5), warmup=Epochs(0))),
         "Percentile keeps is left to randomness",
     ),
     "infobatch": (
@@ -192,7 +192,10 @@ def test_counts_change_nothing():
     def drawn(ask):
         memory = Memory(keep=0.3)
         annealing = Annealing(first=0.9, until=Epochs(4))
-        loader, found = loader_of(memory=memory, schedule=Schedule(anneal=annealing)), []
+        loader, found = (
+            loader_of(memory=memory, schedule=Schedule(anneal=annealing, warmup=Epochs(0))),
+            [],
+        )
         for _ in range(EPOCHS):
             for batch in loader:
                 if ask:
@@ -279,7 +282,7 @@ def test_every_schedule_of_torch_ends_with_the_training(make, last, more, argume
 def test_progress_is_spread_over_the_batches_given(exact):
     loader = SelectiveLoader(
         DataLoader(Numbered(spread(2048)), 512, shuffle=True), nn.Identity(), losses=given_losses,
-        keep=0.5, exact=exact, epochs=1, pool=Pool(32, drop_last=True),
+        keep=0.5, exact=exact, epochs=1, pool=Pool(32, drop_last=True), schedule=AT_ONCE,
     )  # fmt: skip
     progress = [loader.progress for _ in loader]
     assert progress[0] == 0

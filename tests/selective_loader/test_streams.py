@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from resuming import check_resumes
 from siftback import Epochs, Indexed, Memory, Pool, SelectiveLoader
 from siftback.errors import BatchError, ConfigError, StateError
-from toys import optimizer_of, seeded
+from toys import AT_ONCE, optimizer_of, seeded
 
 X = torch.randn(48, 4, generator=seeded(0))
 Y = torch.randint(3, (48,), generator=seeded(1))
@@ -81,7 +81,9 @@ def trained(loader, epochs):
 
 @WORKERS
 def test_selection_after_reading_needs_no_more(stream):
-    loader = SelectiveLoader(stream(), network(), losses=losses_of, keep=0.5, pool=Pool(8))
+    loader = SelectiveLoader(
+        stream(), network(), losses=losses_of, keep=0.5, pool=Pool(8), schedule=AT_ONCE
+    )
     epochs = trained(loader, 3)
     assert loader.stats.seen == loader.stats.scored == 3 * 48
     assert 0.3 < loader.stats.kept_share < 0.7

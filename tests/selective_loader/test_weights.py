@@ -6,7 +6,7 @@ from torch import nn
 
 from siftback import Epochs, Pool, Schedule, Selection, SelectiveLoader
 from siftback.errors import ConfigError
-from toys import given_losses, numbered
+from toys import at_once, given_losses, numbered
 
 
 class EveryOther:
@@ -28,7 +28,7 @@ class EveryOther:
 def reweighted(losses, selection_batch=8, **arguments):
     return SelectiveLoader(
         numbered(losses, selection_batch), nn.Identity(), losses=given_losses,
-        selector=EveryOther(), **arguments,
+        selector=EveryOther(), **at_once(arguments),
     )  # fmt: skip
 
 

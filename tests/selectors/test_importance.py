@@ -11,7 +11,7 @@ from siftback.selectors.importance import (
     importance_distribution,
     variance_reduction,
 )
-from toys import given_losses, numbered
+from toys import AT_ONCE, given_losses, numbered
 
 SCORES = [[1.0, 1.0, 1.0], [4.0, 1.0, 0.5, 0.0, 2.5], [7.0], [0.0, 0.0, 1.0], [1e-30, 3e38]]
 
@@ -99,7 +99,7 @@ def test_a_loader_trains_on_draws_of_a_larger_batch():
     selector = Kath18(keep=0.25, replace=False, threshold=0)
     loader = SelectiveLoader(
         numbered(losses, 40), torch.nn.Identity(), losses=given_losses, selector=selector,
-        pool=Pool(10),
+        pool=Pool(10), schedule=AT_ONCE,
     )  # fmt: skip
     sizes, weights = [], []
     for batch in loader:

@@ -6,6 +6,7 @@ import torch
 from resuming import check_resumes
 from siftback import (
     Annealing,
+    Epochs,
     InBatch,
     Kath18,
     Percentile,
@@ -152,7 +153,7 @@ class Scheduled(Schedule):
 def test_stopping_anywhere_equals_never_stopping(make):
 
     def built():
-        schedule = Schedule(interrupt=3)
+        schedule = Schedule(interrupt=3, warmup=Epochs(0))
         in_batch = InBatch(selector=make(), schedule=schedule, steps_per_epoch=4)
 
         def steps():
@@ -252,17 +253,28 @@ def test_what_does_not_fit_is_refused(losses, mask, error, message):
         ({"keep": 1.5}, "keep=1.5: give a share"),
         ({"keep": 0.5, "selector": All()}, "both a selector and keep"),
         ({"selector": Threshold(above=1)}, r"Threshold\(above=1.0\) does not say how many"),
-        ({"keep": 0.5, "schedule": Schedule()}, "a schedule without steps_per_epoch"),
         (
-            {"keep": 0.5, "schedule": Schedule(), "steps_per_epoch": 0},
+            {"keep": 0.5, "schedule": Schedule()},
+            r"Schedule\(warmup=Epochs\(1\).* without steps_per_epoch: give the number of calls",
+        ),
+        (
+            {"keep": 0.5, "schedule": Schedule(warmup=Epochs(0)), "steps_per_epoch": 0},
             "steps_per_epoch=0: give an integer",
         ),
         (
-            {"keep": 0.5, "schedule": Schedule(interrupt=2, end=Share(0.5)), "steps_per_epoch": 5},
+            {
+                "keep": 0.5,
+                "schedule": Schedule(interrupt=2, end=Share(0.5), warmup=Epochs(0)),
+                "steps_per_epoch": 5,
+            },
             "epochs=",
         ),
         (
-            {"selector": All(), "schedule": Schedule(anneal=Annealing()), "steps_per_epoch": 5},
+            {
+                "selector": All(),
+                "schedule": Schedule(anneal=Annealing(), warmup=Epochs(0)),
+                "steps_per_epoch": 5,
+            },
             "All has no share",
         ),
     ],

@@ -15,7 +15,7 @@ from siftback.lab.data.datasets import NAMES
 from siftback.lab.experiments.comparison import Existing
 from siftback.lab.training import rates
 from siftback.lab.training.checkpoints import Often
-from siftback.lab.training.parsing import SHARES_OF_TRAINING, UNITS, duration, numbers, parse
+from siftback.lab.training.parsing import UNITS, duration, numbers, parse
 from siftback.lab.training.settings import LENGTHS, Settings
 
 Command = Callable[..., None]
@@ -37,6 +37,7 @@ HELP = {
     "batch_size": "Examples per batch; 128 for models of images, by default the model's own.",
     "history": "Losses that a loss is ranked among.",
     "rate": f"Learning rates: {', '.join(rates.RATES)}, or {rates.STEPS}.",
+    "rate_by": "What moves them: examples seen, or trained on, as in the papers' own code.",
     "lr": "Peak learning rate; 0.1 for models of images, by default the model's own.",
     "momentum": "Nesterov momentum of SGD, for models of images; AdamW's first decay, for texts.",
     "weight_decay": "L2 penalty of SGD, or AdamW's decay; by default the model's own.",
@@ -46,7 +47,8 @@ HELP = {
     "label_smoothing": "Share of each training target that is spread over all classes.",
     "mixup": "Alpha of mixup, after selection; 0 is none.",
     "clip": "The most that a gradient's norm may be.",
-    "ema": "Decay of an average of the weights, which is tested and kept, such as 0.999.",
+    "ema": "Decay of an average of the weights, which is tested and kept, such as 0.999; it is "
+    "shorter at first.",
     "precision": "fp32, or mixed: bf16, or fp16 with a scaled loss (CUDA).",
     "channels_last": "Whether images and weights lie channels last, mostly the faster.",
     "compile": "Train and select through torch.compile: faster steps after a minute or more, "
@@ -61,9 +63,10 @@ HELP = {
     "flip": "Share of the training labels to make wrong.",
     "stale_every": "Epochs between stale-sb's selection passes.",
     "floor": "Least probability of an example in sb-memory.",
-    "warmup": "Share of training before sb-memory selects, such as 15%.",
-    "tail": "Share of training at the end in which it selects no more, such as 10%.",
-    "decay": "How much of an old loss stays in its memory.",
+    "warmup": "Training on everything before a strategy selects: epochs such as 1e, a share such "
+    "as 15%, or 0. By default 15% for sb-memory, and 1e for those that select in batches.",
+    "tail": "Share of training at the end in which a rule selects no more, such as 10%.",
+    "decay": "How much of an old loss stays in the memory of sb-memory.",
     "subset": "File of siftback prune: its examples are the training set.",
     "score_models": "Models that el2n, diet-sb and rho score by.",
     "score_epochs": "Epochs that each of those is trained for.",
@@ -71,9 +74,7 @@ HELP = {
 }
 
 # Where an option's default is not the setting's, or is written in percent.
-DEFAULTS = {"data": "digits"} | {
-    name: f"{Settings.__dataclass_fields__[name].default:.0%}" for name in SHARES_OF_TRAINING
-}
+DEFAULTS = {"data": "digits", "tail": "0%"}
 
 # More threads than these for each processor only wait, and very many end the process.
 THREADS_PER_PROCESSOR = 8

@@ -10,11 +10,12 @@ from rich.console import Console
 from siftback.cli.app import app
 from siftback.cli.options import Overwrite, Resume, Threads, existing, seeds, use_threads
 from siftback.errors import ConfigError
-from siftback.lab.analyses import Missing
+from siftback.lab.analyses import Grid, Missing, as_markdown
 from siftback.lab.recipes import SCALES, Scale, changes_of, find
 from siftback.lab.recipes.listing import listing, markdown_listing, plan_table
 from siftback.lab.recipes.running import draw, tasks
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.formatting import listed
 from siftback.lab.records.summary_table import comparison_table
 from siftback.lab.training.progress import Terminal
 
@@ -49,6 +50,10 @@ def run_command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key of every comparison."),
     ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="Train and draw only the comparisons whose names begin so: mnist."),
+    ] = None,
     out: Annotated[
         Path, typer.Option(help="Folder of all runs; recipes that share some find them here.")
     ] = Path("runs"),
@@ -64,7 +69,10 @@ def run_command(
     changes = _changes(changed or [])
     if seed is not None:
         changes["seeds"] = seeds(seed)
-    todo = tasks(chosen, size, out, changes)
+    todo = [task for task in tasks(chosen, size, out, changes) if task.is_named(only)]
+    if not todo:
+        names = listed(task.folder.name for task in tasks(chosen, size, out, changes))
+        raise ConfigError(f"--only {only}: no comparison's name begins so; there are {names}")
     old = existing(overwrite, resume)
     plan = plan_table(todo)  # all of it is checked before anything runs
     if dry_run:
@@ -87,6 +95,8 @@ def run_command(
         if isinstance(analysis, Missing):
             typer.echo(f"{analysis.name} is missing: {analysis.why}", err=True)
         else:
+            if isinstance(analysis, Grid):
+                typer.echo(as_markdown(analysis))
             typer.echo(f"{analysis.title}: {analysis.sentence}")
             typer.echo("\n".join(f"  {path}" for path in paths))
 

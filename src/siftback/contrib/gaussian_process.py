@@ -15,6 +15,7 @@ from siftback.rules.ewma import Predict, checked_predict
 from siftback.rules.loss_threshold import LossThreshold
 from siftback.rules.rule import RefreshedRule, checked_table
 from siftback.rules.score_table import ScoreTable
+from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
 from siftback.states import check_state, part
 
@@ -152,6 +153,7 @@ class GaussianProcess(RefreshedRule):
         scorer: Scores the examples in a pass; by default a `Fresh` forward.
         table: Stores the losses and their epochs: a `ScoreTable` of ``2 * history`` columns, such
             as one in a file; by default in memory.
+        warmup: How long all examples are trained on before the first pass; `Epochs` or a `Share`.
 
     Raises:
         ConfigError: If one of them is out of range, or both or neither of ``keep`` and ``beta``
@@ -181,11 +183,12 @@ class GaussianProcess(RefreshedRule):
         optimism: float = 0.0,
         scorer: Scorer | None = None,
         table: ScoreTable | None = None,
+        warmup: Moment = Epochs(1),
     ) -> None:
         self.history = checked_integer("history", history, 1)
         # Losses and then their epochs, each oldest first; missing ones are on the left.
         table = checked_table("GaussianProcess", table, 2 * self.history)
-        super().__init__(keep, beta, every=every, scorer=scorer, table=table)
+        super().__init__(keep, beta, every=every, scorer=scorer, table=table, warmup=warmup)
         self.length_scale = checked_number("length_scale", length_scale, above=0)
         self.noise = checked_number("noise", noise, above=0)
         self.predict = checked_predict(predict)

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler
+from transformers.trainer_utils import has_length
 
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.frameworks.huggingface_refusals import Method, check_trainer, chosen
@@ -21,6 +22,7 @@ from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.epoch_plan import EpochPlan, plan_of
 from siftback.rules.rule import EpochRule
 from siftback.rules.sampler import SelectiveSampler
+from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.fresh import Fresh
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
@@ -59,6 +61,8 @@ class SelectiveTrainerMixin(Trainer):
         selector: In place of both, for "two_pass" and "single_pass": a selector that can keep
             exactly k rows.
         memory: In place of both, for "memory": an `EpochRule`; by default ``Memory()``.
+        schedule: When "two_pass" and "single_pass" select, and how much they keep; by default
+            after one epoch, for which the data set must have a length. A rule has its own.
         losses: ``losses(model, batch) -> Tensor[B]``; with "memory" it is called with the outputs
             of training's forward in place of the model. By default `sequence_losses`, and rows
             without any label are then never kept.
@@ -84,12 +88,12 @@ class SelectiveTrainerMixin(Trainer):
     >>> model = BertForSequenceClassification(BertConfig(vocab_size=9, hidden_size=8, **sizes))
     >>> data = [{"input_ids": [row % 9, 1, 2], "labels": row % 2} for row in range(24)]
     >>> quiet = {"report_to": "none", "disable_tqdm": True, "use_cpu": True}
-    >>> args = TrainingArguments(tempfile.mkdtemp(), num_train_epochs=1, **quiet)
+    >>> args = TrainingArguments(tempfile.mkdtemp(), num_train_epochs=2, **quiet)
     >>> trainer = MyTrainer(model, args, train_dataset=data, keep=1 / 4)
     >>> result = trainer.train()  # doctest: +ELLIPSIS
     {'train_runtime': ...}
     >>> result.global_step, trainer.sift_stats.seen, trainer.sift_stats.backwards
-    (3, 24, 6)
+    (6, 48, 30)
     """
 
     sift_stats: Stats | SinglePassStats
@@ -104,12 +108,21 @@ class SelectiveTrainerMixin(Trainer):
         beta: float | None = None,
         selector: Selector | None = None,
         memory: EpochRule | None = None,
+        schedule: Schedule | None = None,
         losses: Callable[[Any, Any], Tensor] = sequence_losses,
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
         self._method, self._losses = method, losses
         self._rule, self._selector = chosen(method, memory, selector, keep, beta)
+        by_losses = self._selector is not None and self._selector.needs_scores
+        if schedule is not None and self._rule is not None:
+            raise ConfigError(
+                'both method="memory" and schedule= given: give the rule warmup= and tail= in '
+                "place of a schedule"
+            )
+        self._when = checked_schedule(schedule, by_losses=by_losses)
+        self._counted: dict[str, Any] = {}  # the schedule, and the batches and epochs it counts
         super().__init__(*args, **kwargs)
         given = (seed, self.args.data_seed, self.args.seed)
         self._seed = next(number for number in given if number is not None)
@@ -178,6 +191,11 @@ class SelectiveTrainerMixin(Trainer):
     def _kept(self, batch: Any) -> Any:
         """The rows of a batch to train on."""
         batch = self._prepare_inputs(batch)
+        if not self._selection.is_on:
+            self._selection.steps += 1
+            count = tree.size(batch)
+            self._count(seen=count, released=count)
+            return batch
         with self.compute_loss_context_manager():
             losses = Fresh().score(self._losses, self.model, batch, None)
         head = self._head()
@@ -216,7 +234,11 @@ class SelectiveTrainerMixin(Trainer):
         self.accelerator.prepare_model(self.model, evaluation_mode=True)
         selector = copy.deepcopy(self._selector)
         sift = SinglePass(
-            self.model, losses=self._losses, selector=selector, seed=self._rank_seed()
+            self.model,
+            losses=self._losses,
+            selector=selector,
+            seed=self._rank_seed(),
+            **self._counted,
         )
         self._selection, self.sift_stats = sift, sift.stats
         return self.accelerator.prepare_model(sift)
@@ -256,6 +278,23 @@ class SelectiveTrainerMixin(Trainer):
         passed = cast(EpochDraw, order.draw).passed(len(losses))
         self._count(seen=passed, unread=passed - len(losses), released=len(losses))
 
+    def _count_epochs(self, loader: Any) -> None:
+        """Sets what the schedule counts: the batches that this process has in an epoch."""
+        batches = len(loader) if has_length(loader) else None
+        if batches is None and not self._when.is_always_on:
+            raise ConfigError(
+                f"{self._when!r} needs the number of batches of an epoch, and the train data set "
+                "has no length: give schedule=Schedule(warmup=Epochs(0)), which selects at once"
+            )
+        epochs = float(self.args.num_train_epochs)
+        if self.args.max_steps > 0 and batches is not None:
+            epochs = self.args.max_steps * self.args.gradient_accumulation_steps / batches
+        counted: dict[str, Any] = {"schedule": self._when, "epochs": epochs}
+        self._counted = counted = {**counted, "steps_per_epoch": batches}
+        if self._method == "two_pass":
+            selector = copy.deepcopy(self._selector)
+            self._selection = InBatch(selector=selector, seed=self._rank_seed(), **counted)
+
     def _count(self, **examples: int) -> None:
         for name, more in examples.items():
             setattr(self.sift_stats, name, getattr(self.sift_stats, name) + more)
@@ -286,6 +325,7 @@ class SelectiveTrainerMixin(Trainer):
         """The Trainer's own; with "memory" its batches come with their examples' indices."""
         loader = super().get_train_dataloader()
         if self._rule is None:
+            self._count_epochs(loader)
             return loader
         # What accelerate wraps. Its sharding would repeat examples; the order is shared already.
         base = loader.base_dataloader
@@ -348,9 +388,6 @@ class SelectiveTrainerMixin(Trainer):
         self._trains = self._computes = False
         self._indices = self._selection = None
         self.sift_stats = Stats()
-        if self._method == "two_pass":
-            selector = copy.deepcopy(self._selector)
-            self._selection = InBatch(selector=selector, seed=self._rank_seed())
 
     def _rank_seed(self) -> int:
         """The seed of this process's own random numbers."""

@@ -46,6 +46,8 @@ class SelectiveBackprop(KerasWrapper):
         beta: In place of ``keep``: the exponent, at least 0.
         selector: In place of both: any selector that can keep exactly k. The whole model can then
             not be saved, only its weights.
+        warmup: Epochs of ``fit()``, of all calls together, that all examples are trained on at
+            first. ``train_on_batch()`` knows no epochs, and selects at once.
         seed: Of what is left to chance in the selection.
         name: As for every Keras model.
 
@@ -70,7 +72,7 @@ class SelectiveBackprop(KerasWrapper):
     >>> model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
     >>> history = model.fit(x, y, batch_size=24, epochs=2, verbose=0)
     >>> model.stats.seen, model.stats.backwards, int(model.optimizer.iterations)
-    (192, 64, 8)
+    (192, 128, 8)
     >>> model.predict(x, verbose=0).shape
     (96, 4)
     """
@@ -82,11 +84,13 @@ class SelectiveBackprop(KerasWrapper):
         *,
         beta: float | None = None,
         selector: Selector | None = None,
+        warmup: int = 1,
         seed: int = 0,
         name: str | None = None,
     ) -> None:
         super().__init__(model, name)
-        self._settings = {"keep": keep, "beta": beta, "seed": seed}
+        self._settings = {"keep": keep, "beta": beta, "warmup": warmup, "seed": seed}
+        self._warmup = checked_integer("warmup", warmup, 0)
         self._in_batch = InBatch(keep, beta, selector, seed=checked_integer("seed", seed, 0))
         self._own_selector = selector is not None
         self.stats = Stats()
@@ -107,12 +111,15 @@ class SelectiveBackprop(KerasWrapper):
         """Keras's step, on the rows of the batch that are chosen by their losses."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         count = tree.size((x, y, sample_weight))
+        self.stats.seen += count
+        if self.progress.is_training and self.progress.done < self._warmup:
+            self.stats.released += count
+            return super().train_step((x, y, sample_weight))
         with without_traces(self):
             losses = self.losses_of(y, self(x, training=False), sample_weight)
         rows, weights = self._in_batch.select(losses)
         stats, kept = self.stats, len(rows)
-        stats.seen, stats.considered = stats.seen + count, stats.considered + count
-        stats.scored += count
+        stats.considered, stats.scored = stats.considered + count, stats.scored + count
         stats.kept, stats.released = stats.kept + kept, stats.released + kept
         if kept < count:
             x, y, sample_weight = tree.take((x, y, sample_weight), rows)

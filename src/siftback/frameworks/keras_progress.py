@@ -33,6 +33,8 @@ class Progress:
 
     Attributes:
         dataset: The one that is trained on, where its position is known.
+        is_training: Whether ``fit()`` is under way.
+        done: Epochs trained in all calls of ``fit()`` together.
         loaded: The state of a file, from which the next epoch goes on.
     """
 
@@ -40,18 +42,19 @@ class Progress:
         self._model = model
         self._epoch, self._batches = 0, _NONE
         self._random: dict[str, Any] | None = None  # to be restored before the next step
-        self._is_training = False
+        self.is_training = False
+        self.done = 0
         self.dataset: SelectiveDataset | None = None
         self.loaded: dict[str, Any] | None = None
 
     def begin_training(self, data: Any) -> None:
         """Begins a ``fit()``."""
         self.dataset = data if isinstance(data, SelectiveDataset) else None
-        self._epoch, self._batches, self._is_training = 0, _NONE, True
+        self._epoch, self._batches, self.is_training = 0, _NONE, True
 
     def end_training(self) -> None:
         """Ends it, where it stands."""
-        self._is_training, self._random = False, None
+        self.is_training, self._random = False, None
         if self.dataset is not None:
             self.dataset.end_training()
 
@@ -88,6 +91,7 @@ class Progress:
         """Ends the epoch, however many of its batches were trained on."""
         if self._batches != _NONE:
             self._epoch, self._batches = self._epoch + 1, _NONE
+            self.done += 1
             if self.dataset is not None:
                 self.dataset.end_epoch()
                 # Keras draws other numbers of random seeds after the rest of an epoch.
@@ -99,6 +103,7 @@ class Progress:
             return self.loaded
         return {
             "epoch": self._epoch,
+            "done": self.done,
             "batches": self._batches,
             "dataset": None if self.dataset is None else self.dataset.state_dict(),
             "random": self._random or _random_state(self._model),
@@ -110,13 +115,14 @@ class Progress:
         Raises:
             StateError: If it does not, or training is within an epoch.
         """
-        if self._is_training and self._batches != _NONE:
+        if self.is_training and self._batches != _NONE:
             raise StateError(
                 f"weights with the state of a training are loaded within epoch {self._epoch}: load "
                 "them before fit(), or between two epochs"
             )
         random = each_of({"seeds": anything, "cpu": generator, "cuda": optional(anything)})
-        places = {"epoch": integer(most=MOST_EPOCHS), "batches": integer(_NONE)}
+        epochs = integer(most=MOST_EPOCHS)
+        places = {"epoch": epochs, "done": epochs, "batches": integer(_NONE)}
         check_state(self, state, {**places, "dataset": anything, "random": random})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -133,7 +139,7 @@ class Progress:
         # Of a model that is built by now, and may not have been as the file was loaded.
         seeds = entries(*[tensor(seed.dtype, *seed.shape) for seed in _seeds(self._model)])
         check_state(self, state["random"], {"seeds": seeds})
-        batches, dataset = state["batches"], self.dataset
+        batches, dataset, self.done = state["batches"], self.dataset, state["done"]
         resumes = dataset is not None and batches != _NONE and epoch == state["epoch"]
         if dataset is None:
             self._warn_of_repeats(state, epoch)

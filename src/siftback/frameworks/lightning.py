@@ -22,7 +22,7 @@ from siftback.loading.seeding import Stream, generator_of
 from siftback.loading.stats import Stats
 from siftback.loss_functions import Losses
 from siftback.rules.rule import EpochRule, RefreshedRule
-from siftback.schedule import Schedule
+from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.training_step import CaughtLosses, TrainingStep
 from siftback.selective_loader.loader import SelectiveLoader
@@ -60,7 +60,8 @@ class SelectiveBackprop(Callback):
         keep: As for `InBatch`, like ``beta``, ``selector`` and ``schedule``.
         beta: In place of ``keep``.
         selector: In place of both.
-        schedule: When to select, and how much to keep; None is always.
+        schedule: When to select, and how much to keep; by default after one epoch if it is by
+            losses, for which the train dataloader must have a length.
         losses: ``losses(module, batch) -> float[N]``, in place of those of ``training_step``.
         seed: Of what is left to chance; each process has random numbers of its own.
 
@@ -87,7 +88,8 @@ class SelectiveBackprop(Callback):
     ) -> None:
         self.stats = Stats()
         self._selector = exact_selector(selector, keep, beta)
-        self._schedule, self._losses, self._seed = schedule, losses, seed
+        self._when = checked_schedule(schedule, by_losses=self._selector.needs_scores)
+        self._losses, self._seed = losses, seed
         if losses is not None and self._selector.reweights:
             raise ConfigError(
                 f"{type(self._selector).__name__} gives weights, which are applied to the loss "
@@ -96,7 +98,6 @@ class SelectiveBackprop(Callback):
             )
         self._in_batch: InBatch | None = None
         self._trainer: Any = None  # of this fit
-        self._epochs: float | None = None
         self._saved: list[Any] | None = None
         self._checked = False
         self._step: TrainingStep | None = None
@@ -163,18 +164,19 @@ class SelectiveBackprop(Callback):
     def _made(self, trainer: Any) -> InBatch:
         """The choice of rows, with random numbers of this process's own."""
         steps, epochs = trainer.num_training_batches, trainer.max_epochs
-        if self._schedule is not None and steps == math.inf:
+        if not self._when.is_always_on and steps == math.inf:
             raise ConfigError(
-                "a schedule needs the number of batches of an epoch, which the train dataloader "
-                "does not say: give a loader with a length, or Trainer(limit_train_batches=...)"
+                f"{self._when!r} needs the number of batches of an epoch, which the train "
+                "dataloader does not say: give a loader with a length, "
+                "Trainer(limit_train_batches=...), or schedule=Schedule(warmup=Epochs(0)), which "
+                "selects at once"
             )
         if epochs == -1:
             batches = trainer.max_steps * trainer.accumulate_grad_batches
             epochs = None if trainer.max_steps == -1 else batches / steps
-        self._epochs = epochs
         seed = generator_of(self._seed, rank_and_world()[0], Stream.SELECTION).initial_seed()
-        per_epoch, selector = self._schedule and steps, copy.deepcopy(self._selector)
-        when: dict[str, Any] = {"schedule": self._schedule, "steps_per_epoch": per_epoch}
+        per_epoch, selector = None if steps == math.inf else steps, copy.deepcopy(self._selector)
+        when: dict[str, Any] = {"schedule": self._when, "steps_per_epoch": per_epoch}
         return InBatch(selector=selector, epochs=epochs, seed=seed, **when)
 
     def _run(self, step: TrainingStep, batch: Any, *rest: Any, **kwargs: Any) -> Any:
@@ -206,12 +208,9 @@ class SelectiveBackprop(Callback):
         self, in_batch: InBatch, step: TrainingStep, batch: Any, count: int, more: tuple[Any, Any]
     ) -> Selection | None:
         """Chooses rows; None if the schedule is off."""
-        if self._schedule is not None:
-            steps = self._trainer.num_training_batches
-            done, within = in_batch.steps / steps, in_batch.steps % steps
-            if not self._schedule.is_on(done, self._epochs, batch=within):
-                in_batch.steps += 1
-                return None
+        if not in_batch.is_on:
+            in_batch.steps += 1
+            return None
         self.stats.considered += count
         if not in_batch.selector.needs_scores:
             return in_batch.select(torch.zeros(count, device=tree.device(batch)))

@@ -53,13 +53,15 @@ class SinglePassStats:
 
     Attributes:
         seen: Examples passed, each forwarded once.
-        kept: Examples kept, each run backward once.
+        considered: Examples of ``seen`` that selection decided on; the others were all kept.
+        kept: Examples of ``considered`` that selection kept.
         compilations: Number of times the model was traced and compiled.
         seconds_compiling: Seconds of the calls that did so.
         seconds_selection: Seconds in choosing rows; the forward pass is training's own.
     """
 
     seen: int = 0
+    considered: int = 0
     kept: int = 0
     compilations: int = 0
     seconds_compiling: float = 0.0
@@ -67,8 +69,8 @@ class SinglePassStats:
 
     @property
     def kept_share(self) -> float:
-        """Share of the examples that was kept; 1 if none was seen yet."""
-        return self.kept / self.seen if self.seen else 1.0
+        """Share of the considered examples that was kept; 1 if none was considered yet."""
+        return self.kept / self.considered if self.considered else 1.0
 
     @property
     def forwards(self) -> int:
@@ -77,5 +79,5 @@ class SinglePassStats:
 
     @property
     def backwards(self) -> int:
-        """Backward passes, counted per example."""
-        return self.kept
+        """Backward passes, counted per example: all but those that selection left out."""
+        return self.seen - self.considered + self.kept

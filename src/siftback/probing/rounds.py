@@ -20,7 +20,7 @@ from siftback.probing.agreement import Agreement, agreement
 from siftback.probing.costs import SB, SINGLE_PASS, Seconds
 from siftback.probing.sample import Sample
 from siftback.rules.memory import Memory
-from siftback.schedule import Epochs
+from siftback.schedule import Epochs, Schedule
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
 from siftback.selective_loader.loader import SelectiveLoader
@@ -182,6 +182,7 @@ class Rounds:
             self._model,
             losses=self._losses,
             selector=selector,
+            schedule=Schedule(warmup=Epochs(0)),
             pool=Pool(self._sample.size, drop_last="carry"),
             seed=self._seed,
         )

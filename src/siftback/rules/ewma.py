@@ -10,6 +10,7 @@ from siftback.errors import ConfigError
 from siftback.rules.loss_threshold import LossThreshold
 from siftback.rules.rule import RefreshedRule, checked_table, record_average
 from siftback.rules.score_table import ScoreTable
+from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
 from siftback.states import check_state, part
 
@@ -46,6 +47,7 @@ class Ewma(RefreshedRule):
         scorer: Scores the examples in a pass; by default a `Fresh` forward.
         table: Stores the averages and the epochs of the last losses: a `ScoreTable` of two
             columns, such as one in a file; by default in memory, 8 bytes per example.
+        warmup: How long all examples are trained on before the first pass; `Epochs` or a `Share`.
 
     Raises:
         ConfigError: If one of them is out of range, or both or neither of ``keep`` and ``beta``
@@ -74,9 +76,10 @@ class Ewma(RefreshedRule):
         optimism: float = 0.0,
         scorer: Scorer | None = None,
         table: ScoreTable | None = None,
+        warmup: Moment = Epochs(1),
     ) -> None:
         table = checked_table("Ewma", table, 2)
-        super().__init__(keep, beta, every=every, scorer=scorer, table=table)
+        super().__init__(keep, beta, every=every, scorer=scorer, table=table, warmup=warmup)
         self.decay = checked_share("decay", decay)
         self.predict = checked_predict(predict)
         self.optimism = checked_number("optimism", optimism, least=0)

@@ -221,6 +221,7 @@ class RefreshedRule(EpochRule):
         every: n, the epochs from one scoring pass to the next, at least 1.
         scorer: Scores the examples in a pass; by default a `Fresh` forward.
         table: Values remembered per example.
+        warmup: How long all examples are trained on before the first pass; by default one epoch.
 
     Attributes:
         every: n.
@@ -251,8 +252,9 @@ class RefreshedRule(EpochRule):
         every: int,
         scorer: Scorer | None,
         table: ScoreTable | None,
+        warmup: Moment = Epochs(1),
     ) -> None:
-        super().__init__(table)
+        super().__init__(table, warmup=warmup)
         if isinstance(scorer, EpochRule):
             raise ConfigError(
                 f"scorer={type(scorer).__name__}(...) is a rule: give {type(self).__name__} a "

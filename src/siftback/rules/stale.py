@@ -4,6 +4,7 @@ from torch import Tensor
 
 from siftback.rules.rule import RefreshedRule, checked_table, record_average
 from siftback.rules.score_table import ScoreTable
+from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
 
 
@@ -25,6 +26,7 @@ class Stale(RefreshedRule):
         scorer: Scores the examples in a pass; by default a `Fresh` forward.
         table: Stores the scores, such as a `ScoreTable` in a file; by default in memory, 4 bytes
             per example.
+        warmup: How long all examples are trained on before the first pass; `Epochs` or a `Share`.
 
     Raises:
         ConfigError: If one of them is out of range, or both or neither of ``keep`` and ``beta``
@@ -47,13 +49,13 @@ class Stale(RefreshedRule):
     >>> data = TensorDataset(torch.randn(256, 8), torch.randint(4, (256,)))
     >>> model = torch.nn.Linear(8, 4)
     >>> loader = DataLoader(data, batch_size=32, shuffle=True)
-    >>> loader = SelectiveLoader(loader, model, F.cross_entropy, memory=Stale(1 / 2), epochs=3)
-    >>> for _ in range(3):
+    >>> loader = SelectiveLoader(loader, model, F.cross_entropy, memory=Stale(1 / 2), epochs=4)
+    >>> for _ in range(4):
     ...     for x, y in loader:
     ...         loss = loader.loss(F.cross_entropy(model(x), y, reduction="none"))
     ...         loss.backward()
     >>> loader.stats.seen, loader.stats.scored
-    (768, 256)
+    (1024, 256)
     """
 
     def __init__(
@@ -64,9 +66,10 @@ class Stale(RefreshedRule):
         every: int = 3,
         scorer: Scorer | None = None,
         table: ScoreTable | None = None,
+        warmup: Moment = Epochs(1),
     ) -> None:
         table = checked_table("Stale", table, 1)
-        super().__init__(keep, beta, every=every, scorer=scorer, table=table)
+        super().__init__(keep, beta, every=every, scorer=scorer, table=table, warmup=warmup)
 
     def predicted(self, epoch: int) -> Tensor:
         """float32[examples], the last score of each."""

@@ -28,12 +28,7 @@ from siftback.selective_loader.batch_selection import (
 from siftback.selective_loader.intake import Intake
 from siftback.selective_loader.loss_record import LossRecord
 from siftback.selective_loader.step_counts import StepCounts
-from siftback.selective_loader.wrapped_loader import (
-    draw_of,
-    no_indices,
-    pool_of,
-    source_of,
-)
+from siftback.selective_loader.wrapped_loader import draw_of, no_indices, pool_of, source_of
 from siftback.selectors.selection import Selector
 from siftback.states import take_up
 
@@ -70,7 +65,8 @@ class SelectiveLoader:
         selector: In place of ``keep``, any selector.
         scorer: Where scores come from; by default `Fresh`, a forward pass of the model as it is.
         memory: An `EpochRule`, such as `Memory`, in place of ``keep``, ``selector`` and ``scorer``.
-        schedule: When to select. By default always, or what the rule says.
+        schedule: When to select. By default what the rule says; without one, after one epoch on
+            all examples, or always by a selector that needs no scores.
         epochs: Epochs of the whole training, for `progress`, `total_steps` and schedules in shares.
         pool: A `Pool`, which makes the training batches; by default of the wrapped loader's
             ``batch_size`` and ``drop_last``, or of the size of its first batch.
@@ -112,11 +108,11 @@ class SelectiveLoader:
     >>> loader.total_steps, loader.stats.released
     (48, 3072)
     >>> loader = SelectiveLoader(plain, model, F.cross_entropy, keep=1 / 2)
-    >>> for inputs, targets in loader:
-    ...     loss = F.cross_entropy(model(inputs), targets)
-    ...     loss.backward()
-    >>> loader.stats.seen, loader.stats.kept == loader.stats.released
-    (512, True)
+    >>> for _ in range(2):
+    ...     for inputs, targets in loader:
+    ...         F.cross_entropy(model(inputs), targets).backward()
+    >>> loader.stats.seen, loader.stats.scored, loader.stats.released == 512 + loader.stats.kept
+    (1024, 512, True)
     """
 
     def __init__(
@@ -147,9 +143,9 @@ class SelectiveLoader:
         self._exact = checked_flag("exact", exact) or rank_and_world()[1] > 1
         self._source = source_of(loader, self._draw, seed)
         if self._draw is None:
-            self.schedule = checked_schedule(schedule)
-            self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
             selector = selector_of(selector, keep)
+            self.schedule = checked_schedule(schedule, by_losses=selector.needs_scores)
+            self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
             self.schedule.check_selector(selector)
         else:
             self.schedule = self._draw.schedule

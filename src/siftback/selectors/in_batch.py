@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_seed
+from siftback.arguments import checked_seed
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.loss_functions import check
-from siftback.schedule import Schedule
+from siftback.schedule import Schedule, StepSchedule
 from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.ranking import Threshold
 from siftback.selectors.sampling import count_of
@@ -33,10 +33,12 @@ class InBatch(Stateful):
         keep: Share of the rows to keep, in (0, 1]; ``keep = 1 / (beta + 1)``.
         beta: In place of ``keep``: the exponent of Selective-Backprop, at least 0.
         selector: In place of both: any selector that can keep exactly k.
-        schedule: When to select, and how much to keep; None is always. While it is off, all rows
-            are kept, and the selector is not called.
+        schedule: When to select, and how much to keep; while it is off, all rows are kept, and
+            the selector is not called. By default after one epoch if it is by losses; without
+            ``steps_per_epoch``, where nobody knows how long an epoch is, at once.
         epochs: Epochs of the whole training, if the schedule needs them.
-        steps_per_epoch: Calls per epoch; required with a schedule, which counts calls.
+        steps_per_epoch: Calls per epoch, which the schedule counts; required with one, unless it
+            is always on.
         seed: Seed of the generator; the global one is not used.
 
     Attributes:
@@ -70,19 +72,14 @@ class InBatch(Stateful):
         self.selector = exact_selector(selector, keep, beta)
         self.steps = 0
         self._own = float(self.selector.keep)
-        self._schedule, self._epochs = schedule, epochs
+        self._schedule = StepSchedule(self.selector, schedule, epochs, steps_per_epoch)
         self._seed = checked_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
-        self._steps_per_epoch: int | None = None
-        if schedule is not None:
-            if steps_per_epoch is None:
-                raise ConfigError(
-                    "a schedule without steps_per_epoch: give the number of calls per epoch, "
-                    "from which it computes the progress of training"
-                )
-            schedule.check_selector(self.selector)
-            schedule.is_on(0.0, epochs)  # raises where it needs the number of epochs
-            self._steps_per_epoch = checked_integer("steps_per_epoch", steps_per_epoch, 1)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the next call selects; while the schedule is off, it keeps all."""
+        return self._schedule.keep(self.steps) is not None
 
     def select(self, losses: Tensor, mask: Tensor | None = None) -> Selection:
         """Chooses among the rows of a batch, or among the tokens of its sequences.
@@ -133,18 +130,11 @@ class InBatch(Stateful):
         )
 
     def _select(self, losses: Tensor) -> Selection:
-        keep = self._own
-        if self._schedule is not None:
-            assert self._steps_per_epoch is not None
-            epochs_done = self.steps / self._steps_per_epoch
-            batch = self.steps % self._steps_per_epoch
-            if not self._schedule.is_on(epochs_done, self._epochs, batch=batch):
-                return Selection(
-                    torch.arange(len(losses), device=losses.device), torch.ones_like(losses)
-                )
-            keep = self._schedule.keep(epochs_done, self._epochs, own=self._own)
-            if keep != self.selector.keep:
-                self.selector.set_keep(keep)  # type: ignore[attr-defined]  # checked when made
+        keep = self._schedule.keep(self.steps)
+        if keep is None:
+            return everything(losses)
+        if keep != self.selector.keep:
+            self.selector.set_keep(keep)  # type: ignore[attr-defined]  # checked when made
         return self.selector.select(losses, self._generator, count_of(keep, len(losses)))
 
     def state_dict(self) -> dict[str, Any]:
@@ -155,10 +145,7 @@ class InBatch(Stateful):
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
         own = {"selector": type(self.selector).__name__, "keep": self._own, "seed": self._seed}
-        if self._schedule is None:
-            return own
-        schedule = self._schedule.settings(self._epochs)
-        return {**own, **schedule, "steps_per_epoch": self._steps_per_epoch}
+        return {**own, **self._schedule.settings()}
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""
@@ -182,6 +169,15 @@ class InBatch(Stateful):
         super().load_state_dict(state)
         self._generator.set_state(state["generator"])
         self.steps = state["steps"]
+
+
+def everything(losses: Tensor) -> Selection:
+    """All rows, each of weight 1.
+
+    >>> everything(torch.tensor([0.5, 2.0]))
+    Selection(positions=tensor([0, 1]), weights=tensor([1., 1.]))
+    """
+    return Selection(torch.arange(len(losses), device=losses.device), torch.ones_like(losses))
 
 
 def exact_selector(

@@ -13,8 +13,9 @@ from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
 from siftback.loading.stats import SinglePassStats
 from siftback.loss_functions import Losses, LossFn, check, pair, resolve
+from siftback.schedule import Schedule, StepSchedule
 from siftback.scorers.selection_pass import device_of, untouched
-from siftback.selectors.in_batch import exact_selector
+from siftback.selectors.in_batch import everything, exact_selector
 from siftback.selectors.sampling import choose, count_of
 from siftback.selectors.selection import Selection, Selector
 from siftback.single_pass import processes, self_check
@@ -24,7 +25,7 @@ from siftback.single_pass.trace_errors import UNTRACEABLE, explain
 from siftback.single_pass.tracing import Backend, trace
 from siftback.states import check_state, each_of, generator, integer, number, part, take_up
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 
 
 class SinglePass(nn.Module):
@@ -57,6 +58,12 @@ class SinglePass(nn.Module):
         beta: In place of ``keep``: the exponent, at least 0.
         selector: In place of ``keep`` and ``beta``: any selector that can keep exactly k. The
             kept losses are multiplied by its weights.
+        schedule: When to select, and how much to keep; while it is off, the backward is that of
+            all rows. By default after one epoch if it is by losses; without ``steps_per_epoch``,
+            where nobody knows how long an epoch is, at once.
+        epochs: Epochs of the whole training, if the schedule needs them.
+        steps_per_epoch: Training steps per epoch, which the schedule counts; required with one,
+            unless it is always on.
         outputs: Whether to store the model's outputs in the attribute of this name. The function
             ``losses``, if given, must then return ``(losses, outputs)``.
         backend: "graph" runs the graphs with PyTorch's own kernels, "inductor" with compiled ones.
@@ -68,6 +75,7 @@ class SinglePass(nn.Module):
     Attributes:
         losses: float32[N], the losses of the last batch, detached.
         selection: The rows kept of the last batch, and their weights.
+        steps: Number of calls so far with gradients.
         outputs: The model's outputs for the last batch, detached; None without ``outputs=True``.
         gradient_check: The result of the first batch's check; None before it, or without it.
         stats: A `SinglePassStats`.
@@ -109,6 +117,9 @@ class SinglePass(nn.Module):
         keep: float | None = None,
         beta: float | None = None,
         selector: Selector | None = None,
+        schedule: Schedule | None = None,
+        epochs: float | None = None,
+        steps_per_epoch: int | None = None,
         outputs: bool = False,
         backend: Backend = "graph",
         check: bool = True,
@@ -123,6 +134,9 @@ class SinglePass(nn.Module):
             raise ConfigError(f'backend={backend!r}: give "graph" or "inductor"')
         self.model = model
         self.selector = selector
+        self.steps = 0
+        self._own = float(selector.keep)
+        self._schedule = StepSchedule(selector, schedule, epochs, steps_per_epoch)
         self.losses = torch.empty(0)
         self.selection = Selection(torch.empty(0, dtype=torch.int64), torch.empty(0))
         self.outputs: Any = None
@@ -169,11 +183,9 @@ class SinglePass(nn.Module):
             self.gradient_check = self._check(whole, count, device)
         losses = self._losses_of(whole, count)
         self.losses = check(losses, count)
-        started = time.perf_counter()
-        self.selection = self._select(self.losses)
-        self.stats.seconds_selection += time.perf_counter() - started
         self.stats.seen += count
-        self.stats.kept += len(self.selection.positions)
+        self.selection = self._select(self.losses)
+        self.steps += torch.is_grad_enabled()
         if count == 1:
             return (losses * self.selection.weights).mean()
         return kept_mean(losses, self.selection, self._pending)
@@ -185,6 +197,7 @@ class SinglePass(nn.Module):
             "settings": self._settings(),
             "selector": self.selector.state_dict(),
             "generator": self._generator.get_state(),
+            "steps": self.steps,
             "stats": asdict(self.stats),
         }
 
@@ -203,18 +216,19 @@ class SinglePass(nn.Module):
                 f"a state of version {version!r}: give what a SinglePass of version "
                 f"{_STATE_VERSION} saved"
             )
-        stats = {name: integer() for name in ("seen", "kept", "compilations")}
+        stats = {name: integer() for name in ("seen", "considered", "kept", "compilations")}
         seconds = {name: number(0) for name in ("seconds_compiling", "seconds_selection")}
-        parts = {"selector": part(self.selector), "generator": generator}
+        parts = {"selector": part(self.selector), "generator": generator, "steps": integer()}
         check_state(self, state, {**parts, "stats": each_of(stats | seconds)}, self._settings())
         take_up((self.selector, state["selector"]))
         self._generator.set_state(state["generator"])
-        for name in ("seen", "kept", "seconds_selection"):
+        self.steps = state["steps"]
+        for name in ("seen", "considered", "kept", "seconds_selection"):
             setattr(self.stats, name, state["stats"][name])
 
     def _settings(self) -> dict[str, Any]:
-        keep = float(self.selector.keep)
-        return {"selector": type(self.selector).__name__, "keep": keep, "seed": self._seed}
+        own = {"selector": type(self.selector).__name__, "keep": self._own, "seed": self._seed}
+        return {**own, **self._schedule.settings()}
 
     def _losses_of(self, batch: Any, count: int) -> Tensor:
         """One forward pass, traced, or untraced for a single example, which is always kept."""
@@ -231,9 +245,19 @@ class SinglePass(nn.Module):
         return count_of(self.selector.keep, count)
 
     def _select(self, losses: Tensor) -> Selection:
+        keep, count = self._schedule.keep(self.steps), len(losses)
+        if keep is None:
+            return everything(losses)
+        started = time.perf_counter()
+        if keep != self.selector.keep:
+            cast(Any, self.selector).set_keep(keep)  # checked when made
         # NaN ranks highest, so that it appears in the loss if it is kept.
         ranked = losses.nan_to_num(nan=torch.inf)
-        return self.selector.select(ranked, self._generator, self._count_kept(len(losses)))
+        selection = self.selector.select(ranked, self._generator, self._count_kept(count))
+        self.stats.seconds_selection += time.perf_counter() - started
+        self.stats.considered += count
+        self.stats.kept += len(selection.positions)
+        return selection
 
     def _check(self, batch: Any, count: int, device: torch.device) -> GradientCheck:
         """Compares gradients of the same rows; random state, buffers and history are restored."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from siftback import cli
+from siftback import Share, cli
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, finished
 from siftback.lab.recipes import SCALES, changes_of, experiments, find, names, parse
@@ -82,7 +82,7 @@ def plans_of(name, scale):
 
 
 def test_all_that_the_papers_show_has_a_recipe():
-    assert set(PAPERS) | {"budget", "agreement", "ideal-cost"} == set(names())
+    assert set(PAPERS) | {"budget", "agreement", "ideal-cost", "pays"} == set(names())
     assert names()[:3] == ["fig1", "fig2", "fig3"]
 
 
@@ -112,7 +112,8 @@ def test_the_plan_of_a_recipe_is_shown_without_a_trace(tmp_path):
 def test_small_scales_use_what_is_at_hand_and_full_ones_what_the_papers_do(name):
     assert {plan.settings.data for plan in plans_of(name, "small")} <= AT_HAND
     for plan in plans_of(name, "full"):
-        assert plan.settings.width is plan.settings.subset is None
+        assert plan.settings.subset is None
+        assert plan.settings.width is None or name == "pays"
         assert (plan.settings.train_limit is None) == (name != "fig18")
 
 
@@ -256,8 +257,8 @@ def test_changes_take_the_place_of_what_a_recipe_says(own):
     limited = recipe.plans("full", changes_of({"time_budget": "1h30m", "evaluate_at": "0.1"}))[""]
     assert (limited.settings.time_budget, limited.settings.epochs) == (5400, 20)
     assert limited.settings.evaluate_at == (0.1,)
-    assert recipe.plans("full", changes_of({"warmup": "5%"}))[""].settings.warmup == 0.05
-    with pytest.raises(ConfigError, match=r"warmup '0.05': give a percentage of the training"):
+    assert recipe.plans("full", changes_of({"warmup": "5%"}))[""].settings.warmup == Share(0.05)
+    with pytest.raises(ConfigError, match=r"warmup '0.05': give epochs such as 1e, a percentage"):
         recipe.plans("full", changes_of({"warmup": "0.05"}))
 
 
@@ -303,7 +304,7 @@ def test_runs_of_other_settings_are_not_taken_for_finished(own, tmp_path):
 def test_a_plan_s_cost_is_added_up_from_its_runs():
     settings = Settings("digits", "cnn", epochs=10, score_models=2, score_epochs=1)
     plan = Plan(settings, ["traditional", "sb", "stale-sb-2@0.25"], [0.5], [0, 1], matched=True)
-    of_a_seed = 10 * 3 + 2 * 10 * (1 + 1.5) + 2 * 10 * (0.5 + 0.75)
+    of_a_seed = 10 * 3 + 2 * (3 + 9 * (1 + 1.5)) + 2 * (3 + 9 * (0.5 + 0.75))
     assert cost(plan) == pytest.approx(1437 * 2 * of_a_seed)
     limited = replace(settings, train_limit=100)
     diet = Plan(limited, ["el2n@0.75"], [0.5], [0], matched=False)

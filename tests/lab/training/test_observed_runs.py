@@ -8,6 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab.analyses import Missing, analyse, as_csv, read
 from siftback.lab.experiments.comparison import Plan, compare
@@ -24,7 +25,7 @@ OF_LOSSES = ("fig2", "fig3", "fig4", "fig15", "diet-d", "diet-e", "diet-f")
 
 def settings(**changes):
     quick = {"data": "digits", "width": 4, "epochs": 2.0, "device": "cpu", "batch_size": 32}
-    return Settings(**(quick | {"train_limit": 320, "lr": 0.05} | changes))
+    return Settings(**(quick | {"train_limit": 320, "lr": 0.05, "warmup": Epochs(0)} | changes))
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from siftback import Epochs, Share
 from siftback.errors import ConfigError
 from siftback.lab.training.parsing import duration, numbers, parse
 
@@ -37,7 +38,10 @@ def test_no_times(text: str) -> None:
         ("time_budget", "none", None),
         ("stop_at", "error=5%", 5.0),
         ("stop_at", "error=2.5", 2.5),
-        ("warmup", "15%", 0.15),
+        ("warmup", "15%", Share(0.15)),
+        ("warmup", "2e", Epochs(2)),
+        ("warmup", "0", Epochs(0)),
+        ("warmup", "none", None),
         ("tail", "12.5%", 0.125),
         ("evaluate_at", "0.01,2%,1/4", (0.01, 0.02, 0.25)),
     ],
@@ -60,7 +64,8 @@ def test_each_setting_has_its_type(name: str, text: str, value: object) -> None:
         ("stop_at", "5%", "such as error=5%"),
         ("stop_at", "loss=5", "such as error=5%"),
         ("evaluate_at", "0.1;0.2", "separated by commas"),
-        ("warmup", "0.15", "warmup '0.15': give a percentage of the training, such as 15%"),
+        ("warmup", "0.15", "warmup '0.15': give epochs such as 1e, a percentage"),
+        ("warmup", "1", "give epochs such as 1e"),
         ("tail", "1", "such as 15%"),
     ],
 )

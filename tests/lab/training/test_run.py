@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
@@ -17,7 +18,8 @@ EXAMPLES = 1408  # 11 batches of 128 out of the 1437 training digits
 
 
 def settings(**changes: object) -> Settings:
-    return Settings(**({"data": "digits", "width": 4, "epochs": 2.0, "device": "cpu"} | changes))
+    given = {"data": "digits", "width": 4, "epochs": 2.0, "device": "cpu", "warmup": Epochs(0)}
+    return Settings(**(given | changes))
 
 
 def runs(folder: Path, asked: Settings, strategies: str, keep: float = 0.5) -> list[RunSummary]:

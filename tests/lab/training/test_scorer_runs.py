@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Existing, Plan, compare
 from siftback.lab.records.comparison_record import Comparison
@@ -21,7 +22,9 @@ PREDICTED = ("sb-ewma", "sb-gp", "stale-sb-2")
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     folder = tmp_path_factory.mktemp("scorers")
-    settings = Settings(data="digits", width=4, epochs=float(EPOCHS), device="cpu")
+    settings = Settings(
+        data="digits", width=4, epochs=float(EPOCHS), device="cpu", warmup=Epochs(0)
+    )
     plan = Plan(settings, [*CHEAP, *PREDICTED], [0.5], [0], matched=False)
     compare(plan, folder, Silent())
     return Comparison.read(folder)
@@ -53,7 +56,9 @@ def test_a_price_is_recorded_with_its_spread(compared: Comparison, strategy: str
 
 
 def test_a_price_is_measured_once_for_all_runs_and_for_what_is_resumed(tmp_path: Path) -> None:
-    settings = Settings(data="digits", width=4, epochs=1.0, device="cpu", train_limit=640)
+    settings = Settings(
+        data="digits", width=4, epochs=1.0, device="cpu", train_limit=640, warmup=Epochs(0)
+    )
 
     def compared_with(seeds: list[int], existing: Existing) -> Comparison:
         plan = Plan(settings, ["sb-proxy", "sb-int8"], [0.5], seeds)
@@ -114,7 +119,7 @@ def test_the_interval_may_be_part_of_the_name() -> None:
 
 
 def test_a_proxy_takes_no_random_numbers_from_the_run(tmp_path: Path) -> None:
-    settings = Settings(data="digits", width=4, epochs=1.0, device="cpu")
+    settings = Settings(data="digits", width=4, epochs=1.0, device="cpu", warmup=Epochs(0))
     errors = []
     for name in ("sb-ewma", "sb-proxy"):  # with all kept, both train on the same batches
         plan = Plan(settings, [name], [1.0], [0], matched=False)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab.data.mixup import mix
 from siftback.lab.experiments.comparison import Plan, compare
@@ -23,7 +24,7 @@ CPU = torch.device("cpu")
 
 def settings(**changes: object) -> Settings:
     quick = {"data": "digits", "width": 4, "epochs": 1.0, "device": "cpu", "batch_size": 64}
-    return Settings(**(quick | {"train_limit": 640} | changes))
+    return Settings(**(quick | {"train_limit": 640, "warmup": Epochs(0)} | changes))
 
 
 def weights_of(folder: Path, strategy: str = "traditional", **changes: object) -> torch.Tensor:
@@ -51,10 +52,12 @@ def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def test_the_average_is_that_of_weights_and_buffers_after_every_step() -> None:
-    model, decay = small(), 0.8
-    stepper = Stepper(model, settings(ema=decay), CPU)
+    """After t updates the decay is the least of the one asked for and (1 + t) / (10 + t)."""
+    model = small()
+    stepper = Stepper(model, settings(ema=0.4), CPU)
     expected: dict[str, torch.Tensor] = {}
-    for x, y in batches(5):
+    for made, (x, y) in enumerate(batches(8)):
+        decay = [None, 2 / 11, 3 / 12, 4 / 13, 5 / 14, 0.4, 0.4, 0.4][made]
         stepper.set_rate(0.5)
         stepper.backward(F.cross_entropy(model(x), y))
         stepper.step()
@@ -67,6 +70,20 @@ def test_the_average_is_that_of_weights_and_buffers_after_every_step() -> None:
     for name, value in stepper.tested.state_dict().items():
         if value.is_floating_point():
             torch.testing.assert_close(value, expected[name])
+
+
+def test_the_average_of_a_short_training_is_near_its_last_weights() -> None:
+    """That of 40 steps by 0.999 would else be 96 % its first weights."""
+    model = small()
+    stepper = Stepper(model, settings(ema=0.999, momentum=0.0), CPU)
+    first = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    for x, y in batches(40):
+        stepper.set_rate(1.0)
+        stepper.backward(F.cross_entropy(model(x), y))
+        stepper.step()
+    last = nn.utils.parameters_to_vector(model.parameters())
+    average = nn.utils.parameters_to_vector(stepper.tested.parameters())
+    assert (average - last).norm() < 0.3 * (first - last).norm()
 
 
 def test_without_an_average_the_model_itself_is_tested() -> None:

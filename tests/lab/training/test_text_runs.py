@@ -9,6 +9,7 @@ import texts as made
 import torch
 from tokenizers import Tokenizer
 
+from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab.analyses import analyse
 from siftback.lab.analyses.error_plots import error_figure
@@ -44,12 +45,18 @@ def sources(tmp_path_factory):
 
 def of_texts(**changes):
     quick = {"data": "sst2", "model": "ngrams", "width": 4, "epochs": 3.0, "device": "cpu"}
-    return Settings(**(quick | {"batch_size": BATCH} | changes))
+    return Settings(**(quick | {"batch_size": BATCH, "warmup": Epochs(0)} | changes))
 
 
 def of_language(sources, **changes):
     quick = {"data": f"text:{sources / 'verses.txt'}", "model": "gpt", "width": 8, "budget": 3.0}
-    return Settings(**(quick | {"max_tokens": 16, "batch_size": BATCH, "device": "cpu"} | changes))
+    return Settings(
+        **(
+            quick
+            | {"max_tokens": 16, "batch_size": BATCH, "device": "cpu", "warmup": Epochs(0)}
+            | changes
+        )
+    )
 
 
 class StoppedError(Exception):

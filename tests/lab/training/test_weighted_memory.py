@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from siftback import Memory
+from siftback import Memory, Share
 from siftback.errors import ConfigError, StateError
 from siftback.lab.training.settings import Settings
 from siftback.lab.training.strategies import find
@@ -63,7 +63,7 @@ def test_a_state_of_other_weights_is_refused():
 
 def test_they_rise_over_the_epochs_of_a_run():
     by_epochs = Settings("digits", epochs=10.0)
-    by_budget = Settings("digits", budget=10.0, warmup=0.2)
+    by_budget = Settings("digits", budget=10.0, warmup=Share(0.2))
     rule = find("sb-memory-annealed").choice(0.5, by_epochs)
     assert rule.settings()["epochs"] == 9.0
     # Two epochs of all, then eight's cost in epochs of half.

@@ -17,6 +17,7 @@ from siftback.lab.analyses import (
     gradients,
     loss_distributions,
     pareto,
+    pays,
     phases,
     speedups,
 )
@@ -90,6 +91,7 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "diet-table": diet.runtime,
     "ideal": budget.measured_against_ideal,
     "agreement": budget.agreement_over_training,
+    "pays": pays.ratios,
 }
 
 

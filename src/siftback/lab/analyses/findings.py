@@ -89,6 +89,29 @@ class BestSpeedUp(NamedTuple):
         return f"{self.title}: {label} reaches {target} at 1/{speed_up:.2f} of its cost."
 
 
+class BudgetRatios(NamedTuple):
+    """The best budget ratio of an experiment, and how many methods' intervals are above 1."""
+
+    title: str
+    label: str
+    budget: float
+    ratio: str
+    interval: tuple[str, str] | None
+    sure: bool
+    above: int
+    methods: int
+
+    def sentence(self) -> str:
+        interval = "" if self.interval is None else f" (95 % interval {' to '.join(self.interval)})"
+        text = (
+            f"{self.title}: at most {self.label} gives, at a budget of {self.budget:g} epochs: "
+            f"Traditional needs {self.ratio} times its budget{interval}"
+        )
+        doubt = "" if self.sure else ", which the seeds do not tell from 1"
+        count = f"{self.above} of {self.methods} ratios are above 1 with their whole interval"
+        return f"{text}{doubt}; {count}."
+
+
 class TimeToTarget(NamedTuple):
     """The seconds of the fastest run and of Traditional, each with its name and backward's share.
 

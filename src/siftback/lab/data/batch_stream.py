@@ -104,6 +104,11 @@ class BatchStream:
         self._chosen[indices] = True
         self._batches = -(-int(self._chosen.sum()) // self.batch_size)
 
+    def resize(self, batch_size: int) -> None:
+        """Gives batches of another size from the next epoch on."""
+        self.batch_size = batch_size
+        self._batches = self.examples // batch_size
+
     def __len__(self) -> int:
         return self._batches
 

@@ -24,10 +24,11 @@ from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
 from siftback.lab.records.run_summary import RECORDS, RunSummary
 from siftback.lab.training import strategies, suspects
 from siftback.lab.training.checkpoints import CHECKPOINTS, Checkpoints, Often
-from siftback.lab.training.length import NOTHING, Length
+from siftback.lab.training.length import BACKWARD, FORWARD, NOTHING, Length
 from siftback.lab.training.observer import Observer
 from siftback.lab.training.parsing import numbers
 from siftback.lab.training.progress import Reporter
+from siftback.lab.training.rule_schedule import warmup_epochs
 from siftback.lab.training.run import Scored, train
 from siftback.lab.training.score_price import measure
 from siftback.lab.training.settings import (
@@ -314,8 +315,11 @@ def _check_run(run: Run, settings: Settings, data: DataSet) -> None:
     keeps_its_share = not isinstance(choice, EpochRule) or isinstance(choice, RefreshedRule | RS2)
     if choice is not None and keeps_its_share and length.kind != "seconds":
         price = strategy.cost.amount(run.keep, settings.stale_every)
-        epochs = length.amount / (1 if length.kind == "epochs" else price * left)
-        kept = math.ceil(epochs) * left * strategy.kept_of_left(run.keep)
+        by_cost = 1 if length.kind == "epochs" else (FORWARD + BACKWARD) * left
+        whole = length.amount / by_cost
+        warm = warmup_epochs(strategy.warmed(settings), whole)
+        epochs = (whole - warm) * (1 if length.kind == "epochs" else by_cost / (price * left))
+        kept = (warm + math.ceil(epochs) * strategy.kept_of_left(run.keep)) * left
         if kept < settings.batch_size:
             raise ConfigError(
                 f"{run.name} keeps about {kept:.0f} examples in all of its training, less than a "
@@ -427,6 +431,9 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
 def _changed(comparison: Comparison, arguments: dict[str, Any]) -> list[str]:
     """The settings that a comparison was not made with."""
     before = comparison.environment.get("arguments") or {}
+    if "rate_by" not in before:  # made when a warm-up was of sb-memory alone
+        of_memory = any("memory" in str(name) for name in before.get("strategies", ()))
+        before = before | {"warmup": before.get("warmup", 0.15) if of_memory else 0}
     return [
         f"{field.name} was {was!r}, is {arguments[field.name]!r}"
         for field in fields(Settings)

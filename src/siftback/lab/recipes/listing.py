@@ -12,6 +12,7 @@ from siftback.lab.records.formatting import listed, readable
 from siftback.lab.records.tables import markdown, terminal
 from siftback.lab.training import strategies
 from siftback.lab.training.length import BACKWARD, FORWARD
+from siftback.lab.training.rule_schedule import warmup_epochs
 from siftback.lab.training.settings import Settings
 
 COST = "about what all runs take, in forwards of one example, a backward being two"
@@ -53,7 +54,11 @@ def _of(settings: Settings, name: str, keep: float) -> float:
     if strategy.drop is not None:
         early = settings.score_epochs * (FORWARD + BACKWARD) + FORWARD
         scoring = settings.score_models * early
-    return (settings.epochs or 0.0) * strategy.cost.amount(keep, settings.stale_every) + scoring
+    epochs = settings.epochs or 0.0
+    warm = warmup_epochs(strategy.warmed(settings), epochs)
+    everything = (FORWARD + BACKWARD) * (1 - strategy.dropped(keep))
+    selective = strategy.cost.amount(keep, settings.stale_every)
+    return warm * everything + (epochs - warm) * selective + scoring
 
 
 def listing(scale: Scale) -> Table:

@@ -84,7 +84,8 @@ def parse(path: Path) -> Recipe:
     The file has ``title``, ``source``, ``draw``, and where there is something to say ``uses`` and
     ``note``. Comparisons are in the tables ``[full]`` and ``[small]``: their keys, and tables of
     their own where there are several, whose keys are added to them. What both scales share is in
-    ``[both]``.
+    ``[both]``. A comparison's table ``budgets``, from budgets to strategies, makes one of each
+    budget, with the budget in its name.
 
     Raises:
         ConfigError: Names the file and the key, and says what is wrong.
@@ -118,7 +119,7 @@ def parse(path: Path) -> Recipe:
         if not comparisons[scale] and not recipe.uses:
             raise ConfigError(f"{where} trains nothing: add [{scale}], or uses = [...]")
         for name, keys in comparisons[scale].items():
-            if not re.fullmatch(r"[\w-]*", name):
+            if not re.fullmatch(r"[\w-]*|[\w.-]*\w", name):
                 raise ConfigError(
                     f"{where}: {name!r} is not a name of a folder: take letters and -"
                 )
@@ -155,7 +156,7 @@ _OWN: Mapping[str, Callable[[str, str], Any]] = {
     "keep": parsing.numbers,
     "matched": _matched,
     # As in a file, and read with it.
-    **dict.fromkeys(parsing.SHARES_OF_TRAINING, lambda name, text: text),
+    **dict.fromkeys(parsing.PARTS_OF_TRAINING, lambda name, text: text),
 }
 
 
@@ -166,9 +167,23 @@ def _comparisons(
     common = {**shared, **{k: v for k, v in table.items() if not isinstance(v, dict)}}
     named = {name: value for name, value in table.items() if isinstance(value, dict)}
     for name, own in named.items():
-        yield name, common | own
+        budgets = own.get("budgets")
+        if not isinstance(budgets, dict):
+            yield name, common | own
+            continue
+        rest = common | {key: value for key, value in own.items() if key != "budgets"}
+        for budget, given in budgets.items():
+            yield f"{name}-{budget}", rest | {"budget": _budget(budget), "strategies": given}
     if not named:
         yield "", common
+
+
+def _budget(text: str) -> float:
+    """The budget that is a key; what is none, `Settings` refuse."""
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
 
 
 def _plan(where: str, given: Mapping[str, Any], changes: Mapping[str, Any]) -> Plan:
@@ -206,8 +221,8 @@ def _check_names(where: str, given: Mapping[str, Any], known: list[str]) -> None
 
 def _value(where: str, name: str, value: Any, kind: Any) -> Any:
     """A value as its key has it: a list as a tuple, and nothing of another type."""
-    if name in parsing.SHARES_OF_TRAINING:
-        return parsing.share_of_training(f"{where}: {name}", value)
+    if name in parsing.PARTS_OF_TRAINING:
+        return parsing.part_of_training(f"{where}: {name}", value)
     options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     lists = [option for option in options if get_origin(option) in (tuple, Sequence)]
     if lists:

@@ -29,6 +29,10 @@ class Task:
     plan: Plan
     folder: Path
 
+    def is_named(self, beginning: str | None) -> bool:
+        """Whether its name begins so; None is the beginning of each."""
+        return beginning is None or self.folder.name.startswith(beginning)
+
     @property
     def finished(self) -> bool:
         """Whether the folder holds all of its runs."""

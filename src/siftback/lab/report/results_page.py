@@ -14,7 +14,10 @@ from urllib.parse import quote
 
 from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import images, setup
+from siftback.lab.analyses.figure import Missing
+from siftback.lab.analyses.pays import ratios
 from siftback.lab.analyses.reading import read
+from siftback.lab.analyses.writing import as_markdown
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed
@@ -44,6 +47,26 @@ _HEAD = """\
 Written by `make results` from the records under [`{name}/`]({link}), and from nothing else; edit
 nothing here. `make report` builds `report/index.html` from the same records in about a minute, with
 every configuration, figure and table, all of the papers' numbers, and the benchmarks in full.
+"""
+
+_RATIOS = """\
+## What selection pays, in budgets
+
+A method's *budget ratio* is the budget that Traditional needs for the method's error (of language,
+its loss), over the method's own: 1.5 is what one and a half times the budget would buy without
+selection. Traditional's budgets are read from its own curve, of five or more, on straight lines
+over log budget; beyond the ends of the curve a ratio is only known to be above or below a number.
+Intervals are of 95 %, by a bootstrap over the seeds. Budgets are in epochs of Traditional.
+
+{sentences}
+
+{table}
+"""
+
+_BEFORE = """\
+Strategies that select by losses begin after one epoch on everything, as the authors of
+Selective-Backprop ran it, unless told otherwise. The records of {before} of the {count} comparisons
+here were made before that was so, and those strategies then selected from the first batch on.
 """
 
 _PAID = """\
@@ -104,7 +127,7 @@ def write_page(results: Path, page: Path) -> None:
     comparisons, problems = comparisons_of(results)
     link = f"{quote(Path(os.path.relpath(results, page.parent)).as_posix())}/"
     judged = [one for one in verdicts(comparisons) if one.outcome != "undecided"]
-    parts = [_HEAD.format(name=results.name, link=link), *_paid(judged)]
+    parts = [_HEAD.format(name=results.name, link=link), *_ratios(comparisons), *_paid(judged)]
     if judged:
         parts.append(_rests(judged, comparisons))
     if (results / RUNS).is_dir():
@@ -161,6 +184,18 @@ def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         except UNREADABLE as error:
             problems.append(f"{path.name} is damaged, and left out ({type(error).__name__})")
     return found, problems
+
+
+def _ratios(comparisons: Sequence[Comparison]) -> list[str]:
+    """What each method's error is worth in budgets, and which records are older than warm-ups."""
+    made, parts = ratios(comparisons), []
+    if not isinstance(made, Missing):
+        sentences = "\n".join(f"- {sentence}" for sentence in made.sentences)
+        parts.append(_RATIOS.format(sentences=sentences, table=as_markdown(made)))
+    before = sum("rate_by" not in (one.environment.get("arguments") or {}) for one in comparisons)
+    if before:
+        parts.append(_BEFORE.format(before=before, count=len(comparisons)))
+    return parts
 
 
 def _paid(judged: Sequence[Verdict]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from siftback import Epochs
 from siftback.lab.data.data_set import Kind
 from siftback.lab.training.example_losses import weighted_example_loss, weighted_token_loss
 from siftback.lab.training.ideal_cost import IdealCost
@@ -49,6 +50,7 @@ LOSS_STRATEGIES = (
         "token-random",
         "as token-loss, random tokens: what the scores must beat",
         _UNSCORED,
+        warmup=Epochs(0),
         tokens="random",
         kinds=_OF_TOKENS,
     ),

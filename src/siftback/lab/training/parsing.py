@@ -6,14 +6,15 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, get_args, get_type_hints
 
+from siftback import Epochs, Share
 from siftback.errors import ConfigError
 from siftback.lab.training.settings import Settings
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 NONE = "none"
 
-# Settings that are shares of the training, and written in percent.
-SHARES_OF_TRAINING = ("warmup", "tail")
+# Settings that are parts of the training: the tail in percent, the warm-up in epochs too.
+PARTS_OF_TRAINING = ("warmup", "tail")
 
 
 def parse(name: str, text: str) -> Any:
@@ -99,6 +100,26 @@ def share_of_training(name: str, text: object) -> float:
     raise ConfigError(f"{name} {text!r}: give a percentage of the training, such as 15%")
 
 
+def part_of_training(name: str, text: object) -> Any:
+    """A warm-up, as `Epochs` or a `Share`, or the share of a tail.
+
+    >>> part_of_training("warmup", "2e"), part_of_training("warmup", "15%")
+    (Epochs(2), Share(0.15))
+    """
+    if not name.endswith("warmup"):
+        return share_of_training(name, text)
+    written = text.strip() if isinstance(text, str) else ""
+    if written == "0":
+        return Epochs(0)
+    if re.fullmatch(r"\d+(\.\d+)?e", written):
+        return Epochs(float(written[:-1]))
+    if written.endswith("%"):
+        return Share(min(share_of_training(name, written), 1.0))
+    raise ConfigError(
+        f"{name} {text!r}: give epochs such as 1e, a percentage of the training such as 15%, or 0"
+    )
+
+
 def _one(name: str, text: str) -> float:
     try:
         return _number(text)
@@ -128,6 +149,6 @@ _OF_TYPE: dict[type, Callable[[str, str], Any]] = {
 _OF_SETTING: dict[str, Callable[[str, str], Any]] = {
     "time_budget": duration,
     "stop_at": _error,
-    **dict.fromkeys(SHARES_OF_TRAINING, share_of_training),
+    **dict.fromkeys(PARTS_OF_TRAINING, part_of_training),
     "evaluate_at": lambda name, text: tuple(numbers(name, text)),
 }

@@ -227,7 +227,7 @@ class _Training:
         self._selection = self.batches.selecting
         self._syncing = self.batches.refreshing
         self.made = self.evaluated = 0
-        self._done = 0.0
+        self._done = self._moved = 0.0
         self._losses = torch.zeros((), device=self.device)  # summed since the last evaluation
         self._trained = 0
 
@@ -270,6 +270,7 @@ class _Training:
             "made": self.made,
             "evaluated": self.evaluated,
             "done": self._done,
+            "moved": self._moved,
             "losses": self._losses,
             "trained": self._trained,
             # The only global random state that is used: NumPy's and Python's are not.
@@ -287,7 +288,7 @@ class _Training:
         self.clock.load(state["phases"])
         self._selection, self._syncing = self.batches.selecting, self.batches.refreshing
         self.made, self.evaluated = state["made"], state["evaluated"]
-        self._done = state["done"]
+        self._done, self._moved = state["done"], state["moved"]
         self._losses, self._trained = state["losses"].to(self.device), state["trained"]
         torch.set_rng_state(state["random"])
         if state["random_device"] is not None:
@@ -350,7 +351,8 @@ class _Training:
         self.clock.mark("other")
         self.batches.count_uses()
         # The rate of a step is that of the middle of the share of training it stands for.
-        rate = self.rate((self._done + self.batches.done) / 2)
+        before, self._moved = self._moved, self.batches.moved
+        rate = self.rate((before + self._moved) / 2)
         self.stepper.set_rate(rate * self.batches.lr_scale)
         self.clock.mark("backward")
         self.stepper.backward(loss)

@@ -5,11 +5,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
+from siftback import Epochs, Share
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.address import title
@@ -21,6 +22,7 @@ from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.training import rates
 
 Precision = Literal["fp32", "bf16", "fp16"]
+RateBy = Literal["seen", "trained"]
 TYPES: dict[Precision, torch.dtype | None] = {
     "fp32": None,
     "bf16": torch.bfloat16,
@@ -63,7 +65,6 @@ _INTERVALS = {
     "stop_at_loss": "[0, inf)",
     "flip": "[0, 1]",
     "floor": "[0, 1)",
-    "warmup": "[0, 1)",
     "tail": "[0, 1)",
     "decay": "[0, 1)",
     "score_epochs": "[0, inf)",
@@ -94,6 +95,8 @@ class Settings:
             rate and the decay of the weights, is the model's own.
         history: R, how many losses a loss is ranked among.
         rate: Learning-rate schedule, as `rates.find` reads it.
+        rate_by: What moves it: the examples that training was offered, or those that it trained on,
+            as in the prototype of Jiang et al. 2019, where it then does not come to its end.
         lr: Peak learning rate.
         momentum: Nesterov momentum of SGD, or the decay of AdamW's mean of the gradients.
         weight_decay: L2 penalty of SGD, or the decay of the weights of AdamW.
@@ -110,9 +113,10 @@ class Settings:
         flip: Share of the training labels that are made wrong.
         stale_every: Epochs from one selection pass to the next, for strategies that remember.
         floor: Least probability of an example, for ``sb-memory``.
-        warmup: Share of training before it selects, in [0, 1).
-        tail: Share of training at the end in which it selects no more, in [0, 1).
-        decay: How much of an old loss stays in what it remembers.
+        warmup: Training on everything before a strategy selects: `Epochs`, or a `Share` of the
+            training below 1. None is the strategy's own.
+        tail: Share of training at the end in which a rule selects no more, in [0, 1).
+        decay: How much of an old loss stays in what ``sb-memory`` remembers.
         subset: File of the training examples to use (``siftback prune`` writes it), which then
             are the training set; None uses all.
         score_models: Models whose scores are averaged, for a strategy that has all examples
@@ -145,6 +149,7 @@ class Settings:
     batch_size: int = _OF_MODEL
     history: int = 1024
     rate: str = "onecycle"
+    rate_by: RateBy = "seen"
     lr: float = _OF_MODEL
     momentum: float = 0.9
     weight_decay: float = _OF_MODEL
@@ -157,7 +162,7 @@ class Settings:
     flip: float = 0.0
     stale_every: int = 3
     floor: float = 0.1
-    warmup: float = 0.15
+    warmup: Epochs | Share | None = None
     tail: float = 0.0
     decay: float = 0.0
     subset: str | None = None
@@ -200,10 +205,30 @@ class Settings:
                 if value is not None and not _within(value, interval):
                     raise ConfigError(f"{name}={value}: give a number in {interval}")
 
-        if self.warmup + self.tail >= 1:
+        if self.rate_by not in get_args(RateBy):
             raise ConfigError(
-                f"warmup={self.warmup:g} and tail={self.tail:g} leave no training in between: give "
-                "shares of less than 1 together"
+                f"rate_by {self.rate_by!r}: give one of {', '.join(get_args(RateBy))}"
+            )
+        if self.rate_by == "trained" and not (self.epochs or self.budget or self.cost_budget):
+            raise ConfigError(
+                "rate_by 'trained' in a training by time, in which nobody knows how many examples "
+                "will be trained on: give epochs or a budget, or rate_by 'seen'"
+            )
+        self._check_warmup()
+
+    def _check_warmup(self) -> None:
+        """Refuses a warm-up that leaves no training to select in."""
+        warmup = self.warmup
+        if isinstance(warmup, Share) and warmup.value + self.tail >= 1:
+            raise ConfigError(
+                f"warmup={warmup.value:g} and tail={self.tail:g} leave no training in between: "
+                "give shares of less than 1 together"
+            )
+        length = self.epochs or self.budget or math.inf
+        if isinstance(warmup, Epochs) and 0 < warmup.value >= length * (1 - self.tail):
+            raise ConfigError(
+                f"warmup={warmup.value}e in a training of {length:g} epochs leaves none to select "
+                "in: give a shorter warm-up, such as 0, or a longer training"
             )
 
     def _check_length(self) -> None:
@@ -230,6 +255,12 @@ class Settings:
     def recorded(self) -> dict[str, Any]:
         """The fields as records have them: of data and a subset what they are, not where."""
         found = asdict(self) | {"data": title(self.data)}
+        if self.warmup is not None and not self.warmup.value:
+            found["warmup"] = 0
+        elif isinstance(self.warmup, Epochs):
+            found["warmup"] = f"{self.warmup.value}e"
+        elif isinstance(self.warmup, Share):
+            found["warmup"] = self.warmup.value
         if self.subset is not None:
             path = Path(self.subset)
             digest = hashlib.sha256(path.read_bytes()).hexdigest()

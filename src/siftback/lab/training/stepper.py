@@ -1,5 +1,6 @@
 """The steps of a run: rate, clipping, the gradients' scale, and the average of the weights."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -7,6 +8,29 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from siftback.lab.training.settings import Settings, new_optimizer
+
+
+def moved_average(
+    decay: float, averages: list[Tensor], weights: list[Tensor], updates: Tensor | int
+) -> None:
+    """Moves exponential averages towards weights, in place.
+
+    After t updates the decay is ``min(decay, (1 + t) / (10 + t))``: the average of a short training
+    is one of its last tenth or so, and not one that its first weights weigh most in.
+
+    Args:
+        decay: The share of the average that stays, of a long training.
+        averages: Those so far; the first is that of the first weights.
+        weights: As many.
+        updates: t, how often they were moved before.
+
+    >>> average = torch.tensor([0.0])
+    >>> moved_average(0.999, [average], [torch.tensor([1.0])], updates=1)
+    >>> average
+    tensor([0.8182])
+    """
+    count = int(updates)
+    get_ema_multi_avg_fn(min(decay, (1 + count) / (10 + count)))(averages, weights, updates)  # type: ignore[no-untyped-call]
 
 
 class Stepper:
@@ -25,8 +49,8 @@ class Stepper:
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
         self._average: AveragedModel | None = None
         if settings.ema is not None:
-            decay = get_ema_multi_avg_fn(settings.ema)  # type: ignore[no-untyped-call]
-            self._average = AveragedModel(model, multi_avg_fn=decay, use_buffers=True)
+            average = partial(moved_average, settings.ema)
+            self._average = AveragedModel(model, multi_avg_fn=average, use_buffers=True)
 
     @property
     def tested(self) -> nn.Module:

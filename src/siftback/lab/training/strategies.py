@@ -11,6 +11,7 @@ from siftback import (
     RS2,
     UCB,
     EpochRule,
+    Epochs,
     Ewma,
     Fresh,
     GradientBound,
@@ -38,6 +39,7 @@ from siftback.lab import models
 from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.loss_strategies import LOSS_STRATEGIES
+from siftback.lab.training.rule_schedule import warmup_share
 from siftback.lab.training.settings import Settings, device_of
 from siftback.lab.training.strategy import Strategy
 from siftback.lab.training.weighted_memory import WeightedMemory
@@ -68,7 +70,8 @@ def _annealed_memory(keep: float, settings: Settings) -> Memory:
     """Its weights are whole once the training ends."""
     epochs = settings.epochs
     if settings.budget is not None:  # as `rule_schedule` spreads it
-        epochs = settings.budget * (settings.warmup + (1 - settings.warmup) / keep)
+        warmup = warmup_share(settings)
+        epochs = settings.budget * (warmup + (1 - warmup) / keep)
     if epochs is None:
         raise ConfigError("its weights rise over a known number of epochs: give epochs or budget")
     return WeightedMemory(keep, epochs=epochs - 1, **_of_memory(settings))
@@ -77,7 +80,7 @@ def _annealed_memory(keep: float, settings: Settings) -> Memory:
 def _of_memory(settings: Settings) -> dict[str, Any]:
     return {
         "floor": settings.floor,
-        "warmup": Share(settings.warmup),
+        "warmup": settings.warmup or Epochs(0),
         "tail": Share(settings.tail),
         "decay": settings.decay,
     }
@@ -161,6 +164,9 @@ _STALE = IdealCost(3, offered=1, interval=None)
 _CHEAP = IdealCost(3, offered=1, cheap_scores=True)
 _APART = "scoring apart"
 
+# How long they train on everything at first, where not for one epoch. Other rules see to it.
+_OF_MEMORY, _AT_ONCE = Share(0.15), Epochs(0)
+
 _IMAGES: tuple[Kind, ...] = ("images",)
 _OF_A_CLASS: tuple[Kind, ...] = ("images", "texts")
 
@@ -203,24 +209,28 @@ STRATEGIES = _table(
         "sb-memory",
         "no selection pass: examples are drawn by the loss they had when last trained on",
         _KEPT,
+        warmup=_OF_MEMORY,
         rule=_memory,
     ),
     Strategy(
         "sb-memory-guarded",
         "as sb-memory, but examples whose labels stay doubtful are held back",
         _KEPT,
+        warmup=_OF_MEMORY,
         rule=_guarded_memory,
     ),
     Strategy(
         "sb-memory-weighted",
         "as sb-memory, each loss weighted by one over its probability, which undoes its bias",
         _KEPT,
+        warmup=_OF_MEMORY,
         rule=_weighted_memory,
     ),
     Strategy(
         "sb-memory-annealed",
         "as sb-memory-weighted, the weights rising from none to whole over the training",
         _KEPT,
+        warmup=_OF_MEMORY,
         rule=_annealed_memory,
     ),
     Strategy(
@@ -280,6 +290,7 @@ STRATEGIES = _table(
         "infobatch",
         "InfoBatch: of the examples below the mean loss a share is pruned, the rest weighted up",
         _KEPT,
+        warmup=_AT_ONCE,
         rule=_infobatch,
         tail=0.125,
     ),
@@ -287,12 +298,14 @@ STRATEGIES = _table(
         "rs2",
         "RS2: every epoch the next random subset, until all were used",
         _KEPT,
+        warmup=_AT_ONCE,
         rule=lambda keep, settings: RS2(keep),
     ),
     Strategy(
         "kakurenbo",
         "KAKURENBO: hides low losses that are confidently right, and scales the learning rate",
         _FORWARDED,
+        warmup=_AT_ONCE,
         rule=_kakurenbo,
         forwards_left_out=True,
         kinds=_OF_A_CLASS,
@@ -301,12 +314,14 @@ STRATEGIES = _table(
         "ucb",
         "prunes the lowest upper confidence bounds of the losses an example had",
         _KEPT,
+        warmup=_AT_ONCE,
         rule=lambda keep, settings: UCB(keep),
     ),
     Strategy(
         "seta",
         "SeTa: a random subset, of it a window of losses that slides from easy to hard",
         _KEPT,
+        warmup=_AT_ONCE,
         rule=_seta,
         tail=0.125,
     ),
@@ -314,6 +329,7 @@ STRATEGIES = _table(
         "ies",
         "IES: leaves out an example once its loss has settled",
         _FORWARDED,
+        warmup=_AT_ONCE,
         rule=_ies,
         forwards_left_out=True,
     ),
@@ -321,6 +337,7 @@ STRATEGIES = _table(
         "el2n",
         "pruned once: the examples of the highest EL2N scores, every epoch",
         IdealCost(3, note=_APART),
+        warmup=_AT_ONCE,
         drop=lambda keep: 1 - keep,
         kinds=_OF_A_CLASS,
     ),

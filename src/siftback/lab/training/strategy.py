@@ -1,15 +1,17 @@
 """What a strategy is: how a run chooses what it trains on, and what that costs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from siftback import EpochRule, Memory, Scorer, Selector
+from siftback import EpochRule, Epochs, Memory, Scorer, Selector, Share
 from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.settings import Settings
 from siftback.lab.training.token_selection import TokenScore
+
+AN_EPOCH = Epochs(1)
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,9 @@ class Strategy:
             paper does, so that what is remembered of it stays fresh.
         single_pass: Whether it chooses among the rows of a larger training batch, of which only
             the kept ones are run backward.
+        warmup: How long it trains on everything at first, if the settings do not say. By default
+            one epoch, as the authors of Selective-Backprop had it; strategies that choose in
+            batches at random have it too, so that they differ by what they choose alone.
         tail: The last share of training on everything, as its paper has it; the settings may ask
             for another. Only of rules.
         drop: Share of the examples that it prunes by EL2N before training, from the share to
@@ -51,6 +56,7 @@ class Strategy:
     rule: Callable[[float, Settings], EpochRule] | None = None
     pipelined: bool = False
     forwards_left_out: bool = False
+    warmup: Epochs | Share = AN_EPOCH
     tail: float = 0.0
     drop: Callable[[float], float] | None = None
     irreducible: Callable[[Settings, Tensor], Scorer] | None = None
@@ -68,12 +74,23 @@ class Strategy:
         """Whether the losses it trains on must be those of examples and labels as they are."""
         return any((self.weighted, self.tokens))
 
+    def warmed(self, settings: Settings) -> Settings:
+        """Settings that say how long it trains on everything at first.
+
+        Raises:
+            ConfigError: If that leaves no training to select in.
+        """
+        if settings.warmup is not None or not self.selects:
+            return settings
+        return replace(settings, warmup=self.warmup)
+
     def choice(self, keep: float, settings: Settings) -> Selector | EpochRule | None:
         """What chooses the examples to train on; None where all are, or all that are left.
 
         Raises:
             ConfigError: If it cannot be had with the share to keep, or with the settings.
         """
+        settings = self.warmed(settings)
         if self.rule is not None:
             return self.rule(keep, settings)
         return None if self.selector is None else self.selector(self.kept_of_left(keep), settings)

@@ -12,11 +12,13 @@ from torch.nn import functional as F
 
 from siftback import (
     EpochRule,
+    Epochs,
     Fresh,
     Kakurenbo,
     Memory,
     NoiseGuard,
     Pool,
+    Schedule,
     Scorer,
     SelectiveLoader,
     SinglePassStats,
@@ -32,7 +34,7 @@ from siftback.lab.training.example_losses import example_losses, losses_of, mean
 from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent
 from siftback.lab.training.live_agreement import SAMPLE, live_agreement, remembered
 from siftback.lab.training.phase_clock import PhaseClock
-from siftback.lab.training.rule_schedule import schedule_of
+from siftback.lab.training.rule_schedule import schedule_of, whole_epochs
 from siftback.lab.training.score_price import Replica
 from siftback.lab.training.settings import Run, Settings
 from siftback.lab.training.strategy import learns
@@ -79,6 +81,8 @@ class TrainingBatches:
         counts_uses: bool = False,
         score_cost: float = 1.0,
     ) -> None:
+        strategy = self.strategy = strategies.find(run.strategy)
+        settings = strategy.warmed(settings)
         self._run, self._settings, self._data = run, settings, data
         self._model, self._device, self._length, self._clock = model, device, length, clock
         self._scores = scores
@@ -90,11 +94,10 @@ class TrainingBatches:
             self._call = cast(nn.Module, torch.compile(model, dynamic=dynamic))
         self._losses = partial(example_losses, smoothing=settings.label_smoothing)
         self._epoch_examples = len(data.train_labels) // settings.batch_size * settings.batch_size
-        strategy = self.strategy = strategies.find(run.strategy)
         augment = None
         if isinstance(data, ImageData):
             augment = replace(data.augmentation, cutout=settings.cutout)
-        size = strategy.selection_batch(run.keep, settings)
+        size = self._selection_batch = strategy.selection_batch(run.keep, settings)
         indexed = counts_uses or any((strategy.rule, strategy.irreducible, strategy.tokens))
         self.uses = torch.zeros(len(data.train_labels)) if counts_uses else None
         self.stream = BatchStream(
@@ -124,8 +127,16 @@ class TrainingBatches:
             if learns(rule) or (selector is not None and selector.reweights):
                 self.loss = partial(self._recorded_loss, self._loader)
         elif strategy.tokens is not None:
+            steps = self._epoch_examples // settings.batch_size
             self._tokens = TokenSelection(
-                strategy.tokens, run.keep, model, data, run.seed, scores, settings.compile
+                strategy.tokens,
+                run.keep,
+                model,
+                data,
+                run.seed,
+                reference=scores,
+                compiled=settings.compile,
+                warmup=whole_epochs(settings) * steps,
             )
             self.loss = partial(self._token_loss, self._tokens)
         elif strategy.weighted is not None:
@@ -137,6 +148,9 @@ class TrainingBatches:
         """Training batches, epoch after epoch, until the training is over."""
         while True:
             source = self._source
+            if self._sift is not None:  # whose kept rows fill a batch once it selects
+                warm = self._epoch < whole_epochs(self._settings)
+                self.stream.resize(self._settings.batch_size if warm else self._selection_batch)
             source.set_epoch(self._epoch)
             for batch in self._streamed() if source is self.stream else source:
                 yield batch
@@ -192,6 +206,16 @@ class TrainingBatches:
     def done(self) -> float:
         """Share of the training done, in [0, 1]: of its source examples, its cost or its time."""
         return self._length.done(self._spent)
+
+    @property
+    def moved(self) -> float:
+        """How far the learning rate is, in [0, 1]: by what was seen, or by what was trained on."""
+        if self._settings.rate_by == "seen":
+            return self.done
+        of_an_epoch = 1 / self._epoch_examples
+        if self._length.kind == "cost":
+            of_an_epoch = FORWARD + BACKWARD
+        return min(self.stats.backwards * of_an_epoch / self._length.amount, 1.0)
 
     @property
     def is_over(self) -> bool:
@@ -283,11 +307,12 @@ class TrainingBatches:
         """The stream, with the strategy's choice between it and training."""
         strategy, settings, choice = self.strategy, self._settings, dict[str, Any]()
         chosen_by = strategy.choice(self._run.keep, settings)
+        assert chosen_by is not None
+        schedule = schedule_of(
+            chosen_by, self._run.keep, strategy.tail, settings, done=lambda: self.done
+        )
         if isinstance(chosen_by, EpochRule):
-            schedule = schedule_of(
-                chosen_by, self._run.keep, strategy.tail, settings, done=lambda: self.done
-            )
-            choice = {"memory": chosen_by, "schedule": schedule}
+            choice = {"memory": chosen_by}
         else:
             self._scorer = self._cheap_scorer()
             choice = {"selector": chosen_by, "scorer": self._scorer or self._exact}
@@ -299,6 +324,7 @@ class TrainingBatches:
             # All batches full, and nothing kept is lost between epochs.
             pool=Pool(settings.batch_size, drop_last="carry", pad=self._padding),
             seed=self._run.seed,
+            schedule=schedule,
             **choice,
         )
 
@@ -334,6 +360,8 @@ class TrainingBatches:
             self._model,
             losses=self._losses,
             selector=selector,
+            schedule=Schedule(warmup=Epochs(whole_epochs(self._settings))),
+            steps_per_epoch=self._epoch_examples // self._settings.batch_size,  # of the warm-up
             backend="inductor" if self._settings.compile else "graph",
             check=False,  # its models are this laboratory's own, and tested
             seed=self._run.seed,

@@ -1,0 +1,180 @@
+"""Budget ratios: what Traditional would have to spend for the same error, over what was spent.
+
+A difference of errors at one budget says little of what it is worth: a tenth of a point is much
+where a doubled budget brings a twentieth, and nothing where it brings two points. The ratio says it
+in one unit, that of the budget: ``R = b_T(e) / b``, where a method of budget b ends at error e, and
+``b_T(e)`` is the budget at which Traditional's own curve of error against budget comes to e.
+"""
+
+import math
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Literal
+
+from siftback.errors import ConfigError
+
+LEAST_POINTS = 5
+CONFIDENCE = 0.95
+RESAMPLES = 4000
+
+Side = Literal["below", "at", "above"]
+
+Ends = Mapping[int, float]
+"""Final error or loss by seed."""
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A number, or what it is below or above, where nothing was measured beyond.
+
+    Attributes:
+        value: The number, or the bound.
+        side: Where what is meant lies.
+
+    >>> str(Bounded(1.5)), str(Bounded(4.0, "above")), str(Bounded(0.25, "below"))
+    ('1.50', '> 4.00', '< 0.25')
+    """
+
+    value: float
+    side: Side = "at"
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Orders what may lie anywhere below, numbers, and what may lie anywhere above."""
+        return ("below", "at", "above").index(self.side), self.value
+
+    def exceeds(self, number: float) -> bool:
+        """Whether it is above a number for sure.
+
+        >>> Bounded(1.5, "above").exceeds(1), Bounded(1.5, "below").exceeds(1)
+        (True, False)
+        """
+        return self.side != "below" and self.value > number
+
+    def __str__(self) -> str:
+        sign = {"below": "< ", "at": "", "above": "> "}[self.side]
+        return f"{sign}{self.value:.2f}"
+
+
+@dataclass(frozen=True)
+class BudgetRatio:
+    """A budget ratio with its interval over the seeds.
+
+    Attributes:
+        ratio: That of the mean errors of the seeds.
+        low: The lower end of the interval; None for a single seed.
+        high: The upper end.
+        seeds: How many seeds both have.
+    """
+
+    ratio: Bounded
+    low: Bounded | None
+    high: Bounded | None
+    seeds: int
+
+
+def falling(values: Sequence[float]) -> list[float]:
+    """The values nearest to these, by squares, of which none is above the one before.
+
+    Isotonic regression: neighbours that rise are replaced by their mean, until none does. More
+    budget is not worse in the long run; where a curve rises, that is the seeds' noise.
+
+    >>> falling([5.0, 3.0, 4.0, 1.0])
+    [5.0, 3.5, 3.5, 1.0]
+    """
+    blocks: list[tuple[float, int]] = []
+    for value in values:
+        blocks.append((value, 1))
+        while len(blocks) > 1 and blocks[-2][0] < blocks[-1][0]:
+            (one, few), (other, more) = blocks[-2:]
+            blocks[-2:] = [((one * few + other * more) / (few + more), few + more)]
+    return [value for value, count in blocks for _ in range(count)]
+
+
+def budget_for(budgets: Sequence[float], values: Sequence[float], end: float) -> Bounded:
+    """The least budget at which a curve comes to an end, on straight lines over log budget.
+
+    Args:
+        budgets: Ascending, `LEAST_POINTS` or more.
+        values: The error or loss at each; made to fall by `falling`.
+        end: The error or loss to come to.
+
+    Returns:
+        A budget; beyond what was measured a bound, as nothing is extrapolated.
+
+    Raises:
+        ConfigError: If there are too few budgets, or they do not ascend.
+
+    >>> curve = [1, 2, 4, 8, 16], [20, 16, 12, 10, 9]
+    >>> str(budget_for(*curve, end=14)), str(budget_for(*curve, end=8))
+    ('2.83', '> 16.00')
+    """
+    if len(budgets) < LEAST_POINTS or len(values) != len(budgets):
+        raise ConfigError(
+            f"a curve of {len(budgets)} budgets and {len(values)} errors: give as many of both, "
+            f"{LEAST_POINTS} or more, so that there is a curve to read budgets from"
+        )
+    if any(not low < high for low, high in pairwise(budgets)):
+        raise ConfigError(f"budgets {list(budgets)}: give them in ascending order, each once")
+    fallen = falling(values)
+    if end > fallen[0]:
+        return Bounded(budgets[0], "below")
+    if end < fallen[-1]:
+        return Bounded(budgets[-1], "above")
+    place = next(place for place, value in enumerate(fallen) if value <= end)
+    if fallen[place] == end:
+        return Bounded(budgets[place])
+    part = (fallen[place - 1] - end) / (fallen[place - 1] - fallen[place])
+    low, high = math.log(budgets[place - 1]), math.log(budgets[place])
+    return Bounded(math.exp(low + part * (high - low)))
+
+
+def budget_ratio(curve: Mapping[float, Ends], budget: float, ends: Ends) -> BudgetRatio:
+    """The budget ratio of a method, with a bootstrap interval over the seeds.
+
+    Seeds are drawn with replacement, for the method and all of the curve together, as a seed's
+    runs share initial weights and order: all draws there are where they are few, and
+    `RESAMPLES` of them otherwise. The interval is from the 2.5th to the 97.5th percentile.
+
+    Args:
+        curve: Traditional's ends by budget.
+        budget: The method's.
+        ends: Where the method ends. Only seeds that it shares with all of the curve count.
+
+    Raises:
+        ConfigError: As `budget_for`, or if they share no seed, or an end is not finite.
+    """
+    budgets = sorted(curve)
+    seeds = sorted(set(ends).intersection(*(curve[one] for one in budgets)))
+    if not seeds:
+        raise ConfigError(
+            "a method and Traditional's curve share no seed: give Traditional at each budget the "
+            "seeds of the method"
+        )
+    for one in (ends, *curve.values()):
+        if wrong := [seed for seed in seeds if not math.isfinite(one[seed])]:
+            raise ConfigError(f"the end of seed {wrong[0]} is {one[wrong[0]]}: leave it out")
+
+    def ratio(drawn: Sequence[int]) -> Bounded:
+        values = [statistics.fmean(curve[one][seed] for seed in drawn) for one in budgets]
+        needed = budget_for(budgets, values, statistics.fmean(ends[seed] for seed in drawn))
+        return Bounded(needed.value / budget, needed.side)
+
+    middle = ratio(seeds)
+    if len(seeds) == 1:
+        return BudgetRatio(middle, None, None, 1)
+    ratios = sorted((ratio(drawn) for drawn in _resamples(seeds)), key=lambda one: one.rank)
+    tail = (1 - CONFIDENCE) / 2
+    low = ratios[math.floor(tail * (len(ratios) - 1))]
+    high = ratios[math.ceil((1 - tail) * (len(ratios) - 1))]
+    return BudgetRatio(middle, low, high, len(seeds))
+
+
+def _resamples(seeds: Sequence[int]) -> list[tuple[int, ...]]:
+    if len(seeds) ** len(seeds) <= RESAMPLES:
+        return list(product(seeds, repeat=len(seeds)))
+    chance = random.Random(0)
+    return [tuple(chance.choices(seeds, k=len(seeds))) for _ in range(RESAMPLES)]

@@ -1,0 +1,122 @@
+"""What selection pays, in budgets: Traditional's budget for the same error over the method's."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from siftback.lab.analyses.budget_ratios import (
+    LEAST_POINTS,
+    BudgetRatio,
+    budget_for,
+    budget_ratio,
+)
+from siftback.lab.analyses.configurations import images, setup
+from siftback.lab.analyses.figure import Cell, Grid, Missing
+from siftback.lab.analyses.findings import BudgetRatios
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.measures import MATCHED, TRADITIONAL
+from siftback.lab.records.metric import Metric
+
+# What may differ between the comparisons of one curve.
+_VARIED = ("budget", "strategies", "keeps", "seeds", "matched", "evaluations")
+
+
+class Experiment(NamedTuple):
+    """Comparisons of equal settings, but for their budgets.
+
+    Attributes:
+        title: Model and data.
+        metric: What runs are judged by.
+        ends: Final error or loss by strategy's label, budget and seed.
+    """
+
+    title: str
+    metric: Metric
+    ends: Mapping[str, Mapping[float, Mapping[int, float]]]
+
+    @property
+    def curve(self) -> Mapping[float, Mapping[int, float]]:
+        """Traditional's ends by budget and seed."""
+        return self.ends.get(TRADITIONAL, {})
+
+
+def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
+    """The budget ratio of each method at each budget, with its interval.
+
+    Comparisons by budget that differ in nothing else are one experiment; it needs Traditional at
+    five budgets or more. See :mod:`siftback.lab.analyses.budget_ratios` for the formula.
+    """
+    name, title = "pays", "Budget ratios: Traditional's budget for the same end, over the method's"
+    columns = ["data and model", "method", "budget", "seeds", "error or loss"]
+    columns += ["Traditional's budget for it", "budget ratio", "95 % interval"]
+    rows: list[list[Cell]] = []
+    findings = []
+    for one in experiments(comparisons):
+        if len(one.curve) < LEAST_POINTS:
+            continue
+        found = []
+        for label, by_budget in one.ends.items():
+            for budget, ends in sorted(by_budget.items()):
+                shared = set(ends).intersection(*one.curve.values())
+                if not shared or (label == TRADITIONAL):
+                    continue
+                ratio = budget_ratio(one.curve, budget, ends)
+                found.append((label, budget, ratio))
+                rows.append(_row(one, label, budget, sorted(shared), ratio))
+        if found:
+            findings.append(_finding(one.title, found))
+    if not rows:
+        why = f"No method beside Traditional at {LEAST_POINTS} budgets or more. Record some:"
+        return Missing(name, title, f"{why} siftback run pays")
+    return Grid(name, title, findings, "Siftback", columns, rows)
+
+
+def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
+    """Comparisons by budget, those of equal settings together.
+
+    Of a run that is there twice the first counts.
+    """
+    found: dict[str, Experiment] = {}
+    for one in comparisons:
+        asked = one.environment.get("arguments") or {}
+        budget = asked.get("budget")
+        if budget is None or not one.runs:
+            continue
+        shared = {key: value for key, value in asked.items() if key not in _VARIED}
+        key = json.dumps(shared, sort_keys=True, default=str)
+        title = f"{setup(one)}{images(one)}"
+        experiment = found.setdefault(key, Experiment(title, one.metric, {}))
+        for run in one.runs:
+            if run.strategy != MATCHED:
+                ends = dict(experiment.ends)
+                by_budget = dict(ends.get(run.label, {}))
+                by_budget[budget] = {run.seed: run.final} | dict(by_budget.get(budget, {}))
+                ends[run.label] = by_budget
+                experiment = found[key] = experiment._replace(ends=ends)
+    return list(found.values())
+
+
+def _row(
+    one: Experiment, label: str, budget: float, seeds: Sequence[int], ratio: BudgetRatio
+) -> list[Cell]:
+    def mean(ends: Mapping[int, float]) -> float:
+        return sum(ends[seed] for seed in seeds) / len(seeds)
+
+    end = mean(one.ends[label][budget])
+    budgets = sorted(one.curve)
+    needed = budget_for(budgets, [mean(one.curve[each]) for each in budgets], end)
+    interval = "–" if ratio.low is None else f"{ratio.low} to {ratio.high}"  # noqa: RUF001
+    written = one.metric.written(end)
+    return [
+        *(one.title, label, f"{budget:g}", str(ratio.seeds), written),
+        *(str(needed), str(ratio.ratio), interval),
+    ]
+
+
+def _finding(title: str, found: Sequence[tuple[str, float, BudgetRatio]]) -> BudgetRatios:
+    """The best of each set is said first, by its ratio at the budget where it is best."""
+    label, budget, best = max(found, key=lambda of: of[2].ratio.rank)
+    sure = best.low is not None and best.low.exceeds(1)
+    interval = None if best.low is None else (str(best.low), str(best.high))
+    paid = sum(1 for *_, one in found if one.low is not None and one.low.exceeds(1))
+    return BudgetRatios(title, label, budget, str(best.ratio), interval, sure, paid, len(found))

@@ -51,7 +51,7 @@ class TokenSelection:
         warmup: Steps in which all tokens are kept at first.
 
     Attributes:
-        tokens: Number of tokens to choose among so far.
+        tokens: Number of tokens to choose among so far, the warm-up's apart.
         kept: Number of them that were kept.
         saved: What the head did not cost so far, in forwards of one window; negative where
             scoring cost more than the tokens left out saved.
@@ -97,11 +97,13 @@ class TokenSelection:
         hidden = self._hidden(inputs)
         started = time.perf_counter()
         scores = self._scores(hidden.detach(), labels, indices)
+        selects = self._in_batch.is_on
         selection = self._in_batch.select(scores, labels != IGNORED)
         self.seconds += time.perf_counter() - started
         kept = len(selection.positions)
-        self.tokens += labels.numel()
-        self.kept += kept
+        if selects:
+            self.tokens += labels.numel()
+            self.kept += kept
         products = PRODUCTS * kept / labels.numel() + (self._score != "random")
         self.saved += self._head_product * (PRODUCTS - products) * len(labels)
         return chunked_cross_entropy(hidden, self._head, selection.labels(labels))

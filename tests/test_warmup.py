@@ -11,7 +11,6 @@ from siftback import (
     InBatch,
     InBatchRank,
     Percentile,
-    Pool,
     Schedule,
     SelectiveLoader,
     SinglePass,
@@ -71,7 +70,8 @@ def test_random_selection_needs_no_warm_up():
 
 
 def test_counts_and_progress_have_it():
-    loader = loader_of(keep=0.5, exact=True, pool=Pool(SIZE))
+    given = {"keep": 0.5, "exact": True, "epochs": 3}
+    loader = SelectiveLoader(shuffled(48, SIZE), network(), F.cross_entropy, **given)
     assert [loader.steps(epoch) for epoch in range(3)] == [6, 3, 3]
     assert loader.total_steps == 12
     steps = 0

@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from command_line import Call
+from siftback import Epochs
 from siftback.cli.options import HELP
 from siftback.lab import models
 from siftback.lab.records.comparison_record import Comparison, read_evaluations
 from siftback.lab.training.settings import Settings
 
-QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu")
+QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu", "--warmup", "0")
 
 SUMMARY_FIELDS = {
     "strategy", "seed", "data", "model", "keep_asked", "keep_measured", "epochs", "steps",
@@ -104,7 +105,7 @@ def test_every_setting_is_an_option_and_says_what_it_is() -> None:
 def test_what_is_not_said_is_as_settings_have_it(call: Call, tmp_path: Path) -> None:
     assert call("train", *QUICK, "--out", tmp_path)[0] == 0
     recorded = Comparison.read(tmp_path).environment["arguments"]
-    asked = Settings(data="digits", width=4, epochs=1.0, device="cpu").recorded()
+    asked = Settings("digits", width=4, epochs=1.0, device="cpu", warmup=Epochs(0)).recorded()
     assert {name: recorded[name] for name in asked} == asked
 
 

@@ -1069,4 +1069,4 @@ def test_the_example_trains_and_says_what_it_saved(example, tmp_path):
 def test_the_example_selects_within_the_step_too(example, capsys):
     main = runpy.run_path(str(example))["main"]
     main(method="in_step", keep=0.5, examples=300, epochs=4)
-    assert saved(backwards=600, forwards=1800) in capsys.readouterr().out
+    assert saved(backwards=750, forwards=1650) in capsys.readouterr().out

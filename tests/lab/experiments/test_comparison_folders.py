@@ -20,7 +20,7 @@ from siftback.lab.training.checkpoints import CHECKPOINTS
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.settings import Run
 
-QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu")
+QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu", "--warmup", "0")
 QUICK += ("--train-limit", "320", "--batch-size", "32")
 
 needs_locks = pytest.mark.skipif(os.name == "nt", reason="needs locks of files")

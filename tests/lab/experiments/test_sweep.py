@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from siftback import SiftbackError
+from siftback import Epochs, SiftbackError
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan
 from siftback.lab.experiments.sweep import Cell, cells, read_grid, sweep, sweep_table
@@ -19,7 +19,7 @@ from siftback.lab.training.progress import Silent
 from siftback.lab.training.settings import Run, Settings
 
 BASE: dict[str, Any] = {"data": "digits", "width": 4, "device": "cpu", "batch_size": 64,
-                        "train_limit": 320, "epochs": 1.0}  # fmt: skip
+                        "train_limit": 320, "epochs": 1.0, "warmup": Epochs(0)}  # fmt: skip
 
 
 def plan_of(values: dict[str, Any]) -> Plan:

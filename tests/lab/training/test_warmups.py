@@ -58,7 +58,7 @@ def test_a_training_in_which_nothing_is_selected_is_refused():
 
 
 def test_rates_move_by_what_was_trained_on(tmp_path):
-    """A rate that falls after half of all examples falls only where it trained on so many."""
+    """A rate that falls after half of all examples stays where a half is kept."""
     rate = "steps:50%:x0.000001"
 
     def loss(folder, **changes):

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from goals import Goal, begin, median_seconds, options, report
-from siftback import Epochs, Fresh, Memory, Percentile, Pool, SelectiveLoader
+from siftback import Epochs, Fresh, Memory, Percentile, Pool, Schedule, SelectiveLoader
 from siftback.lab.models import build
 from siftback.selectors.history import LossHistory, rank_shares
 
@@ -139,7 +139,8 @@ class Loops:
     def _loader(self, model: nn.Module, loss_fn: Any, **arguments: Any) -> SelectiveLoader:
         return SelectiveLoader(
             self.data, model, loss_fn, selector=Percentile(keep=KEEP, history=HISTORY),
-            scorer=Fresh(autocast=self.autocast), pool=Pool(BATCH, drop_last="carry"), **arguments,
+            scorer=Fresh(autocast=self.autocast), pool=Pool(BATCH, drop_last="carry"),
+            schedule=Schedule(warmup=Epochs(0)), **arguments,
         )  # fmt: skip
 
     def casting(self) -> Any:

@@ -40,6 +40,7 @@ from siftback import (
     Percentile,
     Pool,
     Reduced,
+    Schedule,
     ScoreTable,
     SelectiveLoader,
     Stale,
@@ -232,15 +233,20 @@ class Way(NamedTuple):
     has_goal: bool
 
 
+AT_ONCE = Epochs(0)
+
+
 def percentile(**more: Any) -> dict[str, Any]:
-    return {"selector": Percentile(keep=KEEP), **more}
+    return {"selector": Percentile(keep=KEEP), "schedule": Schedule(warmup=AT_ONCE), **more}
 
 
 WAYS = {
     "random": Way(lambda: {"selector": Uniform(keep=KEEP)}, 0, True),
     "sb": Way(percentile, 1, False),
-    "stale-sb, n = 3": Way(lambda: {"memory": Stale(keep=KEEP, every=3)}, 1 / 3, True),
-    "sb-memory": Way(lambda: {"memory": Memory(keep=KEEP, floor=0.0, warmup=Epochs(0))}, 0, False),
+    "stale-sb, n = 3": Way(
+        lambda: {"memory": Stale(keep=KEEP, every=3, warmup=AT_ONCE)}, 1 / 3, True
+    ),
+    "sb-memory": Way(lambda: {"memory": Memory(keep=KEEP, floor=0.0, warmup=AT_ONCE)}, 0, False),
     "sb-bf16": Way(lambda: percentile(scorer=Reduced("bf16", channels_last=True)), 1, True),
     "sb-int8": Way(lambda: percentile(scorer=Int8(channels_last=True)), 1, False),
     "sb-small": Way(lambda: percentile(scorer=Downsampled(2)), 1, False),

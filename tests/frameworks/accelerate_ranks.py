@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LinearLR
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
-from siftback import Epochs, Memory
+from siftback import Epochs, Memory, Schedule
 from siftback.errors import ConfigError
 from siftback.frameworks.accelerate import prepare
 
@@ -53,6 +53,7 @@ def train(accelerator, method, *, folder=None, resume=False, batch=BATCH, accumu
         given = {"memory": Memory(keep=0.5, warmup=Epochs(1))}
     else:
         given = {"model": net, "loss_fn": F.cross_entropy, "keep": 0.5}
+        given["schedule"] = Schedule(warmup=Epochs(0))
     loader = prepare(accelerator, plain, epochs=EPOCHS, **given)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     steps = rate_of(loader, accelerator, accumulated)

@@ -77,7 +77,8 @@ def arguments(method, net):
     if method == "Stale":
         rule = Stale(keep=0.5, every=2, warmup=Epochs(0))
         return {"model": net, "loss_fn": F.cross_entropy, "memory": rule, "epochs": EPOCHS}
-    return {"model": net, "loss_fn": F.cross_entropy, "keep": 0.5, "epochs": EPOCHS}
+    given = {"model": net, "loss_fn": F.cross_entropy, "epochs": EPOCHS}
+    return {**given, "keep": 0.5, "schedule": AT_ONCE}
 
 
 def train(accelerator, method, *, save=None, load=None, source=None, net=None):
@@ -245,7 +246,7 @@ def test_an_epoch_that_ends_early_is_an_error():
         return torch.utils.data.default_collate(examples[:2])
 
     source = DataLoader(TensorDataset(*data()[:44]), BATCH, collate_fn=losing)
-    loader = prepare(on_cpu(), source, network(), F.cross_entropy, keep=0.5)
+    loader = prepare(on_cpu(), source, network(), F.cross_entropy, keep=0.5, schedule=AT_ONCE)
     with pytest.raises(BatchError, match="where 6 were expected"):
         list(loader)
 
@@ -340,7 +341,8 @@ class Noting(nn.Module):
 def test_scoring_passes_compute_in_the_precision_of_training(precision, prepared_first):
     accelerator, net = on_cpu(mixed_precision=precision), Noting()
     model = accelerator.prepare(net) if prepared_first else net
-    loader = prepare(accelerator, shuffled(), model, F.cross_entropy, keep=0.5, epochs=1)
+    given = {"keep": 0.5, "epochs": 1, "schedule": AT_ONCE}
+    loader = prepare(accelerator, shuffled(), model, F.cross_entropy, **given)
     model = model if prepared_first else accelerator.prepare(net)
     for x, y in loader:
         accelerator.backward(F.cross_entropy(model(x), y))

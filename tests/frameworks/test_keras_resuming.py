@@ -119,7 +119,7 @@ def killed(tmp_path_factory):
     out = tmp_path_factory.mktemp("kills")
     script = Path(__file__).with_name("keras_kills.py")
     done = subprocess.run(
-        [sys.executable, script, out], capture_output=True, text=True, timeout=200
+        [sys.executable, script, out], capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stderr
     return out, dict(line.split() for line in done.stdout.splitlines())

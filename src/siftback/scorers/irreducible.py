@@ -38,13 +38,14 @@ class Irreducible(Stateful, Scorer):
             scoring: if the indices are not known, or an example has no irreducible loss.
 
     >>> from torch.nn import functional as F
-    >>> from siftback import Pool, SelectiveLoader, TopK
+    >>> from siftback import Epochs, Pool, Schedule, SelectiveLoader, TopK
     >>> data = torch.utils.data.TensorDataset(torch.randn(64, 8), torch.randint(4, (64,)))
     >>> model, holdout = nn.Linear(8, 4), nn.Linear(8, 4)  # trained on other data
     >>> loader = torch.utils.data.DataLoader(data, batch_size=32)
     >>> scorer = Irreducible(irreducible_losses(holdout, loader, F.cross_entropy))
+    >>> settings = {"pool": Pool(8), "schedule": Schedule(warmup=Epochs(0))}
     >>> loader = SelectiveLoader(
-    ...     loader, model, F.cross_entropy, selector=TopK(keep=1 / 4), scorer=scorer, pool=Pool(8)
+    ...     loader, model, F.cross_entropy, selector=TopK(keep=1 / 4), scorer=scorer, **settings
     ... )
     >>> [len(targets) for _, targets in loader]
     [8, 8]

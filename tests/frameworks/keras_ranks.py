@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from siftback import Epochs, InBatch, Memory, SelectiveLoader
+from siftback import Epochs, InBatch, Memory, Schedule, SelectiveLoader
 from siftback.errors import ConfigError
 from siftback.frameworks.keras import LossRecorder, SelectiveBackprop, SelectiveDataset
 
@@ -59,7 +59,8 @@ def train(method, *, norm=keras.layers.LayerNormalization, epochs=EPOCHS, state=
         loader = SelectiveLoader(plain, memory=rule, epochs=EPOCHS)
     else:
         plain = DataLoader(data(), BATCH, sampler=DistributedSampler(data(), drop_last=True))
-        loader = SelectiveLoader(plain, net, F.cross_entropy, keep=0.5, exact=True, epochs=EPOCHS)
+        given = {"keep": 0.5, "exact": True, "schedule": Schedule(warmup=Epochs(0))}
+        loader = SelectiveLoader(plain, net, F.cross_entropy, epochs=EPOCHS, **given)
     ddp = DistributedDataParallel(net)
     trained = [p for p in net.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.1, momentum=0.9)

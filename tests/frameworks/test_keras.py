@@ -336,5 +336,5 @@ def test_the_keras_example_learns_mnist_and_prints_what_it_saved(method, monkeyp
         wanted = "3200 examples run backward, 0 scored and 1920 not read; "
     else:
         assert accuracy.endswith("after 80 of 80 steps")
-        wanted = "1680 examples run backward, 5120 scored and 0 not read; "
+        wanted = "2540 examples run backward, 3840 scored and 0 not read; "
     assert counts.startswith(wanted + "plain training: 5120 backward, ")

@@ -20,7 +20,7 @@ from torch.utils.data import (
 from remembering import Numbered, Read, spread
 from siftback import Epochs, InfoBatch, Memory, Pool, SelectiveLoader, SelectiveSampler
 from siftback.errors import ConfigError, LossError
-from toys import AT_ONCE, assert_same, at_once, seeded
+from toys import assert_same, at_once, seeded
 
 in_workers = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 COUNT, EPOCHS = 60, 4
@@ -209,7 +209,7 @@ def test_a_batch_sampler_over_a_selective_sampler_keeps_its_batches():
 def test_the_rule_of_a_selective_sampler_is_that_of_the_loader():
     data, memory = Numbered(spread(COUNT)), Memory(keep=0.5, warmup=Epochs(1))
     sampler = SelectiveSampler(data, memory, seed=2, epochs=EPOCHS)
-    loader = SelectiveLoader(DataLoader(data, 8, sampler=sampler), epochs=EPOCHS, schedule=AT_ONCE)
+    loader = SelectiveLoader(DataLoader(data, 8, sampler=sampler), epochs=EPOCHS)
     assert loader.memory is memory
     assert loader.total_steps == 8 + 3 * 4
     whole = epochs_of(loader)

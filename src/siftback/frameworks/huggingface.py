@@ -10,7 +10,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler
-from transformers.trainer_utils import has_length
 
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.frameworks.huggingface_refusals import Method, check_trainer, chosen
@@ -280,7 +279,10 @@ class SelectiveTrainerMixin(Trainer):
 
     def _count_epochs(self, loader: Any) -> None:
         """Sets what the schedule counts: the batches that this process has in an epoch."""
-        batches = len(loader) if has_length(loader) else None
+        try:
+            batches: int | None = len(loader)
+        except TypeError:  # of data without a length
+            batches = None
         if batches is None and not self._when.is_always_on:
             raise ConfigError(
                 f"{self._when!r} needs the number of batches of an epoch, and the train data set "

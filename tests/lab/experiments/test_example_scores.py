@@ -8,6 +8,7 @@ import torch
 from scipy.stats import spearmanr
 from torch.nn import functional as F
 
+from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.batch_stream import BatchStream, test_batches
@@ -28,7 +29,7 @@ from siftback.pruning import prune
 COUNT, BATCH, EPOCHS = 200, 50, 2
 QUICK = Settings(
     data="digits", width=4, train_limit=COUNT, batch_size=BATCH, epochs=1.0, device="cpu",
-    score_models=2, score_epochs=float(EPOCHS),
+    score_models=2, score_epochs=float(EPOCHS), warmup=Epochs(0),
 )  # fmt: skip
 TRAINING = 3 * EPOCHS * COUNT  # what one early model costs
 

@@ -14,6 +14,7 @@ from texts import write_verses
 
 import runs_to_kill
 from runs_to_kill import compare_and_keep, settings, told
+from siftback import Epochs
 from siftback.errors import StateError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
@@ -109,7 +110,7 @@ def test_a_record_that_lost_lines_is_told(tmp_path: Path) -> None:
 def test_overwriting_forgets_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         compare_and_keep(tmp_path, settings(), ["sb"], 0.1, StopsAt(0.6))
-    plan = Plan(settings(epochs=1.0), ["random"], [0.5], [0], matched=False)
+    plan = Plan(settings(epochs=1.0, warmup=Epochs(0)), ["random"], [0.5], [0], matched=False)
     compare(plan, tmp_path, Silent(), "overwrite")
     assert not list(tmp_path.rglob("*.pt"))
 

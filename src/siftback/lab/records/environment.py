@@ -78,7 +78,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
     variables = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
+            # Without the lock that a commit of somebody else's would find taken.
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
             env=variables,
             capture_output=True,
             text=True,

@@ -190,8 +190,7 @@ class SelectiveTrainerMixin(Trainer):
     def _kept(self, batch: Any) -> Any:
         """The rows of a batch to train on."""
         batch = self._prepare_inputs(batch)
-        if not self._selection.is_on:
-            self._selection.steps += 1
+        if self._selection.skips():
             count = tree.size(batch)
             self._count(seen=count, released=count)
             return batch
@@ -291,11 +290,10 @@ class SelectiveTrainerMixin(Trainer):
         epochs = float(self.args.num_train_epochs)
         if self.args.max_steps > 0 and batches is not None:
             epochs = self.args.max_steps * self.args.gradient_accumulation_steps / batches
-        counted: dict[str, Any] = {"schedule": self._when, "epochs": epochs}
-        self._counted = counted = {**counted, "steps_per_epoch": batches}
+        self._counted = {"schedule": self._when, "epochs": epochs, "steps_per_epoch": batches}
         if self._method == "two_pass":
             selector = copy.deepcopy(self._selector)
-            self._selection = InBatch(selector=selector, seed=self._rank_seed(), **counted)
+            self._selection = InBatch(selector=selector, seed=self._rank_seed(), **self._counted)
 
     def _count(self, **examples: int) -> None:
         for name, more in examples.items():

@@ -208,8 +208,7 @@ class SelectiveBackprop(Callback):
         self, in_batch: InBatch, step: TrainingStep, batch: Any, count: int, more: tuple[Any, Any]
     ) -> Selection | None:
         """Chooses rows; None if the schedule is off."""
-        if not in_batch.is_on:
-            in_batch.steps += 1
+        if in_batch.skips():
             return None
         self.stats.considered += count
         if not in_batch.selector.needs_scores:

@@ -76,6 +76,12 @@ class InBatch(Stateful):
         self._seed = checked_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
 
+    def skips(self) -> bool:
+        """Whether the schedule is off; the step is then counted, and needs no losses."""
+        skipped = not self.is_on
+        self.steps += skipped
+        return skipped
+
     @property
     def is_on(self) -> bool:
         """Whether the next call selects; while the schedule is off, it keeps all."""

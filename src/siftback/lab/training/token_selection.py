@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from siftback import Epochs, InBatch, Schedule, Selector, TopK, Uniform
+from siftback import InBatch, Selector, TopK, Uniform
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.text_data import IGNORED
 from siftback.lab.models.text_models import Gpt
@@ -48,7 +48,7 @@ class TokenSelection:
         seed: Of what is drawn.
         reference: float32[N * T], the reference model's losses, where the score needs them.
         compiled: Whether the layers below the head are called through ``torch.compile``.
-        warmup: Steps in which all tokens are kept at first.
+        when: ``schedule`` and ``steps_per_epoch`` of `InBatch`.
 
     Attributes:
         tokens: Number of tokens to choose among so far, the warm-up's apart.
@@ -67,17 +67,12 @@ class TokenSelection:
         seed: int,
         reference: Tensor | None = None,
         compiled: bool = False,
-        warmup: int = 0,
+        **when: Any,
     ) -> None:
         assert isinstance(model, Gpt)
         self._score, self._head = score, model.head
         self._hidden = torch.compile(model.hidden) if compiled else model.hidden
-        self._in_batch = InBatch(
-            selector=selector_of(score, keep),
-            schedule=Schedule(warmup=Epochs(warmup)),
-            steps_per_epoch=1,
-            seed=seed,
-        )
+        self._in_batch = InBatch(selector=selector_of(score, keep), seed=seed, **when)
         windows, length = data.train_labels.shape
         self._reference = None if reference is None else reference.view(windows, length)
         self._memory = TokenMemory(windows, length) if score == "memory" else None

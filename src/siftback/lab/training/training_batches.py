@@ -127,7 +127,6 @@ class TrainingBatches:
             if learns(rule) or (selector is not None and selector.reweights):
                 self.loss = partial(self._recorded_loss, self._loader)
         elif strategy.tokens is not None:
-            steps = self._epoch_examples // settings.batch_size
             self._tokens = TokenSelection(
                 strategy.tokens,
                 run.keep,
@@ -136,7 +135,7 @@ class TrainingBatches:
                 run.seed,
                 reference=scores,
                 compiled=settings.compile,
-                warmup=whole_epochs(settings) * steps,
+                **self._in_steps(),
             )
             self.loss = partial(self._token_loss, self._tokens)
         elif strategy.weighted is not None:
@@ -350,6 +349,13 @@ class TrainingBatches:
         next(iter(self._replica))  # its start is no part of training, which begins again
         return self._replica
 
+    def _in_steps(self) -> dict[str, Any]:
+        """When what selects within a step does so: the warm-up, and its steps in an epoch."""
+        return {
+            "schedule": Schedule(warmup=Epochs(whole_epochs(self._settings))),
+            "steps_per_epoch": self._epoch_examples // self._settings.batch_size,
+        }
+
     def _single_pass(self) -> "SinglePass":
         """The losses of a batch, of which the strategy's selector keeps some."""
         from siftback import SinglePass  # brings in the compiler, which takes its time
@@ -360,8 +366,7 @@ class TrainingBatches:
             self._model,
             losses=self._losses,
             selector=selector,
-            schedule=Schedule(warmup=Epochs(whole_epochs(self._settings))),
-            steps_per_epoch=self._epoch_examples // self._settings.batch_size,  # of the warm-up
+            **self._in_steps(),
             backend="inductor" if self._settings.compile else "graph",
             check=False,  # its models are this laboratory's own, and tested
             seed=self._run.seed,

@@ -51,7 +51,7 @@ def test_no_name_becomes_markup(comparison, add_run, count):
         "<h1>\u2028",
     ):
         assert begun not in page
-    count(f"{len(INJECTIONS)} injections escaped")
+    count(f"{len(INJECTIONS)} injections shown as text")
 
 
 def spoil(path, chance):

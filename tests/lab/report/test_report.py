@@ -213,6 +213,7 @@ def test_what_is_too_large_to_carry_is_linked(filled):
 
 
 def test_a_page_that_would_be_too_large_carries_no_raw_numbers(filled, tmp_path, monkeypatch):
+    monkeypatch.setattr("siftback.lab.report.page.ANALYSES", ["fig7"])  # few pictures to draw
     whole, problems = write_report([filled.folder], tmp_path / "whole")
     assert problems == []
     size = whole.stat().st_size
@@ -279,7 +280,7 @@ def test_a_recipe_s_runs_are_in_what_it_draws_alone(filled, tmp_path):
         "fig12": {"own"},
     }
     assert shown_in("fig12", comparisons[:2]) == comparisons[:2], "of one recipe"
-    page, _ = write_report([runs], tmp_path / "report")
+    page, _ = write_report([runs], tmp_path / "report.html")
     made = Page(page.read_text(encoding="utf-8"))
     panels = {
         figure["data-figure"]: len(data[next(iter(data))])

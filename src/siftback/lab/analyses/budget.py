@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from siftback.lab.analyses.configurations import (
     Configuration,
@@ -72,7 +72,7 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     mean, count = statistics.mean(differences), len(differences)
     if count < 2:
         return mean, math.nan, math.nan
-    quantile = float(t.ppf((1 + CONFIDENCE) / 2, count - 1))
+    quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
     half = quantile * statistics.stdev(differences) / math.sqrt(count)
     return mean, mean - half, mean + half
 

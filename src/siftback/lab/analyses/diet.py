@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
@@ -34,6 +34,7 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL
 from siftback.lab.records.observations import Look
 from siftback.lab.training import strategies
+from siftback.probing.agreement import mean_ranks
 
 PAPER = "Lu, Zamoshchin and Chen, Diet Selective-Backprop"
 BACKPROP = ("sb", "random", "sb-single-pass", "random-single-pass")
@@ -241,8 +242,8 @@ def combined_rank(used: NDArray[np.floating], scores: NDArray[np.floating]) -> N
     >>> combined_rank(np.array([0.0, 2, 1]), np.array([5.0, 5, 1]))
     array([3.5, 5.5, 3. ])
     """
-    found: NDArray[np.float64] = rankdata(used) + rankdata(scores)
-    return found
+    ranks = [mean_ranks(torch.from_numpy(each)).numpy() for each in (used, scores)]
+    return ranks[0] + ranks[1]
 
 
 def runtime(comparisons: Sequence[Comparison]) -> Grid | Missing:

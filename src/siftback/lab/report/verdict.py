@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from scipy import stats
+from scipy.special import stdtr
 
 from siftback.lab.analyses.budget import CONFIDENCE, interval
 from siftback.lab.analyses.configurations import argument, noun_of, setup
@@ -209,7 +209,7 @@ def probability_of_paying(seeds: int) -> float:
     >>> [round(probability_of_paying(seeds), 3) for seeds in (2, 3, 5)]
     [0.196, 0.113, 0.045]
     """
-    return float(stats.t.cdf(-math.sqrt(seeds), seeds - 1))
+    return float(stdtr(seeds - 1, -math.sqrt(seeds)))
 
 
 def headline(found: Sequence[Verdict]) -> str:

@@ -1,15 +1,14 @@
 """How well the scores that a strategy selects by agree with the losses as they are."""
 
-import math
 from collections.abc import Iterator
 
 import torch
-from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from siftback import IES, UCB, EpochRule, Fresh, RefreshedRule, Scorer
 from siftback.lab.data.batch_stream import Batch
 from siftback.lab.training.example_losses import ExampleLosses, example_losses
+from siftback.probing.agreement import rank_correlation
 
 SAMPLE = 2000
 
@@ -48,7 +47,7 @@ def live_agreement(
 
     Returns:
         A number in [-1, 1]; None where less than two of the examples have a score, or all have
-        the same.
+        the same score or loss.
     """
     part = list(batches)
     indices = torch.arange(sum(len(labels) for _, labels in part))
@@ -58,8 +57,6 @@ def live_agreement(
         scorer, made = scores, zip(part, of, strict=True)
         scores = torch.cat([scorer.score(losses, model, *each) for each in made])
     scores = scores[: len(fresh)].cpu()
-    seen = ~scores.isnan()
-    if seen.sum() < 2 or bool((scores[seen].diff() == 0).all()):
-        return None
-    found = float(spearmanr(scores[seen].numpy(), fresh[: len(scores)][seen].numpy()).statistic)
-    return None if math.isnan(found) else found
+    fresh = fresh[: len(scores)]
+    seen = ~(scores.isnan() | fresh.isnan())
+    return rank_correlation(scores[seen], fresh[seen]) if seen.sum() >= 2 else None

@@ -55,16 +55,11 @@ def test_only_the_heads_share_is_saved_and_scoring_is_paid(compared, address):
     found = {run.strategy: run for run in compared.runs}
     plain = found["traditional"].cost_forward_units
     for name in OF_TOKENS:
-        # Those that go by scores keep everything in the first of two epochs, and score it.
-        run, (kept, scoring) = (
-            found[name],
-            (KEEP, 0)
-            if name == "token-random"
-            else (
-                (1 + KEEP) / 2,
-                1 / 3,
-            ),
-        )
+        # Those that go by scores keep everything in the first of two epochs; one remembers them.
+        kept, scoring = (1 + KEEP) / 2, {"token-memory": 1 / 3}.get(name, 1 / 6)
+        if name == "token-random":
+            kept, scoring = KEEP, 0
+        run = found[name]
         assert run.keep_measured == pytest.approx(KEEP)
         assert run.cost_forward_units - run.cost_scoring == pytest.approx(
             plain * (1 - share * (1 - kept - scoring))

@@ -36,7 +36,8 @@ class TokenSelection:
 
     Every token goes through the layers, forward and backward, as those kept attend to the others.
     Then the head computes all tokens once without gradient, to score them, and the kept ones alone
-    in the loss and its backward.
+    in the loss and its backward. While the schedule is off all are kept, and scored only if the
+    scores are remembered.
 
     Args:
         score: What to select by. ``"reference"`` is the excess of the loss over that of a model
@@ -91,15 +92,18 @@ class TokenSelection:
         """
         hidden = self._hidden(inputs)
         started = time.perf_counter()
-        scores = self._scores(hidden.detach(), labels, indices)
         selects = self._in_batch.is_on
+        scored = self._score != "random" and (selects or self._memory is not None)
+        scores = torch.zeros(labels.shape, device=labels.device)
+        if scored:
+            scores = self._scores(hidden.detach(), labels, indices)
         selection = self._in_batch.select(scores, labels != IGNORED)
         self.seconds += time.perf_counter() - started
         kept = len(selection.positions)
         if selects:
             self.tokens += labels.numel()
             self.kept += kept
-        products = PRODUCTS * kept / labels.numel() + (self._score != "random")
+        products = PRODUCTS * kept / labels.numel() + scored
         self.saved += self._head_product * (PRODUCTS - products) * len(labels)
         return chunked_cross_entropy(hidden, self._head, selection.labels(labels))
 
@@ -127,12 +131,9 @@ class TokenSelection:
     @torch.no_grad()
     def _scores(self, hidden: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
         """float32[B, T], the higher the sooner kept."""
-        if self._score == "random":
-            return torch.zeros(labels.shape, device=labels.device)
         if self._score == "entropy":
-            rows = torch.split(
-                hidden.flatten(0, 1), ROWS
-            )  # logits of all would be as large as training's
+            # Logits of all would be as large as training's.
+            rows = torch.split(hidden.flatten(0, 1), ROWS)
             return torch.cat([token_entropies(self._head(each)) for each in rows]).view_as(labels)
         losses, mask = chunked_token_losses(hidden, self._head, labels)
         if self._memory is not None:

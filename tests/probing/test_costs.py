@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from siftback import Epochs, Memory, Schedule
 from siftback.probing.costs import Seconds, break_even, measured_costs, rows
 
 PARTS = Seconds(
@@ -63,6 +64,17 @@ def test_seconds_and_speed_ups_are_those_of_counting(strategy, reads_chosen_only
     took = sum(counted(strategy, keep, parts))
     assert row.seconds == pytest.approx(took / BATCHES)
     assert row.measured == pytest.approx(sum(counted("traditional", 1, parts)) / took)
+
+
+@pytest.mark.parametrize("epochs", [1, 4, 20])
+def test_a_training_has_the_epochs_on_everything_that_it_begins_with(epochs):
+    schedules = {"sb-memory": Memory().schedule, "traditional": Schedule(warmup=Epochs(epochs))}
+    for row in rows(PARTS, [1 / 2], epochs):
+        schedule = schedules.get(row.strategy, Schedule(warmup=Epochs(1)))
+        on = [schedule.is_on(epoch, epochs) for epoch in range(epochs)]
+        plain = sum(counted("traditional", 1, PARTS))
+        took = sum(sum(counted(row.strategy, row.keep, PARTS)) if each else plain for each in on)
+        assert row.training == pytest.approx(epochs * plain / took)
 
 
 @pytest.mark.parametrize("strategy", ["traditional", "sb", "random", "sb-memory", "sb-single-pass"])

@@ -10,6 +10,7 @@ from siftback.cli.options import Threads, use_threads, with_settings
 from siftback.lab.experiments.probe_run import measure, report
 from siftback.lab.training.parsing import numbers
 from siftback.lab.training.settings import Settings
+from siftback.probing.costs import EPOCHS
 
 
 @app.command("probe")
@@ -19,6 +20,9 @@ def probe_command(
     keep: Annotated[
         str, typer.Option(help="Shares of the examples to keep, separated by commas.")
     ] = "1/2,1/3,1/4",
+    epochs: Annotated[
+        int, typer.Option(help="Length of the training whose speed-up is told.")
+    ] = EPOCHS,
     threads: Threads = None,
     seconds: Annotated[float, typer.Option(help="How long to take.")] = 45,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -26,7 +30,7 @@ def probe_command(
     """Measure what selection would cost and save per epoch on a model; say whether it pays."""
     use_threads(threads)
     with Console(stderr=True).status("measuring"):
-        found = measure(settings, numbers("--keep", keep), seconds)
+        found = measure(settings, numbers("--keep", keep), seconds, epochs)
     if as_json:
         typer.echo(found.to_json())
     else:

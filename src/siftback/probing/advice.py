@@ -5,7 +5,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from siftback.probing.agreement import Agreement
-from siftback.probing.costs import MEMORY, RANDOM, SB, SINGLE_PASS, STALE, TRADITIONAL, Row, Seconds
+from siftback.probing.costs import (
+    EPOCHS,
+    MEMORY,
+    RANDOM,
+    SB,
+    SINGLE_PASS,
+    STALE,
+    TRADITIONAL,
+    Row,
+    Seconds,
+)
 
 PAYS = 1.1
 """Minimum speed-up per epoch over Traditional at which a strategy is worthwhile."""
@@ -89,13 +99,14 @@ def advise(
     return Advice(before_reading or best.strategy, keep, None, best.strategy)
 
 
-def advice_text(advice: Advice, seconds: Seconds, rows: Sequence[Row]) -> str:
+def advice_text(advice: Advice, seconds: Seconds, rows: Sequence[Row], epochs: int = EPOCHS) -> str:
     """Advice in words, with the numbers behind it and what was not measured.
 
     Args:
         advice: The recommendation.
         seconds: The measurements.
         rows: Costs computed from them.
+        epochs: Length of the training that ``Row.training`` is of.
 
     >>> from siftback.probing.costs import rows
     >>> parts = Seconds(0.1, 1.0, 2.0, 4.0, 0.01, 0.01, 0.01, 0.01, {"sb": 0.9}, {}, {})
@@ -105,7 +116,12 @@ def advice_text(advice: Advice, seconds: Seconds, rows: Sequence[Row]) -> str:
     """
     found = _at(rows, advice.keep)
     sentences = [
-        _MEMORY_FIRST.format(keep=advice.keep, faster=found[MEMORY].measured)
+        _MEMORY_FIRST.format(
+            keep=advice.keep,
+            faster=found[MEMORY].measured,
+            training=found[MEMORY].training,
+            epochs=epochs,
+        )
         if advice.strategy == MEMORY
         else None,
         None if advice.bound_by is None else _reason(advice, seconds, found),
@@ -121,7 +137,8 @@ _IN_ANY_CASE = (Bound.OPTIMIZER, Bound.OVERHEAD)
 
 _MEMORY_FIRST = (
     "Try sb-memory first, which chooses before reading: it makes no scoring pass and does not read "
-    "what it leaves out, so that at keep {keep:.2f} an epoch is {faster:.2f} times as fast."
+    "what it leaves out, so that at keep {keep:.2f} an epoch is {faster:.2f} times as fast, and a "
+    "training of {epochs} epochs, of which the first are on everything, {training:.2f} times."
 )
 _MAP_STYLE = (
     "Over a map-style data set, sb-memory would choose before reading: no scoring pass, and what "

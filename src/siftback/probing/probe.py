@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from siftback.arguments import is_number
+from siftback.arguments import checked_integer, is_number
 from siftback.errors import ConfigError
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.probing.advice import advise
-from siftback.probing.costs import rows
+from siftback.probing.costs import EPOCHS, rows
 from siftback.probing.result import ProbeResult
 from siftback.probing.rounds import Rounds
 from siftback.probing.sample import Sample, unmoved
@@ -29,6 +29,7 @@ def probe(
     *,
     losses: Losses | None = None,
     keep: Sequence[float] = (1 / 2, 1 / 3, 1 / 4),
+    epochs: int = EPOCHS,
     scorers: Mapping[str, Scorer] | None = None,
     single_pass: bool = True,
     optimizer: torch.optim.Optimizer | None = None,
@@ -55,6 +56,8 @@ def probe(
         loss_fn: ``loss_fn(outputs, targets)``, as for `SelectiveLoader`.
         losses: In place of ``loss_fn``: ``losses(model, batch) -> Tensor[N]``.
         keep: Shares of the examples to keep, each in (0, 1).
+        epochs: Length of the training whose speed-up is computed from that of its epochs, as its
+            first ones are on all examples.
         scorers: Cheaper scorers than a fresh forward, by name; "sb-" is prepended to the name.
         single_pass: Whether to measure the single pass, which compiles the model.
         optimizer: The optimizer of training; by default SGD with momentum.
@@ -79,6 +82,7 @@ def probe(
     """
     started = time.monotonic()
     keeps = _checked(loader, keep, scorers, seconds)
+    checked_integer("epochs", epochs, least=1)
     compute = resolve(loss_fn, losses)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(
@@ -92,7 +96,7 @@ def probe(
             rounds.prepare(scorers or {}, optimizer, single_pass)
             rounds.run(started + seconds)
     measured = rounds.seconds()
-    table = rows(measured, keeps)
+    table = rows(measured, keeps, epochs)
     agreements = rounds.agreements()
     steps = [
         sum(pair) for pair in zip(rounds.took["forward"], rounds.took["backward"], strict=True)
@@ -102,6 +106,7 @@ def probe(
         batch_size=sample.size,
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         optimizer="SGD" if optimizer is None else type(optimizer).__name__,
+        epochs=epochs,
         rounds=len(steps),
         noise=_noise(steps),
         seconds=measured,

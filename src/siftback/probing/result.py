@@ -19,6 +19,7 @@ class ProbeResult:
         batch_size: N, examples per batch.
         parameters: Number of trained parameters of the model.
         optimizer: The type of the optimizer measured; "SGD" by default.
+        epochs: Length of the training that `Row.training` is of.
         rounds: Number of times each part was measured.
         noise: Half the interquartile range of the training steps' seconds, over their median.
         seconds: Medians over the rounds, by part.
@@ -43,6 +44,7 @@ class ProbeResult:
     batch_size: int
     parameters: int
     optimizer: str
+    epochs: int
     rounds: int
     noise: float
     seconds: Seconds
@@ -61,7 +63,7 @@ class ProbeResult:
     @property
     def recommendation(self) -> str:
         """The recommendation in words, with the reason and what was not measured."""
-        return advice_text(self.advice, self.seconds, self.rows)
+        return advice_text(self.advice, self.seconds, self.rows, self.epochs)
 
     def table(self) -> list[dict[str, Any]]:
         """One dict per strategy and share kept, with the fields of `siftback.probing.costs.Row`."""

@@ -242,8 +242,9 @@ def combined_rank(used: NDArray[np.floating], scores: NDArray[np.floating]) -> N
     >>> combined_rank(np.array([0.0, 2, 1]), np.array([5.0, 5, 1]))
     array([3.5, 5.5, 3. ])
     """
-    ranks = [mean_ranks(torch.from_numpy(each)).numpy() for each in (used, scores)]
-    return ranks[0] + ranks[1]
+    ranks = (mean_ranks(torch.from_numpy(each)) for each in (used, scores))
+    found: NDArray[np.float64] = sum(ranks, torch.zeros(1)).numpy()
+    return found
 
 
 def runtime(comparisons: Sequence[Comparison]) -> Grid | Missing:

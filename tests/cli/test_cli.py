@@ -88,6 +88,7 @@ def test_a_stopped_run_goes_on_and_keeps_the_weights(call: Call, tmp_path: Path)
     )
     while not list((tmp_path / "killed").glob("checkpoints/*/*.pt")):
         assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.01)
     process.kill()
     process.wait()
     assert call(*train, "--resume", "--out", tmp_path / "killed")[0] == 0

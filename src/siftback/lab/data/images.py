@@ -4,11 +4,12 @@ import io
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
@@ -73,8 +74,10 @@ def decode(encoded: Iterable[Encoded], count: int, mode: str, size: Size, title:
         ConfigError: If an image cannot be read.
     """
     pixels = np.empty((count, *size, Image.getmodebands(mode)), np.uint8)
+    likely: str | None = None
     for number, each in enumerate(_progress(encoded, count, title)):
-        with _opened(each, number, title) as image:
+        with _opened(each, number, title, likely) as image:
+            likely = image.format
             try:
                 whole = image.convert(mode)
             except BROKEN as error:  # its header was whole
@@ -85,9 +88,14 @@ def decode(encoded: Iterable[Encoded], count: int, mode: str, size: Size, title:
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
 
-def _opened(encoded: Encoded, number: int, title: str) -> Image.Image:
+def _opened(encoded: Encoded, number: int, title: str, likely: str | None = None) -> Image.Image:
+    """An image whose header is read; ``likely`` is the format to try before all others."""
+    source = encoded if isinstance(encoded, Path) else io.BytesIO(encoded)
     try:
-        return Image.open(encoded if isinstance(encoded, Path) else io.BytesIO(encoded))
+        if likely is not None:
+            with suppress(UnidentifiedImageError):
+                return Image.open(source, formats=[likely])
+        return Image.open(source)
     except BROKEN as error:
         raise _unreadable(encoded, number, title, error) from error
 

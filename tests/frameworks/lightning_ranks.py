@@ -1,6 +1,6 @@
 """Small Lightning modules and trainings, and what one of several processes does with them.
 
-For `test_lightning`: ``torchrun ... this OUT``.
+For `test_lightning_processes`: ``torchrun ... this OUT``.
 """
 
 import faulthandler

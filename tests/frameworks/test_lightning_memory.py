@@ -1,0 +1,295 @@
+"""Selection before reading, under Lightning's own `Trainer`."""
+
+import pytest
+
+pytest.importorskip("lightning", reason="needs siftback[lightning]")
+
+import torch
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning_parts import (
+    LAST,
+    ClassWeights,
+    Endless,
+    Manual,
+    NoLoss,
+    OfTokens,
+    Penalised,
+    Summed,
+    TwoLosses,
+    Unreduced,
+    examples_by_epoch,
+    remembering,
+    weights_of,
+)
+from lightning_ranks import (
+    BATCH,
+    COUNT,
+    EPOCHS,
+    Net,
+    OneCycle,
+    data,
+    fit_remembering,
+    plain,
+    trainer_of,
+    validation,
+)
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from siftback import EpochRule, Epochs, InfoBatch, Memory, SelectiveLoader, Stale
+from siftback.errors import ConfigError, LossError
+from siftback.frameworks.lightning import SelectiveDataModule
+from toys import AT_ONCE
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),
+    pytest.mark.filterwarnings("ignore:.*set_vital.*deprecated"),  # by importing torchdata
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
+
+
+def test_memory_s_steps_validations_and_rates_are_those_without_it():
+    """Of a training without it that makes as many steps in each epoch."""
+    for options in ({}, {"val_check_interval": 0.34}, {"accumulate_grad_batches": 2}):
+        module, other = OneCycle(), OneCycle()
+        trainer, _ = fit_remembering(module, memory=Memory(keep=0.5, warmup=Epochs(0)), **options)
+        without = trainer_of(limit_train_batches=3, **options)
+        without.fit(other, plain(), validation())
+        assert module.per_epoch() == other.per_epoch() == [3, 3, 3]
+        assert trainer.global_step == without.global_step == module.total == other.total
+        assert module.validations == other.validations
+        assert module.totals == other.totals
+        assert module.rates == other.rates
+        assert module.rates[-1] == pytest.approx(LAST)
+
+
+class Bar(TQDMProgressBar):
+    def __init__(self):
+        super().__init__()
+        self.totals = []
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.totals.append((self.train_progress_bar.n, self.train_progress_bar.total))
+        super().on_train_epoch_end(trainer, pl_module)
+
+
+def test_memory_s_epochs_of_different_lengths_are_counted_shown_and_validated():
+    module, bar = OneCycle(), Bar()
+    trainer = trainer_of(bar, enable_progress_bar=True, val_check_interval=0.5)
+    selective = SelectiveDataModule(plain(), Memory(keep=0.5), val_dataloaders=validation())
+    trainer.fit(module, datamodule=selective)
+    assert module.per_epoch() == module.totals == [6, 3, 3]
+    assert bar.totals == [(6, 6), (3, 3), (3, 3)]
+    assert trainer.global_step == module.total == 12
+    assert module.validations == 1 + 2 + 3 + 3  # sanity; every 3 of 6; every one of 3
+    assert module.rates[-1] == pytest.approx(LAST)
+    assert selective.stats.backwards == 12 * BATCH
+    assert selective.stats.seen == EPOCHS * COUNT
+
+
+def test_an_epoch_that_the_trainer_cuts_short_is_followed_by_the_next_one():
+    module = OneCycle()
+    trainer, _ = fit_remembering(module, memory=Memory(keep=1.0), limit_train_batches=0.5)
+    assert module.per_epoch() == [3, 3, 3]
+    assert trainer.global_step == module.total == 9
+    by_epoch = examples_by_epoch({"steps": module.steps})
+    assert len({tuple(rows) for rows in by_epoch.values()}) == 3
+    cut = OneCycle()
+    trainer, _ = fit_remembering(cut, limit_train_batches=4)
+    assert cut.per_epoch() == [4, 3, 3]
+    assert trainer.global_step == cut.total == 10
+
+
+class Still(Net):
+    """Learns nothing, so that the loss of each example stays what it is."""
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.0)
+
+
+class Recording(Still):
+    """Records losses itself, and would record those of validation too."""
+
+    def training_step(self, batch, batch_idx):
+        losses = F.cross_entropy(self(batch[0]), batch[1], reduction="none")
+        return self.trainer.train_dataloader.loss(losses)
+
+    def validation_step(self, batch, batch_idx):
+        losses = F.cross_entropy(self(batch[0]), batch[1] * 0, reduction="none") + 7
+        self.log("loss", self.trainer.datamodule.loss(losses))
+
+
+@pytest.mark.parametrize("kind", [Still, Recording])
+def test_the_losses_recorded_are_those_of_the_examples_trained_on(kind):
+    memory, module = Memory(keep=0.5), kind()
+    fit_remembering(module, memory=memory)
+    inputs, targets = data().tensors
+    losses = F.cross_entropy(module(inputs), targets, reduction="none").detach()
+    assert torch.allclose(memory.values[:, 0], losses)
+
+
+class Half(EpochRule):
+    """Every other example, with weights that differ; learns."""
+
+    learned = ()
+
+    def draw(self, epoch, generator):
+        weights = torch.arange(float(self.examples))
+        return weights * ((torch.arange(self.examples) + epoch) % 2)
+
+    def count(self, epoch):
+        return self.examples // 2 - (epoch % 2 == 1)  # the first one has weight 0
+
+    def update(self, indices, losses, epoch, *, correct=None, confidence=None):
+        self.learned = [*self.learned, *indices.tolist()]
+
+
+def test_weights_of_a_rule_are_applied_to_the_mean():
+    rule, module = Half(), Net()
+    fit_remembering(module, loader=DataLoader(data(), BATCH), memory=rule, max_epochs=1)
+    by_hand = Net()
+    optimizer = by_hand.configure_optimizers()
+    inputs, targets = data().tensors
+    for rows in torch.arange(1, COUNT, 2).split(BATCH):
+        losses = F.cross_entropy(by_hand(inputs[rows]), targets[rows], reduction="none")
+        (losses * rows).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert module.examples == [rows.tolist() for rows in torch.arange(1, COUNT, 2).split(BATCH)]
+    assert rule.learned == list(range(1, COUNT, 2))
+    assert torch.allclose(weights_of(module), weights_of(by_hand))
+    for kind in (Summed, Unreduced, ClassWeights):
+        with pytest.raises(ConfigError, match="weights"):
+            fit_remembering(kind(), memory=Half(), max_epochs=1)
+
+
+@pytest.mark.parametrize("kind", [TwoLosses, NoLoss, Penalised, OfTokens])
+def test_a_step_whose_losses_cannot_be_recorded_is_refused(kind):
+    with pytest.raises((ConfigError, LossError), match=r"record|datamodule\.loss"):
+        fit_remembering(kind())
+
+
+def test_memory_under_manual_optimization_is_that_under_automatic():
+    manual, automatic = Manual(), Net()
+    fit_remembering(manual)
+    fit_remembering(automatic)
+    assert manual.examples == automatic.examples
+    assert torch.equal(weights_of(manual), weights_of(automatic))
+
+
+class Lists(LightningDataModule):
+    def val_dataloader(self):
+        return validation()
+
+    def train_dataloader(self):
+        return [plain(), plain()]
+
+
+def refused_modules():
+    yield plain(), Stale(0.5, every=2, warmup=Epochs(0)), {}, "scoring passes"
+    yield plain(), InfoBatch(), {}, "Lightning reads a batch ahead.*InfoBatch"
+    yield Lists(), Memory(), {}, "returned a list"
+    yield plain(), None, {}, "memory=None"
+    yield DataLoader(Endless(), BATCH), Memory(), {}, "IterableDataset"
+    yield plain(), Memory(), {"overfit_batches": 2}, "overfit_batches"
+    yield plain(), Memory(), {"reload_dataloaders_every_n_epochs": 1}, "leave them out"
+    yield plain(), Memory(keep=0.5), {"val_check_interval": 5}, "shortest epoch has 3"
+    yield plain(), Memory(keep=0.5), {"limit_train_batches": 0.2}, "no batch of the shortest"
+    yield (
+        SelectiveLoader(plain(), Net(), F.cross_entropy, keep=0.5, schedule=AT_ONCE),
+        None,
+        {},
+        "SelectiveBackprop",
+    )
+    yield [plain()], Memory(), {}, "give a LightningDataModule"
+
+
+@pytest.mark.parametrize("case", range(len(list(refused_modules()))))
+def test_what_a_memory_excludes_is_refused_as_fit_starts(case):
+    loader, memory, options, message = list(refused_modules())[case]
+    module, also = Net(), None if isinstance(loader, Lists) else validation()
+    with pytest.raises(ConfigError, match=message):
+        trainer_of(**options).fit(
+            module, datamodule=SelectiveDataModule(loader, memory, val_dataloaders=also)
+        )
+    assert module.steps == []
+
+
+def test_a_memory_is_of_one_training():
+    selective = remembering()
+    with pytest.raises(ConfigError, match=r"call trainer\.fit first"):
+        selective.train_dataloader()
+    trainer_of(max_epochs=1).fit(Net(), datamodule=selective)
+    with pytest.raises(ConfigError, match="make a new one, with a new memory"):
+        trainer_of().fit(Net(), datamodule=selective)
+
+
+def test_a_loader_wrapped_by_hand_trains_as_the_data_module_does():
+    one, other = Net(), Net()
+    fit_remembering(one)
+    wrapped = SelectiveLoader(plain(), memory=Memory(keep=0.5), epochs=EPOCHS)
+    torch.manual_seed(5)
+    selective = SelectiveDataModule(wrapped, val_dataloaders=validation())
+    trainer_of().fit(other, datamodule=selective)
+    assert selective.loader is wrapped
+    assert one.steps == other.steps
+    assert torch.equal(weights_of(one), weights_of(other))
+
+
+class Whole(LightningDataModule):
+    def __init__(self, folder="here"):
+        super().__init__()
+        self.save_hyperparameters()
+        self.done = []
+
+    def prepare_data(self):
+        self.done.append("prepare_data")
+
+    def setup(self, stage):
+        self.done.append((stage, self.trainer.world_size))
+
+    def train_dataloader(self):
+        return plain()
+
+    def val_dataloader(self):
+        self.done.append("val_dataloader")
+        return validation()
+
+    def test_dataloader(self):
+        return validation()
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return batch[0] * 1.0, batch[1]
+
+    def teardown(self, stage):
+        self.done.append(("teardown", stage))
+
+    def state_dict(self):
+        return {"own": 3}
+
+    def load_state_dict(self, state):
+        self.done.append(state)
+
+
+class WithTest(Net):
+    def test_step(self, batch, batch_idx):
+        self.log("tested", F.cross_entropy(self(batch[0]), batch[1]))
+
+
+def test_the_data_module_that_is_wrapped_does_all_that_it_did(tmp_path):
+    inner, module = Whole(), WithTest()
+    selective = SelectiveDataModule(inner, Memory(keep=0.5))
+    trainer = trainer_of(saved_to=tmp_path)
+    trainer.fit(module, datamodule=selective)
+    done = ["prepare_data", ("fit", 1), "val_dataloader", ("teardown", "fit")]
+    assert inner.done == done
+    assert module.per_epoch() == [6, 3, 3]
+    (found,) = trainer.test(module, datamodule=selective, verbose=False)
+    assert "tested" in found
+    other = Whole()
+    again = SelectiveDataModule(other, Memory(keep=0.5))
+    trainer_of().fit(WithTest(), datamodule=again, ckpt_path=tmp_path / "step=7.ckpt")
+    assert {"own": 3} in other.done
+    saved = torch.load(tmp_path / "step=7.ckpt")
+    assert saved["datamodule_hyper_parameters"] == {"folder": "here"}

@@ -1,0 +1,103 @@
+"""Trainings of Lightning that are stopped and go on, in both forms of selection."""
+
+import pytest
+
+pytest.importorskip("lightning", reason="needs siftback[lightning]")
+
+import torch
+from lightning_parts import STEPS, weights_of
+from lightning_ranks import (
+    BATCH,
+    EPOCHS,
+    Net,
+    OneCycle,
+    data,
+    fit_remembering,
+    fit_selecting,
+    plain,
+    trainer_of,
+    validation,
+)
+
+from siftback import Epochs, Memory
+from siftback.errors import StateError
+from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
+from toys import AT_ONCE
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),
+    pytest.mark.filterwarnings("ignore:.*set_vital.*deprecated"),  # by importing torchdata
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
+
+
+def stateful(**options):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(data(), BATCH, shuffle=True, **options)
+
+
+@pytest.mark.parametrize("kind", [Net, OneCycle])
+def test_selection_resumes_within_an_epoch_bit_for_bit(kind, tmp_path):
+    pytest.importorskip("torchdata")
+    whole, callback = kind(), SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE)
+    fit_selecting(callback, whole, stateful(), saved_to=tmp_path)
+    for step in (1, STEPS + 2, 3 * STEPS - 1):
+        resumed, again = kind(), SelectiveBackprop(keep=1 / 2, schedule=AT_ONCE)
+        path = tmp_path / f"step={step}.ckpt"
+        trainer = fit_selecting(again, resumed, stateful(), path)
+        assert trainer.global_step == STEPS * EPOCHS
+        assert resumed.steps == whole.steps[step:]
+        assert torch.equal(weights_of(resumed), weights_of(whole))
+        assert again.stats.kept == callback.stats.kept
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "steps"),
+    [
+        (Net, {}, [6, 3, 3]),
+        (OneCycle, {"limit_train_batches": 4, "val_check_interval": 0.5}, [4, 3, 3]),
+        (OneCycle, {"max_epochs": -1, "max_steps": 8}, [6, 2]),
+    ],
+)
+def test_memory_resumes_anywhere_bit_for_bit_with_a_plain_loader(kind, options, steps, tmp_path):
+    def fit(module, **more):
+        memory = Memory(keep=0.5, warmup=Epochs(1))
+        return fit_remembering(module, memory=memory, **options, **more)
+
+    whole = kind()
+    trainer, selective = fit(whole, saved_to=tmp_path)
+    assert whole.per_epoch() == steps
+    for step in range(1, trainer.global_step + 1):
+        resumed = kind()
+        other, again = fit(resumed, ckpt_path=tmp_path / f"step={step}.ckpt")
+        assert other.global_step == trainer.global_step
+        assert resumed.steps == whole.steps[step:]
+        assert torch.equal(weights_of(resumed), weights_of(whole))
+        assert again.stats.backwards == selective.stats.backwards
+
+
+def test_memory_resumes_between_epochs(tmp_path):
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    whole, more = OneCycle(), {"save_top_k": -1, "filename": "{epoch}"}
+    keep = ModelCheckpoint(tmp_path, **more, save_on_train_epoch_end=True)
+    torch.manual_seed(5)
+    trainer = trainer_of(keep, enable_checkpointing=True)
+    memory = SelectiveDataModule(plain(), Memory(keep=0.5), val_dataloaders=validation())
+    trainer.fit(whole, datamodule=memory)
+    for epoch, done in ((0, 6), (1, 9)):
+        resumed = OneCycle()
+        fit_remembering(resumed, ckpt_path=tmp_path / f"epoch={epoch}.ckpt")
+        assert resumed.steps == whole.steps[done:]
+        assert torch.equal(weights_of(resumed), weights_of(whole))
+
+
+def test_a_state_of_another_number_of_processes_is_refused():
+    callback, selective = (
+        SelectiveBackprop(keep=0.5, schedule=AT_ONCE),
+        SelectiveDataModule(plain(), Memory()),
+    )
+    for part in (callback, selective):
+        with pytest.raises(StateError, match="saved by 2 processes, and here are 1"):
+            part.load_state_dict({"ranks": [{}, {}], "datamodule": {}})

@@ -43,6 +43,7 @@ from siftback.lab.training.rule_schedule import warmup_share
 from siftback.lab.training.settings import Settings, device_of
 from siftback.lab.training.strategy import Strategy
 from siftback.lab.training.weighted_memory import WeightedMemory
+from siftback.rules.loss_ratio import LossRatio
 
 
 def _percentile(keep: float, settings: Settings) -> Selector:
@@ -97,6 +98,11 @@ def _stale(keep: float, settings: Settings) -> Stale:
 def _infobatch(keep: float, settings: Settings) -> EpochRule:
     """Its r is the share pruned of those below the mean alone: more than ``keep`` stay."""
     return InfoBatch(ratio=1 - keep, delta=1.0)
+
+
+def _loss_ratio(keep: float, settings: Settings) -> EpochRule:
+    """Any share may stay; none of less than the floor."""
+    return LossRatio(settings.floor, warmup=Epochs(0))
 
 
 def _kakurenbo(keep: float, settings: Settings) -> EpochRule:
@@ -232,6 +238,13 @@ STRATEGIES = _table(
         _KEPT,
         warmup=_OF_MEMORY,
         rule=_annealed_memory,
+    ),
+    Strategy(
+        "sb-memory-ratio",
+        "as sb-memory, but drawn by the loss over the mean of all, so that the share follows them",
+        _KEPT,
+        warmup=_OF_MEMORY,
+        rule=_loss_ratio,
     ),
     Strategy(
         "sb-ewma",

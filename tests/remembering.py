@@ -11,7 +11,6 @@ from siftback.rules.ewma import Ewma
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
 from siftback.rules.kakurenbo import Kakurenbo
-from siftback.rules.loss_ratio import LossRatio
 from siftback.rules.memory import Memory
 from siftback.rules.rs2 import RS2
 from siftback.rules.seta import SeTa
@@ -28,7 +27,6 @@ RULES = {
     "ucb": lambda: UCB(0.4, every=2),
     "seta": lambda: SeTa(0.2, groups=5, delta=1.0),
     "ies": lambda: IES(threshold=0.3, window=1),
-    "loss ratio": lambda: LossRatio(0.2, warmup=Epochs(1)),
     "memory": lambda: Memory(0.5, warmup=Epochs(1), tail=Share(0.25)),
     "memory, averaged": lambda: Memory(beta=2, warmup=Share(0.25), decay=0.5),
 }

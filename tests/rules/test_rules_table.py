@@ -24,7 +24,6 @@ from siftback.rules.ewma import Ewma
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
 from siftback.rules.kakurenbo import Kakurenbo
-from siftback.rules.loss_ratio import LossRatio
 from siftback.rules.memory import Memory
 from siftback.rules.rs2 import RS2
 from siftback.rules.rule import EpochRule, RefreshedRule
@@ -140,13 +139,6 @@ ROWS = {
         lambda: Memory(0.625, floor=0.25),
         lambda losses: by_percentile(losses[-1], 1.0, 0.25),
         lambda: Memory(1.0),
-    ),
-    "loss ratio": Row(
-        lambda: LossRatio(0.3),
-        lambda losses: [
-            min(1.0, max(0.3, loss * len(losses[-1]) / sum(losses[-1]))) for loss in losses[-1]
-        ],
-        lambda: LossRatio(0.9999999),
     ),
     "stale": Row(
         lambda: Stale(0.5, every=9, warmup=Epochs(0)),

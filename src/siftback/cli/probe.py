@@ -10,7 +10,6 @@ from siftback.cli.options import Threads, use_threads, with_settings
 from siftback.lab.experiments.probe_run import measure, report
 from siftback.lab.training.parsing import numbers
 from siftback.lab.training.settings import Settings
-from siftback.probing.costs import EPOCHS
 
 
 @app.command("probe")
@@ -22,7 +21,7 @@ def probe_command(
     ] = "1/2,1/3,1/4",
     epochs: Annotated[
         int, typer.Option(help="Length of the training whose speed-up is told.")
-    ] = EPOCHS,
+    ] = 10,
     threads: Threads = None,
     seconds: Annotated[float, typer.Option(help="How long to take.")] = 45,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,

@@ -85,7 +85,7 @@ def rank_correlation(one: Tensor, other: Tensor) -> float | None:
     >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 40.0, 30.0]))
     0.5
     """
-    ranks = torch.stack([mean_ranks(one), mean_ranks(other)])
+    ranks = torch.stack([_mean_ranks(one), _mean_ranks(other)])
     centred = ranks - ranks.mean(1, keepdim=True)
     norms = centred.norm(dim=1)
     if not norms.all():
@@ -93,18 +93,10 @@ def rank_correlation(one: Tensor, other: Tensor) -> float | None:
     return round(float((centred[0] * centred[1]).sum() / norms.prod()), 12)
 
 
-def mean_ranks(values: Tensor) -> Tensor:
-    """float64[N], the ranks of values, 1 that of the lowest; equal values share their mean rank.
-
-    Args:
-        values: [N], none of them NaN.
-
-    >>> mean_ranks(torch.tensor([0.5, 0.1, 0.5]))
-    tensor([2.5000, 1.0000, 2.5000], dtype=torch.float64)
-    """
+def _mean_ranks(values: Tensor) -> Tensor:
     ordered = values.sort().values
     below, up_to = (torch.searchsorted(ordered, values, right=side) for side in (False, True))
-    return (below + up_to + 1).double() / 2
+    return (below + up_to).double() / 2
 
 
 def _in_common(one: Tensor, other: Tensor) -> float:

@@ -27,7 +27,6 @@ from siftback.lab.training.settings import (
     new_optimizer,
 )
 from siftback.lab.training.strategies import STRATEGIES
-from siftback.probing.costs import EPOCHS
 
 SEED = 0
 
@@ -37,7 +36,7 @@ STEPS, SHARE = 100, 1 / 8
 
 
 def measure(
-    settings: Settings, keeps: list[float], seconds: float, epochs: int = EPOCHS
+    settings: Settings, keeps: list[float], seconds: float, epochs: int = 10
 ) -> ProbeResult:
     """Probes a model, briefly trained, on its training batches, augmented as in training.
 

@@ -39,11 +39,11 @@ from siftback.lab import models
 from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.loss_strategies import LOSS_STRATEGIES
+from siftback.lab.training.ratio_memory import RatioMemory
 from siftback.lab.training.rule_schedule import warmup_share
 from siftback.lab.training.settings import Settings, device_of
 from siftback.lab.training.strategy import Strategy
 from siftback.lab.training.weighted_memory import WeightedMemory
-from siftback.rules.loss_ratio import LossRatio
 
 
 def _percentile(keep: float, settings: Settings) -> Selector:
@@ -100,9 +100,9 @@ def _infobatch(keep: float, settings: Settings) -> EpochRule:
     return InfoBatch(ratio=1 - keep, delta=1.0)
 
 
-def _loss_ratio(keep: float, settings: Settings) -> EpochRule:
-    """Any share may stay; none of less than the floor."""
-    return LossRatio(settings.floor, warmup=Epochs(0))
+def _ratio_memory(keep: float, settings: Settings) -> Memory:
+    """Any share may stay, of at least the floor."""
+    return RatioMemory(settings.floor)
 
 
 def _kakurenbo(keep: float, settings: Settings) -> EpochRule:
@@ -244,7 +244,7 @@ STRATEGIES = _table(
         "as sb-memory, but drawn by the loss over the mean of all, so that the share follows them",
         _KEPT,
         warmup=_OF_MEMORY,
-        rule=_loss_ratio,
+        rule=_ratio_memory,
     ),
     Strategy(
         "sb-ewma",

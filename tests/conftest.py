@@ -23,7 +23,7 @@ COUNTS = {
     "batches": (800, "batches without growth of memory"),
     "leaves": (60, "damaged entries of the state of each kind of object"),
 }
-COUNTED = pytest.StashKey[list[str]]()
+COUNTED = "red"  # the property of a test's report that says so
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,8 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in terminalreporter.config.stash.get(COUNTED, []):
-        terminalreporter.line(f"red: {line}")
+    reports = (report for each in terminalreporter.stats.values() for report in each)
+    for report in reports:
+        for name, line in getattr(report, "user_properties", ()):
+            if (name, getattr(report, "when", None)) == (COUNTED, "call"):
+                terminalreporter.line(f"red: {line}")
 
 
 @pytest.fixture
@@ -43,9 +46,9 @@ def asked(request: pytest.FixtureRequest) -> Callable[[str], int]:
 
 
 @pytest.fixture
-def count(request: pytest.FixtureRequest) -> Callable[[str], None]:
+def count(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Notes what was counted, to be printed when all tests are done."""
-    return request.config.stash.setdefault(COUNTED, []).append
+    return lambda line: record_property(COUNTED, line)
 
 
 @pytest.fixture

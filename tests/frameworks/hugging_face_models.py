@@ -111,6 +111,7 @@ class Selective(Watching, SelectiveTrainerMixin, Trainer):
     pass
 
 
+WITHIN_THE_STEP = ("two_pass", "single_pass", "auto")
 BASIC = {
     "per_device_train_batch_size": 8,
     "num_train_epochs": 2,
@@ -130,9 +131,9 @@ def arguments(folder, **settings):
 
 def trainer(folder, kind, count=48, *, of=Selective, model=None, selection=None, **settings):
     given = {"method": "two_pass"} if selection is None and of is Selective else selection or {}
-    if given.get("method") in ("two_pass", "single_pass") and "selector" not in given:
+    if given.get("method") in WITHIN_THE_STEP and "selector" not in given:
         given = {"keep": 1 / 2} | given
-    if given.get("method") in ("two_pass", "single_pass"):
+    if given.get("method") in WITHIN_THE_STEP:
         given = {"schedule": AT_ONCE} | given
     # A single pass is compiled once more if lengths vary.
     collate = partial(padded, longest=12) if given.get("method") == "single_pass" else padded

@@ -92,6 +92,21 @@ def one_step(folder):
     }
 
 
+def decided(folder):
+    """The method that "auto" took where a single pass is refused, which the first process says."""
+    ours = trainer(
+        folder / "auto",
+        "language model",
+        16,
+        max_steps=1,
+        ddp_backend="gloo",
+        label_smoothing_factor=0.1,
+        selection={"method": "auto"},
+    )
+    ours.train()
+    return ours.sift_method
+
+
 def single_pass(folder):
     """A training and another one from its checkpoint, and how the model is evaluated after."""
     settings = {"max_steps": 4, "save_steps": 2, "max_grad_norm": 0.0, "of": Keeping}
@@ -115,6 +130,7 @@ def single_pass(folder):
 
 def main(folder):
     found = {"step": one_step(folder), "single_pass": single_pass(folder)}
+    found["decided"] = decided(folder)
     for method in ("two_pass", "memory"):
         found[method] = {"whole": found_in(trained(folder, method), method)}
         if RESUMES_PROCESSES:

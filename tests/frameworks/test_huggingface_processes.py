@@ -63,6 +63,10 @@ def test_two_processes_keep_rows_of_their_own_and_make_one_step(ranks, tmp_path)
     assert one["loss"] == pytest.approx(whole.state.log_history[0]["loss"], rel=1e-5)
 
 
+def test_the_first_process_says_which_method_is_taken(ranks):
+    assert [rank["decided"] for rank in ranks] == ["two_pass", "two_pass"]
+
+
 def test_two_processes_read_each_example_once_and_know_all_losses(ranks):
     one, other = (rank["memory"]["whole"] for rank in ranks)
     assert same(one["weights"], other["weights"])

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -400,3 +401,14 @@ def test_losses_that_are_reduced_are_an_error_and_leave_the_model_alone():
         quick(model, None, lambda outputs, targets: outputs.sum())
     assert_same(dict(model.state_dict()), dict(before))
     assert model.training
+
+
+def test_the_faster_of_two_passes_and_one_is_named():
+    found = quick(keep=[0.5])
+    assert found.faster_pass(0.5) == "two_pass"
+    two = next(row for row in found.rows if row.strategy == "sb")
+    for seconds, name in ((two.seconds / 2, "single_pass"), (two.seconds * 2, "two_pass")):
+        one = replace(two, strategy="sb-single-pass", seconds=seconds)
+        assert replace(found, rows=(*found.rows, one)).faster_pass(0.5) == name
+    with pytest.raises(ConfigError, match=r"keep=0\.3 was not measured: give one of \[0\.5\]"):
+        found.faster_pass(0.3)

@@ -10,9 +10,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler
+from transformers.trainer_utils import get_last_checkpoint
 
 from siftback.errors import BatchError, ConfigError, StateError
-from siftback.frameworks.huggingface_refusals import Method, check_trainer, chosen
+from siftback.frameworks.huggingface_refusals import (
+    Method,
+    check_trainer,
+    chosen,
+    faster_pass,
+)
 from siftback.loading import tree
 from siftback.loading.indices import Indexed, collating
 from siftback.loading.seeding import Stream, generator_of
@@ -43,6 +49,8 @@ class SelectiveTrainerMixin(Trainer):
     - ``"single_pass"``: one forward over the batch, and a backward over the kept rows, by
       `SinglePass`. The loss is the mean of the kept rows' own losses, each of which is a mean over
       tokens; in several processes, the mean of theirs.
+    - ``"auto"``: that of both which takes less time, measured for ten seconds as training begins
+      (see `probe`); where a single pass would be refused, ``"two_pass"``.
     - ``"memory"``: the examples of an epoch are chosen before they are read, by their losses in
       earlier epochs, with `Memory` or another rule whose number of examples is known. Epochs then
       differ in length; the learning rate's schedule and ``max_steps`` follow.
@@ -53,11 +61,11 @@ class SelectiveTrainerMixin(Trainer):
 
     Args:
         args: Of the Trainer, as all arguments besides those below.
-        method: "two_pass", "single_pass" or "memory".
+        method: "two_pass", "single_pass", "auto" or "memory".
         keep: Share of the rows of a batch to keep, in (0, 1]; with "memory" that of the examples
             of an epoch.
         beta: In place of ``keep``, the exponent of Selective-Backprop.
-        selector: In place of both, for "two_pass" and "single_pass": a selector that can keep
+        selector: In place of both, for all but "memory": a selector that can keep
             exactly k rows.
         memory: In place of both, for "memory": an `EpochRule`; by default ``Memory()``.
         schedule: When "two_pass" and "single_pass" select, and how much they keep; by default
@@ -70,6 +78,7 @@ class SelectiveTrainerMixin(Trainer):
         kwargs: Of the Trainer.
 
     Attributes:
+        sift_method: The method; of "auto", once training has begun, the one that it took.
         sift_stats: What this process did, a `Stats`; with "single_pass" a `SinglePassStats`.
 
     Raises:
@@ -112,7 +121,8 @@ class SelectiveTrainerMixin(Trainer):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self._method, self._losses = method, losses
+        self._asked, self._losses = method, losses
+        self._method: Method = "two_pass" if method == "auto" else method
         self._rule, self._selector = chosen(method, memory, selector, keep, beta)
         by_losses = self._selector is not None and self._selector.needs_scores
         if schedule is not None and self._rule is not None:
@@ -133,9 +143,30 @@ class SelectiveTrainerMixin(Trainer):
         self, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         """Trains, as ``Trainer.train``, from the first selection on."""
+        if self._asked == "auto":
+            self._method = self._decided(resume_from_checkpoint)
         check_trainer(self, SelectiveTrainerMixin, trial)
         self._reset()
         return super().train(resume_from_checkpoint, trial, *args, **kwargs)
+
+    @property
+    def sift_method(self) -> Method:
+        """See the class."""
+        return self._method if self._selection is not None or self._rule else self._asked
+
+    def _decided(self, checkpoint: str | bool | None) -> Method:
+        """What "auto" means: as in the checkpoint, or what is faster on the first process."""
+        if checkpoint is True:
+            checkpoint = get_last_checkpoint(self.args.output_dir)
+        if isinstance(checkpoint, str) and (path := self._state_path(checkpoint)).is_file():
+            return cast(Method, torch.load(path, weights_only=True)["method"])
+        self._method, keep = "two_pass", cast(Any, self._selector).keep
+        found: list[Any] = [None]
+        if self.args.process_index == 0:
+            found = [faster_pass(self, SelectiveTrainerMixin, keep)]
+        if self.args.world_size > 1:
+            torch.distributed.broadcast_object_list(found)
+        return cast(Method, found[0])
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device

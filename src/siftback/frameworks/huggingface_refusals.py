@@ -1,10 +1,12 @@
 """What a Trainer with selection refuses: arguments that exclude each other, and settings."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+import torch
 from torch.utils.data import IterableDataset
 
 from siftback.errors import ConfigError
+from siftback.probing.probe import probe
 from siftback.rules.memory import Memory
 from siftback.rules.rule import EpochRule
 from siftback.selectors.in_batch import exact_selector
@@ -19,8 +21,11 @@ except ImportError as error:
         "pip install siftback[huggingface]"
     ) from error
 
-Method = Literal["two_pass", "single_pass", "memory"]
+Method = Literal["two_pass", "single_pass", "auto", "memory"]
 """When the Trainer's examples are chosen; see `SelectiveTrainerMixin`."""
+
+MEASURED_SECONDS = 10
+PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def chosen(
@@ -39,8 +44,8 @@ def chosen(
     >>> rule, selector.keep
     (None, 0.5)
     """
-    if method not in ("two_pass", "single_pass", "memory"):
-        raise ConfigError(f'method={method!r}: give "two_pass", "single_pass" or "memory"')
+    if method not in get_args(Method):
+        raise ConfigError(f'method={method!r}: give "two_pass", "single_pass", "auto" or "memory"')
     other, name = (selector, "selector") if method == "memory" else (memory, "memory")
     if other is not None:
         raise ConfigError(
@@ -57,7 +62,7 @@ def chosen(
             )
         return memory, None
     selector = exact_selector(selector, keep, beta)
-    if method == "two_pass" and selector.reweights:
+    if method in ("two_pass", "auto") and selector.reweights:
         raise ConfigError(
             f"{type(selector).__name__} gives losses weights, which the loss of a Trainer cannot "
             'take: give method="single_pass", or another selector'
@@ -106,6 +111,35 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
     for what, given in refused.items():
         if given:
             raise ConfigError(f'method="{method}" does not work with {what}')
+
+
+def faster_pass(trainer: Any, mixin: type, keep: float) -> Literal["two_pass", "single_pass"]:
+    """Which of both takes less time on this model and its batches; measured for some seconds.
+
+    Neither the model nor random numbers are changed by it.
+
+    Args:
+        trainer: A `SelectiveTrainerMixin`.
+        mixin: That class.
+        keep: Share of the rows of a batch to keep.
+
+    Returns:
+        "two_pass" too where a single pass would be refused, or cannot be traced.
+    """
+    owner = _owner(trainer, mixin, "compute_loss")
+    if any(_single_pass(trainer, owner).values()) or not keep < 1:
+        return "two_pass"
+    with torch.random.fork_rng():
+        loader = trainer.get_train_dataloader()
+    found = probe(
+        trainer.model,
+        getattr(loader, "base_dataloader", loader),  # not the one that Accelerate keeps count of
+        losses=trainer._losses,
+        keep=(keep,),
+        autocast=PRECISIONS.get(trainer.accelerator.mixed_precision),
+        seconds=MEASURED_SECONDS,
+    )
+    return found.faster_pass(keep)
 
 
 def _single_pass(trainer: Any, owner: str | None) -> dict[str, bool]:

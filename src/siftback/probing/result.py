@@ -1,13 +1,15 @@
 """The result of a probe, as data, as a table and in words."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
+from siftback.errors import ConfigError
 from siftback.probing.advice import Advice, advice_text
 from siftback.probing.agreement import Agreement
-from siftback.probing.costs import Row, Seconds
+from siftback.probing.costs import SB, SINGLE_PASS, Row, Seconds
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class ProbeResult:
     >>> found = probe(model, batches, F.cross_entropy, keep=[0.5], single_pass=False)
     >>> [row["strategy"] for row in found.table()]
     ['traditional', 'sb', 'stale-sb', 'sb-memory', 'random']
+    >>> found.faster_pass(0.5)  # as the single pass was not measured
+    'two_pass'
     """
 
     device: str
@@ -64,6 +68,24 @@ class ProbeResult:
     def recommendation(self) -> str:
         """The recommendation in words, with the reason and what was not measured."""
         return advice_text(self.advice, self.seconds, self.rows, self.epochs)
+
+    def faster_pass(self, keep: float) -> Literal["two_pass", "single_pass"]:
+        """Which selects within a batch in less time: a scoring pass before it, or a single pass.
+
+        Args:
+            keep: A share that was measured.
+
+        Returns:
+            "two_pass" too if the single pass could not be measured.
+
+        Raises:
+            ConfigError: If the share was not measured.
+        """
+        took = {row.strategy: row.seconds for row in self.rows if row.keep == keep}
+        if SB not in took:
+            measured = sorted({row.keep for row in self.rows if row.strategy == SB})
+            raise ConfigError(f"keep={keep!r} was not measured: give one of {measured}")
+        return "single_pass" if took.get(SINGLE_PASS, math.inf) < took[SB] else "two_pass"
 
     def table(self) -> list[dict[str, Any]]:
         """One dict per strategy and share kept, with the fields of `siftback.probing.costs.Row`."""

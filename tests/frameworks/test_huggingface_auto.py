@@ -1,0 +1,58 @@
+"""The faster of two methods, measured as training begins."""
+
+from functools import partial
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from hugging_face_models import BASIC, TINY, padded, same, selection, trainer, weights_of
+
+import transformers
+from siftback.frameworks import huggingface_refusals
+
+
+@pytest.fixture(autouse=True)
+def _briefly(monkeypatch, caplog):
+    monkeypatch.setattr(huggingface_refusals, "MEASURED_SECONDS", 0.1)
+    caplog.set_level("ERROR")
+
+
+def trained(folder, method, resume=None, **settings):
+    torch.manual_seed(0)
+    ours = trainer(folder, "classifier", selection=selection(method), **settings)
+    assert ours.sift_method == method
+    ours.data_collator = partial(padded, longest=12)
+    ours.train(resume_from_checkpoint=resume)
+    return ours
+
+
+def test_a_training_is_that_of_the_method_it_took(tmp_path):
+    auto = trained(tmp_path / "auto", "auto")
+    assert auto.sift_method in ("two_pass", "single_pass")
+    given = trained(tmp_path / "given", auto.sift_method)
+    assert same(weights_of(auto), weights_of(given))
+    assert auto.sift_stats.kept == given.sift_stats.kept > 0
+
+
+class BranchingForSequenceClassification(transformers.BertForSequenceClassification):
+    def forward(self, input_ids, attention_mask, labels=None):
+        if float(input_ids.sum()) % 2:  # which a trace cannot follow
+            attention_mask = torch.ones_like(attention_mask)
+        return super().forward(input_ids, attention_mask, labels=labels)
+
+
+def test_two_passes_are_taken_where_a_single_one_cannot_be_had(tmp_path):
+    model = BranchingForSequenceClassification(transformers.BertConfig(**TINY, num_labels=3))
+    untraced = trained(tmp_path, "auto", model=model, max_steps=2)
+    smoothed = trained(tmp_path, "auto", label_smoothing_factor=0.1, max_steps=2)
+    assert untraced.sift_method == smoothed.sift_method == "two_pass"
+
+
+def test_a_resumed_training_goes_on_with_the_method_of_its_checkpoint(tmp_path):
+    saving = {**BASIC, "save_strategy": "steps", "save_steps": 5}
+    whole = trained(tmp_path, "single_pass", **saving)
+    again = trained(tmp_path, "auto", str(tmp_path / "checkpoint-5"), **saving)
+    assert again.sift_method == "single_pass"
+    assert same(weights_of(again), weights_of(whole))

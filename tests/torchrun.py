@@ -15,9 +15,14 @@ def torchrun(script, *arguments, processes=2):
     ]
 
 
-def found_by_ranks(script, out, *arguments, processes=2, timeout):
-    """Runs ``script OUT ...``; gives what each process saved as ``OUT/RANK.pt``, by rank."""
-    command = torchrun(script, out, *arguments, processes=processes)
+def run_by_ranks(script, *arguments, processes=2, timeout):
+    """Runs ``script ...`` in so many processes."""
+    command = torchrun(script, *arguments, processes=processes)
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr
+
+
+def found_by_ranks(script, out, *arguments, processes=2, timeout):
+    """Runs ``script OUT ...``; gives what each process saved as ``OUT/RANK.pt``, by rank."""
+    run_by_ranks(script, out, *arguments, processes=processes, timeout=timeout)
     return [torch.load(out / f"{rank}.pt") for rank in range(processes)]

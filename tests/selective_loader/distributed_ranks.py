@@ -1,6 +1,7 @@
 """What one of several processes does, for `test_distributed`: ``torchrun ... this OUT``."""
 
 import faulthandler
+import os
 import sys
 from pathlib import Path
 
@@ -186,8 +187,9 @@ def trained_on_nonfinite(rank):
 
 def main(out):
     faulthandler.dump_traceback_later(100, exit=True)  # that no process outlives the test
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    rank = int(os.environ["RANK"])
+    # A store of its own, as these processes may have had a group before.
+    dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
     found = {name: trained(memory=make()) for name, make in (RULES | REMEMBERED).items()}
     found["resumed"] = trained(stopped_after=1, memory=InfoBatch(0.5, 1.0))
     found["exact"] = trained(memory=Stale(0.5, every=2, warmup=Epochs(0)), exact=True)

@@ -1,7 +1,6 @@
 """Two real processes under ``torchrun``: one common draw, of which each has a share."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,19 +11,16 @@ from torch.utils.data import DataLoader
 from siftback import Epochs, InfoBatch, Memory, SelectiveLoader, SelectiveSampler
 from siftback.errors import ConfigError
 from siftback.loading.seeding import Stream, generator_of
-from torchrun import found_by_ranks
 
 pytestmark = pytest.mark.distributed
 
-SCRIPT = Path(__file__).with_name("distributed_ranks.py")
 DRAWN = [*RULES, *REMEMBERED]
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(found_in):
     """What both processes found, by rank."""
-    out = tmp_path_factory.mktemp("ranks")
-    return found_by_ranks(SCRIPT, out, timeout=120)
+    return found_in("distributed_ranks", processes=2)
 
 
 def joined(epoch, part):

@@ -1,7 +1,6 @@
 """Each method under DistributedDataParallel and FSDP2, in two and in four real processes."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,19 +17,15 @@ from matrix_ranks import (
     network,
 )
 
-from torchrun import found_by_ranks
-
 pytestmark = pytest.mark.distributed
 
-SCRIPT = Path(__file__).with_name("matrix_ranks.py")
 DRAWN = [name for name in METHODS if name not in ("selective-backprop", "stale")]
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids="{} processes".format)
-def ranks(request, tmp_path_factory):
+def ranks(request, found_in):
     """What each process found, by rank."""
-    out = tmp_path_factory.mktemp("ranks")
-    return found_by_ranks(SCRIPT, out, processes=request.param, timeout=240)
+    return found_in("matrix_ranks", processes=request.param)
 
 
 def of(ranks, method, wrapper, what="whole"):

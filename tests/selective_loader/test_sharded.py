@@ -1,7 +1,5 @@
 """Shards of a data set in four real processes, then two, then four: one draw, whatever they are."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from sharded_ranks import BATCH, COUNT, SHARDS, epoch_of, loader_of, losses_of, plain, rule, sampled
@@ -9,18 +7,16 @@ from torch.utils.data import WeightedRandomSampler
 
 from siftback import SelectiveLoader, SelectiveSampler
 from siftback.errors import ConfigError, StateError
-from torchrun import found_by_ranks
 
 pytestmark = pytest.mark.distributed
 
-SCRIPT = Path(__file__).with_name("sharded_ranks.py")
 WORLDS = {"first": 4, "second": 2, "third": 4}
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(found_in):
     """What each process found, by rank."""
-    return found_by_ranks(SCRIPT, tmp_path_factory.mktemp("sharded"), processes=4, timeout=120)
+    return found_in("sharded_ranks", processes=4)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """The scripts of several test files, one after the other in the same processes.
 
-Run by ``torchrun`` with a folder to save to, and the scripts' names: ``torchrun ... this OUT NAME..``
+Run by ``torchrun`` with a folder to save to, and the names of the scripts.
 Processes take longer to start than each of them takes.
 """
 

@@ -1,5 +1,6 @@
 """Modules of Lightning, and what is asked of them, that several of its tests share."""
 
+import pytest
 import torch
 from lightning_ranks import BATCH, COUNT, RATE, Net, data, plain, validation
 from torch import nn
@@ -10,6 +11,11 @@ from siftback import Memory
 from siftback.frameworks.lightning import SelectiveDataModule
 from siftback.loading.seeding import Stream, generator_of
 
+EXPECTED_WARNINGS = [
+    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),
+    pytest.mark.filterwarnings("ignore:.*set_vital.*deprecated"),  # by importing torchdata
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
 STEPS = COUNT // BATCH
 LAST = RATE / 25 / 1e4  # where OneCycleLR ends
 

@@ -8,6 +8,7 @@ import torch
 pytest.importorskip("transformers")
 
 from hugging_face_models import BASIC, TINY, padded, same, selection, trainer, weights_of
+from test_huggingface import BranchingForSequenceClassification
 
 import transformers
 from siftback.frameworks import huggingface_refusals
@@ -34,13 +35,6 @@ def test_a_training_is_that_of_the_method_it_took(tmp_path):
     given = trained(tmp_path / "given", auto.sift_method)
     assert same(weights_of(auto), weights_of(given))
     assert auto.sift_stats.kept == given.sift_stats.kept > 0
-
-
-class BranchingForSequenceClassification(transformers.BertForSequenceClassification):
-    def forward(self, input_ids, attention_mask, labels=None):
-        if float(input_ids.sum()) % 2:  # which a trace cannot follow
-            attention_mask = torch.ones_like(attention_mask)
-        return super().forward(input_ids, attention_mask, labels=labels)
 
 
 def test_two_passes_are_taken_where_a_single_one_cannot_be_had(tmp_path):

@@ -7,6 +7,7 @@ pytest.importorskip("lightning", reason="needs siftback[lightning]")
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning_parts import (
+    EXPECTED_WARNINGS,
     LAST,
     STEPS,
     ClassWeights,
@@ -47,11 +48,7 @@ from siftback.frameworks.lightning import SelectiveBackprop
 from siftback.loss_functions import per_example
 from toys import AT_ONCE
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),
-    pytest.mark.filterwarnings("ignore:.*set_vital.*deprecated"),  # by importing torchdata
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
-]
+pytestmark = EXPECTED_WARNINGS
 
 
 class Noted(OneCycle):

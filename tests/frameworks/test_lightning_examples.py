@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("lightning", reason="needs siftback[lightning]")
 
 import torch
+from lightning_parts import EXPECTED_WARNINGS
 from lightning_ranks import Net, trainer_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -19,11 +20,7 @@ from siftback import Memory
 from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
 from toys import AT_ONCE
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),
-    pytest.mark.filterwarnings("ignore:.*set_vital.*deprecated"),  # by importing torchdata
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
-]
+pytestmark = EXPECTED_WARNINGS
 
 
 def mnist(count):

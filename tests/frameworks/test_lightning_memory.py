@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning_parts import (
+    EXPECTED_WARNINGS,
     LAST,
     ClassWeights,
     Endless,
@@ -42,11 +43,7 @@ from siftback.errors import ConfigError, LossError
 from siftback.frameworks.lightning import SelectiveDataModule
 from toys import AT_ONCE
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),
-    pytest.mark.filterwarnings("ignore:.*set_vital.*deprecated"),  # by importing torchdata
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
-]
+pytestmark = EXPECTED_WARNINGS
 
 
 def test_memory_s_steps_validations_and_rates_are_those_without_it():

@@ -8,7 +8,7 @@ pytest.importorskip("lightning", reason="needs siftback[lightning]")
 
 import torch
 from lightning.fabric import Fabric
-from lightning_parts import LAST, STEPS, examples_by_epoch, of_cross_entropy
+from lightning_parts import EXPECTED_WARNINGS, LAST, STEPS, examples_by_epoch, of_cross_entropy
 from lightning_ranks import BATCH, COUNT, EPOCHS, RATE, Net, Single, data, plain
 from torch.nn import functional as F
 
@@ -18,11 +18,7 @@ from siftback.frameworks.lightning import SelectiveBackprop
 from torchrun import found_by_ranks
 from toys import AT_ONCE
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),
-    pytest.mark.filterwarnings("ignore:.*set_vital.*deprecated"),  # by importing torchdata
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
-]
+pytestmark = EXPECTED_WARNINGS
 
 
 @pytest.fixture(scope="module")

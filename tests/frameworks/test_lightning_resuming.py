@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("lightning", reason="needs siftback[lightning]")
 
 import torch
-from lightning_parts import STEPS, weights_of
+from lightning_parts import EXPECTED_WARNINGS, STEPS, weights_of
 from lightning_ranks import (
     BATCH,
     EPOCHS,
@@ -24,11 +24,7 @@ from siftback.errors import StateError
 from siftback.frameworks.lightning import SelectiveBackprop, SelectiveDataModule
 from toys import AT_ONCE
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),
-    pytest.mark.filterwarnings("ignore:.*set_vital.*deprecated"),  # by importing torchdata
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
-]
+pytestmark = EXPECTED_WARNINGS
 
 
 def stateful(**options):

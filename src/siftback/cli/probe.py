@@ -20,7 +20,7 @@ def probe_command(
         str, typer.Option(help="Shares of the examples to keep, separated by commas.")
     ] = "1/2,1/3,1/4",
     epochs: Annotated[
-        int, typer.Option(help="Length of the training whose speed-up is told.")
+        int, typer.Option(help="Length of the training whose speed-up is shown.")
     ] = 10,
     threads: Threads = None,
     seconds: Annotated[float, typer.Option(help="How long to take.")] = 45,

@@ -20,6 +20,7 @@ from siftback.frameworks.huggingface_refusals import (
     faster_pass,
 )
 from siftback.loading import tree
+from siftback.loading.distributed import all_gather
 from siftback.loading.indices import Indexed, collating
 from siftback.loading.seeding import Stream, generator_of
 from siftback.loading.stats import SinglePassStats, Stats
@@ -161,12 +162,10 @@ class SelectiveTrainerMixin(Trainer):
         if isinstance(checkpoint, str) and (path := self._state_path(checkpoint)).is_file():
             return cast(Method, torch.load(path, weights_only=True)["method"])
         self._method, keep = "two_pass", cast(Any, self._selector).keep
-        found: list[Any] = [None]
+        found: Any = None
         if self.args.process_index == 0:
-            found = [faster_pass(self, SelectiveTrainerMixin, keep)]
-        if self.args.world_size > 1:
-            torch.distributed.broadcast_object_list(found)
-        return cast(Method, found[0])
+            found = faster_pass(self, SelectiveTrainerMixin, keep)
+        return cast(Method, found if self.args.world_size == 1 else all_gather(found)[0])
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device

@@ -45,7 +45,7 @@ def measure(
         keeps: Shares of the examples to keep.
         seconds: How long all of it may take. Half of it is left for measuring in any case, also
             where the data set must be decoded first.
-        epochs: Length of the training whose speed-up is told.
+        epochs: Length of the training whose speed-up is shown.
 
     Raises:
         ConfigError: If something of this cannot be measured.

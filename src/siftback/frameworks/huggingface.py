@@ -10,7 +10,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler
-from transformers.trainer_utils import get_last_checkpoint
 
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.frameworks.huggingface_refusals import (
@@ -34,6 +33,7 @@ from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
 from siftback.sequence_losses import Head, has_loss, head_of, losses_of, sequence_losses
 from transformers import Trainer
+from transformers.trainer_utils import get_last_checkpoint
 
 __all__ = ["SelectiveTrainerMixin"]
 

@@ -26,7 +26,7 @@ class Evaluation:
             most probable ones.
         phases: Seconds so far by phase: scoring (of the whole set, before training), loading,
             selection, forward, backward, optimizer, syncing (refreshing copies of the model,
-            training a proxy), other. They sum to ``seconds``.
+            training a proxy), other. They sum to ``seconds``; each is rounded to a microsecond.
         agreement: Rank correlation of the scores that the strategy selects by with the losses
             of a fresh forward pass, over a part of the training set; None where it has none.
     """

@@ -312,7 +312,7 @@ class _Training:
             examples_forwarded=self.batches.stats.forwards,
             examples_backpropped=self.batches.stats.backwards,
             seconds_train=evaluations[-1].seconds,
-            seconds_selection=self.batches.selecting,
+            seconds_selection=round(self.batches.selecting, 6),
             cost_forward_units=self.batches.cost + self.scoring.cost,
             test_error_final=errors[-1],
             test_error_best=min(errors),
@@ -378,7 +378,7 @@ class _Training:
         with self.clock.paused():
             test_loss, test_error = self._test()
             agreed = self.batches.agreement()
-            phases = self.clock.phases
+            phases = {phase: round(spent, 6) for phase, spent in self.clock.phases.items()}
             train_loss = float(self._losses) / self._trained
             self._losses.zero_()
             self._trained = 0
@@ -390,7 +390,7 @@ class _Training:
             epoch=self.batches.epochs,
             examples=self.batches.stats.seen,
             steps=self.made,
-            seconds=sum(phases.values()),
+            seconds=round(sum(phases.values()), 6),
             cost=self.batches.cost + self.scoring.cost,
             train_loss=train_loss,
             test_loss=test_loss,

@@ -35,8 +35,9 @@ from siftback.sequence_losses import Head, has_loss, head_of, losses_of, sequenc
 
 # What is above says what to install where there is no transformers.
 # isort: split
-from transformers import Trainer
 from transformers.trainer_utils import get_last_checkpoint
+
+from transformers import Trainer
 
 __all__ = ["SelectiveTrainerMixin"]
 

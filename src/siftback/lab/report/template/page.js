@@ -216,9 +216,11 @@
     const lying = shown.some((series) => isLying(series, panel.kind));
     const numbers = (name) =>
       shown.flatMap((series) => series[name]).filter((value) => typeof value === "number");
-    const axis = (label, log, values) => ({
+    // Each axis makes room for its labels across itself alone: room along it moves the ticks, which
+    // asks for other room, and so on.
+    const axis = (label, log, values, across) => ({
       title: { text: wrapped(label, chart.clientWidth / 9), font: { size: 12 }, standoff: 8 },
-      automargin: true,
+      automargin: across,
       gridcolor: palette.grid,
       linecolor: palette.soft,
       zerolinecolor: palette.soft,
@@ -227,8 +229,8 @@
       ...(log ? { type: "log", ...logTicks(values) } : {}),
       ...(!log && values.some((value) => Math.abs(value) >= 1e4) ? { tickformat: "~s" } : {}),
     });
-    const x = axis(panel.x_label, panel.log_x, numbers("x"));
-    const y = axis(panel.y_label, panel.log_y, numbers("y"));
+    const x = axis(panel.x_label, panel.log_x, numbers("x"), "height");
+    const y = axis(panel.y_label, panel.log_y, numbers("y"), "width");
     if (lying) {
       const names = [...new Set(shown.flatMap((series) => series.x))];
       const rows = Math.max(...names.map((name) => wrapped(name).split("<br>").length));
@@ -242,7 +244,7 @@
       width: onPaper ? 640 : undefined,
       height: onPaper && !lying ? 300 : chart.clientHeight,
       autosize: !onPaper,
-      margin: { l: 44, r: 8, t: 8, b: 26 + 16 * below.title.text.split("<br>").length },
+      margin: { l: 44, r: 20, t: 8, b: 26 + 16 * below.title.text.split("<br>").length },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: palette.ink },

@@ -216,11 +216,11 @@
     const lying = shown.some((series) => isLying(series, panel.kind));
     const numbers = (name) =>
       shown.flatMap((series) => series[name]).filter((value) => typeof value === "number");
-    // Each axis makes room for its labels across itself alone: room along it moves the ticks, which
-    // asks for other room, and so on.
-    const axis = (label, log, values, across) => ({
+    // Numbers stay level: labels that turn ask for other room, which moves the ticks, and so on.
+    const axis = (label, log, values) => ({
       title: { text: wrapped(label, chart.clientWidth / 9), font: { size: 12 }, standoff: 8 },
-      automargin: across,
+      automargin: true,
+      ...(values.length ? { tickangle: 0 } : {}),
       gridcolor: palette.grid,
       linecolor: palette.soft,
       zerolinecolor: palette.soft,
@@ -229,8 +229,8 @@
       ...(log ? { type: "log", ...logTicks(values) } : {}),
       ...(!log && values.some((value) => Math.abs(value) >= 1e4) ? { tickformat: "~s" } : {}),
     });
-    const x = axis(panel.x_label, panel.log_x, numbers("x"), "height");
-    const y = axis(panel.y_label, panel.log_y, numbers("y"), "width");
+    const x = axis(panel.x_label, panel.log_x, numbers("x"));
+    const y = axis(panel.y_label, panel.log_y, numbers("y"));
     if (lying) {
       const names = [...new Set(shown.flatMap((series) => series.x))];
       const rows = Math.max(...names.map((name) => wrapped(name).split("<br>").length));

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Fetches the peers into .venv-peers/ of the repository: about 10 GB, most of it older PyTorch.
+#
+# INFOBATCH may name another clone of InfoBatch's repository, such as one on this disk.
+set -eu
+cd "$(dirname "$0")/../.."
+peers=.venv-peers
+python3 -m venv $peers/composer
+$peers/composer/bin/pip install --quiet mosaicml==0.32.1
+if [ ! -d $peers/InfoBatch ]; then
+    git clone --quiet "${INFOBATCH:-https://github.com/NUS-HPC-AI-Lab/InfoBatch}" $peers/InfoBatch
+fi
+git -C $peers/InfoBatch checkout --quiet 8bbb012ff8e92de2c3fde1f03e5862a50ae5f80e
+# Its sampler begins again at each batch with the BatchSampler of PyTorch 2.7 and newer.
+python3 -m venv $peers/infobatch
+$peers/infobatch/bin/pip install --quiet torch==2.5.1 'numpy<2.3'
+$peers/composer/bin/python -c "import composer; print('Composer', composer.__version__)"
+PYTHONPATH=$peers/InfoBatch $peers/infobatch/bin/python -c "import infobatch; print('InfoBatch')"

@@ -1,0 +1,149 @@
+"""Trains the common work by every method and seed, and writes the table of docs/peers.md.
+
+Each training is a process of its own, with the interpreter of its peer (`build.sh` fetches them),
+and one line of ``results/peers/DATA.jsonl``; what is there already is not trained again.
+``--table`` trains nothing.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+RECORDS = ROOT / "results" / "peers"
+PAGE = ROOT / "docs" / "peers.md"
+MARKS = ("<!-- table -->\n", "<!-- end of table -->\n")
+PEERS = ROOT / ".venv-peers"
+
+# By method, what trains it, and what the table says of it.
+ROWS = {
+    "plain": ("this", "plain PyTorch"),
+    "plain-2.7": ("composer", "plain PyTorch, of the release that Composer needs"),
+    "composer": ("composer", "Composer: `SelectiveBackprop` at its defaults"),
+    "composer-always": ("composer", "Composer: `SelectiveBackprop` after the first epoch"),
+    "infobatch": ("infobatch", "InfoBatch: the authors' code"),
+    "siftback-infobatch": ("this", "Siftback: `InfoBatch`"),
+    "siftback-memory": ("this", "Siftback: `Memory`, the default"),
+    "siftback-rs2": ("this", "Siftback: `RS2`"),
+    "siftback-kakurenbo": ("this", "Siftback: `Kakurenbo`"),
+    "siftback-sb": ("this", "Siftback: Selective-Backprop"),
+    "siftback-el2n": ("this", "Siftback: data-diet pruning, its scores charged"),
+}
+
+
+def export(name: str, limit: int | None, path: Path) -> None:
+    """Writes a data set of the laboratory so that torch alone can read it."""
+    from siftback.lab.data.datasets import load
+
+    data = load(name, train_limit=limit)
+    pixels = data.train_images.float()
+    torch.save(
+        {
+            "train_pixels": data.train_images,
+            "train_labels": data.train_labels,
+            "test_pixels": data.test_images,
+            "test_labels": data.test_labels,
+            "mean": pixels.mean((0, 2, 3), keepdim=True),
+            "deviation": pixels.std((0, 2, 3), keepdim=True),
+            "flip": torch.tensor(name.startswith("cifar")),
+        },
+        path,
+    )
+
+
+def train(name: str, data: Path, seed: int, budget: float) -> dict[str, Any]:
+    """One training, in a process of its own."""
+    whose = ROWS[name][0]
+    python = sys.executable if whose == "this" else str(PEERS / whose / "bin/python")
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    if whose == "infobatch":
+        environment["PYTHONPATH"] = str(PEERS / "InfoBatch")
+    method = "plain" if name == "plain-2.7" else name
+    command = [python, str(HERE / "train.py"), method, str(data)]
+    command += ["--seed", str(seed), "--budget", str(budget)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"{name} failed: fetch the peers first, with benchmarks/peers/build.sh")
+    return json.loads(done.stdout.splitlines()[-1]) | {"method": name}
+
+
+def recorded(path: Path) -> list[dict[str, Any]]:
+    """The trainings of a file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def table() -> Iterator[str]:
+    """The lines of the table, from the records alone."""
+    for path in sorted(RECORDS.glob("*.jsonl")):
+        by_method = defaultdict(list)
+        for one in recorded(path):
+            by_method[one["method"]].append(one)
+        first = by_method["plain"][0]
+        base = statistics.median(one["seconds"] for one in by_method["plain"])
+        yield f"**{path.stem}**, a budget of {first['budget']:g} epochs of plain training, "
+        yield f"{len(by_method['plain'])} seeds, {first['threads']} thread:"
+        yield ""
+        yield "| method | test error, % | spent, epochs | seconds over plain's | code |"
+        yield "|:---|---:|---:|---:|:---|"
+        for method in ROWS:
+            runs = by_method.get(method)
+            if not runs:
+                continue
+            errors = [one["test_error"] for one in runs]
+            spread = statistics.stdev(errors) if len(errors) > 1 else 0.0
+            spent = statistics.mean(one["spent"] for one in runs)
+            ratio = statistics.median(one["seconds"] for one in runs) / base
+            yield (
+                f"| {ROWS[method][1]} | {statistics.mean(errors):.2f} ± {spread:.2f} | "
+                f"{spent:.2f} | {ratio:.2f} | {runs[0]['code']} |"
+            )
+        yield ""
+
+
+def with_table(page: str) -> str:
+    """A page, with the table between its marks."""
+    head, rest = page.split(MARKS[0])
+    tail = rest.split(MARKS[1])[1]
+    return head + MARKS[0] + "\n" + "\n".join(table()) + MARKS[1] + tail
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="mnist", help="of the laboratory's image sets")
+    parser.add_argument("--limit", type=int, help="train on so many examples, of all classes alike")
+    parser.add_argument("--budget", type=float, default=4.0, help="in epochs of plain training")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--methods", default=",".join(ROWS), help="separated by commas")
+    parser.add_argument("--table", action="store_true", help="write the table, and train nothing")
+    asked = parser.parse_args()
+    if not asked.table:
+        RECORDS.mkdir(parents=True, exist_ok=True)
+        path = RECORDS / f"{asked.data}.jsonl"
+        there = {(one["method"], one["seed"]) for one in recorded(path)} if path.exists() else set()
+        with tempfile.TemporaryDirectory() as folder:
+            data = Path(folder) / f"{asked.data}.pt"
+            export(asked.data, asked.limit, data)
+            for seed in range(asked.seeds):
+                for name in asked.methods.split(","):
+                    if (name, seed) in there:
+                        continue
+                    found = train(name, data, seed, asked.budget)
+                    with path.open("a", encoding="utf-8") as records:
+                        records.write(json.dumps(found) + "\n")
+                    print(f"{name}, seed {seed}: {found['test_error']:.2f} %", flush=True)
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""One training of the common work by one method: prints what came out, as a line of JSON.
+
+Whatever the method, the budget is spent to the same end, and the learning rate follows what is
+spent. What a scoring pass or a score of the whole set costs is charged.
+"""
+
+import argparse
+import json
+import math
+import platform
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Subset
+from work import BATCH, Work, read
+
+INFOBATCH_SHARE = 0.7  # what an epoch of InfoBatch costs on average, to choose how many
+MEMORY_SHARE = 0.62
+
+
+def plain(work: Work) -> str:
+    """Every example, in a plain loop."""
+    work.fit(work.loader, lambda x, y: _train(work, x, y))
+    return "PyTorch " + torch.__version__
+
+
+def composer(work: Work) -> str:
+    """Composer's SelectiveBackprop at its defaults: half of every other batch, in the middle."""
+    return _composer(work, {})
+
+
+def composer_always(work: Work) -> str:
+    """Composer's SelectiveBackprop on every batch after the first epoch."""
+    return _composer(work, {"start": 1 / work.budget, "end": 1.0, "interrupt": 0})
+
+
+def _composer(work: Work, when: dict[str, float]) -> str:
+    import composer
+    from composer.algorithms.selective_backprop import (
+        select_using_loss,
+        should_selective_backprop,
+    )
+
+    def train_on(x: Tensor, y: Tensor) -> float:
+        scored = 0
+        if should_selective_backprop(work.progress, work.steps, **when):
+            scored = len(y)
+            x, y = select_using_loss(x, y, work.model, F.cross_entropy, keep=0.5)
+        return scored + _train(work, x, y)
+
+    work.fit(work.loader, train_on)
+    return f"Composer {composer.__version__}, PyTorch {torch.__version__}"
+
+
+def infobatch(work: Work) -> str:
+    """InfoBatch as its authors published it."""
+    from infobatch import InfoBatch
+
+    data = InfoBatch(work.train, math.ceil(work.budget / INFOBATCH_SHARE))
+    loader = DataLoader(data, BATCH, sampler=data.sampler)
+    work.fit(lambda: loader, lambda x, y: _train(work, x, y, data.update))
+    return f"InfoBatch 8bbb012, PyTorch {torch.__version__}"
+
+
+def siftback_memory(work: Work) -> str:
+    """Siftback's Memory at its defaults."""
+    from siftback import Memory
+
+    return _by_rule(work, Memory(), work.budget / MEMORY_SHARE)
+
+
+def siftback_infobatch(work: Work) -> str:
+    """InfoBatch, by Siftback."""
+    from siftback import InfoBatch
+
+    return _by_rule(work, InfoBatch(), work.budget / INFOBATCH_SHARE)
+
+
+def siftback_rs2(work: Work) -> str:
+    """Repeated random subsets of one half, by Siftback."""
+    from siftback import RS2
+
+    return _by_rule(work, RS2(keep=0.5), 2 * work.budget)
+
+
+def siftback_kakurenbo(work: Work) -> str:
+    """KAKURENBO, which hides at most 0.3, without forwards on what is hidden; by Siftback."""
+    import siftback
+
+    rule = siftback.Kakurenbo()
+    loader = siftback.SelectiveLoader(work.loader(), memory=rule, seed=work.seed)
+
+    def train_on(x: Tensor, y: Tensor) -> float:
+        losses, logits = work.losses(x, y)
+        confidence, guess = logits.detach().softmax(1).max(1)
+        loss = loader.loss(losses, correct=guess == y, confidence=confidence)
+        work.step(loss, loader.lr_scale)
+        return 3 * len(y)
+
+    work.fit(lambda: loader, train_on)
+    return f"Siftback {siftback.__version__}"
+
+
+def siftback_sb(work: Work) -> str:
+    """Selective-Backprop at keep 1/2 after the first epoch, by Siftback."""
+    import siftback
+
+    loader = siftback.SelectiveLoader(
+        work.loader(), work.model, F.cross_entropy, keep=0.5, seed=work.seed
+    )
+    scored = 0
+
+    def train_on(x: Tensor, y: Tensor) -> float:
+        nonlocal scored
+        before, scored = scored, loader.stats.scored
+        return scored - before + _train(work, x, y)
+
+    work.fit(lambda: loader, train_on)
+    return f"Siftback {siftback.__version__}"
+
+
+def siftback_el2n(work: Work) -> str:
+    """Data-diet pruning by Siftback: the harder half, by EL2N of one model after one epoch."""
+    import siftback
+    from siftback.pruning import el2n, prune
+
+    early = Work(work.train, work.seed + 1000, 1)
+    early.fit(early.loader, lambda x, y: _train(early, x, y))
+    kept = prune(el2n(early.model, work.train), drop=0.5, seed=work.seed)
+    work.cost = early.cost + len(work.train)
+    work.seconds = early.seconds
+    half = Subset(work.train, kept.tolist())
+    work.fit(lambda: work.loader(half), lambda x, y: _train(work, x, y))
+    return f"Siftback {siftback.__version__}"
+
+
+def _by_rule(work: Work, rule: Any, epochs: float) -> str:
+    import siftback
+
+    loader = siftback.SelectiveLoader(
+        work.loader(), memory=rule, epochs=math.ceil(epochs), seed=work.seed
+    )
+    work.fit(lambda: loader, lambda x, y: _train(work, x, y, loader.loss))
+    return f"Siftback {siftback.__version__}"
+
+
+def _train(
+    work: Work, x: Tensor, y: Tensor, reduce: Callable[[Tensor], Tensor] = torch.Tensor.mean
+) -> float:
+    work.step(reduce(work.losses(x, y)[0]))
+    return 3 * len(y)
+
+
+METHODS: dict[str, Callable[[Work], str]] = {
+    "plain": plain,
+    "composer": composer,
+    "composer-always": composer_always,
+    "infobatch": infobatch,
+    "siftback-memory": siftback_memory,
+    "siftback-infobatch": siftback_infobatch,
+    "siftback-rs2": siftback_rs2,
+    "siftback-kakurenbo": siftback_kakurenbo,
+    "siftback-sb": siftback_sb,
+    "siftback-el2n": siftback_el2n,
+}
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("method", choices=METHODS)
+    parser.add_argument("data", type=Path, help="file that compare.py wrote")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--budget", type=float, default=4.0, help="in epochs of plain training")
+    parser.add_argument("--threads", type=int, default=1)
+    asked = parser.parse_args(None if arguments is None else list(arguments))
+    torch.set_num_threads(asked.threads)
+    train, test = read(asked.data)
+    work = Work(train, asked.seed, asked.budget)
+    code = METHODS[asked.method](work)
+    error, loss = work.test(test)
+    record = {
+        "data": asked.data.stem,
+        "method": asked.method,
+        "code": code,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": asked.threads,
+        "seed": asked.seed,
+        "budget": asked.budget,
+        "spent": round(work.progress * asked.budget, 4),
+        "steps": work.steps,
+        "seconds": round(work.seconds, 3),
+        "test_error": error,
+        "test_loss": loss,
+    }
+    print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The comparison with peers: each method here spends its budget, and the page is its records'."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "benchmarks" / "peers"
+
+
+@pytest.fixture(scope="module")
+def peers():
+    """The modules of `benchmarks/peers`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER)
+        import compare
+        import train
+        import work
+
+        yield compare, train, work
+        for name in ("compare", "train", "work"):
+            del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def digits(peers, tmp_path_factory):
+    path = tmp_path_factory.mktemp("peers") / "digits.pt"
+    peers[0].export("digits", None, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["plain", *(f"siftback-{name}" for name in ("memory", "infobatch", "rs2", "kakurenbo", "sb"))],
+)
+def test_a_method_spends_its_budget_and_learns(peers, digits, method):
+    _, train, work = peers
+    data, test = work.read(digits)
+    one = work.Work(data, seed=0, budget=3)
+    code = train.METHODS[method](one)
+    assert 3 <= one.progress * 3 <= 3 + 3 * 128 / len(data)
+    assert one.test(test)[0] < 50  # 90 by chance
+    assert code.startswith(("PyTorch", "Siftback"))
+
+
+def test_the_scores_of_a_pruned_set_are_charged(peers, digits):
+    _, train, work = peers
+    data, _ = work.read(digits)
+    one = work.Work(data, seed=0, budget=3)
+    train.METHODS["siftback-el2n"](one)
+    trained = 3 - 4 / 3  # an epoch and a forward on everything, in epochs of plain training
+    assert one.steps == pytest.approx(trained * len(data) / 128, abs=3)
+
+
+def test_training_is_the_same_for_the_same_seed(peers, digits):
+    _, train, work = peers
+    data, _ = work.read(digits)
+    weights = []
+    for _ in range(2):
+        one = work.Work(data, seed=5, budget=0.5)
+        train.plain(one)
+        weights.append(torch.nn.utils.parameters_to_vector(one.model.parameters()))
+    assert torch.equal(*weights)
+
+
+def test_the_page_is_what_the_records_say(peers):
+    compare = peers[0]
+    page = compare.PAGE.read_text(encoding="utf-8")
+    assert compare.with_table(page) == page
+
+
+def test_every_recorded_training_spent_its_budget(peers):
+    compare = peers[0]
+    for path in compare.RECORDS.glob("*.jsonl"):
+        for one in compare.recorded(path):
+            assert one["spent"] == pytest.approx(one["budget"], rel=0.02), one

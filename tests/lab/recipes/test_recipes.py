@@ -82,7 +82,7 @@ def plans_of(name, scale):
 
 
 def test_all_that_the_papers_show_has_a_recipe():
-    assert set(PAPERS) | {"budget", "agreement", "ideal-cost", "pays"} == set(names())
+    assert set(PAPERS) | {"budget", "agreement", "ideal-cost", "noise", "pays"} == set(names())
     assert names()[:3] == ["fig1", "fig2", "fig3"]
 
 
@@ -113,7 +113,7 @@ def test_small_scales_use_what_is_at_hand_and_full_ones_what_the_papers_do(name)
     assert {plan.settings.data for plan in plans_of(name, "small")} <= AT_HAND
     for plan in plans_of(name, "full"):
         assert plan.settings.subset is None
-        assert plan.settings.width is None or name == "pays"
+        assert plan.settings.width is None or name in ("noise", "pays")
         assert (plan.settings.train_limit is None) == (name != "fig18")
 
 

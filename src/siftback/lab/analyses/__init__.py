@@ -16,6 +16,7 @@ from siftback.lab.analyses import (
     diet,
     gradients,
     loss_distributions,
+    noise,
     pareto,
     pays,
     phases,
@@ -92,6 +93,7 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "ideal": budget.measured_against_ideal,
     "agreement": budget.agreement_over_training,
     "pays": pays.ratios,
+    "noise": noise.ends,
 }
 
 

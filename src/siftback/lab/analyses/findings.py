@@ -112,6 +112,27 @@ class BudgetRatios(NamedTuple):
         return f"{text}{doubt}; {count}."
 
 
+class WrongLabels(NamedTuple):
+    """How a guarded strategy ends beside Traditional where a share of the labels is wrong.
+
+    The ends of the interval are NaN where there is one seed.
+    """
+
+    title: str
+    wrong: float
+    label: str
+    difference: float
+    low: float
+    high: float
+
+    def sentence(self) -> str:
+        verdict = "better than" if self.high < 0 else "worse than" if self.low > 0 else "as"
+        return (
+            f"{self.title}, {self.wrong:.0%} of the labels wrong: {self.label} ends {verdict} "
+            f"Traditional of the same budget ({self.difference:+.2f})."
+        )
+
+
 class TimeToTarget(NamedTuple):
     """The seconds of the fastest run and of Traditional, each with its name and backward's share.
 

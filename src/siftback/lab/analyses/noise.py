@@ -1,0 +1,74 @@
+"""What wrong labels cost: each strategy's end beside Traditional's, and what a guard held back."""
+
+import statistics
+from collections.abc import Sequence
+
+from siftback.lab.analyses.budget import interval
+from siftback.lab.analyses.configurations import argument, images, setup
+from siftback.lab.analyses.figure import Cell, Grid, Missing
+from siftback.lab.analyses.findings import WrongLabels
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.measures import pairs, same_budget
+from siftback.lab.records.metric import Metric
+from siftback.lab.records.run_summary import RunSummary
+
+
+def ends(comparisons: Sequence[Comparison]) -> Grid | Missing:
+    """Final errors at several shares of wrong labels, and precision and recall of the suspects.
+
+    Every selective configuration beside Traditional of the same budget, seed by seed. Data sets
+    that no comparison made wrong labels of are left out.
+    """
+    name, title = "noise", "Wrong labels: the end beside Traditional's of the same budget"
+    columns = ["data and model", "wrong labels", "method", "seeds", "error or loss"]
+    columns += ["difference", "95 % interval", "precision", "recall"]
+    noisy = {_task(one) for one in comparisons if argument(one, "flip")}
+    chosen = [one for one in comparisons if _task(one) in noisy and one.runs]
+    chosen.sort(key=lambda one: (_task(one), float(argument(one, "flip", 0.0))))
+    rows: list[list[Cell]] = []
+    findings = []
+    for one in chosen:
+        wrong = float(argument(one, "flip", 0.0))
+        for label, runs in one.by_label().items():
+            baseline = same_budget(one, label)
+            both = pairs(one, label, baseline) if baseline is not None else []
+            differences = [run.final - base.final for run, base in both]
+            head = [_task(one), f"{wrong:.0%}", label, str(len(runs))]
+            rows.append([*head, *_cells(one.metric, runs, differences)])
+            if differences and runs[0].suspects is not None:
+                mean, low, high = interval(differences)
+                findings.append(WrongLabels(_task(one), wrong, label, mean, low, high))
+    if not rows:
+        why = "No run with wrong labels. Record some: siftback run noise"
+        return Missing(name, title, why)
+    return Grid(name, title, findings, "Siftback", columns, rows)
+
+
+def _task(comparison: Comparison) -> str:
+    return f"{setup(comparison)}{images(comparison)}" if comparison.runs else ""
+
+
+def _cells(
+    metric: Metric, runs: Sequence[RunSummary], differences: Sequence[float]
+) -> list[Cell]:
+    mean, low, high = interval(differences) if differences else (None, None, None)
+    several = len(differences) > 1
+    return [
+        metric.written(statistics.mean(run.final for run in runs)),
+        None if mean is None else f"{mean:+.2f}",
+        f"{low:+.2f} to {high:+.2f}" if several else None,
+        *_found(runs),
+    ]
+
+
+def _found(runs: Sequence[RunSummary]) -> tuple[Cell, Cell]:
+    """Precision and recall of the suspects, means over the runs that have them."""
+    precision, recall = [], []
+    for run in runs:
+        if run.suspects_wrong is None or run.suspects is None:
+            continue
+        if run.suspects:
+            precision.append(run.suspects_wrong / run.suspects)
+        if run.labels_wrong:
+            recall.append(run.suspects_wrong / run.labels_wrong)
+    return tuple(f"{statistics.mean(each):.2f}" if each else None for each in (precision, recall))

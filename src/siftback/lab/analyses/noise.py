@@ -8,7 +8,7 @@ from siftback.lab.analyses.configurations import argument, images, setup
 from siftback.lab.analyses.figure import Cell, Grid, Missing
 from siftback.lab.analyses.findings import WrongLabels
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import pairs, same_budget
+from siftback.lab.records.measures import TRADITIONAL, pairs, same_budget
 from siftback.lab.records.metric import Metric
 from siftback.lab.records.run_summary import RunSummary
 
@@ -30,7 +30,7 @@ def ends(comparisons: Sequence[Comparison]) -> Grid | Missing:
     for one in chosen:
         wrong = float(argument(one, "flip", 0.0))
         for label, runs in one.by_label().items():
-            baseline = same_budget(one, label)
+            baseline = None if label == TRADITIONAL else same_budget(one, label)
             both = pairs(one, label, baseline) if baseline is not None else []
             differences = [run.final - base.final for run, base in both]
             head = [_task(one), f"{wrong:.0%}", label, str(len(runs))]
@@ -48,9 +48,7 @@ def _task(comparison: Comparison) -> str:
     return f"{setup(comparison)}{images(comparison)}" if comparison.runs else ""
 
 
-def _cells(
-    metric: Metric, runs: Sequence[RunSummary], differences: Sequence[float]
-) -> list[Cell]:
+def _cells(metric: Metric, runs: Sequence[RunSummary], differences: Sequence[float]) -> list[Cell]:
     mean, low, high = interval(differences) if differences else (None, None, None)
     several = len(differences) > 1
     return [
@@ -61,7 +59,7 @@ def _cells(
     ]
 
 
-def _found(runs: Sequence[RunSummary]) -> tuple[Cell, Cell]:
+def _found(runs: Sequence[RunSummary]) -> list[Cell]:
     """Precision and recall of the suspects, means over the runs that have them."""
     precision, recall = [], []
     for run in runs:
@@ -71,4 +69,4 @@ def _found(runs: Sequence[RunSummary]) -> tuple[Cell, Cell]:
             precision.append(run.suspects_wrong / run.suspects)
         if run.labels_wrong:
             recall.append(run.suspects_wrong / run.labels_wrong)
-    return tuple(f"{statistics.mean(each):.2f}" if each else None for each in (precision, recall))
+    return [f"{statistics.mean(each):.2f}" if each else None for each in (precision, recall)]

@@ -61,6 +61,8 @@ def test_the_page_in_the_repository_is_short_and_whole(recorded):
     assert len(recorded.splitlines()) <= LINES
     sections = re.findall(r"^## (.*)$", recorded, re.MULTILINE)
     assert sections == [
+        "What selection pays, in budgets",
+        "What wrong labels cost",
         "What paid",
         "What a verdict rests on",
         "The papers' numbers beside ours",
@@ -87,7 +89,7 @@ def test_what_a_verdict_rests_on_is_given(filled, page):
 def test_verdict_is_computed_from_the_runs(filled, page):
     # 12 - 13 and 13 - 14.5 against matched.
     text = page()
-    row = "| digits | sb | 0.5 | 1 epoch | 2 | -1.25 ± 0.35 | paid | 1, 0, 0 |"
+    row = "| strategy | digits |\n|:---|---:|\n| sb | -1.25 ± 0.35, **paid** |"
     assert row in text
     assert "- **digits**: of 1 configuration in 1 comparison 1 paid, 0 stayed within" in text
     assert "Clearest: sb 0.5 in abacus, with a test error 1.25 ± 0.35 points lower" in text
@@ -98,10 +100,10 @@ def test_a_changed_record_changes_the_page(filled, page):
     before = page()
     change(filled, "sb", test_error_final=16.0)
     after = page()
-    assert "+2.25 ± 1.06 | did worse | 0, 0, 1 |" in after
+    assert "| sb | +2.25 ± 1.06, worse |" in after
     assert after != before
     change(filled, "matched", test_error_final=16.0)
-    assert "+0.00 ± 0.00 | within the spread | 0, 1, 0 |" in page()
+    assert "| sb | +0.00 ± 0.00, level |" in page()
 
 
 def test_one_seed_or_no_baseline_has_no_row(comparison, add_run, page):
@@ -129,9 +131,7 @@ def test_a_strategy_has_its_longest_training_and_the_share_nearest_a_half(tmp_pa
     }
     page = tmp_path / "page.md"
     write_page(tmp_path, page)
-    assert "| digits | gone | 0.4 | 1 epoch | 2 | -1.50 ± 0.71 | paid | 3, 0, 0 |" in (
-        page.read_text(encoding="utf-8")
-    )
+    assert "| gone | -1.50 ± 0.71, **paid** |" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_damaged_folder_is_named_and_the_rest_is_made(filled, page, tmp_path, 
     (broken / "summary.json").write_bytes(summary.encode("utf-8", "surrogateescape"))
     text = page()
     assert "- broken/summary.json" in text.partition("## Left out")[2]
-    assert "| paid |" in text
+    assert ", **paid** |" in text
     assert str(tmp_path) not in text
 
 
@@ -190,6 +190,26 @@ def test_a_benchmark_is_a_line_with_its_goals(filled, page):
     assert "- **torn.json is damaged, and left out (JSONDecodeError).**" in text
     assert "- **bare.json is damaged, and left out (KeyError).**" in text
     assert [one["title"] for one in benchmarks_of(folder)[0]] == ["A", "B", "C"]
+
+
+def test_curves_and_wrong_labels_have_tables_of_their_own(tmp_path):
+    for budget in (1.0, 2.0, 4.0, 8.0, 16.0):
+        one = empty(tmp_path / f"curve-{budget:g}", budget=budget)
+        for seed in (0, 1):
+            add(one, "traditional", [(10, 1, 100, 20 - budget + seed)], seed)
+            if budget == 4:
+                add(one, "sb-memory", [(10, 1, 100, 12 + seed)], seed, keep=0.5)
+    for flip in (0.0, 0.2):
+        one = empty(tmp_path / f"flip-{flip:g}", budget=3.0, flip=flip)
+        for seed in (0, 1):
+            add(one, "traditional", [(10, 1, 100, 9 + seed)], seed)
+            add(one, "sb-memory-guarded", [(10, 1, 100, 8 + seed)], seed, keep=0.5)
+    page = tmp_path / "page.md"
+    write_page(tmp_path, page)
+    text = page.read_text(encoding="utf-8")
+    assert "| cnn-8 on digits | sb-memory 0.5 | 4 | 2 | 12.50 % |" in text
+    assert "| cnn-8 on digits | 20% | sb-memory-guarded 0.5 | 2 | 9.50 % | -1.00 |" in text
+    assert "## What paid" not in text
 
 
 def test_no_results_at_all(comparison, page):

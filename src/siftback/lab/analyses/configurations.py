@@ -1,5 +1,6 @@
 """The configurations of recorded comparisons, with their curves, as analyses look at them."""
 
+import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,18 @@ def judged(found: Iterable[Comparison] | Iterable[Configuration]) -> str:
 def argument(comparison: Comparison, name: str, otherwise: Any = None) -> Any:
     """What a comparison was asked, by the name of the setting."""
     return (comparison.environment.get("arguments") or {}).get(name, otherwise)
+
+
+def shared_by(comparison: Comparison, varied: Iterable[str]) -> str:
+    """What a comparison was asked but for some settings: comparisons of equal ones belong together.
+
+    Args:
+        comparison: The comparison.
+        varied: Names of the settings that may differ.
+    """
+    asked = comparison.environment.get("arguments") or {}
+    shared = {key: value for key, value in asked.items() if key not in varied}
+    return json.dumps(shared, sort_keys=True, default=str)
 
 
 def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:

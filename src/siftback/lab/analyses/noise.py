@@ -4,13 +4,15 @@ import statistics
 from collections.abc import Sequence
 
 from siftback.lab.analyses.budget import interval
-from siftback.lab.analyses.configurations import argument, images, setup
+from siftback.lab.analyses.configurations import argument, images, setup, shared_by
 from siftback.lab.analyses.figure import Cell, Grid, Missing
 from siftback.lab.analyses.findings import WrongLabels
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL, pairs, same_budget
-from siftback.lab.records.metric import Metric
 from siftback.lab.records.run_summary import RunSummary
+
+# What may differ between the comparisons at several shares of wrong labels.
+_VARIED = ("flip", "strategies", "keeps", "seeds", "matched")
 
 
 def ends(comparisons: Sequence[Comparison]) -> Grid | Missing:
@@ -20,10 +22,9 @@ def ends(comparisons: Sequence[Comparison]) -> Grid | Missing:
     that no comparison made wrong labels of are left out.
     """
     name, title = "noise", "Wrong labels: the end beside Traditional's of the same budget"
-    columns = ["data and model", "wrong labels", "method", "seeds", "error or loss"]
-    columns += ["difference", "95 % interval", "precision", "recall"]
-    noisy = {_task(one) for one in comparisons if argument(one, "flip")}
-    chosen = [one for one in comparisons if _task(one) in noisy and one.runs]
+    columns = ["data and model", "wrong labels", "method", "seeds", "Traditional", "difference"]
+    columns += ["95 % interval", "precision", "recall"]
+    chosen = [one for one in with_wrong_labels(comparisons) if one.runs]
     chosen.sort(key=lambda one: (_task(one), float(argument(one, "flip", 0.0))))
     rows: list[list[Cell]] = []
     findings = []
@@ -32,31 +33,29 @@ def ends(comparisons: Sequence[Comparison]) -> Grid | Missing:
         for label, runs in one.by_label().items():
             baseline = None if label == TRADITIONAL else same_budget(one, label)
             both = pairs(one, label, baseline) if baseline is not None else []
-            differences = [run.final - base.final for run, base in both]
-            head = [_task(one), f"{wrong:.0%}", label, str(len(runs))]
-            rows.append([*head, *_cells(one.metric, runs, differences)])
-            if differences and runs[0].suspects is not None:
-                mean, low, high = interval(differences)
+            if not both:
+                continue
+            mean, low, high = interval([run.final - base.final for run, base in both])
+            several = f"{low:+.2f} to {high:+.2f}" if len(both) > 1 else None
+            plain = one.metric.written(statistics.mean(base.final for _, base in both))
+            head = [_task(one), f"{wrong:.0%}", label, str(len(both)), plain]
+            rows.append([*head, f"{mean:+.2f}", several, *_found(runs)])
+            if runs[0].suspects is not None:
                 findings.append(WrongLabels(_task(one), wrong, label, mean, low, high))
     if not rows:
-        why = "No run with wrong labels. Record some: siftback run noise"
+        why = "No run with wrong labels beside Traditional. Record some: siftback run noise"
         return Missing(name, title, why)
     return Grid(name, title, findings, "Siftback", columns, rows)
 
 
+def with_wrong_labels(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Those with wrong labels, and of equal settings those without."""
+    noisy = {shared_by(one, _VARIED) for one in comparisons if argument(one, "flip")}
+    return [one for one in comparisons if shared_by(one, _VARIED) in noisy]
+
+
 def _task(comparison: Comparison) -> str:
-    return f"{setup(comparison)}{images(comparison)}" if comparison.runs else ""
-
-
-def _cells(metric: Metric, runs: Sequence[RunSummary], differences: Sequence[float]) -> list[Cell]:
-    mean, low, high = interval(differences) if differences else (None, None, None)
-    several = len(differences) > 1
-    return [
-        metric.written(statistics.mean(run.final for run in runs)),
-        None if mean is None else f"{mean:+.2f}",
-        f"{low:+.2f} to {high:+.2f}" if several else None,
-        *_found(runs),
-    ]
+    return f"{setup(comparison)}{images(comparison)}"
 
 
 def _found(runs: Sequence[RunSummary]) -> list[Cell]:

@@ -1,6 +1,5 @@
 """What selection pays, in budgets: Traditional's budget for the same error over the method's."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ from siftback.lab.analyses.budget_ratios import (
     budget_for,
     budget_ratio,
 )
-from siftback.lab.analyses.configurations import images, setup
+from siftback.lab.analyses.configurations import argument, images, setup, shared_by
 from siftback.lab.analyses.figure import Cell, Grid, Missing
 from siftback.lab.analyses.findings import BudgetRatios
 from siftback.lab.records.comparison_record import Comparison
@@ -78,12 +77,10 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
     """
     found: dict[str, Experiment] = {}
     for one in comparisons:
-        asked = one.environment.get("arguments") or {}
-        budget = asked.get("budget")
+        budget = argument(one, "budget")
         if budget is None or not one.runs:
             continue
-        shared = {key: value for key, value in asked.items() if key not in _VARIED}
-        key = json.dumps(shared, sort_keys=True, default=str)
+        key = shared_by(one, _VARIED)
         title = f"{setup(one)}{images(one)}"
         experiment = found.setdefault(key, Experiment(title, one.metric, {}))
         for run in one.runs:
@@ -94,6 +91,16 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
                 ends[run.label] = by_budget
                 experiment = found[key] = experiment._replace(ends=ends)
     return list(found.values())
+
+
+def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Those of experiments that have a curve: Traditional at five budgets or more."""
+    budgets: dict[str, set[float]] = {}
+    for one in comparisons:
+        if TRADITIONAL in one.by_label() and argument(one, "budget") is not None:
+            budgets.setdefault(shared_by(one, _VARIED), set()).add(argument(one, "budget"))
+    enough = {key for key, found in budgets.items() if len(found) >= LEAST_POINTS}
+    return [one for one in comparisons if shared_by(one, _VARIED) in enough]
 
 
 def _row(

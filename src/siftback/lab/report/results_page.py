@@ -15,7 +15,8 @@ from urllib.parse import quote
 from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import images, setup
 from siftback.lab.analyses.figure import Missing
-from siftback.lab.analyses.pays import ratios
+from siftback.lab.analyses.noise import ends, with_wrong_labels
+from siftback.lab.analyses.pays import on_curves, ratios
 from siftback.lab.analyses.reading import read
 from siftback.lab.analyses.writing import as_markdown
 from siftback.lab.papers import RUNS, short
@@ -25,7 +26,6 @@ from siftback.lab.records.metric import Metric
 from siftback.lab.records.summary_table import series
 from siftback.lab.records.tables import markdown
 from siftback.lab.report.verdict import (
-    OUTCOMES,
     Verdict,
     counted,
     difference_of,
@@ -37,6 +37,8 @@ from siftback.lab.report.verdict import (
 
 BENCHMARKS = "benchmarks"
 TUNING = "tuning"
+
+_BRIEF = {"paid": "**paid**", "level": "level", "lost": "worse", "undecided": "undecided"}
 
 # Of the settings that all tuning shares, those that the page has.
 _SHARED = ("data", "model", "width", "budget", "epochs", "batch_size", "train_limit", "validation")
@@ -63,10 +65,21 @@ Intervals are of 95 %, by a bootstrap over the seeds. Budgets are in epochs of T
 {table}
 """
 
+_WRONG = """\
+## What wrong labels cost
+
+A share of the training labels is made wrong, none of the test set's. A difference is in points of
+final test error, the method less Traditional of the same budget, the mean over the seeds: negative
+is better. `sb-memory-guarded` is `Memory(guard=NoiseGuard())`; precision is the share of its
+suspects whose labels are wrong, recall the share of the wrong ones that it suspects.
+
+{table}
+"""
+
 _BEFORE = """\
 Strategies that select by losses begin after one epoch on everything, as the authors of
 Selective-Backprop ran it, unless told otherwise. The records of {before} of the {count} comparisons
-here were made before that was so, and those strategies then selected from the first batch on.
+below were made before that was so, and those strategies then selected from the first batch on.
 """
 
 _PAID = """\
@@ -76,10 +89,10 @@ _PAID = """\
 
 {by_data}
 
-One row for each strategy on each data set, the clearest first: its longest training and, there, the
-share nearest one half. A difference is in {unit}, selective less
+Of each strategy on each data set its longest training and, there, the share nearest one half, the
+clearest first. A difference is in {unit}, selective less
 Traditional of the same cost, mean and standard deviation over the seeds: negative is better. The
-last column counts how all configurations of that strategy on that data set came out.
+report has all configurations, with their budgets, seeds and intervals.
 
 {tables}
 """
@@ -126,10 +139,13 @@ def write_page(results: Path, page: Path) -> None:
         raise ConfigError(f"{results} is not a folder: give one that holds comparisons")
     comparisons, problems = comparisons_of(results)
     link = f"{quote(Path(os.path.relpath(results, page.parent)).as_posix())}/"
-    judged = [one for one in verdicts(comparisons) if one.outcome != "undecided"]
-    parts = [_HEAD.format(name=results.name, link=link), *_ratios(comparisons), *_paid(judged)]
+    apart = {id(one) for one in (*on_curves(comparisons), *with_wrong_labels(comparisons))}
+    others = [one for one in comparisons if id(one) not in apart]  # these have tables of their own
+    judged = [one for one in verdicts(others) if one.outcome != "undecided"]
+    parts = [_HEAD.format(name=results.name, link=link), *_ratios(comparisons)]
+    parts += [*_wrong(comparisons), *_before(others), *_paid(judged)]
     if judged:
-        parts.append(_rests(judged, comparisons))
+        parts.append(_rests(judged, others))
     if (results / RUNS).is_dir():
         parts.append(_PAPERS.format(table=markdown(short(results))))
     parts += _benchmarks(results / BENCHMARKS)
@@ -187,15 +203,24 @@ def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _ratios(comparisons: Sequence[Comparison]) -> list[str]:
-    """What each method's error is worth in budgets, and which records are older than warm-ups."""
-    made, parts = ratios(comparisons), []
-    if not isinstance(made, Missing):
-        sentences = "\n".join(f"- {sentence}" for sentence in made.sentences)
-        parts.append(_RATIOS.format(sentences=sentences, table=as_markdown(made)))
+    """What each method's error is worth in budgets."""
+    made = ratios(comparisons)
+    if isinstance(made, Missing):
+        return []
+    sentences = "\n".join(f"- {sentence}" for sentence in made.sentences)
+    return [_RATIOS.format(sentences=sentences, table=as_markdown(made))]
+
+
+def _wrong(comparisons: Sequence[Comparison]) -> list[str]:
+    """What wrong labels cost."""
+    made = ends(comparisons)
+    return [] if isinstance(made, Missing) else [_WRONG.format(table=as_markdown(made))]
+
+
+def _before(comparisons: Sequence[Comparison]) -> list[str]:
+    """How many records are older than warm-ups."""
     before = sum("rate_by" not in (one.environment.get("arguments") or {}) for one in comparisons)
-    if before:
-        parts.append(_BEFORE.format(before=before, count=len(comparisons)))
-    return parts
+    return [_BEFORE.format(before=before, count=len(comparisons))] if before else []
 
 
 def _paid(judged: Sequence[Verdict]) -> list[str]:
@@ -205,7 +230,7 @@ def _paid(judged: Sequence[Verdict]) -> list[str]:
     for one in judged:
         by_data.setdefault(one.data, []).append(one)
     units = {one.metric: f"{one.metric.plural} of final test {one.metric.noun}" for one in judged}
-    tables = [markdown(_rows(judged, by_data, metric)) for metric in units]
+    tables = [markdown(_rows(judged, metric)) for metric in units]
     lines = "\n".join(f"- {_data_set(data, found)}" for data, found in by_data.items())
     return [
         _PAID.format(
@@ -217,27 +242,15 @@ def _paid(judged: Sequence[Verdict]) -> list[str]:
     ]
 
 
-def _rows(
-    judged: Sequence[Verdict], by_data: Mapping[str, Sequence[Verdict]], metric: Metric
-) -> list[dict[str, str]]:
-    """The main verdicts by one metric."""
-    column = "difference, points" if metric.name == "error" else "difference"
-    return [
-        {
-            "data set": one.data,
-            "strategy": one.strategy,
-            "share kept": f"{one.keep:.2g}",
-            "budget": str(one.budget),
-            "seeds": str(one.seeds),
-            column: difference_of(one),
-            "verdict": OUTCOMES[one.outcome],
-            "paid, within, worse": ", ".join(
-                str(count) for count in _counts(by_data[one.data], one.strategy)
-            ),
-        }
-        for one in main_verdicts(judged)
-        if one.difference is not None and one.metric is metric
-    ]
+def _rows(judged: Sequence[Verdict], metric: Metric) -> list[dict[str, str]]:
+    """The main verdicts by one metric: a row for each strategy, a column for each data set."""
+    found = [one for one in main_verdicts(judged) if one.difference and one.metric is metric]
+    sets = dict.fromkeys(one.data for one in found)
+    rows: dict[str, dict[str, str]] = {}
+    for one in found:
+        row = rows.setdefault(one.strategy, {"strategy": one.strategy} | dict.fromkeys(sets, ""))
+        row[one.data] = f"{difference_of(one)}, {_BRIEF[one.outcome]}"
+    return list(rows.values())
 
 
 def main_verdicts(judged: Sequence[Verdict]) -> list[Verdict]:

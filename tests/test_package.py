@@ -144,15 +144,28 @@ def test_importing_pulls_in_nothing_beyond_torch_and_numpy():
     assert beyond - sys.stdlib_module_names == {"siftback"}
 
 
+def test_importing_waits_for_torch_until_a_name_is_used():
+    assert "torch" not in modules_after("import siftback")
+    assert "torch" in modules_after("from siftback import Memory")
+
+
 def test_the_public_list_is_whole():
-    lazy = {"SinglePass": siftback.SinglePass}
-    public = {
-        name
-        for name, value in {**vars(siftback), **lazy}.items()
-        if not name.startswith("_") and not inspect.ismodule(value)
-    }
     assert len(siftback.__all__) == len(set(siftback.__all__))  # the linter sorts them
-    assert set(siftback.__all__) == public
+    assert set(siftback.__all__) == {*siftback._MODULE_OF, "SiftbackError"}
+    assert set(siftback.__all__) <= set(dir(siftback))
+    assert not set(siftback.__all__) & LAYERS.keys(), "a module of that name would take its place"
+    with pytest.raises(AttributeError, match="has no attribute 'Memry'"):
+        siftback.Memry  # noqa: B018
+
+
+def test_names_are_found_where_type_checkers_find_them():
+    said = {
+        name: module
+        for module, names in imports_of(SOURCE / "__init__.py")
+        for name in names
+        if module != "errors"
+    }
+    assert said == siftback._MODULE_OF
 
 
 PUBLIC = {

@@ -6,46 +6,47 @@ Besides these names there are `siftback.errors`; `siftback.pruning`, which selec
 training; and `siftback.contrib`, methods from the papers that gained nothing in our measurements.
 """
 
+import importlib
 import typing
 
 from siftback.errors import SiftbackError
-from siftback.loading.indices import Indexed
-from siftback.loading.pool import Pool
-from siftback.loading.stats import SinglePassStats, Stats
-from siftback.loss_functions import per_example
-from siftback.probing.probe import probe
-from siftback.probing.result import ProbeResult
-from siftback.rules.ewma import Ewma
-from siftback.rules.ies import IES
-from siftback.rules.infobatch import InfoBatch
-from siftback.rules.kakurenbo import Kakurenbo
-from siftback.rules.memory import Memory
-from siftback.rules.noise_guard import NoiseGuard
-from siftback.rules.rs2 import RS2
-from siftback.rules.rule import EpochRule, RefreshedRule
-from siftback.rules.sampler import SelectiveSampler
-from siftback.rules.score_table import ScoreTable
-from siftback.rules.seta import SeTa
-from siftback.rules.stale import Stale
-from siftback.rules.ucb import UCB
-from siftback.schedule import Annealing, Epochs, Schedule, Share
-from siftback.scorers.ema import Ema
-from siftback.scorers.fresh import Fresh
-from siftback.scorers.gradient_bound import GradientBound
-from siftback.scorers.irreducible import Irreducible, irreducible_losses
-from siftback.scorers.reduced import Reduced
-from siftback.scorers.scorer import Scorer
-from siftback.selective_loader.loader import SelectiveLoader
-from siftback.selectors.importance import Kath18
-from siftback.selectors.in_batch import InBatch
-from siftback.selectors.percentile import Percentile
-from siftback.selectors.ranking import InBatchRank, SoftTopK, Threshold, TopK
-from siftback.selectors.selection import Selection, Selector
-from siftback.selectors.unbiased import Unbiased
-from siftback.selectors.uniform import Uniform
-from siftback.sequence_losses import sequence_losses, token_losses
 
 if typing.TYPE_CHECKING:
+    from siftback.loading.indices import Indexed
+    from siftback.loading.pool import Pool
+    from siftback.loading.stats import SinglePassStats, Stats
+    from siftback.loss_functions import per_example
+    from siftback.probing.probe import probe
+    from siftback.probing.result import ProbeResult
+    from siftback.rules.ewma import Ewma
+    from siftback.rules.ies import IES
+    from siftback.rules.infobatch import InfoBatch
+    from siftback.rules.kakurenbo import Kakurenbo
+    from siftback.rules.memory import Memory
+    from siftback.rules.noise_guard import NoiseGuard
+    from siftback.rules.rs2 import RS2
+    from siftback.rules.rule import EpochRule, RefreshedRule
+    from siftback.rules.sampler import SelectiveSampler
+    from siftback.rules.score_table import ScoreTable
+    from siftback.rules.seta import SeTa
+    from siftback.rules.stale import Stale
+    from siftback.rules.ucb import UCB
+    from siftback.schedule import Annealing, Epochs, Schedule, Share
+    from siftback.scorers.ema import Ema
+    from siftback.scorers.fresh import Fresh
+    from siftback.scorers.gradient_bound import GradientBound
+    from siftback.scorers.irreducible import Irreducible, irreducible_losses
+    from siftback.scorers.reduced import Reduced
+    from siftback.scorers.scorer import Scorer
+    from siftback.selective_loader.loader import SelectiveLoader
+    from siftback.selectors.importance import Kath18
+    from siftback.selectors.in_batch import InBatch
+    from siftback.selectors.percentile import Percentile
+    from siftback.selectors.ranking import InBatchRank, SoftTopK, Threshold, TopK
+    from siftback.selectors.selection import Selection, Selector
+    from siftback.selectors.unbiased import Unbiased
+    from siftback.selectors.uniform import Uniform
+    from siftback.sequence_loss import sequence_losses, token_losses
     from siftback.single_pass.single_pass import SinglePass
 
 __version__ = "0.1.0"
@@ -102,10 +103,56 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> typing.Any:
-    """Imports `SinglePass` on first use: it imports the compiler, which takes two seconds."""
-    if name == "SinglePass":
-        from siftback.single_pass.single_pass import SinglePass
+# Where each name is. It is imported on first use, so that a part is paid for by those who use it:
+# PyTorch takes two seconds, and the single pass brings PyTorch's compiler.
+_NAMES_OF = {
+    "loading.indices": "Indexed",
+    "loading.pool": "Pool",
+    "loading.stats": "SinglePassStats Stats",
+    "loss_functions": "per_example",
+    "probing.probe": "probe",
+    "probing.result": "ProbeResult",
+    "rules.ewma": "Ewma",
+    "rules.ies": "IES",
+    "rules.infobatch": "InfoBatch",
+    "rules.kakurenbo": "Kakurenbo",
+    "rules.memory": "Memory",
+    "rules.noise_guard": "NoiseGuard",
+    "rules.rs2": "RS2",
+    "rules.rule": "EpochRule RefreshedRule",
+    "rules.sampler": "SelectiveSampler",
+    "rules.score_table": "ScoreTable",
+    "rules.seta": "SeTa",
+    "rules.stale": "Stale",
+    "rules.ucb": "UCB",
+    "schedule": "Annealing Epochs Schedule Share",
+    "scorers.ema": "Ema",
+    "scorers.fresh": "Fresh",
+    "scorers.gradient_bound": "GradientBound",
+    "scorers.irreducible": "Irreducible irreducible_losses",
+    "scorers.reduced": "Reduced",
+    "scorers.scorer": "Scorer",
+    "selective_loader.loader": "SelectiveLoader",
+    "selectors.importance": "Kath18",
+    "selectors.in_batch": "InBatch",
+    "selectors.percentile": "Percentile",
+    "selectors.ranking": "InBatchRank SoftTopK Threshold TopK",
+    "selectors.selection": "Selection Selector",
+    "selectors.unbiased": "Unbiased",
+    "selectors.uniform": "Uniform",
+    "sequence_loss": "sequence_losses token_losses",
+    "single_pass.single_pass": "SinglePass",
+}
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
-        return SinglePass
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> typing.Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,5 +1,6 @@
 """The command line, as a user calls it."""
 
+import importlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import torch
 
 from command_line import Call
 from siftback import Epochs
+from siftback.cli.app import COMMANDS, app
 from siftback.cli.options import HELP
 from siftback.lab import models
 from siftback.lab.records.comparison_record import Comparison, read_evaluations
@@ -140,10 +142,31 @@ def test_strategies_and_help_read_well(call: Call) -> None:
     status, printed, _ = call("models")
     assert status == 0
     assert all(name in printed for name in ("wrn-28-10", "36,479,194", "resnet18", "11,173,962"))
-    status, printed, _ = call("--help")
-    assert status == 0
-    assert "compare" in printed
     assert call("--version")[1].startswith("siftback 0.")
+
+
+def test_the_help_lists_every_command_by_its_own_first_line(call: Call) -> None:
+    status, printed, _ = call("-h")
+    assert status == 0
+    for name, (module, said) in COMMANDS.items():
+        importlib.import_module(f"siftback.cli.{module}")
+        assert f"  {name:<10}  {said}\n" in printed
+    added = {one.name: one.callback.__doc__ for one in app.registered_commands}
+    assert {name: text.partition("\n")[0] for name, text in added.items()} == {
+        name: said for name, (_, said) in COMMANDS.items()
+    }
+
+
+def test_a_misspelt_command_is_guessed(call: Call) -> None:
+    assert "Did you mean 'compare'?" in call("compar")[2]
+
+
+def test_the_help_takes_no_import_of_torch() -> None:
+    printing = "import sys\nsys.argv = ['siftback', '-h']\nfrom siftback.cli import main\n"
+    printing += "try: main()\nfinally: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", printing], capture_output=True, text=True)
+    assert "From records:" in done.stdout
+    assert not {"torch", "scipy", "matplotlib", "pyarrow"} & set(done.stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,86 @@
-"""The application that commands are added to, and how it is run."""
+"""The application: its commands, which are imported when they are used, and how it is run."""
 
+import importlib
 import sys
-from typing import Annotated, NoReturn
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
-from siftback import SiftbackError, __version__
+from siftback import __version__
+from siftback.errors import SiftbackError
+
+# Of each section of the help, by command: the module that adds it, and the first line of its help.
+# So the list of all takes no import, of which PyTorch and the laboratory take seconds.
+SECTIONS = {
+    "Train": {
+        "compare": ("compare", "Train with several strategies; print one table, draw the errors."),
+        "train": ("compare", "Train one model with one strategy; keep its weights."),
+        "sweep": ("sweep", "Compare in every cell of a grid of settings; print one table."),
+        "recipes": ("recipes", "List the papers' experiments, each with what it needs."),
+        "run": ("recipes", "Run an experiment of the papers and draw its figures."),
+    },
+    "Before training": {
+        "probe": ("probe", "Measure what selection would cost and save, and whether it pays."),
+        "score": ("score", "Score the training set by models trained for a little."),
+        "prune": ("score", "Choose the examples to keep by their scores."),
+    },
+    "From records": {
+        "report": ("report", "Make one page of recorded comparisons, index.html."),
+        "figures": ("figures", "Make the papers' figures and tables that records suffice for."),
+        "results": ("listing", "Build the page of results from recorded comparisons."),
+        "suspects": ("suspects", "List the training examples that seem mislabelled."),
+    },
+    "What there is": {
+        "strategies": ("listing", "List the strategies, each with its ideal cost of one example."),
+        "models": ("listing", "List the models, each with width and number of parameters."),
+    },
+}
+COMMANDS = {name: each for section in SECTIONS.values() for name, each in section.items()}
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands by name; one that is asked for is imported."""
+
+    def __getitem__(self, name: str) -> Any:
+        module, _ = COMMANDS[name]
+        importlib.import_module(f"siftback.cli.{module}")
+        info = next(one for one in app.registered_commands if one.name == name)
+        return typer.main.get_command_from_info(
+            info, pretty_exceptions_short=False, rich_markup_mode=None
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Group(TyperGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = cast(Any, _Commands())
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Lists them without importing any."""
+        widest = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                lines = [(name.ljust(widest), said) for name, (_, said) in commands.items()]
+                formatter.write_dl(lines)
+
 
 app = typer.Typer(
+    cls=_Group,
     help="Siftback: choose the examples worth a backward pass, and see whether it paid.",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 

@@ -65,7 +65,10 @@ def compare_command(
     overwrite: Overwrite = False,
     resume: Resume = False,
 ) -> None:
-    """Train with several strategies from the same start; print one table, draw the errors."""
+    """Train with several strategies; print one table, draw the errors.
+
+    All start from the same weights and see the data in the same order.
+    """
     plan = Plan(
         settings,
         strategies=[name.strip() for name in strategies.split(",")],
@@ -96,7 +99,10 @@ def train_command(
     overwrite: Overwrite = False,
     resume: Resume = False,
 ) -> None:
-    """Train one model with one strategy; keep its weights as weights.pt."""
+    """Train one model with one strategy; keep its weights.
+
+    They are in weights.pt, in the folder of --out.
+    """
     keeps = shares(keep, beta)
     if len(keeps) > 1:
         given = f"--keep {keep}" if beta is None else f"--beta {beta}"

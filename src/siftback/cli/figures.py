@@ -19,7 +19,7 @@ def figures_command(
         str | None, typer.Option(help=f"Some of {', '.join(ANALYSES)}; by default all.")
     ] = None,
 ) -> None:
-    """Make every figure and table of the papers that the records are enough for."""
+    """Make the papers' figures and tables that records suffice for."""
     names = None if only is None else [name.strip() for name in only.split(",")]
     comparisons, problems = read(runs)
     found = analyse(comparisons, names)

@@ -39,7 +39,7 @@ def models_command(
     channels: Annotated[int, typer.Option(help="Channels of the images, of 32x32.")] = 3,
     classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
 ) -> None:
-    """List the models, each with its width and its number of parameters."""
+    """List the models, each with width and number of parameters."""
     rows = []
     for name in models.LISTED:
         own = models.find(name)

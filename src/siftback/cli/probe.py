@@ -26,7 +26,10 @@ def probe_command(
     seconds: Annotated[float, typer.Option(help="How long to take.")] = 45,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Measure what selection would cost and save per epoch on a model; say whether it pays."""
+    """Measure what selection would cost and save, and whether it pays.
+
+    Per epoch, on one model and its data, within a minute.
+    """
     use_threads(threads)
     with Console(stderr=True).status("measuring"):
         found = measure(settings, numbers("--keep", keep), seconds, epochs)

@@ -16,7 +16,10 @@ def report_command(
         Path, typer.Option(help="The folder to write, or a page alone: NAME.html.")
     ] = Path("report"),
 ) -> None:
-    """Make one page for a reader, index.html, of recorded comparisons; each figure beside it."""
+    """Make one page of recorded comparisons, index.html.
+
+    Each figure and its numbers lie beside it.
+    """
     page, problems = write_report(runs, out)
     for problem in problems:
         typer.echo(problem, err=True)

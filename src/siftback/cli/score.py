@@ -50,7 +50,10 @@ def score_command(
     ] = "0.1,0.25,0.5,0.75,0.9",
     threads: Threads = None,
 ) -> None:
-    """Score the training set by models trained for a little; or compare two tables of scores."""
+    """Score the training set by models trained for a little.
+
+    With --overlap, see how far two tables of scores agree.
+    """
     if overlap is not None:
         Console().print(pruning.agreement_of(*overlap, numbers("--drop", drop)))
         return
@@ -77,6 +80,9 @@ def prune_command(
     per_class: Annotated[bool, typer.Option("--per-class", help="Rank within each class.")] = False,
     seed: Annotated[int, typer.Option(help="Orders examples of equal scores.")] = 0,
 ) -> None:
-    """Choose the examples to keep by their scores, for train and compare --subset."""
+    """Choose the examples to keep by their scores.
+
+    For train and compare --subset.
+    """
     bounds = None if window is None else numbers("--window", window)
     typer.echo(pruning.prune_to(out, scores, drop, easiest, bounds, per_class, seed))

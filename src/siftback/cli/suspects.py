@@ -22,7 +22,10 @@ def suspects_command(
     ] = None,
     most: Annotated[int, typer.Option(help="How many to print.")] = 20,
 ) -> None:
-    """List the training examples that seem mislabelled, beside what cleanlab says of them."""
+    """List the training examples that seem mislabelled.
+
+    Those that a noise guard held back, beside what cleanlab says of them.
+    """
     found = suspects_report.read_all(run, name)
     if out is not None:
         found[0].write(out)

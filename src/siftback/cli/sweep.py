@@ -58,7 +58,7 @@ def sweep_command(
     overwrite: Overwrite = False,
     resume: Resume = False,
 ) -> None:
-    """Compare in every cell of a grid of settings; print one table of all."""
+    """Compare in every cell of a grid of settings; print one table."""
 
     def plan_of(cell: dict[str, Any]) -> Plan:
         keeps = [cell.pop(KEEP)] if KEEP in cell else numbers("--keep", keep)

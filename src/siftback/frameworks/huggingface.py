@@ -31,7 +31,7 @@ from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.fresh import Fresh
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
-from siftback.sequence_losses import Head, has_loss, head_of, losses_of, sequence_losses
+from siftback.sequence_loss import Head, has_loss, head_of, losses_of, sequence_losses
 
 # What is above says what to install where there is no transformers.
 # isort: split

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from siftback.arguments import checked_integer
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.sequence_losses import IGNORED
+from siftback.sequence_loss import IGNORED
 
 _LOGITS = 1 << 24  # of a chunk, where the user names no size: 64 MiB in float32
 

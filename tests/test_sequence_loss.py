@@ -11,7 +11,7 @@ from torch import nn
 
 from siftback import SelectiveLoader, SinglePass, sequence_losses, token_losses
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.sequence_losses import has_loss, head_of
+from siftback.sequence_loss import has_loss, head_of
 from toys import AT_ONCE
 
 transformers = pytest.importorskip("transformers")

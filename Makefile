@@ -38,8 +38,8 @@ check: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-results: .venv/lab  ## Write docs/results.md from the records under results/.
-	$(BIN)/siftback results results --out docs/results.md
+results: .venv/lab  ## Write docs/results.md, and the ratios of the README, from the records under results/.
+	$(BIN)/siftback results results --out docs/results.md --into README.md
 
 report: .venv/lab  ## Build report/index.html, the whole report, from the same records.
 	$(BIN)/siftback report $(filter-out results/tuning,$(wildcard results/*)) --out report/index.html

@@ -91,8 +91,11 @@ def table() -> Iterator[str]:
             by_method[one["method"]].append(one)
         first = by_method["plain"][0]
         base = statistics.median(one["seconds"] for one in by_method["plain"])
-        yield f"**{path.stem}**, a budget of {first['budget']:g} epochs of plain training, "
-        yield f"{len(by_method['plain'])} seeds, {first['threads']} thread:"
+        yield (
+            f"**{path.stem}**, {first['examples']:,} training examples, a budget of "
+            f"{first['budget']:g} epochs of plain training,"
+        )
+        yield f"{len(by_method['plain'])} seeds, threads: {first['threads']}."
         yield ""
         yield "| method | test error, % | spent, epochs | seconds over plain's | code |"
         yield "|:---|---:|---:|---:|:---|"

@@ -184,6 +184,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     error, loss = work.test(test)
     record = {
         "data": asked.data.stem,
+        "examples": len(train),
         "method": asked.method,
         "code": code,
         "torch": torch.__version__,

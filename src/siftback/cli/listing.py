@@ -9,7 +9,7 @@ from rich.console import Console
 from siftback.cli.app import app
 from siftback.lab import models
 from siftback.lab.records.tables import terminal
-from siftback.lab.report.results_page import write_page
+from siftback.lab.report.results_page import write_page, write_ratios
 from siftback.lab.training.strategies import STRATEGIES
 
 
@@ -73,7 +73,14 @@ def _parameters(name: str, width: int | None, classes: int, channels: int) -> in
 def results_command(
     folder: Annotated[Path, typer.Argument(help="Folder of recorded comparisons.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/results.md"),
+    into: Annotated[
+        Path | None,
+        typer.Option(help="A page that is given the default's budget ratios, between its marks."),
+    ] = None,
 ) -> None:
     """Build the page of results from recorded comparisons."""
     write_page(folder, out)
     typer.echo(out)
+    if into is not None:
+        write_ratios(folder, into)
+        typer.echo(into)

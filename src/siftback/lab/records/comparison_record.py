@@ -231,12 +231,20 @@ class Comparison:
         return found
 
     def write(self) -> None:
-        """Replaces ``summary.json`` whole, so that a reader never sees half of it."""
-        summary = {"environment": self.environment, "runs": [asdict(run) for run in self.runs]}
+        """Replaces ``summary.json`` whole, so that a reader never sees half of it.
+
+        Each run is a line.
+        """
+        runs = ",\n".join(json.dumps(asdict(run)) for run in self.runs)
+        parts = [
+            f'"environment": {json.dumps(self.environment, indent=1)}',
+            f'"runs": [\n{runs}\n]',
+        ]
         if self.prices:
-            summary["prices"] = {name: asdict(price) for name, price in self.prices.items()}
+            prices = {name: asdict(price) for name, price in self.prices.items()}
+            parts.append(f'"prices": {json.dumps(prices, indent=1)}')
         with atomic_write(self.folder / SUMMARY) as path:
-            path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+            path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
     @property
     def metric(self) -> Metric:

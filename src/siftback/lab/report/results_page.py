@@ -122,6 +122,43 @@ theirs. Speed-ups are medians over the seeds; a dash is a target that a seed did
 """
 
 
+# What a page such as the README is given of the records, between these marks.
+MARKS = ("<!-- budget ratios -->\n", "<!-- end of budget ratios -->\n")
+_DEFAULT = "sb-memory 0.55"  # `Memory()`, as the laboratory calls it
+
+
+def write_ratios(results: Path, page: Path) -> None:
+    """Writes the default's budget ratios into a page, between its marks.
+
+    A row for each data set, a column for each budget; a ratio with its 95 % interval.
+
+    Args:
+        results: As for `write_page`.
+        page: A Markdown file that holds both of `MARKS`, once each.
+
+    Raises:
+        ConfigError: If the page does not, or there are no ratios.
+    """
+    text = page.read_text(encoding="utf-8")
+    if any(text.count(mark) != 1 for mark in MARKS):
+        raise ConfigError(f"{page} lacks the lines {' and '.join(MARKS)}: put each there once")
+    made = ratios(comparisons_of(results)[0])
+    if isinstance(made, Missing):
+        raise ConfigError(f"{results}: {made.why}")
+    chosen = [row for row in made.rows if row[1] == _DEFAULT]
+    budgets = sorted({str(row[2]) for row in chosen}, key=float)
+    rows: dict[str, dict[str, str]] = {}
+    for title, _, budget, *_, ratio, interval in chosen:
+        empty = {"trained": str(title)} | {f"at {each} epochs": "" for each in budgets}
+        sure = interval == f"{ratio} to {ratio}"  # beyond the curve in all resamples
+        written = str(ratio) if sure else f"{ratio} ({interval})"
+        rows.setdefault(str(title), empty)[f"at {budget} epochs"] = written
+    before, rest = text.split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    table = markdown(list(rows.values()))
+    page.write_text(f"{before}{MARKS[0]}\n{table}\n\n{MARKS[1]}{after}", encoding="utf-8")
+
+
 def write_page(results: Path, page: Path) -> None:
     """Writes the page.
 

@@ -35,6 +35,7 @@ SECTIONS = {
     },
     "What there is": {
         "strategies": ("listing", "List the strategies, each with its ideal cost of one example."),
+        "doctor": ("doctor", "Say what is installed and at hand, and how to get what is not."),
         "models": ("listing", "List the models, each with width and number of parameters."),
     },
 }

@@ -63,6 +63,14 @@ def shared() -> list[Path]:
     return [place.parent / "shared" / "data" for place in (Path.cwd(), PROJECT)]
 
 
+def at_hand(name: str) -> Path | None:
+    """The folder of a data set on this machine; None where there is none, or nothing in it."""
+    given = os.environ.get("SIFTBACK_DATA")
+    places = [Path(given)] if given else shared()
+    folders = [place / name for place in places]
+    return next((folder for folder in folders if folder.is_dir() and any(folder.iterdir())), None)
+
+
 def _in_folder(folder: Path, splits: Sequence[str]) -> Files | None:
     files = {split: sorted(folder.glob(f"{split}-*.parquet")) for split in splits}
     return files if all(files.values()) else None

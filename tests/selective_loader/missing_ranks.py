@@ -143,7 +143,7 @@ CASES = {
     joined_once: (2, False),
     never_joined: (2, False),
     joined_and_ended_early: (2, True),
-    apart: (2, True),
+    apart: (2, False),  # the first to say so would end with the store, before the other reads
 }
 
 

@@ -379,6 +379,8 @@ def test_two_figures_of_the_same_runs_train_once(monkeypatch, capsys, tmp_path):
         "train_limit=256",
         "width=2",
         "epochs=1",
+        "evaluations=1",
+        "warmup=0",
         "batch_size=32",
         "device=cpu",
         "strategies=traditional,sb",

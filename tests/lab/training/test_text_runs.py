@@ -223,7 +223,7 @@ def test_pages_of_texts_and_language_name_the_measure_of_each(written, classifie
     page = (tmp_path / "results.md").read_text()
     assert "in nats per token of final test loss" in page
     (row,) = (line for line in page.splitlines() if "| sb-memory |" in line)
-    assert " nats | " in row
+    assert " nats, " in row
     report, problems = write_report([tmp_path / "results"], tmp_path / "report.html")
     assert not problems
     text = report.read_text(encoding="utf-8")

@@ -320,7 +320,7 @@ class _Training:
             seconds_by_phase=phases,
             score_cost=self.batches.score_cost,
             cost_scoring=self.scoring.cost,
-            seconds_scoring=self.scoring.seconds,
+            seconds_scoring=round(self.scoring.seconds, 6),
             seconds_observing={} if self._observer is None else self._observer.seconds,
             metric="loss" if self.data.kind == "language" else "error",
             test_loss_final=losses[-1],

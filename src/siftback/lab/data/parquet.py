@@ -7,8 +7,11 @@ labels, and one of texts or ``struct{bytes, path}`` of encoded images.
 import io
 import json
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import numpy as np
 import pyarrow as pa
@@ -77,6 +80,7 @@ def _in_folder(folder: Path, splits: Sequence[str]) -> Files | None:
 
 
 def _on_hub(repository: str, splits: Sequence[str], config: str | None, expected: str) -> Files:
+    stay_offline_without_network()
     # Imported here, as it takes seconds and most runs read local files.
     import datasets
 
@@ -92,6 +96,21 @@ def _on_hub(repository: str, splits: Sequence[str], config: str | None, expected
     return {
         split: [Path(file["filename"]) for file in found[split].cache_files] for split in splits
     }
+
+
+def stay_offline_without_network() -> None:
+    """Has the hub's client look at what it keeps alone where the hub has no address here.
+
+    It would try again for half a minute otherwise. To be called before it is first imported; what
+    the environment says of it, and a proxy, are left as they are.
+    """
+    if "HF_HUB_OFFLINE" in os.environ or getproxies():
+        return
+    host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def _origin(repository: str, config: str | None) -> str:

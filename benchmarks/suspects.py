@@ -16,11 +16,12 @@ from cleanlab.filter import find_label_issues
 from torch import Tensor
 
 from goals import Goal, begin, options, report
-from siftback import Memory, NoiseGuard, SelectiveLoader
+from siftback import Memory, NoiseGuard
 from siftback.lab.data.datasets import load
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
+from train import MEMORY_SHARE, by_rule, plain
 from work import Images, Work
 
 TITLE = "What a noise guard finds, beside confident learning out of sample at the same cost"
@@ -30,15 +31,8 @@ SHARES = (0.01, 0.1, 0.2, 0.4)
 
 def by_guard(data: Images, seed: int, budget: float) -> Tensor:
     """bool[N], the suspects at the end of a training by `Memory` with a guard."""
-    work, guard = Work(data, seed, budget), NoiseGuard()
-    epochs = round(budget / 0.62)  # of which an epoch costs 0.62 on average, warm-up and all
-    loader = SelectiveLoader(work.loader(), memory=Memory(guard=guard), epochs=epochs, seed=seed)
-
-    def train_on(x: Tensor, y: Tensor) -> float:
-        work.step(loader.loss(work.losses(x, y)[0]))
-        return 3 * len(y)
-
-    work.fit(lambda: loader, train_on)
+    guard = NoiseGuard()
+    by_rule(Work(data, seed, budget), Memory(guard=guard), budget / MEMORY_SHARE)
     found = torch.zeros(len(data), dtype=torch.bool)
     found[guard.suspects] = True
     return found
@@ -52,12 +46,7 @@ def by_cleanlab(data: Images, seed: int, budget: float) -> Tensor:
     for own, other in (halves, halves[::-1]):
         part = Images(data.pixels[own], data.labels[own], flip=data.flip)
         work = Work(part, seed, budget)
-
-        def train_on(x: Tensor, y: Tensor, work: Work = work) -> float:
-            work.step(work.losses(x, y)[0].mean())
-            return 3 * len(y)
-
-        work.fit(work.loader, train_on)
+        plain(work)
         work.model.eval()
         with torch.no_grad():
             for rows in other.split(1000):

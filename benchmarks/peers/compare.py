@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from siftback.lab.report.results_page import put_between
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RECORDS = ROOT / "results" / "peers"
@@ -116,9 +118,7 @@ def table() -> Iterator[str]:
 
 def with_table(page: str) -> str:
     """A page, with the table between its marks."""
-    head, rest = page.split(MARKS[0])
-    tail = rest.split(MARKS[1])[1]
-    return head + MARKS[0] + "\n" + "\n".join(table()) + MARKS[1] + tail
+    return put_between(page, MARKS, "\n" + "\n".join(table()))
 
 
 def main() -> None:

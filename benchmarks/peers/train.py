@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Subset
 from work import BATCH, Work, read
 
-INFOBATCH_SHARE = 0.7  # what an epoch of InfoBatch costs on average, to choose how many
-MEMORY_SHARE = 0.62
+# What an epoch costs on average, warm-up and all, to choose how many.
+INFOBATCH_SHARE, MEMORY_SHARE = 0.7, 0.62
 
 
 def plain(work: Work) -> str:
@@ -70,21 +70,21 @@ def siftback_memory(work: Work) -> str:
     """Siftback's Memory at its defaults."""
     from siftback import Memory
 
-    return _by_rule(work, Memory(), work.budget / MEMORY_SHARE)
+    return by_rule(work, Memory(), work.budget / MEMORY_SHARE)
 
 
 def siftback_infobatch(work: Work) -> str:
     """InfoBatch, by Siftback."""
     from siftback import InfoBatch
 
-    return _by_rule(work, InfoBatch(), work.budget / INFOBATCH_SHARE)
+    return by_rule(work, InfoBatch(), work.budget / INFOBATCH_SHARE)
 
 
 def siftback_rs2(work: Work) -> str:
     """Repeated random subsets of one half, by Siftback."""
     from siftback import RS2
 
-    return _by_rule(work, RS2(keep=0.5), 2 * work.budget)
+    return by_rule(work, RS2(keep=0.5), 2 * work.budget)
 
 
 def siftback_kakurenbo(work: Work) -> str:
@@ -138,7 +138,8 @@ def siftback_el2n(work: Work) -> str:
     return f"Siftback {siftback.__version__}"
 
 
-def _by_rule(work: Work, rule: Any, epochs: float) -> str:
+def by_rule(work: Work, rule: Any, epochs: float) -> str:
+    """A rule of Siftback's, which is given so many epochs, rounded up."""
     import siftback
 
     loader = siftback.SelectiveLoader(

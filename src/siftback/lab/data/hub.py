@@ -1,6 +1,5 @@
 """Any set of images or texts of the Hugging Face hub, or of its client's files on disk."""
 
-import os
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -124,14 +123,13 @@ def read(address: Address, splits: Splits) -> tuple[dict[str, Tensor], tuple[str
 
 def _open(address: Address) -> Splits:
     """All splits of the set, by name."""
-    parquet.stay_offline_without_network()
+    places = [place / address.target for place in parquet.places()]
+    place = next((each for each in (address.path, *places) if each.exists()), None)
+    if place is None:
+        parquet.stay_offline_without_network()
     # Imported here, as it takes seconds and most runs read local files.
     import datasets
 
-    places = [place / address.target for place in parquet.shared()]
-    if given := os.environ.get("SIFTBACK_DATA"):
-        places = [Path(given) / address.target]
-    place = next((each for each in (address.path, *places) if each.exists()), None)
     config = [address.options["config"]] if "config" in address.options else []
     try:
         if place is None:

@@ -66,11 +66,15 @@ def shared() -> list[Path]:
     return [place.parent / "shared" / "data" for place in (Path.cwd(), PROJECT)]
 
 
+def places() -> list[Path]:
+    """Where data are looked for: ``SIFTBACK_DATA`` alone where it is set, else `shared`."""
+    given = os.environ.get("SIFTBACK_DATA")
+    return [Path(given)] if given else shared()
+
+
 def at_hand(name: str) -> Path | None:
     """The folder of a data set on this machine; None where there is none, or nothing in it."""
-    given = os.environ.get("SIFTBACK_DATA")
-    places = [Path(given)] if given else shared()
-    folders = [place / name for place in places]
+    folders = [place / name for place in places()]
     return next((folder for folder in folders if folder.is_dir() and any(folder.iterdir())), None)
 
 

@@ -269,8 +269,9 @@ def _check(rows: Tensor, labels: Tensor, classes: int, what: str) -> None:
 
 def _shakespeare_path() -> Path:
     given = os.environ.get("SIFTBACK_DATA")
-    places = [Path(given)] if given else parquet.shared()
-    found = next((at for place in places if (at := place / _SHAKESPEARE_FILE).is_file()), None)
+    found = next(
+        (at for place in parquet.places() if (at := place / _SHAKESPEARE_FILE).is_file()), None
+    )
     if found is None:
         where = f"SIFTBACK_DATA={given} holds no" if given else "there is no"
         raise ConfigError(

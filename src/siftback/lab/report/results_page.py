@@ -153,10 +153,18 @@ def write_ratios(results: Path, page: Path) -> None:
         sure = interval == f"{ratio} to {ratio}"  # beyond the curve in all resamples
         written = str(ratio) if sure else f"{ratio} ({interval})"
         rows.setdefault(str(title), empty)[f"at {budget} epochs"] = written
-    before, rest = text.split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    table = markdown(list(rows.values()))
-    page.write_text(f"{before}{MARKS[0]}\n{table}\n\n{MARKS[1]}{after}", encoding="utf-8")
+    table = f"\n{markdown(list(rows.values()))}\n\n"
+    page.write_text(put_between(text, MARKS, table), encoding="utf-8")
+
+
+def put_between(text: str, marks: tuple[str, str], inner: str) -> str:
+    """A text, with what stands between two marks replaced.
+
+    >>> put_between("a [old] z", ("[", "]"), "new")
+    'a [new] z'
+    """
+    before, rest = text.split(marks[0])
+    return before + marks[0] + inner + marks[1] + rest.split(marks[1])[1]
 
 
 def write_page(results: Path, page: Path) -> None:

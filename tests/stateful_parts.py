@@ -23,6 +23,7 @@ from siftback import (
     Memory,
     NoiseGuard,
     Percentile,
+    RatioMemory,
     Reduced,
     SeTa,
     SoftTopK,
@@ -203,6 +204,7 @@ RULES = {
     "infobatch": rule(
         InfoBatch, {"ratio": 0.5}, {"ratio": {"ratio": 0.4}, "delta": {"delta": 0.5}}
     ),
+    "ratio memory": rule(RatioMemory, {}, {"floor": {"floor": 0.2}}),
     "rs2": rule(RS2, {"keep": 0.3}, {"keep": {"keep": 0.4}, "replaced": {"replacement": True}}),
     "kakurenbo": rule(
         Kakurenbo, {"ratio": 0.3}, {"ratio": {"ratio": 0.4}, "threshold": {"threshold": 0.2}}

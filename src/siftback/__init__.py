@@ -24,6 +24,7 @@ if typing.TYPE_CHECKING:
     from siftback.rules.kakurenbo import Kakurenbo
     from siftback.rules.memory import Memory
     from siftback.rules.noise_guard import NoiseGuard
+    from siftback.rules.ratio_memory import RatioMemory
     from siftback.rules.rs2 import RS2
     from siftback.rules.rule import EpochRule, RefreshedRule
     from siftback.rules.sampler import SelectiveSampler
@@ -74,6 +75,7 @@ __all__ = [
     "Percentile",
     "Pool",
     "ProbeResult",
+    "RatioMemory",
     "Reduced",
     "RefreshedRule",
     "Schedule",
@@ -118,6 +120,7 @@ _NAMES_OF = {
     "rules.kakurenbo": "Kakurenbo",
     "rules.memory": "Memory",
     "rules.noise_guard": "NoiseGuard",
+    "rules.ratio_memory": "RatioMemory",
     "rules.rs2": "RS2",
     "rules.rule": "EpochRule RefreshedRule",
     "rules.sampler": "SelectiveSampler",

@@ -25,6 +25,7 @@ from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch
 from siftback.rules.kakurenbo import Kakurenbo
 from siftback.rules.memory import Memory
+from siftback.rules.ratio_memory import RatioMemory
 from siftback.rules.rs2 import RS2
 from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.rules.seta import SeTa
@@ -68,6 +69,10 @@ def averages(losses):
 def lowest(values, share):
     """The rows of the lowest share, rounded down; of equal ones the first."""
     return sorted(range(len(values)), key=values.__getitem__)[: math.floor(share * len(values))]
+
+
+def over_mean(losses, floor):
+    return [max(floor, min(1.0, loss * len(losses) / sum(losses))) for loss in losses]
 
 
 def below_mean(losses):
@@ -139,6 +144,11 @@ ROWS = {
         lambda: Memory(0.625, floor=0.25),
         lambda losses: by_percentile(losses[-1], 1.0, 0.25),
         lambda: Memory(1.0),
+    ),
+    "ratio memory": Row(
+        lambda: RatioMemory(floor=0.25),
+        lambda losses: over_mean(losses[-1], 0.25),
+        lambda: RatioMemory(floor=0.999999999),
     ),
     "stale": Row(
         lambda: Stale(0.5, every=9, warmup=Epochs(0)),

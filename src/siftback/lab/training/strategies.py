@@ -23,6 +23,7 @@ from siftback import (
     Memory,
     NoiseGuard,
     Percentile,
+    RatioMemory,
     Reduced,
     Scorer,
     Selector,
@@ -39,7 +40,6 @@ from siftback.lab import models
 from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.loss_strategies import LOSS_STRATEGIES
-from siftback.lab.training.ratio_memory import RatioMemory
 from siftback.lab.training.rule_schedule import warmup_share
 from siftback.lab.training.settings import Settings, device_of
 from siftback.lab.training.strategy import Strategy
@@ -100,9 +100,9 @@ def _infobatch(keep: float, settings: Settings) -> EpochRule:
     return InfoBatch(ratio=1 - keep, delta=1.0)
 
 
-def _ratio_memory(keep: float, settings: Settings) -> Memory:
+def _ratio_memory(keep: float, settings: Settings) -> EpochRule:
     """Any share may stay, of at least the floor."""
-    return RatioMemory(settings.floor)
+    return RatioMemory(floor=settings.floor)
 
 
 def _kakurenbo(keep: float, settings: Settings) -> EpochRule:

@@ -1,0 +1,117 @@
+"""RatioMemory: selection without extra cost, whose share follows what is learned."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siftback.arguments import checked_share
+from siftback.rules.rule import EpochRule, checked_table, record_average
+from siftback.rules.score_table import ScoreTable
+from siftback.schedule import Moment, Share
+
+
+def ratio_probabilities(losses: Tensor, floor: float) -> Tensor:
+    """Probabilities by the loss over the mean of all: ``max(floor, min(1, loss / mean))``.
+
+    A loss that is not finite is not part of the mean, and its example is certain to be drawn. If
+    the mean is not above 0, all are.
+
+    Args:
+        losses: float[N].
+        floor: The minimum probability, in [0, 1).
+
+    Returns:
+        float64[N].
+
+    >>> ratio_probabilities(torch.tensor([0.0, 0.5, 0.5, 3.0]), floor=0.1)
+    tensor([0.1000, 0.5000, 0.5000, 1.0000], dtype=torch.float64)
+    """
+    losses = losses.double()
+    finite = losses.isfinite()
+    mean = losses[finite].mean()
+    if not mean > 0:
+        return torch.ones_like(losses)
+    return (losses / mean).clamp(floor, 1).where(finite, 1.0)
+
+
+class RatioMemory(EpochRule):
+    """Selection without extra cost, by the loss over the mean loss, without a share to set.
+
+    As in `Memory`, there are no scoring passes, and each epoch is drawn by the losses that examples
+    had when they were last trained on. Each is drawn independently, with probability::
+
+        max(floor, min(1, loss / mean loss))
+
+    with the mean over all examples. While all losses are alike nearly all examples are drawn; once
+    a few have most of the loss, little more than these and the floor. So nothing is saved where
+    little is learned yet, and much where nearly all is. The number of examples, and of steps, is
+    not known in advance: where a learning-rate schedule must know it take `Memory`. This rule is
+    new in this project. Ideal cost per example of an epoch with share s drawn, in forwards (1) and
+    backwards (2): ``3 s``.
+
+    Args:
+        floor: The minimum probability, in [0, 1), so that no example is forgotten.
+        warmup: How long all examples are trained on at first.
+        tail: How long all examples are trained on at the end.
+        table: Stores the losses, such as a `ScoreTable` in a file; by default in memory, 4 bytes
+            per example.
+
+    Raises:
+        ConfigError: If one of them is out of range.
+
+    >>> memory = RatioMemory()
+    >>> memory.grow(5)
+    >>> memory.update(torch.arange(4), torch.tensor([0.01, 0.01, 0.02, 3.96]), epoch=0)
+    >>> memory.draw(1, torch.Generator().manual_seed(0))
+    tensor([0., 0., 1., 1., 1.])
+
+    In a training loop:
+
+    >>> from torch.nn import functional as F
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from siftback import SelectiveLoader
+    >>> data = TensorDataset(torch.randn(256, 8), torch.randint(4, (256,)))
+    >>> model = torch.nn.Linear(8, 4)
+    >>> loader = DataLoader(data, batch_size=32, shuffle=True)
+    >>> loader = SelectiveLoader(loader, memory=RatioMemory(), epochs=4)
+    >>> for _ in range(4):
+    ...     for x, y in loader:
+    ...         loss = loader.loss(F.cross_entropy(model(x), y, reduction="none"))
+    ...         loss.backward()
+    >>> loader.stats.scored, loader.stats.forwards < 4 * 256
+    (0, True)
+    """
+
+    def __init__(
+        self,
+        *,
+        floor: float = 0.1,
+        warmup: Moment = Share(0.15),
+        tail: Moment = Share(0.0),
+        table: ScoreTable | None = None,
+    ) -> None:
+        super().__init__(checked_table("RatioMemory", table, 1), warmup=warmup, tail=tail)
+        self.floor = checked_share("floor", floor)
+
+    def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
+        """See `ratio_probabilities`."""
+        probabilities = ratio_probabilities(self.values[:, 0], self.floor)
+        draws = torch.rand(len(probabilities), dtype=torch.float64, generator=generator)
+        return (draws < probabilities).float()
+
+    def update(
+        self,
+        indices: Tensor,
+        losses: Tensor,
+        epoch: int,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+    ) -> None:
+        """Remembers the losses."""
+        record_average(self.table, indices, losses, 0.0)
+
+    def settings(self) -> dict[str, Any]:
+        """See `EpochRule.settings`."""
+        return {"floor": self.floor}

@@ -29,6 +29,17 @@ COUNTED = "red"  # the property of a test's report that says so
 def pytest_addoption(parser: pytest.Parser) -> None:
     for name, (few, of) in COUNTS.items():
         parser.addoption(f"--{name}", type=int, default=few, help=f"{of} (default: {few})")
+    parser.addoption("--one-case", action="store_true", help="the first case of each test alone")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--one-case"):
+        first: dict[str, pytest.Item] = {}
+        for item in items:
+            first.setdefault(item.nodeid.partition("[")[0], item)
+        kept = set(first.values())
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = first.values()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

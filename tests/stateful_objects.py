@@ -306,7 +306,8 @@ OTHERS = {
         {"columns": {"columns": 1}}, "values",
     ),
     "guard": Kind(
-        NoiseGuard, observe, {"cap": {"cap": 0.5}, "visits": {"visits": 2}},
+        NoiseGuard, observe,
+        {"cap": {"cap": 0.5}, "visits": {"visits": 2}, "binary": {"binary": True}},
         r"losses|held_back",
     ),
     "forgetting": Kind(

@@ -185,7 +185,7 @@ def rule(kind, defaults, others, free=r"table\.values"):
 
 
 def guarded(**arguments):
-    guard = {name: arguments.pop(name) for name in ("cap", "visits") if name in arguments}
+    guard = {name: arguments.pop(name) for name in ("cap", "visits", "binary") if name in arguments}
     return Memory(**({"keep": 0.5, "guard": NoiseGuard(**({"visits": 1} | guard))} | arguments))
 
 
@@ -198,7 +198,8 @@ RULES = {
                                        "guard": {"guard": NoiseGuard()}},
     ),
     "guarded memory": rule(
-        guarded, {}, KEEP | {"cap": {"cap": 0.1}, "visits": {"visits": 2}, "none": {"guard": None}},
+        guarded, {}, KEEP | {"cap": {"cap": 0.1}, "visits": {"visits": 2},
+                             "binary": {"binary": True}, "none": {"guard": None}},
         r"table\.values|guard\.(losses|held_back)",
     ),
     "infobatch": rule(

@@ -13,8 +13,12 @@ import siftback.contrib
 from siftback.lab.training.strategies import STRATEGIES
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name_of(page):
+    return page.relative_to(ROOT).as_posix()
 
 
 def blocks(page):
@@ -24,7 +28,7 @@ def blocks(page):
         yield "\n" * text.count("\n", 0, block.start(1)), block[1]
 
 
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES[1:], ids=name_of)
 def test_its_blocks_run_in_turn(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType("__main__")
@@ -64,7 +68,7 @@ def test_the_readme_s_blocks_run_as_a_file_and_the_first_ends_at_the_exact_step(
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_its_links_lead_to_files_and_headings(page):
     for target, anchor in re.findall(
         r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text("utf-8")

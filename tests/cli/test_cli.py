@@ -16,9 +16,10 @@ import torch
 from command_line import Call
 from siftback import Epochs
 from siftback.cli.app import COMMANDS, app
-from siftback.cli.options import HELP
+from siftback.cli.options import HELP, use_threads
 from siftback.lab import models
 from siftback.lab.records.comparison_record import Comparison, read_evaluations
+from siftback.lab.report.verdict import verdicts
 from siftback.lab.training.settings import Settings
 
 QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu", "--warmup", "0")
@@ -32,12 +33,19 @@ SUMMARY_FIELDS = {
 
 def test_compare_leaves_table_summary_records_and_pictures(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "c"
-    status, printed, _ = call("compare", *QUICK, "--keep", "1/2", "--seed", "0,1", "--out", out)
+    status, printed, err = call("compare", *QUICK, "--keep", "1/2", "--seed", "0,1", "--out", out)
     assert status == 0
     assert "matched to" in printed
-    assert f"picture: {out / 'error.png'}" in printed
+    *_, last = printed.splitlines()
+    assert last == f"picture: {out / 'error.png'}"
+    sentences = [one.sentence for one in verdicts([Comparison.read(out)])]
+    assert len(sentences) == 2
+    assert " ".join(sentences) in " ".join(printed.split())
+    assert "one seed" not in err
     summary = json.loads((out / "summary.json").read_text())
     assert len(summary["runs"]) == 10
+    assert summary["environment"]["threads"] == torch.get_num_threads() == 1
+    assert err.startswith("1 thread: ")
     assert all(run.keys() >= SUMMARY_FIELDS for run in summary["runs"])
     assert {"python", "torch", "commit", "arguments"} <= summary["environment"].keys()
     for run in Comparison.read(out).runs:
@@ -50,6 +58,7 @@ def test_compare_leaves_table_summary_records_and_pictures(call: Call, tmp_path:
 
 def test_a_full_folder_is_refused_resumed_or_overwritten(call: Call, tmp_path: Path) -> None:
     compare = ("compare", *QUICK, "--strategies", "traditional", "--out", tmp_path / "c")
+    compare += ("--seed", "0")
     assert call(*compare)[0] == 0
     first = Comparison.read(tmp_path / "c").runs
 
@@ -70,6 +79,43 @@ def test_a_full_folder_is_refused_resumed_or_overwritten(call: Call, tmp_path: P
     assert call(*compare, "--lr", "0.2", "--overwrite")[0] == 0
     assert [run.seed for run in Comparison.read(tmp_path / "c").runs] == [0]
     assert len(list((tmp_path / "c/records").iterdir())) == 1
+
+
+def test_a_short_run_has_three_seeds_and_json_is_all_that_is_printed(
+    call: Call, tmp_path: Path
+) -> None:
+    asked = ("compare", *QUICK, "--strategies", "traditional,random", "--no-matched", "--json")
+    status, printed, _ = call(*asked, "--out", tmp_path / "c")
+    assert status == 0
+    made = json.loads(printed)
+    assert [one["label"] for one in made["configurations"]] == ["traditional", "random 0.33"]
+    assert [one["seeds"] for one in made["configurations"]] == [[0, 1, 2]] * 2
+    assert [one["outcome"] for one in made["verdicts"]] == ["undecided"]
+    assert Path(made["picture"]).exists()
+
+
+def test_one_seed_is_warned_of_before_it_is_trained(call: Call, tmp_path: Path) -> None:
+    asked = ("compare", *QUICK, "--strategies", "random", "--seed", "0", "--batch-size", "5000")
+    _, _, err = call(*asked, "--out", tmp_path / "c")
+    assert "one seed" not in err, "nothing is to be trained"
+    _, printed, err = call(*asked[:-2], "--no-matched", "--out", tmp_path / "c")
+    assert "one seed decides nothing: --seed 0,1,2" in err
+    assert "random 0.33 is undecided, as there is no run of the same budget.\n" in printed
+
+
+def test_resumed_runs_have_the_threads_they_began_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Comparison(tmp_path / "c", {"threads": 2}, []).write()
+    before = torch.get_num_threads()
+    try:
+        use_threads(None, lambda: 0.0, [tmp_path / "none", tmp_path / "c"])
+        assert torch.get_num_threads() == 2
+        assert capsys.readouterr().err == "2 threads: as before\n"
+        use_threads(None, lambda: 0.0, [tmp_path / "none"])
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_train_keeps_the_weights(call: Call, tmp_path: Path) -> None:
@@ -128,6 +174,10 @@ def test_a_sweep_prints_what_is_missing_and_what_is_done(call: Call, tmp_path: P
     command += ("--out", tmp_path / "sweep")
     status, printed, _ = call(*command, "--status")
     assert (status, printed.count("missing")) == (0, 2)
+    cells = json.loads(call(*command, "--status", "--json")[1])
+    assert [(one["values"], one["state"]) for one in cells] == [
+        ({"lr": lr}, "missing") for lr in ("0.05", "0.1")
+    ]
     assert not (tmp_path / "sweep").exists()
     status, printed, _ = call(*command)
     assert (status, printed.count("done"), printed.count("1 of 1")) == (0, 2, 2)
@@ -143,6 +193,22 @@ def test_strategies_and_help_read_well(call: Call) -> None:
     assert status == 0
     assert all(name in printed for name in ("wrn-28-10", "36,479,194", "resnet18", "11,173,962"))
     assert call("--version")[1].startswith("siftback 0.")
+
+
+@pytest.mark.parametrize(
+    ("command", "key", "known"),
+    [
+        ("strategies", "strategy", "sb-memory"),
+        ("models", "model", "resnet18"),
+        ("recipes", "recipe", "pays"),
+    ],
+)
+def test_what_there_is_can_be_read_by_a_script(
+    call: Call, command: str, key: str, known: str
+) -> None:
+    status, printed, err = call(command, "--json")
+    assert (status, err) == (0, "")
+    assert known in [one[key] for one in json.loads(printed)]
 
 
 def test_the_help_lists_every_command_by_its_own_first_line(call: Call) -> None:
@@ -161,12 +227,55 @@ def test_a_misspelt_command_is_guessed(call: Call) -> None:
     assert "Did you mean 'compare'?" in call("compar")[2]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("compare", "--strategies", "sb-memry"), "sb-memory"),
+        (("compare", "--data", "digit"), "digits"),
+        (("compare", "--model", "resnt18"), "resnet18"),
+        (("compare", "--rate", "onecyle"), "onecycle"),
+        (("compare", "--norm", "bach"), "batch"),
+        (("compare", "--precision", "bf6"), "bf16"),
+        (("compare", "--observe", "loses"), "losses"),
+        (("compare", "--data", "npz:a.npz,crp=3"), "crop"),
+        (("sweep", "--grid", "batchsize=1,2"), "batch_size"),
+        (("run", "fig55"), "fig5"),
+        (("run", "fig5", "--scale", "smal"), "small"),
+        (("run", "fig5", "--set", "epoch=2"), "epochs"),
+        (("figures", ".", "--only", "figg6"), "fig6"),
+    ],
+)
+def test_every_misspelt_name_is_guessed(
+    call: Call,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    meant: str,
+) -> None:
+    Comparison(tmp_path / "c", {}, []).write()
+    monkeypatch.chdir(tmp_path)
+    status, _, err = call(*arguments)
+    assert status == 2
+    assert f"did you mean {meant}?" in err
+
+
 def test_the_help_takes_no_import_of_torch() -> None:
     printing = "import sys\nsys.argv = ['siftback', '-h']\nfrom siftback.cli import main\n"
     printing += "try: main()\nfinally: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", printing], capture_output=True, text=True)
     assert "From records:" in done.stdout
     assert not {"torch", "scipy", "matplotlib", "pyarrow"} & set(done.stdout.split())
+
+
+def test_completing_a_command_takes_no_import_of_torch() -> None:
+    printing = "import sys\nsys.argv = ['siftback']\nfrom siftback.cli import main\n"
+    printing += "try: main()\nfinally: print(*sys.modules, file=sys.stderr)"
+    words = {"COMP_WORDS": "siftback s", "COMP_CWORD": "1"}
+    words = os.environ | words | {"_SIFTBACK_COMPLETE": "complete_bash"}
+    command = [sys.executable, "-c", printing]
+    done = subprocess.run(command, capture_output=True, text=True, env=words)
+    assert done.stdout.split() == ["sweep", "score", "suspects", "strategies"]
+    assert "torch" not in done.stderr.split()
 
 
 @pytest.mark.parametrize(

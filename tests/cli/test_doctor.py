@@ -27,7 +27,7 @@ def test_it_says_what_there_is_and_what_is_not(call, data):
     assert f"data, in SIFTBACK_DATA={data}: digits, mnist\n" in printed
     assert "not here: cifar10, cifar100, svhn, fashion_mnist" in printed
     for name in ("numpy", "lightning", "transformers", "keras", "cleanlab"):
-        assert f" {name} " in printed
+        assert f"\n{name} " in printed
 
 
 def test_a_script_reads_the_same(call, data):

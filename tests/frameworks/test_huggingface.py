@@ -215,6 +215,7 @@ def test_memory_reads_each_example_once_or_as_drawn_and_remembers_its_loss(kind,
     assert len(second) == len(set(second)) == 21
     assert ours.sift_stats.seen == 84
     assert ours.sift_stats.unread == 21
+    assert (ours.sift_stats.considered, ours.sift_stats.kept) == (42, 21)
     if kind == "language model":
         expected = torch.full((42,), torch.nan)
         for rows, losses in own:

@@ -19,28 +19,29 @@ N, LIES = 40, (3, 17, 18, 30, 39)
 LIE = torch.zeros(N, dtype=torch.bool).index_fill(0, torch.tensor(LIES), True)
 
 
-def slow_suspects(visits, m):
+def slow_suspects(visits, m, binary):
     """One example at a time: whose label was doubtful m successive times, as things then were."""
     last, streak = {}, {}
     for indices, losses in visits:
         last.update(zip(indices, losses, strict=True))
         t = sum(math.exp(-loss) for loss in last.values()) / len(last)
         for index, loss in zip(indices, losses, strict=True):
-            doubtful = math.exp(-loss) < t * (1 - t)
+            doubtful = math.exp(-loss) < (1 - t if binary else t * (1 - t))
             streak[index] = streak.get(index, 0) + 1 if doubtful else 0
     return sorted(index for index, length in streak.items() if length >= m)
 
 
+@pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("m", [1, 2, 3])
-def test_suspects_are_those_of_the_slow_reference(m):
+def test_suspects_are_those_of_the_slow_reference(m, binary):
     generator = torch.Generator().manual_seed(m)
-    guard, visits, found = NoiseGuard(visits=m), [], 0
+    guard, visits, found = NoiseGuard(visits=m, binary=binary), [], 0
     for _ in range(40 * m):
         indices = torch.randperm(50, generator=generator)[:9]
         losses = 3 * torch.rand(9, generator=generator)
         visits.append((indices.tolist(), losses.tolist()))
         guard.observe(indices, losses)
-        assert guard.suspects.tolist() == slow_suspects(visits, m)
+        assert guard.suspects.tolist() == slow_suspects(visits, m, binary)
         expected = [int(i) in guard.suspects.tolist() for i in indices]
         assert guard.suspected(indices).tolist() == expected
         found += sum(expected)
@@ -79,6 +80,7 @@ def test_a_streak_is_counted_beyond_what_a_byte_holds():
         ({"visits": 0}, "visits=0: give an integer, at least 1"),
         ({"visits": 256}, "visits=256: give an integer from 1 to 255"),
         ({"visits": True}, "visits=True"),
+        ({"binary": 1}, "binary=1: give True or False"),
     ],
 )
 def test_what_is_out_of_range_is_refused(arguments, message):
@@ -215,7 +217,7 @@ def test_a_state_of_another_guard_is_refused():
         with pytest.raises(StateError, match=r"guard=.*, and this Memory has guard="):
             here.load_state_dict(there.state_dict())
     other = Memory(0.5, guard=NoiseGuard(visits=2))
-    with pytest.raises(StateError, match=r"'visits': 3}, and this .*'visits': 2}"):
+    with pytest.raises(StateError, match=r"'visits': 3, .*, and this .*'visits': 2, "):
         other.load_state_dict(with_guard.state_dict())
     message = r"cap=0.05, and this NoiseGuard has cap=0.5"
     with pytest.raises(StateError, match=message):

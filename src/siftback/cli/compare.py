@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,10 +11,12 @@ import typer
 from rich.console import Console
 
 from siftback.cli.app import app
+from siftback.cli.ending import show, show_json
 from siftback.cli.options import (
     Beta,
     CheckpointEvery,
     Checkpoints,
+    Json,
     Overwrite,
     Resume,
     Threads,
@@ -27,14 +30,19 @@ from siftback.cli.options import (
 )
 from siftback.errors import ConfigError
 from siftback.lab.analyses.error_plots import draw
-from siftback.lab.experiments.comparison import Existing, Plan, compare
+from siftback.lab.data.data_set import DataSet
+from siftback.lab.experiments.comparison import Existing, Plan, compare, prepare
 from siftback.lab.records.atomic_write import atomic_write
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
-from siftback.lab.records.summary_table import comparison_table
+from siftback.lab.report.numbers import numbers
 from siftback.lab.training.checkpoints import Often
 from siftback.lab.training.progress import Terminal
 from siftback.lab.training.settings import Settings
+from siftback.lab.training.strategies import find
 from siftback.lab.training.tensorboard import TENSORBOARD, TensorBoard
+from siftback.lab.training.workload import batch_work, is_short
+
+SEVERAL = (0, 1, 2)  # seeds
 
 Out = Annotated[Path, typer.Option(help="Folder for summary, records and plots.")]
 
@@ -52,7 +60,13 @@ def compare_command(
         typer.Option(help="Shares of the examples to keep, separated by commas; 0.33 by default."),
     ] = None,
     beta: Beta = None,
-    seed: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0",
+    seed: Annotated[
+        str | None,
+        typer.Option(
+            help="Seeds, separated by commas; by default 0,1,2 where a run takes less than about a "
+            "minute, and otherwise 0."
+        ),
+    ] = None,
     out: Out = Path("runs/compare"),
     no_matched: Annotated[
         bool,
@@ -64,21 +78,29 @@ def compare_command(
     tensorboard: ToTensorBoard = False,
     overwrite: Overwrite = False,
     resume: Resume = False,
+    as_json: Json = False,
 ) -> None:
     """Train with several strategies; print one table, draw the errors.
 
-    All start from the same weights and see the data in the same order.
+    All start from the same weights and see the data in the same order. It ends with a sentence for
+    each strategy that selects: whether it paid, beside Traditional of the same cost.
     """
     plan = Plan(
         settings,
         strategies=[name.strip() for name in strategies.split(",")],
         keeps=shares(keep, beta),
-        seeds=seeds(seed),
+        seeds=[0] if seed is None else seeds(seed),
         matched=not no_matched,
     )
-    use_threads(threads)
-    saving = often(checkpoint_every, checkpoints)
-    _run(plan, out, existing(overwrite, resume), saving, tensorboard)
+    old, saving = existing(overwrite, resume), often(checkpoint_every, checkpoints)
+    data = prepare(plan)
+    if seed is None and is_short(settings, data):
+        plan = replace(plan, seeds=list(SEVERAL))
+    if len(plan.seeds) == 1 and any(find(run.strategy).selects for run in plan.runs()):
+        several = ",".join(map(str, SEVERAL))
+        typer.echo(f"one seed decides nothing: --seed {several} would show their spread", err=True)
+    use_threads(threads, lambda: batch_work(settings, data), [out] if resume else [])
+    _run(plan, data, out, old, saving, tensorboard, as_json=as_json)
 
 
 @app.command("train")
@@ -98,6 +120,7 @@ def train_command(
     tensorboard: ToTensorBoard = False,
     overwrite: Overwrite = False,
     resume: Resume = False,
+    as_json: Json = False,
 ) -> None:
     """Train one model with one strategy; keep its weights.
 
@@ -115,30 +138,36 @@ def train_command(
         with atomic_write(out / "weights.pt") as path, path.open("wb") as file:
             torch.save(trained.state_dict(), file)
 
-    use_threads(threads)
-    saving = often(checkpoint_every, checkpoints)
-    _run(plan, out, existing(overwrite, resume), saving, tensorboard, save)
+    old, saving = existing(overwrite, resume), often(checkpoint_every, checkpoints)
+    data = prepare(plan)
+    use_threads(threads, lambda: batch_work(settings, data), [out] if resume else [])
+    _run(plan, data, out, old, saving, tensorboard, save, as_json)
 
 
 def _run(
     plan: Plan,
+    data: DataSet,
     out: Path,
     existing: Existing,
     saving: Often,
     tensorboard: bool,
     on_model: Callable[[Any, torch.nn.Module], None] = lambda run, model: None,
+    as_json: bool = False,
 ) -> None:
     stopped = False
     try:
         with Terminal(Console(stderr=True)) as terminal:
             reporter = TensorBoard(out / TENSORBOARD, terminal) if tensorboard else terminal
-            compare(plan, out, reporter, existing, on_model, saving)
+            compare(plan, out, reporter, existing, on_model, saving, data)
     except KeyboardInterrupt:
         stopped = True
     if (out / SUMMARY).exists() and (comparison := Comparison.read(out)).runs:
-        pictures = draw(comparison, out)
-        Console().print(comparison_table(comparison))
-        typer.echo(f"picture: {pictures[0]}")
+        picture = draw(comparison, out)[0]
+        if as_json:
+            show_json(numbers(comparison) | {"picture": str(picture)})
+        else:
+            show(comparison)
+            typer.echo(f"picture: {picture}")
     if stopped:
         typer.echo(f"stopped; go on with --out {out} --resume", err=True)
         sys.exit(130)

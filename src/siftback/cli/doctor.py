@@ -5,19 +5,20 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 
 from siftback.cli.app import app
+from siftback.cli.options import Json
 from siftback.lab.experiments.installation import Package, busy, data_sets, machine, packages
 from siftback.lab.records.tables import terminal
 
 
 @app.command("doctor")
 def doctor_command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say what is installed and at hand, and how to get what is not.
 

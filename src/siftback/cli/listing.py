@@ -7,14 +7,19 @@ import typer
 from rich.console import Console
 
 from siftback.cli.app import app
+from siftback.cli.ending import show_json
+from siftback.cli.options import Json
 from siftback.lab import models
 from siftback.lab.records.tables import terminal
-from siftback.lab.report.results_page import write_page, write_ratios
+from siftback.lab.report.front import write_picture, write_table
+from siftback.lab.report.numbers import verdict_numbers
+from siftback.lab.report.results_page import write_page
+from siftback.lab.report.verdict import verdicts
 from siftback.lab.training.strategies import STRATEGIES
 
 
 @app.command("strategies")
-def strategies_command() -> None:
+def strategies_command(as_json: Json = False) -> None:
     """List the strategies, each with its ideal cost of one example."""
     rows = [
         {
@@ -24,6 +29,9 @@ def strategies_command() -> None:
         }
         for strategy in STRATEGIES.values()
     ]
+    if as_json:
+        show_json(rows)
+        return
     caption = (
         "ideal cost of one example in forwards; a backward costs 2, s is the share kept, n the "
         "interval of selection passes, r the price of one in forwards"
@@ -38,6 +46,7 @@ def models_command(
     ] = None,
     channels: Annotated[int, typer.Option(help="Channels of the images, of 32x32.")] = 3,
     classes: Annotated[int, typer.Option(help="Number of classes.")] = 10,
+    as_json: Json = False,
 ) -> None:
     """List the models, each with width and number of parameters."""
     rows = []
@@ -52,6 +61,9 @@ def models_command(
                 "parameters": f"{_parameters(name, width, classes, channels):,}",
             }
         )
+    if as_json:
+        show_json(rows)
+        return
     caption = (
         f"parameters at {classes} classes, for images of {channels}x32x32. In wrn-D-K and "
         "densenet-bc-D, D is any depth of 6n + 4; wrn-D-K-dropP drops out a share P. Models of "
@@ -75,12 +87,27 @@ def results_command(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/results.md"),
     into: Annotated[
         Path | None,
-        typer.Option(help="A page that is given the default's budget ratios, between its marks."),
+        typer.Option(help="A page that is given what to use where, between its marks."),
     ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="An SVG or PNG file, drawn of what budgets buy."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print every verdict as JSON, and nothing else.")
+    ] = False,
 ) -> None:
     """Build the page of results from recorded comparisons."""
-    write_page(folder, out)
-    typer.echo(out)
+    comparisons = write_page(folder, out)
+    written = [out]
     if into is not None:
-        write_ratios(folder, into)
-        typer.echo(into)
+        write_table(comparisons, into)
+        written.append(into)
+    if picture is not None:
+        write_picture(comparisons, picture)
+        written.append(picture)
+    if as_json:
+        found = [verdict_numbers(one) for one in verdicts(comparisons)]
+        show_json({"written": list(map(str, written)), "verdicts": found})
+    else:
+        typer.echo("\n".join(map(str, written)))

@@ -2,8 +2,9 @@
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -13,10 +14,12 @@ from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.datasets import NAMES
 from siftback.lab.experiments.comparison import Existing
+from siftback.lab.records.comparison_record import threads_of
 from siftback.lab.training import rates
 from siftback.lab.training.checkpoints import Often
 from siftback.lab.training.parsing import UNITS, duration, numbers, parse
 from siftback.lab.training.settings import LENGTHS, Settings
+from siftback.lab.training.workload import threads_for
 
 Command = Callable[..., None]
 
@@ -83,7 +86,13 @@ Beta = Annotated[
     str | None,
     typer.Option(help="In place of --keep: exponents of Selective-Backprop, keep = 1/(beta+1)."),
 ]
-Threads = Annotated[int | None, typer.Option(help="CPU threads; PyTorch's choice by default.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        help="CPU threads; by default one for a small model, and as many as are free for others."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")]
 Resume = Annotated[
     bool,
@@ -154,16 +163,33 @@ def _parsed(name: str, value: Any) -> Any:
     return parse(name, value) if isinstance(value, str) else value
 
 
-def use_threads(threads: int | None) -> None:
-    """Has torch compute with so many threads; None leaves it at its choice."""
+def use_threads(
+    threads: int | None, work: Callable[[], float], resumed: Iterable[Path] = ()
+) -> None:
+    """Has torch compute with so many threads, and says how many where nobody did.
+
+    Args:
+        threads: What was asked for; None chooses.
+        work: Gives that of the largest model, as `batch_work` does, where it is asked.
+        resumed: Folders of comparisons to go on with: the first's number is taken again, as
+            with another one results differ in the last digits.
+    """
+    processors = os.cpu_count() or 1
     if threads is not None:
-        processors = os.cpu_count() or 1
         if not 1 <= threads <= THREADS_PER_PROCESSOR * processors:
             raise ConfigError(
                 f"--threads {threads}: give at least 1, and at most "
                 f"{THREADS_PER_PROCESSOR * processors} on {processors} processors"
             )
         torch.set_num_threads(threads)
+        return
+    before = [found for folder in resumed if (found := threads_of(folder)) is not None]
+    if before:
+        chosen, why = min(before[0], THREADS_PER_PROCESSOR * processors), "as before"
+    else:
+        chosen, why = threads_for(work)
+    torch.set_num_threads(chosen)
+    typer.echo(f"{chosen} thread{'s' if chosen > 1 else ''}: {why}", err=True)
 
 
 def shares(keep: str | None, beta: str | None) -> list[float]:

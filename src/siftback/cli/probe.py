@@ -6,10 +6,11 @@ import typer
 from rich.console import Console
 
 from siftback.cli.app import app
-from siftback.cli.options import Threads, use_threads, with_settings
+from siftback.cli.options import Json, Threads, use_threads, with_settings
 from siftback.lab.experiments.probe_run import measure, report
 from siftback.lab.training.parsing import numbers
 from siftback.lab.training.settings import Settings
+from siftback.lab.training.workload import most_work
 
 
 @app.command("probe")
@@ -24,13 +25,13 @@ def probe_command(
     ] = 10,
     threads: Threads = None,
     seconds: Annotated[float, typer.Option(help="How long to take.")] = 45,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure what selection would cost and save, and whether it pays.
 
     Per epoch, on one model and its data, within a minute.
     """
-    use_threads(threads)
+    use_threads(threads, lambda: most_work([settings]))
     with Console(stderr=True).status("measuring"):
         found = measure(settings, numbers("--keep", keep), seconds, epochs)
     if as_json:

@@ -8,16 +8,17 @@ import typer
 from rich.console import Console
 
 from siftback.cli.app import app
-from siftback.cli.options import Overwrite, Resume, Threads, existing, seeds, use_threads
+from siftback.cli.ending import show, show_json
+from siftback.cli.options import Json, Overwrite, Resume, Threads, existing, seeds, use_threads
 from siftback.errors import ConfigError
 from siftback.lab.analyses import Grid, Missing, as_markdown
 from siftback.lab.recipes import SCALES, Scale, changes_of, find
-from siftback.lab.recipes.listing import listing, markdown_listing, plan_table
+from siftback.lab.recipes.listing import listing, listing_rows, markdown_listing, plan_table
 from siftback.lab.recipes.running import draw, tasks
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.formatting import listed
-from siftback.lab.records.summary_table import comparison_table
+from siftback.lab.records.formatting import listed, one_of
 from siftback.lab.training.progress import Terminal
+from siftback.lab.training.workload import most_work
 
 ScaleOption = Annotated[
     str, typer.Option(help="small, for two cores and the data at hand; or full, as the papers.")
@@ -30,10 +31,15 @@ def recipes_command(
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown, of both scales.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """List the papers' experiments, each with what it needs."""
+    if as_markdown and as_json:
+        raise ConfigError("both --markdown and --json given: give one of them")
     if as_markdown:
         typer.echo(markdown_listing())
+    elif as_json:
+        show_json(listing_rows(_scale(scale)))
     else:
         Console().print(listing(_scale(scale)))
 
@@ -78,7 +84,9 @@ def run_command(
     if dry_run:
         Console().print(plan)
         return
-    use_threads(threads)
+    left = [task for task in todo if overwrite or not task.finished]
+    begun = [task.folder for task in left] if resume else []
+    use_threads(threads, lambda: most_work(task.plan.settings for task in left), begun)
     console = Console(stderr=True)
     try:
         with Terminal(console) as reporter:
@@ -90,7 +98,8 @@ def run_command(
         typer.echo(f"stopped; go on with siftback run {recipe} ... --resume", err=True)
         sys.exit(130)
     for task in todo:
-        Console().print(comparison_table(Comparison.read(task.folder)), "")
+        show(Comparison.read(task.folder))
+        typer.echo()
     for analysis, paths in draw(chosen, size, out, todo):
         if isinstance(analysis, Missing):
             typer.echo(f"{analysis.name} is missing: {analysis.why}", err=True)
@@ -103,7 +112,7 @@ def run_command(
 
 def _scale(name: str) -> Scale:
     if name not in SCALES:
-        raise ConfigError(f"--scale {name}: give one of {', '.join(SCALES)}")
+        raise ConfigError(f"--scale {name}: {one_of(name, SCALES)}")
     return name
 
 

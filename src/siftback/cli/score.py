@@ -13,6 +13,7 @@ from siftback.lab.experiments import subsets as pruning
 from siftback.lab.training.parsing import numbers
 from siftback.lab.training.progress import Terminal
 from siftback.lab.training.settings import Settings
+from siftback.lab.training.workload import most_work
 
 
 @app.command("score")
@@ -57,7 +58,7 @@ def score_command(
     if overlap is not None:
         Console().print(pruning.agreement_of(*overlap, numbers("--drop", drop)))
         return
-    use_threads(threads)
+    use_threads(threads, lambda: most_work([settings]))
     early = replace(settings, epochs=1.0, score_models=models, score_epochs=epochs)
     with Terminal(Console(stderr=True)) as reporter:
         line = pruning.score_to(out, score, early, seed, reporter.scoring)

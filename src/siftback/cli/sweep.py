@@ -9,9 +9,11 @@ from rich.console import Console
 
 from siftback import SiftbackError
 from siftback.cli.app import app
+from siftback.cli.ending import show_json
 from siftback.cli.options import (
     CheckpointEvery,
     Checkpoints,
+    Json,
     Overwrite,
     Resume,
     Threads,
@@ -24,8 +26,10 @@ from siftback.cli.options import (
 )
 from siftback.lab.experiments.comparison import Plan
 from siftback.lab.experiments.sweep import KEEP, Cell, cells, read_grid, sweep, sweep_table
+from siftback.lab.report.numbers import numbers as numbers_of
 from siftback.lab.training.parsing import numbers
 from siftback.lab.training.progress import Terminal
+from siftback.lab.training.workload import most_work
 
 
 @app.command("sweep")
@@ -57,6 +61,7 @@ def sweep_command(
     checkpoints: Checkpoints = 2,
     overwrite: Overwrite = False,
     resume: Resume = False,
+    as_json: Json = False,
 ) -> None:
     """Compare in every cell of a grid of settings; print one table."""
 
@@ -76,16 +81,31 @@ def sweep_command(
 
     stopped = False
     if not status:
-        use_threads(threads)
+        settings = [cell.plan.settings for cell in found if overwrite or cell.state != "done"]
+        begun = [cell.folder for cell in found] if resume else []
+        use_threads(threads, lambda: most_work(settings), begun)
         saving = often(checkpoint_every, checkpoints)
         try:
             with Terminal(Console(stderr=True)) as reporter:
                 sweep(found, reporter, existing(overwrite, resume), saving, report)
         except KeyboardInterrupt:
             stopped = True
-    Console().print(sweep_table(found))
+    if as_json:
+        show_json([_numbers(cell) for cell in found])
+    else:
+        Console().print(sweep_table(found))
     if stopped:
         typer.echo(f"stopped; go on with --out {out} --resume", err=True)
         sys.exit(130)
     if failed:
         sys.exit(1)
+
+
+def _numbers(cell: Cell) -> dict[str, Any]:
+    comparison = cell.comparison
+    return {
+        "values": cell.values,
+        "folder": str(cell.folder),
+        "state": cell.state,
+        "comparison": None if comparison is None else numbers_of(comparison),
+    }

@@ -307,8 +307,11 @@ class SelectiveTrainerMixin(Trainer):
             else:
                 losses = losses_of(head, outputs, inputs)
         order.update(self._indices, losses)
-        passed = cast(EpochDraw, order.draw).passed(len(losses))
+        draw = cast(EpochDraw, order.draw)
+        passed = draw.passed(len(losses))
         self._count(seen=passed, unread=passed - len(losses), released=len(losses))
+        if draw.draws:
+            self._count(considered=passed, kept=len(losses))
 
     def _count_epochs(self, loader: Any) -> None:
         """Sets what the schedule counts: the batches that this process has in an epoch."""

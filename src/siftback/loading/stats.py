@@ -1,10 +1,134 @@
-"""Statistics of selection, counted in examples."""
+"""Statistics of selection, counted in examples, and how they are shown and logged."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
+from typing import Any, NamedTuple
+
+FORWARD, BACKWARD = 1, 2  # costs of one example
 
 
-@dataclass
-class Stats:
+class _Line(NamedTuple):
+    """One line of statistics: what is counted, the number, and what puts it into proportion."""
+
+    name: str
+    number: str
+    remark: str = ""
+
+
+class SelectionStats(ABC):
+    """What all statistics of selection have in common: costs, and how they are shown.
+
+    Printed, they are a few aligned lines; as the last expression of a notebook's cell, a table.
+    """
+
+    seen: int
+    considered: int
+    kept: int
+    seconds_selection: float
+
+    @property
+    @abstractmethod
+    def forwards(self) -> int:
+        """Forward passes, counted per example."""
+
+    @property
+    @abstractmethod
+    def backwards(self) -> int:
+        """Backward passes, counted per example."""
+
+    @property
+    def kept_share(self) -> float:
+        """Share of the considered examples that was kept; 1 if none was considered yet."""
+        return self.kept / self.considered if self.considered else 1.0
+
+    @property
+    def cost(self) -> int:
+        """Forward and backward passes, a forward of an example being 1 and a backward 2."""
+        return FORWARD * self.forwards + BACKWARD * self.backwards
+
+    @property
+    def cost_share(self) -> float:
+        """The cost over that of plain training on all examples seen; 1 if none was seen yet."""
+        return self.cost / self._plain_cost if self.seen else 1.0
+
+    def as_dict(self, prefix: str = "sift/") -> dict[str, float]:
+        """All numbers by name, as every logger takes them.
+
+        Such as ``wandb.log(stats.as_dict(), step)``, ``self.log_dict(stats.as_dict())`` in a
+        ``LightningModule``, ``accelerator.log(stats.as_dict(), step)`` and
+        ``trainer.log(stats.as_dict())`` of Hugging Face.
+
+        Args:
+            prefix: What names begin with.
+
+        Returns:
+            The attributes, ``kept_share``, ``forwards``, ``backwards``, ``cost`` and
+            ``cost_share``.
+
+        >>> stats = Stats(seen=100, considered=50, kept=20, released=70)
+        >>> stats.as_dict()["sift/kept_share"], stats.as_dict(prefix="")["cost"]
+        (0.4, 210.0)
+        """
+        derived = ("kept_share", "forwards", "backwards", "cost", "cost_share")
+        numbers = vars(self) | {name: getattr(self, name) for name in derived}
+        return {f"{prefix}{name}": float(number) for name, number in numbers.items()}
+
+    def to_tensorboard(self, writer: Any, step: int) -> None:
+        """Writes all numbers of `as_dict` as scalars.
+
+        Args:
+            writer: A ``torch.utils.tensorboard.SummaryWriter``, or another object with
+                ``add_scalar(name, number, step)``.
+            step: The step that they belong to.
+        """
+        for name, number in self.as_dict().items():
+            writer.add_scalar(name, number, step)
+
+    def __repr__(self) -> str:
+        lines = list(self._lines())
+        name = max(len(line.name) for line in lines)
+        number = max(len(line.number) for line in lines)
+        rows = [f"{line.name:<{name}}  {line.number:>{number}}  {line.remark}" for line in lines]
+        return "\n  ".join([f"{type(self).__name__}, in examples:", *map(str.rstrip, rows)])
+
+    def _repr_html_(self) -> str:
+        """A table, as notebooks show it."""
+        rows = "".join(
+            f'<tr><th scope="row" style="text-align:left">{escape(line.name)}</th>'
+            f'<td style="text-align:right">{escape(line.number)}</td>'
+            f'<td style="text-align:left">{escape(line.remark)}</td></tr>'
+            for line in self._lines()
+        )
+        title = f"{type(self).__name__}, in examples"
+        return f'<table><caption style="text-align:left">{title}</caption>{rows}</table>'
+
+    def _lines(self) -> Iterator[_Line]:
+        """What is shown: numbers that are always of interest, and others where they are not 0."""
+        yield _Line("seen", f"{self.seen:,}")
+        decided = f"{self.kept_share:.0%} of the {self.considered:,} that were decided on"
+        yield _Line("kept", f"{self.kept:,}", decided if self.considered else "none was decided on")
+        yield from self._own_lines()
+        yield _Line("forwards", f"{self.forwards:,}")
+        yield _Line("backwards", f"{self.backwards:,}")
+        if self.seen:
+            plain = f"{self.cost_share:.0%} of plain training's {self._plain_cost:,}"
+            units = f"{plain} (a forward is {FORWARD}, a backward {BACKWARD})"
+            yield _Line("cost", f"{self.cost:,}", units)
+        yield _Line("selection", f"{self.seconds_selection:.1f} s")
+
+    @abstractmethod
+    def _own_lines(self) -> Iterator[_Line]:
+        """Those of one kind of statistics alone."""
+
+    @property
+    def _plain_cost(self) -> int:
+        return (FORWARD + BACKWARD) * self.seen
+
+
+@dataclass(repr=False)
+class Stats(SelectionStats):
     """Statistics of a loader, in examples, since it was created.
 
     Attributes:
@@ -19,6 +143,16 @@ class Stats:
         nonfinite: Examples whose loss was not finite, in a scoring pass or in training.
         seconds_selection: Seconds in selection, including its forward passes. On an accelerator
             this includes waiting for work that was queued before.
+
+    >>> Stats(seen=1024, unread=345, considered=768, kept=423, released=679)
+    Stats, in examples:
+      seen       1,024
+      kept         423  55% of the 768 that were decided on
+      unread       345  left out before they were read
+      forwards     679
+      backwards    679
+      cost       2,037  66% of plain training's 3,072 (a forward is 1, a backward 2)
+      selection  0.0 s
     """
 
     seen: int = 0
@@ -32,11 +166,6 @@ class Stats:
     seconds_selection: float = 0.0
 
     @property
-    def kept_share(self) -> float:
-        """Share of the considered examples that was kept; 1 if none was considered yet."""
-        return self.kept / self.considered if self.considered else 1.0
-
-    @property
     def forwards(self) -> int:
         """Forward passes, counted per example, if training forwards each released example once."""
         return self.scored + self.released
@@ -46,9 +175,20 @@ class Stats:
         """Backward passes, counted per example, if training uses all released examples."""
         return self.released
 
+    def _own_lines(self) -> Iterator[_Line]:
+        remarks = {
+            "unread": "left out before they were read",
+            "scored": "forwarded in order to select",
+            "dropped": "kept, and not trained on",
+            "nonfinite": "losses that were not finite",
+        }
+        for name, remark in remarks.items():
+            if number := getattr(self, name):
+                yield _Line(name, f"{number:,}", remark)
 
-@dataclass
-class SinglePassStats:
+
+@dataclass(repr=False)
+class SinglePassStats(SelectionStats):
     """Statistics of a `SinglePass`, in examples, since it was created.
 
     Attributes:
@@ -68,11 +208,6 @@ class SinglePassStats:
     seconds_selection: float = 0.0
 
     @property
-    def kept_share(self) -> float:
-        """Share of the considered examples that was kept; 1 if none was considered yet."""
-        return self.kept / self.considered if self.considered else 1.0
-
-    @property
     def forwards(self) -> int:
         """Forward passes, counted per example."""
         return self.seen
@@ -81,3 +216,8 @@ class SinglePassStats:
     def backwards(self) -> int:
         """Backward passes, counted per example: all but those that selection left out."""
         return self.seen - self.considered + self.kept
+
+    def _own_lines(self) -> Iterator[_Line]:
+        if self.compilations:
+            times = f"{self.compilations} times" if self.compilations > 1 else "once"
+            yield _Line("compiling", f"{self.seconds_compiling:.1f} s", times)

@@ -5,14 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_share
+from siftback.arguments import checked_flag, checked_integer, checked_share
 from siftback.errors import ConfigError
 from siftback.states import check_state, integer, number, tensor
 
 _MOST = 255  # streaks are counted up to this
 
 
-def label_doubt(losses: Tensor, confidence: float) -> Tensor:
+def label_doubt(losses: Tensor, confidence: float, *, binary: bool = False) -> Tensor:
     """How far the probability of a label is below a threshold given by the model's confidence.
 
     With ``p = exp(-L)``, the probability that the model gives an example's label if L is its
@@ -29,17 +29,26 @@ def label_doubt(losses: Tensor, confidence: float) -> Tensor:
     et al. 2021, *Confident Learning*, section 3.1). Confident learning also requires another class
     to be likely; the factor 1 - t replaces that, and is new in this project. So the losses suffice.
 
+    Of two classes the other one has the probability 1 - p, and confident learning's condition, that
+    it is at least t, is known from the losses::
+
+        1 - t - p
+
     Args:
         losses: float32[n].
         confidence: t, in [0, 1].
+        binary: Whether there are two classes.
 
     Returns:
         float32[n], above 0 where the label is doubtful.
 
     >>> label_doubt(torch.tensor([0.1, 1.0, 3.0]), confidence=0.5)
     tensor([-0.6548, -0.1179,  0.2002])
+    >>> label_doubt(torch.tensor([0.1, 1.0, 3.0]), confidence=0.5, binary=True)
+    tensor([-0.4048,  0.1321,  0.4502])
     """
-    return confidence * (1 - confidence) - (-losses).exp()
+    threshold = 1 - confidence if binary else confidence * (1 - confidence)
+    return threshold - (-losses).exp()
 
 
 class NoiseGuard:
@@ -58,6 +67,8 @@ class NoiseGuard:
             trained on, and so stays one.
         visits: m, the number of successive visits in which a label must be doubtful, from 1 to
             255. Memory used: 5 bytes per example.
+        binary: Whether there are two classes. A model of two classes gives even a wrong label a
+            probability that others would not, so that without this few are doubtful.
 
     Attributes:
         losses: float32[N], the last loss of each example; NaN where there was none.
@@ -74,11 +85,12 @@ class NoiseGuard:
     (tensor([3]), 0.3314)
     """
 
-    def __init__(self, cap: float = 0.05, visits: int = 3) -> None:
+    def __init__(self, cap: float = 0.05, visits: int = 3, *, binary: bool = False) -> None:
         self.cap = checked_share("cap", cap, most=True)
         self.visits = checked_integer("visits", visits, 1)
         if self.visits > _MOST:
             raise ConfigError(f"visits={visits!r}: give an integer from 1 to {_MOST}")
+        self.binary = checked_flag("binary", binary)
         self.held_back = 0
         self.losses = torch.zeros(0)
         self._streaks = torch.zeros(0, dtype=torch.uint8)  # of visits with doubt
@@ -114,7 +126,7 @@ class NoiseGuard:
         self._sum += float((-losses).exp().double().sum() - (-known).exp().double().sum())
         self._seen += len(indices) - len(known)
         self.losses[indices] = losses
-        doubtful = label_doubt(losses, self.confidence) > 0
+        doubtful = label_doubt(losses, self.confidence, binary=self.binary) > 0
         longer = self._streaks[indices].clamp(max=_MOST - 1) + 1
         self._streaks[indices] = torch.where(doubtful, longer, 0)
 
@@ -159,7 +171,7 @@ class NoiseGuard:
 
     def settings(self) -> dict[str, Any]:
         """The arguments, by name, that a state must have been saved with to fit."""
-        return {"cap": self.cap, "visits": self.visits}
+        return {"cap": self.cap, "visits": self.visits, "binary": self.binary}
 
     def state_dict(self) -> dict[str, Any]:
         """The last loss and the streak of doubtful visits of each example, and the counts."""

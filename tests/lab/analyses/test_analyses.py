@@ -486,7 +486,7 @@ def test_budget_matched_difference_with_its_interval(made):
     assert sb.low == [pytest.approx(-2 - 4.30265 / math.sqrt(3), abs=1e-4)]
     assert sb.high == [pytest.approx(-2 + 4.30265 / math.sqrt(3), abs=1e-4)]
     assert (found["random 0.5"].y, found["random 0.5"].low) == ([1], None)
-    assert "of 1 strategies 0 are better" in figure.sentence
+    assert "1 of 1 paid and 0 did worse" in figure.sentence, "as verdicts have it"
 
 
 def test_a_changed_record_changes_what_is_seen(made):
@@ -501,7 +501,7 @@ def test_a_changed_record_changes_what_is_seen(made):
 
 def test_only_some_and_unknown_ones():
     assert list(analyse([], ["fig6", "table1"])) == ["fig6", "table1"]
-    with pytest.raises(ConfigError, match="no analysis fig99: give some of table1, "):
+    with pytest.raises(ConfigError, match="no analysis fig99: did you mean .*give one of table1, "):
         analyse([], ["fig99"])
 
 

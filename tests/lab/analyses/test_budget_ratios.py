@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from siftback.errors import ConfigError
-from siftback.lab.analyses import ANALYSES, Missing
+from siftback.lab.analyses import ANALYSES, Missing, write
 from siftback.lab.analyses.budget_ratios import (
     RESAMPLES,
     Bounded,
@@ -170,6 +170,29 @@ def test_the_table_is_made_of_comparisons_by_budget(tmp_path, metric):
     assert {row[5] for row in made.rows} == {"6.00", "> 16.00", "< 1.00"}
     assert "sb 0.5 gives, at a budget of 4 epochs: Traditional needs > 4.00 times" in made.sentence
     assert "2 of 3 ratios are above 1" in made.sentence
+    assert isinstance(ANALYSES["budgets"](comparisons), Missing)  # no method at two budgets
     few = ANALYSES["pays"](comparisons[1:])
     assert isinstance(few, Missing)
     assert "Traditional at 5 budgets or more" in few.why
+
+
+def test_the_curves_are_those_of_what_was_measured_at_several_budgets(tmp_path):
+    comparisons = []
+    for budget in BUDGETS:
+        ends = {"traditional": {0: 32 / budget, 1: 36 / budget}}
+        if budget in (2, 4):
+            ends["sb-memory"] = {0: 20 / budget, 1: 22 / budget}
+        if budget == 4:
+            ends["rs2"] = {0: 9.0, 1: 9.5}
+        comparisons.append(recorded(tmp_path / f"{budget:g}", budget, ends))
+    made = ANALYSES["budgets"](comparisons)
+    (panel,) = made.views["budget"]
+    assert [one.label for one in panel.series] == ["traditional", "sb-memory 0.5"]
+    memory = panel.series[1]
+    assert (memory.x, memory.y) == ([2, 4], [10.5, 5.25])
+    assert (memory.low, memory.high) == ([10.0, 5.0], [11.0, 5.5])
+    assert made.sentences == [
+        "cnn-4 on digits, 4 epochs: sb-memory 0.5 ends at 5.25 %, traditional at 8.50 %."
+    ]
+    write(made, tmp_path / "drawn")
+    assert (tmp_path / "drawn" / "budgets.svg").exists()

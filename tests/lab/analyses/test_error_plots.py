@@ -5,7 +5,7 @@ from matplotlib import image
 
 from siftback.lab.analyses.configurations import Configuration, configurations, curve
 from siftback.lab.analyses.drawing import looks
-from siftback.lab.analyses.error_plots import draw, error_figure
+from siftback.lab.analyses.error_plots import draw, error_figure, error_over_cost
 
 
 @pytest.fixture
@@ -74,6 +74,30 @@ def test_traditional_s_end_is_a_line_across(filled):
     for panel in error_figure(filled).views["all"]:
         end = panel.series[-1]
         assert (end.y, end.x[0]) == ([11, 11], 0)
+
+
+def test_traditional_s_cost_is_a_line_upwards_over_cost_alone(filled):
+    over_time, over_steps, over_cost = error_figure(filled).views["all"]
+    (line,) = [one for one in over_cost.series if one.label == "traditional's budget"]
+    assert list(line.x) == [200, 200]
+    assert line.y == [10, 40]  # from the least of all, bands too, to the most
+    labels = [one.label for panel in (over_time, over_steps) for one in panel.series]
+    assert "traditional's budget" not in labels
+
+
+def test_curves_of_a_loop_of_one_s_own_are_drawn_up_to_the_budget():
+    curves = {
+        "traditional": [[(30, 20.0), (60, 8.0)], [(30, 24.0), (60, 10.0)]],
+        "memory": [[(20, 22.0), (40, 12.0), (58, 6.0)], [(20, 22.0), (40, 10.0), (58, 8.0)]],
+    }
+    (panel,) = error_over_cost("a net on digits", curves, budget=60).views["cost"]
+    plain, memory, line = panel.series
+    assert (plain.x, plain.y) == ([30, 60], [22, 9])
+    assert (memory.y, memory.low, memory.high) == ([22, 11, 7], [22, 10, 6], [22, 12, 8])
+    assert (line.label, list(line.x), line.y) == ("budget", [60, 60], [6, 24])
+    assert panel.log_y
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        error_over_cost("uneven", {"memory": [[(1, 2.0), (2, 1.0)], [(1, 2.0)]]}, budget=2)
 
 
 def test_a_perfect_test_is_drawn_too(comparison, add_run, tmp_path):

@@ -18,6 +18,8 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.summary_table import suspected
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.settings import Settings
+from siftback.lab.training.strategies import find
+from siftback.lab.training.strategy import has_guard
 
 QUICK = Settings("digits", width=4, epochs=4, flip=0.2, batch_size=64, device="cpu")
 NAME = "sb-memory-guarded-keep0.5-seed0"
@@ -30,6 +32,16 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = Plan(QUICK, ["sb", "sb-memory-guarded"], [0.5], [0], matched=False)
     compare(plan, folder, Silent())
     return folder
+
+
+def test_labels_of_two_classes_are_doubted_by_their_own_condition() -> None:
+    strategy = find("sb-memory-guarded")
+    kinds = [strategy.choice(0.5, QUICK, classes) for classes in (2, 10)]
+    guards = [rule.guard for rule in kinds if has_guard(rule)]
+    assert [guard.settings() for guard in guards if guard is not None] == [
+        {"cap": 0.05, "visits": 2, "binary": True},
+        {"cap": 0.05, "visits": 3, "binary": False},
+    ]
 
 
 def test_a_run_tells_how_many_suspects_it_held_back(noise: Path) -> None:
@@ -102,7 +114,7 @@ def test_the_option_guards_memory_and_is_refused_where_it_cannot(
     call: Call, tmp_path: Path
 ) -> None:
     options = ("--data", "digits", "--width", "4", "--epochs", "2", "--no-matched", "--flip", "0.2")
-    options += ("--device", "cpu", "--out", tmp_path / "runs", "--noise-guard")
+    options += ("--device", "cpu", "--seed", "0", "--out", tmp_path / "runs", "--noise-guard")
     names = "traditional,sb-memory,sb-memory-guarded"
     status, _, err = call("compare", *options, "--strategies", names, "--keep", "0.5")
     assert status == 0, err

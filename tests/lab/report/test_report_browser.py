@@ -78,7 +78,8 @@ def opened(browser, report):
 
 
 def drawn(page, figure):
-    """Scrolls to a figure, as those that nobody sees are not drawn."""
+    """Opens a figure and scrolls to it, as those that nobody sees are not drawn."""
+    page.locator(f"{figure} > .fold").evaluate("fold => { fold.open = true; }")
     page.locator(figure).scroll_into_view_if_needed()
     page.locator(f"{figure} .main-svg").first.wait_for()
 
@@ -105,6 +106,24 @@ def test_it_reads_from_top_to_end_without_a_complaint(opened):
     pictures = opened.locator("#choices img")
     assert pictures.count() == 36  # kept most, dropped most, suspect
     assert all(each.evaluate("image => image.naturalWidth") == 8 for each in pictures.all()[:3])
+
+
+def test_one_comparison_is_short_and_a_link_opens_what_it_leads_to(opened, report):
+    opened.set_viewport_size({"width": 1280, "height": 900})
+    opened.reload()
+    drawn(opened, FIGURE)
+    assert opened.evaluate("() => document.documentElement.scrollHeight") <= 4000
+    folded = opened.locator("#agreement > .fold, #fig6 > .fold").first
+    assert folded.get_attribute("open") is None
+    opened.get_by_text("Contents").click()
+    opened.locator(".sheet a[href='#fig6']").click()
+    opened.locator("#fig6 .main-svg").first.wait_for()
+
+
+def test_the_axis_of_differences_has_zero_in_view(opened):
+    drawn(opened, "#budget")
+    least, most = opened.locator("#budget .chart").first.evaluate("it => it.layout.xaxis.range")
+    assert least <= 0 <= most
 
 
 def test_the_x_axis_is_switched(opened):

@@ -10,11 +10,9 @@ import pytest
 from siftback.errors import ConfigError
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.report.results_page import (
-    MARKS,
     benchmarks_of,
     main_verdicts,
     write_page,
-    write_ratios,
 )
 from siftback.lab.report.verdict import verdicts
 from written_records import add
@@ -80,25 +78,6 @@ def test_the_page_in_the_repository_is_short_and_whole(recorded):
     assert "not run" not in recorded
     assert "not recorded" not in recorded
     assert "unreadable" not in recorded
-
-
-def test_the_ratios_in_the_readme_are_what_the_records_give(tmp_path):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (tmp_path / "README.md").write_text(readme, encoding="utf-8")
-    write_ratios(ROOT / "results", tmp_path / "README.md")
-    assert (tmp_path / "README.md").read_text(encoding="utf-8") == readme
-    assert " on imdb | " in readme.partition(MARKS[0])[2].partition(MARKS[1])[0]
-
-
-def test_ratios_need_marks_and_records(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("no marks", encoding="utf-8")
-    with pytest.raises(ConfigError, match="lacks the lines <!-- budget ratios -->"):
-        write_ratios(tmp_path, page)
-    page.write_text("".join(MARKS), encoding="utf-8")
-    with pytest.raises(ConfigError, match="siftback run pays"):
-        write_ratios(tmp_path, page)
-    assert page.read_text(encoding="utf-8") == "".join(MARKS)
 
 
 def test_no_note_beside_the_records_has_numbers_of_its_own():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.report.numbers import numbers
 from siftback.lab.report.verdict import headline, named, probability_of_paying, verdicts
 
 
@@ -42,6 +43,38 @@ def test_the_sentence_has_baseline_seeds_interval_and_time(filled):
     )
 
 
+def test_a_terminal_gets_the_verdict_in_a_sentence_or_two(filled, add_run):
+    sb, by_chance = verdicts([filled])
+    assert sb.sentence == (
+        "sb 0.5 paid: test error 1.50 ± 0.50 points lower than Traditional's at the same cost. "
+        "Beside Traditional's full training it is 1.50 ± 0.50 points higher, at 0.50 of its cost."
+    )
+    assert by_chance.sentence.startswith(
+        "random 0.25 made no difference within the seeds' spread: test error 1.00 ± 2.00 points "
+        "higher than Traditional's at the same cost."
+    )
+    for seed, error in enumerate((10.5, 10.0, 12.5)):  # Traditional's: 10, 11 and 12
+        add_run("rs2", seed, [(12, 2, 120, error)], keep=0.6)
+    (rs2,) = [one for one in verdicts([filled]) if one.strategy == "rs2"]
+    assert rs2.sentence == (
+        "rs2 0.6 is undecided, as there is no run of the same budget. It has the error of "
+        "Traditional's full training (0.00 ± 0.87 points higher) at 0.60 of its cost."
+    )
+
+
+def test_numbers_for_a_script_are_those_of_the_verdict(filled):
+    made = numbers(filled)
+    assert made["metric"] == "error"
+    found = {one["label"]: one for one in made["configurations"]}
+    assert found["traditional"]["final"] == {"mean": 11, "spread": 1}
+    assert found["matched to sb 0.5"]["matched_to"] == "sb"
+    assert found["sb 0.5"]["seeds"] == [0, 1, 2]
+    first = made["verdicts"][0]
+    assert first["difference"] == {"mean": -1.5, "spread": 0.5}
+    assert (first["outcome"], first["cost_over_full_training"]) == ("paid", 0.5)
+    assert first["sentence"] == verdicts([filled])[0].sentence
+
+
 def test_an_interval_around_zero_is_said(filled):
     assert "which takes in zero" in verdicts([filled])[1].evidence
 
@@ -53,7 +86,12 @@ def test_the_headline_counts(filled):
         "seeds' spread, 0 did worse, and 0 are undecided. Clearest is sb 0.5 in abacus: a test "
         "error 1.50 ± 0.50 points lower than that of Traditional"
     )
-    assert "about 0.2 of the 2 that are decided" in told
+    assert told.endswith("about 11% would count as paid by chance alone.")
+    assert "0.2 of" not in told
+    many = headline(verdicts([filled]) * 5)
+    assert many.endswith(
+        "about 1.1 of the 10 that are decided would count as paid by chance alone."
+    )
     assert headline([]) == "No selective strategy was run, so there is nothing to judge."
 
 

@@ -157,5 +157,5 @@ def test_a_run_begun_again_forgets_what_was_seen_before(tmp_path):
 
 
 def test_what_cannot_be_looked_at():
-    with pytest.raises(ConfigError, match="observe weights: give some of losses,gradients"):
+    with pytest.raises(ConfigError, match="observe weights: give one of losses, gradients"):
         settings(observe="weights")

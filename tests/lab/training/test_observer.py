@@ -199,5 +199,5 @@ def test_what_was_looked_at_before_a_break_is_readable(data, model, tmp_path):
 
 
 def test_unknown_kinds():
-    with pytest.raises(ConfigError, match="observe weights: give some of losses,gradients"):
+    with pytest.raises(ConfigError, match="observe weights: give one of losses, gradients"):
         kinds_of("losses,weights")

@@ -1,5 +1,6 @@
 """What a user sees while a comparison runs."""
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -39,6 +40,23 @@ def scored(terminal: bool) -> str:
         reporter.update(0.5)
         reporter.finish(SUMMARY)
     return text.getvalue()
+
+
+def test_long_comparisons_say_how_long_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Made, begun, gone on with, tested, asked twice whether to say so, ended.
+    now = iter([0.0, 0.0, 0.0, 30.0, 30.0, 30.0, 240.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now, 240.0))
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 20)
+    text = StringIO()
+    with Terminal(Console(file=text, width=100)) as reporter:
+        reporter.start(RUN, 2, 5)
+        reporter.update(0.5)  # it goes on from a checkpoint
+        reporter.update(0.6)
+        reporter.evaluation(EVALUATION)
+        reporter.finish(replace(SUMMARY, seconds_train=200.0))
+    tested, ended = text.getvalue().splitlines()
+    assert tested.endswith("loss 0.600; about 2.0 min left")
+    assert ended.endswith("3.3 min, 0.30 M forwards; about 12.0 min left for 3 more")
 
 
 def test_scoring_has_a_bar_of_its_own_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from siftback.lab.analyses import (
     pays,
     phases,
     speedups,
+    strips,
 )
 from siftback.lab.analyses.figure import (
     Analysis,
@@ -39,6 +40,7 @@ from siftback.lab.analyses.figure import (
 from siftback.lab.analyses.reading import read
 from siftback.lab.analyses.writing import as_csv, as_markdown, write
 from siftback.lab.records.comparison_record import UNREADABLE, Comparison
+from siftback.lab.records.formatting import one_of
 
 __all__ = [
     "ANALYSES",
@@ -67,7 +69,9 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "fig1": phases.until_near,
     "fig2": loss_distributions.extremes,
     "choices": choices.chosen,
+    "strip": strips.strip,
     "fig3": loss_distributions.distribution,
+    "losses": loss_distributions.over_training,
     "fig4": loss_distributions.probability_by_loss,
     "fig5": gradients.gradient_similarity,
     "fig6": curves.error_over_steps,
@@ -93,6 +97,7 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "ideal": budget.measured_against_ideal,
     "agreement": budget.agreement_over_training,
     "pays": pays.ratios,
+    "budgets": pays.curves,
     "noise": noise.ends,
 }
 
@@ -111,7 +116,7 @@ def analyse(
     """
     names = list(ANALYSES) if only is None else list(only)
     if unknown := [name for name in names if name not in ANALYSES]:
-        raise ConfigError(f"no analysis {', '.join(unknown)}: give some of {', '.join(ANALYSES)}")
+        raise ConfigError(f"no analysis {', '.join(unknown)}: {one_of(unknown[0], ANALYSES)}")
     return {name: _made(name, comparisons) for name in names}
 
 

@@ -16,7 +16,7 @@ from siftback.lab.analyses.configurations import (
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
 from siftback.lab.analyses.findings import MeanAgreement, OverIdeal, SameBudget
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import pairs, same_budget
+from siftback.lab.records.measures import judgement, mean_and_spread, pairs, same_budget
 from siftback.lab.records.metric import MetricName
 from siftback.lab.records.run_summary import RunSummary
 
@@ -44,7 +44,7 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
             ends = ([low] if several else None), ([high] if several else None)
             series.append(Series(one.label, [one.label], [mean], *ends, group=one.family))
             if several:
-                sure.append((one.label, mean, low, high, len(differences)))
+                sure.append((one.label, differences))
         if series:
             metric = comparison.metric
             label = f"difference in final {metric.noun} ({metric.plural})"
@@ -78,12 +78,13 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _finding(
-    heading: str, sure: Sequence[tuple[str, float, float, float, int]], metric: MetricName
+    heading: str, sure: Sequence[tuple[str, Sequence[float]]], metric: MetricName
 ) -> SameBudget:
-    better = sum(high < 0 for _, _, _, high, _ in sure)
-    worse = sum(low > 0 for _, _, low, _, _ in sure)
-    best = min(sure, key=lambda of: of[1], default=None)
-    return SameBudget(heading, len(sure), better, worse, best, metric)
+    outcomes = [judgement(mean_and_spread(differences)) for _, differences in sure]
+    found = [(label, *interval(differences), len(differences)) for label, differences in sure]
+    best = min(found, key=lambda of: of[1], default=None)
+    paid, lost = outcomes.count("paid"), outcomes.count("lost")
+    return SameBudget(heading, len(sure), paid, lost, best, metric)
 
 
 def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missing:

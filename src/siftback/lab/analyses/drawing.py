@@ -1,5 +1,6 @@
 """Figures and galleries as pictures, one style for all: SVG and PNG."""
 
+import io
 import math
 import textwrap
 from collections import Counter
@@ -23,6 +24,12 @@ PANEL = (4.6, 3.4)  # inches
 LETTERS = 9  # of a title in an inch
 DASHES: Sequence[Any] = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 PICTURES = 10  # beside each other
+CELL, LINE, HEADING = (
+    0.95,
+    1.3,
+    0.2,
+)  # inches: a picture's width, the heights of its line and a heading
+DPI = 150
 
 
 def draw(figure: Figure | Gallery, folder: Path) -> list[Path]:
@@ -48,6 +55,20 @@ def draw(figure: Figure | Gallery, folder: Path) -> list[Path]:
     return paths
 
 
+def png(figure: Figure | Gallery) -> bytes:
+    """A figure's first view, or a gallery, as PNG, for ``IPython.display.Image(png(figure))``.
+
+    Args:
+        figure: What to draw.
+    """
+    if isinstance(figure, Gallery):
+        canvas = _gallery(figure)
+    else:
+        canvas = _panels(figure.title, next(iter(figure.views.values())))
+    canvas.savefig(file := io.BytesIO(), format="png", dpi=DPI)
+    return file.getvalue()
+
+
 def _file_name(view: str) -> str:
     """A view's name as part of a file's.
 
@@ -65,7 +86,7 @@ def _save(canvas: Canvas, stem: Path) -> list[Path]:
     with matplotlib.rc_context({"svg.hashsalt": "siftback"}):
         for path in paths:
             dated: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
-            canvas.savefig(path, dpi=150, metadata=dated)
+            canvas.savefig(path, dpi=DPI, metadata=dated)
     return paths
 
 
@@ -177,7 +198,9 @@ def _scales(axes: Axes, panel: Panel) -> None:
     if max((float(x) for one in panel.series for x in one.x), default=0.0) >= 10_000:
         axes.xaxis.set_major_formatter(EngFormatter(sep=" "))
     if panel.log_y:
-        _log_axis(axes, [y for one in panel.series for y in one.y if not math.isnan(y)])
+        shown = panel.y_range or [y for one in panel.series for y in one.y if not math.isnan(y)]
+        _log_axis(axes, shown)
+    axes.set_ylim(panel.y_range)
 
 
 def _log_axis(axes: Axes, values: Iterable[float], which: Literal["x", "y"] = "y") -> None:
@@ -188,10 +211,20 @@ def _log_axis(axes: Axes, values: Iterable[float], which: Literal["x", "y"] = "y
     axes.set(**{f"{which}scale": "log"})
     axis = axes.yaxis if which == "y" else axes.xaxis
     # Where all lies within one decade, ticks at every power of ten would leave none or one.
-    steps = (1, 1.5, 2, 3, 4, 5, 7) if max(shown) / min(shown) < 20 else (1, 2, 5)
+    decades = math.log10(max(shown) / min(shown))
+    steps = (1, 1.5, 2, 3, 4, 5, 7) if decades < 1.3 else (1, 2, 5) if decades < 4 else (1,)
     axis.set_major_locator(LogLocator(subs=steps, numticks=20))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
+
+
+def _plain(value: float) -> str:
+    """A tick's number, without an exponent.
+
+    >>> _plain(0.00005), _plain(1.5), _plain(100.0)
+    ('0.00005', '1.5', '100')
+    """
+    return np.format_float_positional(value, precision=6, fractional=False, trim="-")
 
 
 def _marks(axes: Axes, one: Series, kind: str, names: list[str], look: dict[str, Any]) -> None:
@@ -214,7 +247,8 @@ def _marks(axes: Axes, one: Series, kind: str, names: list[str], look: dict[str,
         return
     if one.low is not None and one.high is not None:
         axes.fill_between(x, one.low, one.high, color=look["color"], alpha=0.15, linewidth=0)
-    short = len(x) <= 15  # markers on longer lines are one thick line
+    # Markers on longer lines are one thick line, and a level or a limit has no measurements.
+    marked = len(x) <= 15 and not (one.faint and len(x) == 2)
     axes.plot(
         x,
         y,
@@ -222,7 +256,7 @@ def _marks(axes: Axes, one: Series, kind: str, names: list[str], look: dict[str,
         linewidth=1.6,
         markersize=3.5,
         alpha=alpha,
-        **look | ({} if short else {"marker": None}),
+        **look | ({} if marked else {"marker": None}),
     )
 
 
@@ -262,17 +296,22 @@ def _gallery(gallery: Gallery) -> Canvas:
         for heading, pictures in rows.items()
         for start in range(0, len(pictures), PICTURES)
     ]
-    canvas = Canvas(figsize=(PICTURES * 0.95 + 0.4, len(lines) * 1.55 + 0.6), layout="constrained")
-    canvas.suptitle(gallery.title, fontweight="bold")
-    parts = canvas.subfigures(len(lines), 1, squeeze=False)[:, 0]
-    for part, (heading, pictures) in zip(parts, lines, strict=True):
-        if heading:
-            part.suptitle(heading, fontsize="small")
-        each = part.subplots(1, PICTURES, squeeze=False)[0]
-        for axes in each:
+    # Placed by hand, in inches: all are of one size, and a layout engine takes seconds.
+    heights = [LINE + HEADING * bool(heading) for heading, _ in lines]
+    width, height = PICTURES * CELL + 0.2, sum(heights) + 0.45
+    canvas = Canvas(figsize=(width, height))
+    canvas.suptitle(gallery.title, y=1 - 0.08 / height, va="top", fontweight="bold")
+    top = height - 0.45
+    for (heading, pictures), tall in zip(lines, heights, strict=True):
+        canvas.text(0.5, top / height, heading, ha="center", va="top", fontsize="small")
+        for place, picture in enumerate(pictures):
+            left, bottom = 0.1 + place * CELL + 0.03, top - tall + 0.17
+            side = CELL - 0.06
+            box = (left / width, bottom / height, side / width, side / height)
+            axes = canvas.add_axes(box)
             axes.set_axis_off()
-        for axes, picture in zip(each, pictures, strict=False):
             image = picture.image[..., 0] if picture.image.shape[2] == 1 else picture.image
             axes.imshow(image, cmap="gray", vmin=0, vmax=255)
             axes.set_title(f"{picture.label}\n{picture.caption}", fontsize=6)
+        top -= tall
     return canvas

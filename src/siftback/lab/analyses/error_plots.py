@@ -6,6 +6,8 @@ band that the seeds lie in. The seeds are tested at the same points of their tra
 is interpolated.
 """
 
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from siftback.lab.analyses.figure import Figure, Panel, Series
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import with_spread
 from siftback.lab.records.measures import TRADITIONAL, Axis, mean_and_spread, partner_label
+from siftback.lab.records.metric import METRICS
 
 PLOT = "error"
 
@@ -40,7 +43,7 @@ def draw(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def error_figure(comparison: Comparison) -> Figure:
-    """The curves of all configurations, and as a line where Traditional ends.
+    """The curves of all configurations, and as lines where Traditional ends and what it costs.
 
     A matched run has the colour of the run whose budget it shares.
     """
@@ -58,10 +61,60 @@ def _panel(view: str, axis: Axis, x_label: str, found: list[Configuration]) -> P
         line = curve(one, axis, partner_label(one.runs[0]) or one.label)
         written = f"{with_spread(final, digits=one.metric.digits)} {one.metric.unit}"
         series.append(replace(line, label=f"{one.label}: {written}"))
-    if plain := traditional(found):  # what all others would reach, for less
+    plain = traditional(found)
+    if plain and view == "cost":
+        budget = plain.mean(lambda run: run.cost_forward_units)
+        series.append(budget_line("traditional's budget", budget, series))
+    if plain:  # what all others would reach, for less
         ends = [0.0, max(float(x) for one in series for x in one.x)]
         level = [plain.final] * 2
         series.append(Series("traditional at the end", ends, level, group=TRADITIONAL, faint=True))
     positive = all(y > 0 for one in series for y in one.y)
     y_label = found[0].metric.axis
     return Panel(f"over {view}", x_label, y_label, "line", series, log_y=positive)
+
+
+def error_over_cost(
+    title: str,
+    curves: Mapping[str, Sequence[Sequence[tuple[float, float]]]],
+    budget: float,
+    y_label: str = METRICS["error"].axis,
+) -> Figure:
+    """Test error against what was spent, with a line at the budget.
+
+    Where all runs have the same budget, whose curve is lowest at the line has used it best.
+
+    Args:
+        title: What was trained on what.
+        curves: By strategy, for each seed its evaluations ``(cost, error)``, those of the seeds at
+            the same points of training. The cost is in forwards of one example, a backward being
+            2, or in whatever ``budget`` is.
+        budget: What a run may spend.
+        y_label: What it is judged by, with the unit.
+
+    >>> figure = error_over_cost("A net on digits", {"memory": [[(1, 9), (2, 5)]]}, budget=2)
+    >>> [(line.label, line.x, line.y) for line in figure.views["cost"][0].series]
+    [('memory', [1, 2], [9, 5]), ('budget', [2, 2], [5, 9])]
+    """
+    series = []
+    for label, seeds in curves.items():
+        together = list(zip(*seeds, strict=True))
+        x = [statistics.mean(cost for cost, _ in each) for each in together]
+        errors = [[error for _, error in each] for each in together]
+        series.append(Series.over_seeds(label, x, errors, label))
+    series.append(budget_line("budget", budget, series))
+    positive = all(y > 0 for one in series for y in one.y)
+    panel = Panel("", AXES["cost"][1], y_label, "line", series, log_y=positive)
+    return Figure(PLOT, f"{title}: what the budget buys", [], "", {"cost": [panel]})
+
+
+def budget_line(label: str, budget: float, series: Sequence[Series]) -> Series:
+    """A line upwards at a cost, as high as what it is drawn among.
+
+    Args:
+        label: Its name in the legend.
+        budget: The cost.
+        series: What is drawn.
+    """
+    y = [y for one in series for y in (*one.y, *(one.low or ()), *(one.high or ()))]
+    return Series(label, [budget] * 2, [min(y), max(y)], group=TRADITIONAL, faint=True)

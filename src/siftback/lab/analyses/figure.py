@@ -88,6 +88,8 @@ class Panel:
         series: What is drawn, in the order of the legend.
         log_x: Whether x is on a logarithmic scale.
         log_y: Whether y is.
+        y_range: What the y axis shows, where panels are to be compared; None is what the series
+            need.
     """
 
     title: str
@@ -97,6 +99,7 @@ class Panel:
     series: Sequence[Series]
     log_x: bool = False
     log_y: bool = False
+    y_range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Each finding is of one comparison, whose title it begins with, unless it says ot
 """
 # ruff: noqa: D102 - a finding's docstring says what its sentence is about; × is meant.
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -126,10 +127,12 @@ class WrongLabels(NamedTuple):
     high: float
 
     def sentence(self) -> str:
-        verdict = "better than" if self.high < 0 else "worse than" if self.low > 0 else "as"
+        interval = (
+            "" if math.isnan(self.low) else f" (95 % interval {self.low:+.2f} to {self.high:+.2f})"
+        )
         return (
-            f"{self.title}, {self.wrong:.0%} of the labels wrong: {self.label} ends {verdict} "
-            f"Traditional of the same budget ({self.difference:+.2f})."
+            f"{self.title}, {self.wrong:.0%} of the labels wrong: {self.label} ends at "
+            f"{self.difference:+.2f} points{interval} beside Traditional of the same budget."
         )
 
 
@@ -283,7 +286,7 @@ class HardestAndEasiest(NamedTuple):
 
 
 class SameBudget(NamedTuple):
-    """How many configurations are better and worse than Traditional of the same budget.
+    """How many configurations paid and did worse, beside Traditional of the same budget.
 
     ``best`` has the lowest difference: its name, mean, the interval's ends, and seeds. None where
     each configuration has one seed.
@@ -291,23 +294,22 @@ class SameBudget(NamedTuple):
 
     title: str
     configurations: int
-    better: int
-    worse: int
+    paid: int
+    lost: int
     best: tuple[str, float, float, float, int] | None
     metric: MetricName = "error"
 
     def sentence(self) -> str:
         if self.best is None:
-            return f"{self.title}: one seed each, which has no interval."
+            return f"{self.title}: one seed each, which has no spread."
         metric = METRICS[self.metric]
         digits, points = metric.digits, metric.points
         label, mean, low, high, seeds = self.best
         return (
-            f"{self.title}: of {self.configurations} strategies {self.better} are better than "
-            f"Traditional of the same budget and {self.worse} worse, by an interval that leaves "
-            f"out 0; the best, {label}, is at {mean:+.{digits}f} {points} "
-            f"({low:+.{digits}f} to {high:+.{digits}f}, "
-            f"{seeds} seeds)."
+            f"{self.title}: beside Traditional of the same budget {self.paid} of "
+            f"{self.configurations} paid and {self.lost} did worse; the best, {label}, is at "
+            f"{mean:+.{digits}f} {points} (95 % interval {low:+.{digits}f} to "
+            f"{high:+.{digits}f}, {seeds} seeds)."
         )
 
 
@@ -369,6 +371,23 @@ class KeptAndDropped(NamedTuple):
         return (
             f"{text} Of the {self.suspects} suspect ones {self.wrong[0]} have a wrong label, of "
             f"all {self.wrong[1]:.0%}."
+        )
+
+
+class KeptByLoss(NamedTuple):
+    """Of the fifths with the least and the most loss, the shares trained on in an epoch."""
+
+    title: str
+    epochs: int
+    least: float
+    most: float
+
+    def sentence(self) -> str:
+        over = "one epoch" if self.epochs == 1 else f"{self.epochs} epochs"
+        return (
+            f"{self.title}: of the fifth of the examples with the least loss {self.least:.0%} were "
+            f"trained on in the next epoch, of the fifth with the most {self.most:.0%}, on average "
+            f"over {over}."
         )
 
 

@@ -1,7 +1,7 @@
-"""Losses of single examples: figures 2, 3, 4 and 15 of Jiang et al. 2019."""
+"""Losses of single examples: figures 2, 3, 4 and 15 of Jiang et al. 2019, and over training."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from siftback import Percentile
 from siftback.errors import ConfigError
+from siftback.lab.analyses.budget import OURS
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Gallery, Missing, Panel, Picture, Series
 from siftback.lab.analyses.findings import (
@@ -30,6 +31,9 @@ POINTS = 200
 EXAMPLES = 5
 LOSS = "cross-entropy loss"
 PERCENT = "examples (%)"
+PERCENTILES = {10: "a tenth", 50: "half", 90: "nine tenths", 99: "all but a hundredth"}
+MOVING = "The distribution of the losses over training"
+LEAST = 1e-6  # lower losses are drawn as this one, as many round to 0, which has no logarithm
 
 
 def extremes(comparisons: Sequence[Comparison]) -> Gallery | Missing:
@@ -80,6 +84,44 @@ def distribution(comparisons: Sequence[Comparison]) -> Figure | Missing:
     if not panels:
         return Missing(name, title, f"No losses were observed. {command('losses')}")
     return Figure(name, title, findings, f"{PAPER}, figure 3", {"loss": panels})
+
+
+def over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """How the distribution of losses moves over training, of each configuration's first seed."""
+    runs = {_of(of): of.seeds[0] for found in watched(comparisons, "losses") for of in found}
+    if not runs:
+        return Missing("losses", MOVING, f"No losses were observed. {command('losses')}")
+    return losses_over_training(runs)
+
+
+def losses_over_training(runs: Mapping[str, Sequence[Look]]) -> Figure:
+    """Percentiles of all examples' losses over the epochs, a panel for each run.
+
+    Args:
+        runs: What was seen of each, by a title of it: looks with the column ``loss``.
+    """
+    panels, findings = [], []
+    lines = {title: np.maximum(_percentiles(looks), LEAST) for title, looks in runs.items()}
+    every = np.concatenate(list(lines.values()))
+    y_range = float(every.min()) / 1.3, float(every.max()) * 1.3
+    for title, looks in runs.items():
+        epochs = [look.epoch for look in looks]
+        series = [
+            Series(f"{part} of the examples are below", epochs, line.tolist(), group=part)
+            for part, line in zip(PERCENTILES.values(), lines[title].T, strict=True)
+        ]
+        panels.append(
+            Panel(title, "epoch", LOSS, "line", series[::-1], log_y=True, y_range=y_range)
+        )
+        last = looks[-1].columns["loss"]
+        quantiles = float(np.median(last)), float(np.percentile(last, 90))
+        findings.append(LossQuantiles(title, *quantiles))
+    return Figure("losses", MOVING, findings, OURS, {"epoch": panels})
+
+
+def _percentiles(looks: Sequence[Look]) -> NDArray[np.float64]:
+    """float64[looks, percentiles], of the losses at each look."""
+    return np.stack([np.percentile(look.columns["loss"], list(PERCENTILES)) for look in looks])
 
 
 def probability_by_loss(comparisons: Sequence[Comparison]) -> Figure | Missing:

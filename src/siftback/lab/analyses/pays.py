@@ -1,6 +1,7 @@
 """What selection pays, in budgets: Traditional's budget for the same error over the method's."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from siftback.lab.analyses.budget_ratios import (
@@ -10,8 +11,8 @@ from siftback.lab.analyses.budget_ratios import (
     budget_ratio,
 )
 from siftback.lab.analyses.configurations import argument, images, setup, shared_by
-from siftback.lab.analyses.figure import Cell, Grid, Missing
-from siftback.lab.analyses.findings import BudgetRatios
+from siftback.lab.analyses.figure import Cell, Figure, Grid, Missing, Panel, Series
+from siftback.lab.analyses.findings import BestEnd, BudgetRatios
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import MATCHED, TRADITIONAL
 from siftback.lab.records.metric import Metric
@@ -50,9 +51,7 @@ def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
     columns += ["Traditional's budget for it", "budget ratio", "95 % interval"]
     rows: list[list[Cell]] = []
     findings = []
-    for one in experiments(comparisons):
-        if len(one.curve) < LEAST_POINTS:
-            continue
+    for one in measured(comparisons):
         found = []
         for label, by_budget in one.ends.items():
             for budget, ends in sorted(by_budget.items()):
@@ -68,6 +67,34 @@ def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
         why = f"No method beside Traditional at {LEAST_POINTS} budgets or more. Record some:"
         return Missing(name, title, f"{why} siftback run pays")
     return Grid(name, title, findings, "Siftback", columns, rows)
+
+
+def curves(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """Error or loss over the budget, of Traditional and of what was measured at several.
+
+    A panel for each experiment that `ratios` has: the means over the seeds, and the seeds' range.
+    """
+    name, title = "budgets", "What a budget buys: Traditional, and selection by remembered losses"
+    panels, findings = [], []
+    for one in measured(comparisons):
+        lines = {label: of for label, of in one.ends.items() if len(of) > 1}
+        if len(lines) < 2:
+            continue
+        drawn = sorted(lines.items(), key=lambda item: item[0] != TRADITIONAL)
+        series = [_line(label, by_budget) for label, by_budget in drawn]
+        least = min(min(line.y) for line in series)
+        across, up = "budget, in epochs of Traditional", one.metric.axis
+        panels.append(Panel(one.title, across, up, "line", series, log_x=True, log_y=least > 0))
+        findings.append(_best_end(one, lines))
+    if not panels:
+        why = f"No method beside Traditional's curve of {LEAST_POINTS} budgets. Record some:"
+        return Missing(name, title, f"{why} siftback run pays")
+    return Figure(name, title, findings, "Siftback", {"budget": panels})
+
+
+def measured(comparisons: Sequence[Comparison]) -> list[Experiment]:
+    """Experiments that have a curve: Traditional at five budgets or more."""
+    return [one for one in experiments(comparisons) if len(one.curve) >= LEAST_POINTS]
 
 
 def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
@@ -101,6 +128,24 @@ def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
             budgets.setdefault(shared_by(one, _VARIED), set()).add(argument(one, "budget"))
     enough = {key for key, found in budgets.items() if len(found) >= LEAST_POINTS}
     return [one for one in comparisons if shared_by(one, _VARIED) in enough]
+
+
+def _line(label: str, by_budget: Mapping[float, Mapping[int, float]]) -> Series:
+    budgets = sorted(by_budget)
+    ends = [list(by_budget[budget].values()) for budget in budgets]
+    return Series.over_seeds(label, budgets, ends, label)
+
+
+def _best_end(one: Experiment, lines: Mapping[str, Mapping[float, Mapping[int, float]]]) -> BestEnd:
+    """At the largest budget that any method was measured at."""
+    methods = {label: of for label, of in lines.items() if label != TRADITIONAL}
+    budget = max(max(of) for of in methods.values())
+    means = {label: fmean(of[budget].values()) for label, of in methods.items() if budget in of}
+    best = min(means, key=means.__getitem__)
+    plain = one.curve.get(budget)
+    baseline = fmean(plain.values()) if plain else None
+    title = f"{one.title}, {budget:g} epochs"
+    return BestEnd(title, best, means[best], baseline, metric=one.metric.name)
 
 
 def _row(

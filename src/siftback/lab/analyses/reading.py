@@ -16,6 +16,8 @@ from siftback.lab.records.comparison_record import (
 from siftback.lab.records.observations import damage, files
 from siftback.lab.records.run_summary import RECORDS, RunSummary, check_types, prices_of
 
+TABLE = ".parquet"  # what `siftback score`, `prune` and `suspects` write
+
 
 def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
     """Reads comparisons, or folders that hold some at any depth.
@@ -23,7 +25,8 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
     A run is taken where its entry in ``summary.json`` and its file under ``records/`` are whole.
 
     Args:
-        folders: Folders. A file among them, as ``runs/*`` may give, is named and left out.
+        folders: Folders. Of what else ``runs/*`` may give, tables of scores and subsets are passed
+            over, and other files are named and left out.
 
     Returns:
         The comparisons, each once, without the runs whose records are damaged; and what is
@@ -38,7 +41,7 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
         if not given.exists():
             raise ConfigError(f"{given} is not a folder: give one that siftback compare wrote")
         found = sorted(summary.parent for summary in given.rglob(SUMMARY))
-        if not found:
+        if not found and given.suffix != TABLE:
             problems.append(f"{given.resolve().name} holds no {SUMMARY}, and is left out")
         for folder in map(Path.resolve, found):
             if folder not in comparisons:

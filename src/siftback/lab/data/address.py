@@ -8,6 +8,7 @@ from pathlib import Path
 
 from siftback.errors import ConfigError
 from siftback.lab.data.augment import Augment
+from siftback.lab.records.formatting import one_of
 
 # What may follow the place, for every kind and for some.
 COMMON = ("size", "crop", "mirror")
@@ -113,7 +114,7 @@ def parse(text: str) -> Address | None:
         name, _, value = part.partition("=")
         if name not in OPTIONS[kind]:
             raise ConfigError(
-                f"{text}: {kind} has no option {name!r}: give some of {', '.join(OPTIONS[kind])}"
+                f"{text}: {kind} has no option {name!r}: {one_of(name, OPTIONS[kind])}"
             )
         if name in options:
             raise ConfigError(f"{text}: {name} is given twice: give it once")

@@ -22,6 +22,7 @@ from siftback.lab.data.augment import Augment
 from siftback.lab.data.cache import cached
 from siftback.lab.data.data_set import SUBSET_SEED, TEST_SHARE, DataSet, Kind
 from siftback.lab.data.text_data import TextData
+from siftback.lab.records.formatting import one_of
 
 Data = TypeVar("Data", bound=DataSet)
 
@@ -293,8 +294,7 @@ def _known(name: str, max_tokens: int | None) -> ImageData | TextData:
     if name in TEXTS:
         return TEXTS[name](max_tokens)
     if name not in DATASETS:
-        known = ", ".join(NAMES)
-        raise ConfigError(f"data set {name!r} is not known: give one of {known}")
+        raise ConfigError(f"data set {name!r} is not known: {one_of(name, NAMES)}")
     return DATASETS[name]()
 
 

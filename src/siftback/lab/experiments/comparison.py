@@ -174,6 +174,7 @@ def compare(
     existing: Existing = "refuse",
     on_model: Callable[[Run, nn.Module], None] = lambda run, model: None,
     often: Often | None = None,
+    data: DataSet | None = None,
 ) -> Comparison:
     """Runs a plan; each run that ends is at once in the folder's ``summary.json``.
 
@@ -186,13 +187,14 @@ def compare(
             from its last checkpoint.
         on_model: Gets each trained model, before its run counts as ended.
         often: How often to save checkpoints; None is the default of `Often`.
+        data: What `prepare` gave of the plan, for a caller that has it.
 
     Raises:
         ConfigError: If the folder holds a comparison and ``existing`` does not allow it, one to
             resume was made with other settings, or another process works in it.
         StateError: If what is to be resumed is damaged.
     """
-    data = prepare(plan)  # before anything is made
+    data = prepare(plan) if data is None else data  # before anything is made
     with locked(folder) as is_ours:
         if not is_ours:
             raise ConfigError(

@@ -23,6 +23,7 @@ from siftback.lab.data.data_set import KINDS, DataSet
 from siftback.lab.data.datasets import load, subset
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.environment import environment
+from siftback.lab.records.formatting import one_of
 from siftback.lab.training import strategies
 from siftback.lab.training.example_losses import example_losses, token_losses
 from siftback.lab.training.length import BACKWARD, FORWARD
@@ -177,7 +178,7 @@ def check(name: str, settings: Settings, data: DataSet) -> None:
     """
     examples = len(data.train_labels)
     if name not in NAMES:
-        raise ConfigError(f"no score {name!r}: give one of {', '.join(NAMES)}")
+        raise ConfigError(f"no score {name!r}: {one_of(name, NAMES)}")
     if data.kind == "language" and name not in OF_LOSSES:
         raise ConfigError(
             f"{name} is of examples of a class each, and {data.name} has none: give one of "

@@ -16,7 +16,7 @@ from siftback.lab.records.environment import environment
 
 _SELF = "siftback"
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
-_NOT_FOR_USERS = "dev"
+_NOT_FOR_USERS = ("dev", "docs")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def packages() -> list[Package]:
         asked = Requirement(text)
         extra = _EXTRA.search(str(asked.marker or ""))
         name = extra[1] if extra else ""
-        if name != _NOT_FOR_USERS and asked.name != _SELF:
+        if name not in _NOT_FOR_USERS and asked.name != _SELF:
             found.setdefault(asked.name, _package(asked, name))
     return sorted(found.values(), key=lambda one: (one.extra, one.name))
 

@@ -26,6 +26,7 @@ from siftback.lab.models.resnet import BasicBlock, Bottleneck, ResNet, SmallResN
 from siftback.lab.models.text_models import Gpt, Ngrams, Transformer
 from siftback.lab.models.vit import Vit
 from siftback.lab.models.wide_resnet import WideResNet
+from siftback.lab.records.formatting import one_of
 
 
 class Recipe(NamedTuple):
@@ -197,7 +198,7 @@ def find(name: str) -> Architecture:
     for family in _FAMILIES.values():
         if numbers := family.pattern.fullmatch(name):
             return family.of(*numbers.groups())
-    raise ConfigError(f"no model {name!r}: give one of {', '.join(NAMES)}")
+    raise ConfigError(f"no model {name!r}: {one_of(name, NAMES)}")
 
 
 def check_kind(name: str, kind: Kind, data: str) -> None:
@@ -258,7 +259,7 @@ def build(
         if not isinstance(value, int) or not 1 <= value < 2**31:
             raise ConfigError(f"{given}={value} is not a size: give an integer of 1 or more")
     if norm not in NORMS:
-        raise ConfigError(f"norm={norm!r} is not known: give one of {', '.join(NORMS)}")
+        raise ConfigError(f"norm={norm!r} is not known: {one_of(norm, NORMS)}")
     return own.make(ModelSpec(width, classes, channels, norm, size, vocabulary, length))
 
 

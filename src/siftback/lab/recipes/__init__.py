@@ -9,6 +9,7 @@ from pathlib import Path
 
 from siftback.errors import ConfigError
 from siftback.lab.recipes.recipe import SCALES, Recipe, Scale, changes_of, parse
+from siftback.lab.records.formatting import one_of
 
 __all__ = ["SCALES", "Recipe", "Scale", "changes_of", "experiments", "find", "names", "parse"]
 
@@ -31,7 +32,7 @@ def find(name: str) -> Recipe:
     if path.suffix != ".toml":
         if name not in names():
             raise ConfigError(
-                f"no recipe {name!r}: give one of {', '.join(names())}, or a file, such as own.toml"
+                f"no recipe {name!r}: {one_of(name, names())}, or a file, such as own.toml"
             )
         path = _FOLDER / f"{name}.toml"
     elif not path.is_file():

@@ -61,9 +61,14 @@ def _of(settings: Settings, name: str, keep: float) -> float:
     return warm * everything + (epochs - warm) * selective + scoring
 
 
+def listing_rows(scale: Scale) -> list[dict[str, str]]:
+    """What there is, a row for each recipe."""
+    return [_row(find(name), scale) for name in names()]
+
+
 def listing(scale: Scale) -> Table:
     """What ``siftback recipes`` prints."""
-    rows = [_row(find(name), scale) for name in names()]
+    rows = listing_rows(scale)
     for row in rows:
         del row["of"]
     return terminal(

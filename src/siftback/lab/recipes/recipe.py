@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from siftback.errors import ConfigError
 from siftback.lab.analyses import ANALYSES
 from siftback.lab.experiments.comparison import Plan
+from siftback.lab.records.formatting import one_of
 from siftback.lab.training import parsing
 from siftback.lab.training.settings import Settings
 
@@ -104,7 +105,7 @@ def parse(path: Path) -> Recipe:
     }
     if unknown := [name for name in about["draw"] if name not in ANALYSES]:
         raise ConfigError(
-            f"{where}: draw: no analysis {', '.join(unknown)}; give some of {', '.join(ANALYSES)}"
+            f"{where}: draw: no analysis {', '.join(unknown)}; {one_of(unknown[0], ANALYSES)}"
         )
     for table in ("both", *SCALES):
         if not isinstance(given.get(table, {}), dict):

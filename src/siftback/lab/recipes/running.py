@@ -14,6 +14,7 @@ from siftback.lab.data.datasets import DATASETS, NAMES, STORED, TEXTS
 from siftback.lab.experiments.comparison import Existing, Plan, compare, finished
 from siftback.lab.recipes import SCALES, Recipe, Scale, experiments, find, names
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
+from siftback.lab.records.formatting import one_of
 from siftback.lab.training.progress import Reporter
 
 
@@ -140,7 +141,7 @@ def _shape(data: str) -> tuple[int, int]:
     if stored := STORED.get(data):
         return stored.classes, 1 if stored.mode == "L" else 3
     if data not in (*DATASETS, *TEXTS) and address.parse(data) is None:
-        raise ConfigError(f"data set {data!r} is not known: give one of {', '.join(NAMES)}")
+        raise ConfigError(f"data set {data!r} is not known: {one_of(data, NAMES)}")
     return 10, 1 if data in DATASETS else 3
 
 

@@ -123,6 +123,16 @@ def is_begun(folder: Path) -> bool:
     return (folder / SUMMARY).exists() or any((folder / RECORDS).glob("*.jsonl"))
 
 
+def threads_of(folder: Path) -> int | None:
+    """With how many threads a comparison was begun; None where there is none, or none that says."""
+    try:
+        comparison = Comparison.recover(folder)
+    except StateError:  # whoever goes on with it says so
+        return None
+    found = comparison.environment.get("threads") if comparison is not None else None
+    return found if isinstance(found, int) else None
+
+
 def _entry(path: Path, place: int) -> dict[str, Any]:
     """One line of a run's file; empty where it is damaged."""
     try:

@@ -2,6 +2,7 @@
 # ruff: noqa: RUF001 - – is meant.
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from siftback.lab.records.measures import MeanAndSpread
@@ -41,6 +42,19 @@ def listed(values: Iterable[object]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values))
 
 
+def one_of(given: str, known: Iterable[str]) -> str:
+    """What to give in place of a name that is none: the nearest, and all there are.
+
+    >>> one_of("resnt18", ["cnn", "resnet18"])
+    'did you mean resnet18? give one of cnn, resnet18'
+    >>> one_of("imagenet", ["digits", "mnist"])
+    'give one of digits, mnist'
+    """
+    names = list(known)
+    near = get_close_matches(given, names, 1)
+    return f"{f'did you mean {near[0]}? ' if near else ''}give one of {', '.join(names)}"
+
+
 def fact(value: object) -> str:
     """Writes a setting or a measured value in plain words.
 
@@ -63,6 +77,17 @@ def facts_line(values: Mapping[str, Any]) -> str:
     asked = {name: value for name, value in values.items() if name != "arguments"}
     facts = {name: fact(value) for name, value in asked.items() if value not in (None, [], "")}
     return "; ".join(f"{name.replace('_', ' ')} {text}" for name, text in facts.items())
+
+
+def readable_duration(seconds: float) -> str:
+    """Writes a time in the unit that suits it.
+
+    >>> [readable_duration(seconds) for seconds in (0.94, 59.96, 150.0, 5400.0)]
+    ['0.9 s', '1.0 min', '2.5 min', '1.5 h']
+    """
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 def readable_seconds(seconds: float) -> str:

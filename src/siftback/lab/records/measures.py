@@ -17,6 +17,7 @@ MATCHED = "matched"
 TABLE_1_FACTORS = (1.1, 1.2, 1.4)
 
 Axis = Literal["seconds", "cost", "steps"]
+Outcome = Literal["paid", "level", "lost", "undecided"]
 
 
 class MeanAndSpread(NamedTuple):
@@ -47,6 +48,24 @@ def mean_and_spread(values: Iterable[float]) -> MeanAndSpread:
     """
     seeds = list(values)
     return MeanAndSpread(statistics.mean(seeds), statistics.stdev(seeds) if seeds[1:] else None)
+
+
+def judgement(difference: MeanAndSpread | None) -> Outcome:
+    """What a difference in error or loss, selective less same budget, comes to.
+
+    The one rule for a verdict, whoever shows it: a configuration paid, or lost, where the mean
+    difference exceeds its own standard deviation over the seeds.
+
+    >>> judgement(MeanAndSpread(-0.5, 0.1)), judgement(MeanAndSpread(0.5, 0.1))
+    ('paid', 'lost')
+    >>> judgement(MeanAndSpread(-0.5, 0.6)), judgement(MeanAndSpread(-0.5, None))
+    ('level', 'undecided')
+    """
+    if difference is None or difference.spread is None:
+        return "undecided"
+    if abs(difference.mean) <= difference.spread:
+        return "level"
+    return "paid" if difference.mean < 0 else "lost"
 
 
 def first_reaching(

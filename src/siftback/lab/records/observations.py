@@ -27,6 +27,7 @@ from pyarrow import parquet
 
 from siftback.errors import ConfigError
 from siftback.lab.records.atomic_write import atomic_write
+from siftback.lab.records.formatting import one_of
 
 KINDS = ("losses", "gradients", "confidence")
 OBSERVED = "observed"
@@ -50,7 +51,7 @@ def kinds_of(asked: str) -> tuple[str, ...]:
     """
     names = tuple(dict.fromkeys(name.strip() for name in asked.split(",") if name.strip()))
     if unknown := [name for name in names if name not in KINDS]:
-        raise ConfigError(f"observe {','.join(unknown)}: give some of {','.join(KINDS)}")
+        raise ConfigError(f"observe {','.join(unknown)}: {one_of(unknown[0], KINDS)}")
     return names
 
 

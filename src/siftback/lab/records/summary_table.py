@@ -1,7 +1,6 @@
 """A comparison as a table, on a terminal and in Markdown, from the same rows."""
 # ruff: noqa: RUF001 - × and – are meant.
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from siftback.lab.records.formatting import (
     with_spread,
 )
 from siftback.lab.records.measures import (
-    TABLE_1_FACTORS,
+    MATCHED,
     TRADITIONAL,
     mean_and_spread,
     ordered_labels,
@@ -29,22 +28,16 @@ from siftback.lab.records.tables import markdown, terminal
 
 WIDEST = 12  # columns of a benchmark's table
 
-# Terminal headers by column: twelve columns fit 80 characters only under short ones. A column
-# that is not named here goes by its own name.
-_SHORT = {
-    "final error %": "final\nerror\n%",
-    "best error %": "best\nerror\n%",
-    "final loss": "final\nloss",
-    "best loss": "best\nloss",
-    "bits per character": "bits/\nchar.",
-    "examples forwarded": "for-\nwarded",
-    "examples backpropagated": "back-\nprop.",
-    "seconds of training": "sec-\nonds",
+# The columns that 80 characters hold, and what they are called there.
+_TERMINAL = {
+    "strategy": "strategy",
+    "final error %": "error %",
+    "final loss": "loss",
+    "kept": "kept",
+    "examples backpropagated": "backpropagated",
+    "seconds of training": "seconds",
     "cost in forwards": "cost",
-} | {f"speed-up to ×{factor:g}": f"×{factor:g}" for factor in TABLE_1_FACTORS}
-
-
-_JUDGED = ("final error %", "best error %", "final loss", "best loss", "bits per character")
+}
 
 
 def rows(comparison: Comparison) -> list[dict[str, str]]:
@@ -67,23 +60,19 @@ def rows(comparison: Comparison) -> list[dict[str, str]]:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """The table that ``siftback compare`` prints; whole from 80 columns on."""
+    """The table that ``siftback compare`` prints; whole from 80 columns on.
+
+    It has the main columns of `rows`; ``siftback report`` has all.
+    """
     body = [
-        row
-        | {"strategy": textwrap.fill(row["strategy"], len(TRADITIONAL), break_long_words=False)}
-        | {name: _narrow(name, cell) for name, cell in row.items() if name in _JUDGED}
-        for row in (
-            {k: v for k, v in each.items() if k != "best loss"} for each in rows(comparison)
-        )
+        {short: row[name] for name, short in _TERMINAL.items() if name in row}
+        for row in rows(comparison)
     ]
     return terminal(
         body or [{"No run has finished": ""}],
         title=_title(comparison),
         caption=_caption(comparison),
-        headers=_SHORT,
-        # Only what runs are judged by may wrap, "±spread" going below the mean.
-        wrapped=[name for row in body[:1] for name in row if name in _JUDGED],
-        padding=(0, 0),
+        wrapped=["strategy"],
     )
 
 
@@ -224,11 +213,6 @@ def _numbers(runs: list[RunSummary]) -> dict[str, str]:
     }
 
 
-def _narrow(column: str, cell: str) -> str:
-    """A mean and its spread for a narrow column: that of a loss without its leading zero."""
-    return cell.replace("± ", "±") if "error" in column else cell.replace("± 0.", "±.")
-
-
 def _judged(runs: list[RunSummary]) -> dict[str, str]:
     """What runs are judged by: errors in percent, or losses."""
     metric = METRICS[runs[0].metric]
@@ -259,12 +243,9 @@ def _caption(comparison: Comparison) -> str | None:
     unit = "" if metric.name == "error" else ", in nats per token"
     example = "one example" if metric.name == "error" else "one window"
     caption = (
-        f"Test {metric.noun}{unit}: mean ± standard deviation over the seeds. Cost: forwards of "
-        f"{example}, a backward counted as two."
+        f"Final test {metric.noun}{unit}: mean ± standard deviation over the seeds. Cost: "
+        f"forwards of {example}, a backward counted as two."
     )
-    if TRADITIONAL not in comparison.by_label():
-        return caption
-    return caption + (
-        " ×1.1, ×1.2, ×1.4: how many times sooner than Traditional, in seconds, the run was at "
-        f"this multiple of Traditional's final {metric.noun} ({NOT_REACHED}: not in every seed)."
-    )
+    if any(run.strategy == MATCHED for run in comparison.runs):
+        caption += " Matched to a strategy: Traditional, shortened to the same cost."
+    return caption

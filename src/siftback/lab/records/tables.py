@@ -31,7 +31,6 @@ def terminal(
     caption: str | None = None,
     headers: Mapping[str, str] | None = None,
     wrapped: Collection[str] | None = None,
-    padding: tuple[int, int] = (0, 1),
 ) -> Table:
     """Rows as a table for a terminal: words at the left, numbers at the right.
 
@@ -41,7 +40,6 @@ def terminal(
         caption: What is below it.
         headers: Shorter headers, by the names of columns.
         wrapped: Columns whose cells may take several lines; by default all of words.
-        padding: Room around a cell: lines, and characters.
     """
     table = Table(
         title=None if title is None else Text(title),
@@ -50,7 +48,8 @@ def terminal(
         caption_justify="left",
         box=box.HORIZONTALS,
         show_edge=False,
-        padding=padding,
+        padding=(0, 1, 0, 0),  # two spaces between columns, with the box's own
+        pad_edge=False,
     )
     columns = columns_of(rows)
     cells = [[row.get(name, "") for name in columns] for row in rows]
@@ -59,6 +58,7 @@ def terminal(
         table.add_column(
             Text((headers or {}).get(name, name)),
             justify="left" if words else "right",
+            overflow="fold",
             no_wrap=not words if wrapped is None else name not in wrapped,
         )
     for line in cells:
@@ -103,7 +103,8 @@ def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
 def worded(cells: Sequence[Sequence[str]]) -> list[bool]:
     """Whether each column is of words, which stand at the left, and numbers at the right.
 
-    >>> worded([["1.5", "2 seeds", "sb"], ["-", "", "random"]])
+    >>> worded([["1.5", "2 seeds", "sb"], ["-", "", "`random`"]])
     [False, False, True]
     """
-    return [any(cell[:1].isalpha() for cell in column) for column in zip(*cells, strict=True)]
+    first = ([cell.lstrip("`")[:1] for cell in column] for column in zip(*cells, strict=True))
+    return [any(letter.isalpha() for letter in column) for column in first]

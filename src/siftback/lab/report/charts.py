@@ -101,6 +101,7 @@ def _panel(panel: Panel, drawn: Looks, strategy_of: Mapping[str, str]) -> dict[s
         "kind": panel.kind,
         "log_x": panel.log_x,
         "log_y": panel.log_y,
+        "y_range": panel.y_range,
         "series": [
             {
                 "label": series.label,

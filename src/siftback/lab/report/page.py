@@ -49,6 +49,11 @@ from siftback.lab.report.verdict import (
 
 PAGE = "index.html"
 PAGE_MOST = 10_000_000  # bytes
+# What stands open: figures of few panels, verdicts in words, and tables of few rows.
+OPEN = ("budget", "fig7")
+PANELS_SHOWN = 2
+SHOWN = 6
+ROWS_SHOWN = 12
 FIGURES = "figures"
 DATA = "data"
 
@@ -197,6 +202,9 @@ def _compared(comparisons: Sequence[Comparison]) -> dict[str, Any]:
         "script": script(__package__, "template", "page.js"),
         "plotly": script("plotly", "package_data", "plotly.min.js"),
         "headline": headline(judged),
+        "shown": SHOWN,
+        "rows_shown": ROWS_SHOWN,
+        "paid": [one for one in judged if one.outcome == "paid"],
         "decided": [one for one in judged if one.outcome != "undecided"],
         "undecided": [one for one in judged if one.outcome == "undecided"],
         "outcomes": OUTCOMES,
@@ -221,6 +229,7 @@ def _analysed(
         "figures": [
             _head(one, files)
             | {
+                "open": one.name in OPEN and _panels(one) <= PANELS_SHOWN,
                 "views": list(one.views),
                 "choice": "x axis" if set(one.views) <= set(AXES) else "View",
                 "data": Markup(chart_data(one, shared, strategy_of)),
@@ -231,6 +240,10 @@ def _analysed(
         "missing": [one for one in analyses if isinstance(one, Missing)],
         "strategies": list(dict.fromkeys(strategy_of.values())),
     }
+
+
+def _panels(figure: Figure) -> int:
+    return max(map(len, figure.views.values()))
 
 
 def _strategies(comparisons: Sequence[Comparison]) -> dict[str, str]:

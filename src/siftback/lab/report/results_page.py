@@ -122,52 +122,7 @@ theirs. Speed-ups are medians over the seeds; a dash is a target that a seed did
 """
 
 
-# What a page such as the README is given of the records, between these marks.
-MARKS = ("<!-- budget ratios -->\n", "<!-- end of budget ratios -->\n")
-_DEFAULT = "sb-memory 0.55"  # `Memory()`, as the laboratory calls it
-
-
-def write_ratios(results: Path, page: Path) -> None:
-    """Writes the default's budget ratios into a page, between its marks.
-
-    A row for each data set, a column for each budget; a ratio with its 95 % interval.
-
-    Args:
-        results: As for `write_page`.
-        page: A Markdown file that holds both of `MARKS`, once each.
-
-    Raises:
-        ConfigError: If the page does not, or there are no ratios.
-    """
-    text = page.read_text(encoding="utf-8")
-    if any(text.count(mark) != 1 for mark in MARKS):
-        raise ConfigError(f"{page} lacks the lines {' and '.join(MARKS)}: put each there once")
-    made = ratios(comparisons_of(results)[0])
-    if isinstance(made, Missing):
-        raise ConfigError(f"{results}: {made.why}")
-    chosen = [row for row in made.rows if row[1] == _DEFAULT]
-    budgets = sorted({str(row[2]) for row in chosen}, key=float)
-    rows: dict[str, dict[str, str]] = {}
-    for title, _, budget, *_, ratio, interval in chosen:
-        empty = {"trained": str(title)} | {f"at {each} epochs": "" for each in budgets}
-        sure = interval == f"{ratio} to {ratio}"  # beyond the curve in all resamples
-        written = str(ratio) if sure else f"{ratio} ({interval})"
-        rows.setdefault(str(title), empty)[f"at {budget} epochs"] = written
-    table = f"\n{markdown(list(rows.values()))}\n\n"
-    page.write_text(put_between(text, MARKS, table), encoding="utf-8")
-
-
-def put_between(text: str, marks: tuple[str, str], inner: str) -> str:
-    """A text, with what stands between two marks replaced.
-
-    >>> put_between("a [old] z", ("[", "]"), "new")
-    'a [new] z'
-    """
-    before, rest = text.split(marks[0])
-    return before + marks[0] + inner + marks[1] + rest.split(marks[1])[1]
-
-
-def write_page(results: Path, page: Path) -> None:
+def write_page(results: Path, page: Path) -> Sequence[Comparison]:
     """Writes the page.
 
     What cannot be read is named at the end of the page, and the rest is made.
@@ -176,6 +131,9 @@ def write_page(results: Path, page: Path) -> None:
         results: Holds comparisons at any depth; ``benchmarks/*.json``; under ``recipes/`` the runs
             of the papers' recipes, and under ``tuning/`` comparisons that settings were chosen by.
         page: The Markdown file to write; its links are relative to its folder.
+
+    Returns:
+        The comparisons that it was made of.
 
     Raises:
         ConfigError: If there is no such folder.
@@ -199,6 +157,7 @@ def write_page(results: Path, page: Path) -> None:
         parts.append("## Left out\n\n" + "\n".join(f"- {problem}" for problem in problems) + "\n")
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(parts), encoding="utf-8")
+    return comparisons
 
 
 def comparisons_of(results: Path) -> tuple[list[Comparison], list[str]]:

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from scipy.special import stdtr
 
@@ -15,6 +15,8 @@ from siftback.lab.records.formatting import NOT_REACHED, with_spread
 from siftback.lab.records.measures import (
     TRADITIONAL,
     MeanAndSpread,
+    Outcome,
+    judgement,
     mean_and_spread,
     mean_ratio,
     paired_difference,
@@ -23,8 +25,6 @@ from siftback.lab.records.measures import (
     selective_labels,
 )
 from siftback.lab.records.metric import Metric
-
-Outcome = Literal["paid", "level", "lost", "undecided"]
 
 # As a word of a table, the best first.
 OUTCOMES: dict[Outcome, str] = {
@@ -82,6 +82,7 @@ class Verdict:
             they ran on different machines.
         whole_error: The difference in final test error, or loss, to the whole of Traditional,
             where that is not the baseline itself.
+        whole_cost: Its cost over that of the whole of Traditional.
         whole_seconds: The seconds over those of the whole of Traditional.
     """
 
@@ -97,6 +98,7 @@ class Verdict:
     differences: tuple[float, ...]
     seconds: float | None
     whole_error: MeanAndSpread | None
+    whole_cost: float | None
     whole_seconds: float | None
 
     @property
@@ -134,11 +136,26 @@ class Verdict:
             case "level":
                 return "made no difference within the seeds' spread"
             case "lost":
-                return "did not pay"
+                return "did worse"
             case "undecided" if self.differences:
                 return "is undecided, as one seed has no spread"
             case "undecided":
                 return "is undecided, as there is no run of the same budget"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict and what it rests on, for a terminal."""
+        text = f"{self.label} {self.words}"
+        if self.difference is not None:
+            apart = _apart(self.difference, self.metric)
+            text += f": test {self.metric.noun} {apart} than Traditional's at the same cost"
+        if self.whole_error is None or self.whole_cost is None:
+            return f"{text}."
+        apart, share = _apart(self.whole_error, self.metric), f"{self.whole_cost:.2f} of its cost"
+        if judgement(self.whole_error) in ("paid", "level"):
+            noun = self.metric.noun
+            return f"{text}. It has the {noun} of Traditional's full training ({apart}) at {share}."
+        return f"{text}. Beside Traditional's full training it is {apart}, at {share}."
 
     @property
     def brief(self) -> str:
@@ -172,21 +189,6 @@ class Verdict:
             text += f" It is {apart} than that of the whole of Traditional"
             text += f", in {self.whole_seconds:.2f} of its time." if self.whole_seconds else "."
         return text
-
-
-def judgement(difference: MeanAndSpread | None) -> Outcome:
-    """What a difference in error or loss, selective less same budget, comes to.
-
-    >>> judgement(MeanAndSpread(-0.5, 0.1)), judgement(MeanAndSpread(0.5, 0.1))
-    ('paid', 'lost')
-    >>> judgement(MeanAndSpread(-0.5, 0.6)), judgement(MeanAndSpread(-0.5, None))
-    ('level', 'undecided')
-    """
-    if difference is None or difference.spread is None:
-        return "undecided"
-    if abs(difference.mean) <= difference.spread:
-        return "level"
-    return "paid" if difference.mean < 0 else "lost"
 
 
 def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
@@ -235,10 +237,12 @@ def headline(found: Sequence[Verdict]) -> str:
         text += f"Of what paid, no {CONFIDENCE:.0%} interval lies wholly below zero. "
     if decided:
         expected = sum(probability_of_paying(one.seeds) for one in decided)
-        text += (
-            f"If selection had no effect at all, about {expected:.1f} of the {len(decided)} that "
-            "are decided would count as paid by chance alone."
-        )
+        text += "If selection had no effect at all, about "
+        if expected < 1:
+            text += f"{expected / len(decided):.0%} would count as paid by chance alone."
+        else:
+            text += f"{expected:.1f} of the {len(decided)} that are decided would count as paid "
+            text += "by chance alone."
     return text.strip()
 
 
@@ -301,6 +305,9 @@ def _verdict(name: str, comparison: Comparison, label: str) -> Verdict:
         differences=tuple(run.final - base.final for run, base in both),
         seconds=_seconds(comparison, label, baseline) if baseline else None,
         whole_error=paired_difference(comparison, label, TRADITIONAL) if whole else None,
+        whole_cost=mean_ratio(comparison, label, TRADITIONAL, "cost_forward_units")
+        if whole
+        else None,
         whole_seconds=_seconds(comparison, label, TRADITIONAL) if whole else None,
     )
 

@@ -8,6 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 from siftback import Epochs, Share
 from siftback.errors import ConfigError
+from siftback.lab.records.formatting import one_of
 from siftback.lab.training.settings import Settings
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -37,7 +38,7 @@ def parse(name: str, text: str) -> Any:
     """
     kinds = get_type_hints(Settings)
     if name not in kinds:
-        raise ConfigError(f"no setting {name!r}: give one of {', '.join(kinds)}")
+        raise ConfigError(f"no setting {name!r}: {one_of(name, kinds)}")
     kind, text = kinds[name], text.strip()
     if text.lower() == NONE and type(None) in get_args(kind):
         return None

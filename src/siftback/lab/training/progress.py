@@ -6,11 +6,27 @@ from typing import Protocol, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from siftback.lab.records.formatting import readable_duration
 from siftback.lab.records.metric import METRICS
 from siftback.lab.records.run_summary import Evaluation, RunSummary
 from siftback.lab.training.settings import Run
 
 SECONDS_BETWEEN_LINES = 10
+
+
+def remaining(elapsed: float, done: float, left: float) -> str:
+    """About how long the rest takes, as the end of a line; empty where it is less than a minute.
+
+    Args:
+        elapsed: Seconds that what is done took.
+        done: How much that is, such as 3 runs or a share of one.
+        left: How much is left, in the same unit.
+
+    >>> remaining(90.0, 3, 6), remaining(90.0, 3, 1), remaining(0.0, 0.0, 1.0)
+    ('; about 3.0 min left', '', '')
+    """
+    seconds = elapsed / done * left if done else 0.0
+    return f"; about {readable_duration(seconds)} left" if seconds >= 60 else ""
 
 
 class Reporter(Protocol):
@@ -79,7 +95,10 @@ class Terminal:
         )
         self._task: TaskID | None = None
         self._position, self._scoring = "", False
-        self._said = time.monotonic()
+        self._said = self._first = self._began = time.monotonic()
+        self._ended = self._left = 0  # runs
+        self._done = 0.0  # of the current run
+        self._from: float | None = None  # where it began, later where it goes on
 
     def __enter__(self) -> Self:
         return self
@@ -89,12 +108,18 @@ class Terminal:
 
     def start(self, run: Run, number: int, of: int) -> None:
         """See `Reporter`."""
+        self._left, self._done, self._from = of - number, 0.0, None
+        if not self._ended:
+            self._first = time.monotonic()
         self._begin(f"[{number}/{of}] {run.name}")
 
     def update(self, done: float) -> None:
         """See `Reporter`."""
         if self._scoring:
             self._begin(self._position)
+        if self._from is None:
+            self._from, self._began = done, time.monotonic()
+        self._done = done
         if self._task is not None:
             self._bars.update(self._task, completed=done)
 
@@ -111,7 +136,9 @@ class Terminal:
         error = f"test error {evaluation.test_error:.2f} %, loss {evaluation.test_loss:.3f}"
         if self._task is not None:
             self._bars.update(self._task, error=error)
-        self._say_now_and_then(f"{self._position} epoch {evaluation.epoch:.2f}: {error}")
+        elapsed, done = time.monotonic() - self._began, self._done - (self._from or 0.0)
+        left = remaining(elapsed, done, 1 - self._done)
+        self._say_now_and_then(f"{self._position} epoch {evaluation.epoch:.2f}: {error}{left}")
 
     def note(self, text: str) -> None:
         """See `Reporter`."""
@@ -122,10 +149,14 @@ class Terminal:
         metric = METRICS[summary.metric]
         observing = sum(summary.seconds_observing.values())
         held = "" if summary.suspects is None else f", {summary.suspects} suspects held back"
+        self._ended += 1
+        left = remaining(time.monotonic() - self._first, self._ended, self._left)
         self._say(
             f"{self._position}: test {metric.noun} {metric.written(summary.final)}, "
-            f"{summary.seconds_train:.1f} s, {summary.cost_forward_units / 1e6:.2f} M forwards"
-            f"{held}" + (f"; observing took {observing:.1f} s more" if observing else "")
+            f"{readable_duration(summary.seconds_train)}, "
+            f"{summary.cost_forward_units / 1e6:.2f} M forwards{held}"
+            + (f"; observing took {readable_duration(observing)} more" if observing else "")
+            + (f"{left} for {self._left} more" if left else "")
         )
 
     def _begin(self, position: str, scoring: bool = False) -> None:

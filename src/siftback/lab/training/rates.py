@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from siftback.errors import ConfigError
+from siftback.lab.records.formatting import one_of
 
 Rate = Callable[[float], float]
 
@@ -112,7 +113,7 @@ def find(name: str, epochs: float | None) -> Rate:
     found = re.fullmatch(rf"steps:({step_at}(?:,{step_at})*):x({_NUMBER})", name)
     if found is None:
         raise ConfigError(
-            f"no schedule {name!r}: give one of {', '.join(RATES)}, or {STEPS}, such as "
+            f"no schedule {name!r}: {one_of(name, RATES)}, or {STEPS}, such as "
             f"{EPOCHS_EXAMPLE} in epochs or {SHARES_EXAMPLE} in shares of the training"
         )
     units = {each[-1] for each in found[1].split(",")}

@@ -17,6 +17,7 @@ from siftback.lab.data.address import title
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.models.norm import NORMS
 from siftback.lab.records.environment import memory_gib
+from siftback.lab.records.formatting import one_of
 from siftback.lab.records.observations import kinds_of
 from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.training import rates
@@ -191,9 +192,9 @@ class Settings:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(recipe, name))
         if self.precision not in TYPES:
-            raise ConfigError(f"precision {self.precision!r}: give one of {', '.join(TYPES)}")
+            raise ConfigError(f"precision {self.precision!r}: {one_of(self.precision, TYPES)}")
         if self.norm not in NORMS:
-            raise ConfigError(f"norm {self.norm!r}: give one of {', '.join(NORMS)}")
+            raise ConfigError(f"norm {self.norm!r}: {one_of(self.norm, NORMS)}")
         kinds_of(self.observe)
         for name, least in _LEAST.items():
             value = getattr(self, name)
@@ -206,9 +207,7 @@ class Settings:
                     raise ConfigError(f"{name}={value}: give a number in {interval}")
 
         if self.rate_by not in get_args(RateBy):
-            raise ConfigError(
-                f"rate_by {self.rate_by!r}: give one of {', '.join(get_args(RateBy))}"
-            )
+            raise ConfigError(f"rate_by {self.rate_by!r}: {one_of(self.rate_by, get_args(RateBy))}")
         if self.rate_by == "trained" and not (self.epochs or self.budget or self.cost_budget):
             raise ConfigError(
                 "rate_by 'trained' in a training by time, in which nobody knows how many examples "

@@ -38,6 +38,7 @@ from siftback.contrib import Downsampled, GaussianProcess, Int8, Proxy
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.data_set import DataSet, Kind
+from siftback.lab.records.formatting import one_of
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.loss_strategies import LOSS_STRATEGIES
 from siftback.lab.training.rule_schedule import warmup_share
@@ -435,5 +436,5 @@ def find(name: str) -> Strategy:
             rule=lambda keep, settings: _stale(keep, replace(settings, stale_every=n)),
         )
     if name not in STRATEGIES:
-        raise ConfigError(f"no strategy {name!r}: give one of {', '.join(STRATEGIES)}")
+        raise ConfigError(f"no strategy {name!r}: {one_of(name, STRATEGIES)}")
     return STRATEGIES[name]

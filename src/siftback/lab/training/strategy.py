@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from torch import Tensor
 
-from siftback import EpochRule, Epochs, Memory, Scorer, Selector, Share
+from siftback import EpochRule, Epochs, Memory, NoiseGuard, Scorer, Selector, Share
 from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.settings import Settings
@@ -84,15 +85,26 @@ class Strategy:
             return settings
         return replace(settings, warmup=self.warmup)
 
-    def choice(self, keep: float, settings: Settings) -> Selector | EpochRule | None:
+    def choice(
+        self, keep: float, settings: Settings, classes: int | None = None
+    ) -> Selector | EpochRule | None:
         """What chooses the examples to train on; None where all are, or all that are left.
+
+        Args:
+            keep: The share to keep.
+            settings: Those of the run.
+            classes: How many the data have, if known. A noise guard doubts the labels of two
+                classes by another condition, and after two visits.
 
         Raises:
             ConfigError: If it cannot be had with the share to keep, or with the settings.
         """
         settings = self.warmed(settings)
         if self.rule is not None:
-            return self.rule(keep, settings)
+            rule = self.rule(keep, settings)
+            if classes == 2 and has_guard(rule):
+                rule.guard = NoiseGuard(visits=2, binary=True)
+            return rule
         return None if self.selector is None else self.selector(self.kept_of_left(keep), settings)
 
     def kept_of_left(self, keep: float) -> float:
@@ -127,6 +139,6 @@ def learns(choice: Selector | EpochRule | None) -> bool:
     return isinstance(choice, EpochRule) and type(choice).update is not EpochRule.update
 
 
-def has_guard(choice: Selector | EpochRule | None) -> bool:
+def has_guard(choice: Selector | EpochRule | None) -> TypeGuard[Memory]:
     """Whether what chooses has a noise guard, which is a part of `Memory`."""
     return isinstance(choice, Memory) and choice.guard is not None

@@ -305,7 +305,7 @@ class TrainingBatches:
     def _selective(self) -> SelectiveLoader:
         """The stream, with the strategy's choice between it and training."""
         strategy, settings, choice = self.strategy, self._settings, dict[str, Any]()
-        chosen_by = strategy.choice(self._run.keep, settings)
+        chosen_by = strategy.choice(self._run.keep, settings, self._data.classes)
         assert chosen_by is not None
         schedule = schedule_of(
             chosen_by, self._run.keep, strategy.tail, settings, done=lambda: self.done

@@ -3,6 +3,7 @@
   const root = document.documentElement;
   let onPaper = false;
   let themeOnScreen;
+  let openedForPaper = [];
   const touch = window.matchMedia("(pointer: coarse)").matches;
   const hiddenStrategies = new Set();
   const figures = [...document.querySelectorAll("[data-figure]")].map(
@@ -11,6 +12,7 @@
 
   /** A figure of the page: panels in views, with a legend that hides and shows. */
   function PageFigure(element, views) {
+    const fold = element.querySelector(".fold");
     const holder = element.querySelector(".panels");
     const legend = element.querySelector(".legend");
     const hiddenLabels = new Set();
@@ -49,12 +51,14 @@
       drawLegend(palette);
     };
 
-    this.redraw = () => drawn && this.draw();
+    // What is folded has no size to be drawn at.
+    this.redraw = () => drawn && fold.open && this.draw();
+    fold.addEventListener("toggle", () => fold.open && !onPaper && this.draw());
 
     this.observe = () => {
       const observer = new IntersectionObserver(
         (entries) => {
-          if (!entries.some((entry) => entry.isIntersecting)) return;
+          if (!fold.open || !entries.some((entry) => entry.isIntersecting)) return;
           observer.disconnect();
           if (!drawn) this.draw();
         },
@@ -230,7 +234,10 @@
       ...(!log && values.some((value) => Math.abs(value) >= 1e4) ? { tickformat: "~s" } : {}),
     });
     const x = axis(panel.x_label, panel.log_x, numbers("x"));
+    // Points that lie are differences, of which zero is the one that matters.
+    const fromZero = lying && panel.kind === "points" ? { rangemode: "tozero", zerolinewidth: 1.5 } : {};
     const y = axis(panel.y_label, panel.log_y, numbers("y"));
+    if (panel.y_range) y.range = panel.log_y ? panel.y_range.map(Math.log10) : panel.y_range;
     if (lying) {
       const names = [...new Set(shown.flatMap((series) => series.x))];
       const rows = Math.max(...names.map((name) => wrapped(name).split("<br>").length));
@@ -252,7 +259,7 @@
       hovermode: "closest",
       dragmode: touch ? false : "zoom",
       showlegend: false,
-      xaxis: below,
+      xaxis: { ...below, ...fromZero },
       yaxis: lying ? { ...x, title: undefined, autorange: "reversed" } : y,
     };
   }
@@ -394,6 +401,15 @@
     if (event.key === "Escape") for (const one of document.querySelectorAll(".bar details")) one.open = false;
   });
 
+  /** Opens what a link of the page leads to. */
+  const lead = () => {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const fold = target && target.querySelector(":scope > .fold");
+    if (fold) fold.open = true;
+  };
+  window.addEventListener("hashchange", lead);
+  lead();
+
   // What the page carries compressed is saved as it was, where the browser can.
   document.addEventListener("click", async (event) => {
     const carried = event.target.closest('a[href^="data:application/gzip"]');
@@ -415,10 +431,12 @@
     if (starts) {
       themeOnScreen = root.dataset.theme;
       root.dataset.theme = "light";
-      for (const block of document.querySelectorAll("details.printed")) block.open = true;
+      openedForPaper = [...document.querySelectorAll("details.printed:not([open])")];
+      for (const block of openedForPaper) block.open = true;
     } else if (themeOnScreen) root.dataset.theme = themeOnScreen;
     else delete root.dataset.theme;
     for (const figure of figures) figure.draw();
+    if (!starts) for (const block of openedForPaper) block.open = false;
   };
   window.addEventListener("beforeprint", () => printed(true));
   window.addEventListener("afterprint", () => printed(false));

@@ -1,0 +1,83 @@
+"""What MkDocs adds to the pages as it builds them: pictures, verdicts, and links to the repository.
+
+A page has a comment where something is to be added, which is nothing where it is read otherwise:
+``<!-- kept: sb, random -->`` for what strategies keep and what came out of them,
+``<!-- came out: sb -->`` for the latter in a line, ``<!-- figures -->`` for the papers' figures.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+import bars
+import papers
+import verdicts
+from kept import kept_by
+
+from siftback.lab.training.strategies import STRATEGIES
+
+_ADDED = re.compile(r"<!-- (kept|came out|figures|budgets)(?:: (.*?))? -->")
+_NAMED = re.compile(r"\[[\w/]+\.md\]\(([\w./]+\.md)")  # a link whose text is a file's name
+_LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]*)\)")
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """The page with what is added to it."""
+    if page.parent is None:  # it has no pages beside it to lead to
+        page.meta.setdefault("hide", ["navigation"])
+    folder = Path(page.file.abs_src_path).parent
+    markdown = _NAMED.sub(lambda found: f"[{_title(folder / found[1])}]({found[1]}", markdown)
+    markdown = _ADDED.sub(lambda found: _added(found[1], found[2]), markdown)
+    return _LINK.sub(lambda found: _linked(found, page.file.src_uri, config), markdown)
+
+
+def _title(page: Path) -> str:
+    """The first line of a page, which is its title."""
+    return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def _added(what: str, given: str | None) -> str:
+    names = (given or "").split(", ")
+    match what:
+        case "kept":
+            return _kept(names)
+        case "came out":
+            return f"<br>{verdicts.in_brief(names)}"
+        case "budgets":
+            return verdicts.budgets()
+        case _:
+            return papers.figures()
+
+
+def _kept(names: list[str]) -> str:
+    """Pictures of what some strategies keep, those of equal ones once, and what came out."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        if kept := kept_by(name):
+            alike.setdefault((repr(kept), _score(name)), []).append(name)
+    drawn = "".join(
+        bars.figure(same, kept_by(same[0]), score) for (_, score), same in alike.items()
+    )
+    return f'<div class="pictures">{drawn}</div>\n\n{verdicts.tables(names)}'
+
+
+def _score(name: str) -> str:
+    """What a strategy orders examples by; the loss, unless it says otherwise."""
+    strategy = STRATEGIES[name]
+    others = strategy.scorer, strategy.irreducible, strategy.drop
+    score = "score" if any(others) or strategy.tokens not in (None, "loss", "random") else "loss"
+    return f"token's {score}" if strategy.tokens else score
+
+
+def _linked(found: re.Match[str], page: str, config: Any) -> str:
+    """A link out of the documentation leads into the repository, where its address is known."""
+    target = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), found[2]))
+    if target.startswith("docs/"):
+        return found[0]
+    repository = config.extra["repository"]
+    return f"[{found[1]}]({repository}/blob/main/{target})" if repository else _code(found[1])
+
+
+def _code(text: str) -> str:
+    return text if text.startswith("`") else f"`{text}`"

@@ -1,0 +1,159 @@
+"""What came out here of each strategy, from the records: the numbers of the page of results."""
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from siftback.lab.analyses.figure import Grid, Missing
+from siftback.lab.analyses.noise import ends, with_wrong_labels
+from siftback.lab.analyses.pays import on_curves, ratios
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.tables import markdown
+from siftback.lab.report.results_page import comparisons_of, main_verdicts
+from siftback.lab.report.verdict import Verdict, difference_of, verdicts
+
+RESULTS = Path(__file__).parents[2] / "results"
+PAGE = "results.md"
+DEFAULT = "sb-memory"  # `Memory()`, as the laboratory calls it
+
+_WORDS = {"paid": "paid", "level": "level", "lost": "worse"}
+
+
+def tables(names: Sequence[str]) -> str:
+    """What came out of some strategies: beside Traditional of the same cost, and in budgets."""
+    parts = []
+    if rows := _differences(names):
+        parts.append(
+            f"Final test error, or loss in nats, less that of Traditional of the same cost, from "
+            f"[what paid]({PAGE}#what-paid): negative is better.\n\n{markdown(rows)}"
+        )
+    if rows := _ratios(names):
+        parts.append(
+            f"In [budgets]({PAGE}#what-selection-pays-in-budgets): above 1 is better.\n\n"
+            f"{markdown(rows)}"
+        )
+    if rows := _wrong_labels(names):
+        parts.append(
+            "With wrong labels, in points of final test error less Traditional's: negative is "
+            f"better.\n\n{markdown(rows)}"
+        )
+    if missing := [name for name in names if not _known(name)]:
+        parts.append(f"No comparison is recorded yet of {_listed(missing)}.")
+    return "\n\n".join(parts)
+
+
+def budgets() -> str:
+    """What the default is worth, in budgets."""
+    return markdown(_ratios([DEFAULT]))
+
+
+def in_brief(names: Sequence[str]) -> str:
+    """Of each strategy a line: the data sets by outcome, and what it is worth in budgets."""
+    lines = []
+    for name in names:
+        main = [one for one in _main() if one.strategy == name]
+        found = []
+        for outcome, word in _WORDS.items():
+            if sets := [f"{one.data} ({_mean(one)})" for one in main if one.outcome == outcome]:
+                found.append(f"{word} on {', '.join(sets)}")
+        if rows := _middle(_ratios([name])):
+            worth = [f"{row['budget ratio']} on {row['trained']}" for row in rows]
+            found.append(f"budget ratio {', '.join(worth)}")
+        if found:
+            lines.append(f"`{name}`: {'; '.join(found)}")
+    return "<br>".join(lines) or "no comparison recorded yet"
+
+
+def _middle(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Of each experiment the row of the budget in the middle."""
+    of: dict[str, list[dict[str, str]]] = {}
+    for row in rows:
+        of.setdefault(row["trained"], []).append(row)
+    return [each[len(each) // 2] for each in of.values()]
+
+
+def _mean(verdict: Verdict) -> str:
+    """The mean difference alone."""
+    return difference_of(verdict).partition(" ± ")[0]
+
+
+def _brief(verdict: Verdict) -> str:
+    return f"{difference_of(verdict)}, {_WORDS[verdict.outcome]}"
+
+
+def _differences(names: Sequence[str]) -> list[dict[str, str]]:
+    """A row for each strategy, a column for each data set."""
+    found = [one for one in _main() if _is_of(one.strategy, names)]
+    sets = dict.fromkeys(one.data for one in found)
+    rows: dict[str, dict[str, str]] = {}
+    for one in found:
+        empty = {"strategy": f"`{one.strategy}`"} | dict.fromkeys(sets, "")
+        rows.setdefault(one.strategy, empty)[one.data] = _brief(one)
+    return list(rows.values())
+
+
+def _ratios(names: Sequence[str]) -> list[dict[str, str]]:
+    """A row for each configuration, data set and budget."""
+    return [
+        {
+            "strategy and share": f"`{row['method']}`",
+            "trained": row["data and model"],
+            "epochs": row["budget"],
+            "budget ratio": row["budget ratio"],
+            "95 % interval": row["95 % interval"],
+        }
+        for row in _rows_of(ratios)
+        if _is_of(row["method"], names)
+    ]
+
+
+def _wrong_labels(names: Sequence[str]) -> list[dict[str, str]]:
+    """A row for each strategy, data set and share of wrong labels."""
+    shown = ("data and model", "wrong labels", "method", "seeds", "difference", "95 % interval")
+    return [
+        {column: row[column] for column in shown}
+        for row in _rows_of(ends)
+        if _is_of(row["method"], names)
+    ]
+
+
+def _known(name: str) -> bool:
+    return bool(_differences([name]) or _ratios([name]) or _wrong_labels([name]))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+@functools.cache
+def _comparisons() -> Sequence[Comparison]:
+    return comparisons_of(RESULTS)[0]
+
+
+@functools.cache
+def _main() -> Sequence[Verdict]:
+    """Those of the page of results."""
+    found = _comparisons()
+    apart = {id(one) for one in (*on_curves(found), *with_wrong_labels(found))}
+    judged = verdicts([one for one in found if id(one) not in apart])
+    return main_verdicts([one for one in judged if one.outcome != "undecided"])
+
+
+@functools.cache
+def _rows_of(analysis: Callable[[Sequence[Comparison]], Grid | Missing]) -> list[dict[str, str]]:
+    """A table that an analysis makes, if there is anything recorded for it."""
+    made = analysis(_comparisons())
+    if isinstance(made, Missing):
+        return []
+    cells = [["" if cell is None else str(cell) for cell in row] for row in made.rows]
+    return [dict(zip(made.columns, row, strict=True)) for row in cells]
+
+
+def _is_of(label: str, names: Sequence[str]) -> bool:
+    """Whether a configuration is of one of some strategies.
+
+    >>> _is_of("stale-sb-2 0.25", ["stale-sb"]), _is_of("sb-memory 0.5", ["sb"])
+    (True, False)
+    """
+    return re.sub(r"-\d+$", "", label.partition(" ")[0]) in names

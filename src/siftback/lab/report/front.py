@@ -1,0 +1,123 @@
+"""What the README is given of the records: what to use where, what it saves, and a picture."""
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from siftback.errors import ConfigError
+from siftback.lab.analyses.budget_ratios import budget_ratio
+from siftback.lab.analyses.drawing import FORMATS, draw
+from siftback.lab.analyses.figure import Missing
+from siftback.lab.analyses.pays import Experiment, curves, measured
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.measures import TRADITIONAL
+from siftback.lab.records.tables import markdown
+
+# A page holds the table between these marks.
+MARKS = ("<!-- budget ratios -->\n", "<!-- end of budget ratios -->\n")
+
+
+class Choice(NamedTuple):
+    """What to use where.
+
+    Attributes:
+        label: What it was measured as.
+        situation: Where it is the one to use.
+        use: What to write.
+    """
+
+    label: str
+    situation: str
+    use: str
+
+
+CHOICES = (
+    Choice("sb-memory 0.55", "a data set with `dataset[i]`", "`memory=Memory()`"),
+    Choice(
+        "sb-memory-ratio 0.5",
+        "the same, and nothing needs the number of steps beforehand",
+        "`memory=RatioMemory()`",
+    ),
+    Choice("infobatch 0.5", "the gradient must stay unbiased", "`memory=InfoBatch()`"),
+    Choice("sb 0.5", "a stream, read once", "`SelectiveLoader(loader, model, loss_fn, keep=0.5)`"),
+    Choice("rs2 0.5", "losses cannot be had", "`memory=RS2(keep=0.5)`"),
+)
+
+
+def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
+    """Writes what to use where, with its budget ratios, into a page between its marks.
+
+    A column for each experiment, at the budget at which most methods were measured. A ratio is
+    bold where its 95 % interval over the seeds is above 1.
+
+    Args:
+        comparisons: The records.
+        page: A Markdown file that holds both of `MARKS`, once each.
+
+    Raises:
+        ConfigError: If the page does not, or there are no ratios.
+    """
+    text = page.read_text(encoding="utf-8")
+    if any(text.count(mark) != 1 for mark in MARKS):
+        raise ConfigError(f"{page} lacks the lines {' and '.join(MARKS)}: put each there once")
+    found = measured(comparisons)
+    if not found:
+        raise ConfigError(f"{page}: there are no budget ratios. Record some: siftback run pays")
+    rows = [
+        {"your situation": one.situation, "what to use": one.use}
+        | {f"{each.title}, {_middle(each):g} epochs": _ratio(each, one.label) for each in found}
+        for one in CHOICES
+    ]
+    table = f"\n{markdown(rows)}\n\n"
+    page.write_text(put_between(text, MARKS, table), encoding="utf-8")
+
+
+def _middle(one: Experiment) -> float:
+    """The budget at which most methods were measured."""
+    counts = Counter(
+        budget for label, of in one.ends.items() if label != TRADITIONAL for budget in of
+    )
+    return max(sorted(counts), key=counts.__getitem__)
+
+
+def _ratio(one: Experiment, label: str) -> str:
+    budget = _middle(one)
+    if budget not in one.ends.get(label, {}):
+        return ""
+    found = budget_ratio(one.curve, budget, one.ends[label][budget])
+    sure = found.low is not None and found.low.exceeds(1)
+    return f"**{found.ratio}**" if sure else str(found.ratio)
+
+
+def write_picture(comparisons: Sequence[Comparison], path: Path) -> None:
+    """Draws what budgets buy, Traditional's and what was measured beside it.
+
+    Args:
+        comparisons: The records.
+        path: An SVG or PNG file.
+
+    Raises:
+        ConfigError: If it is another kind of file, or there is nothing to draw.
+    """
+    if path.suffix[1:] not in FORMATS:
+        raise ConfigError(f"{path}: give a file that ends in .{' or .'.join(FORMATS)}")
+    figure = curves(comparisons)
+    if isinstance(figure, Missing):
+        raise ConfigError(f"{path}: {figure.why}")
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = {one.suffix: one for one in draw(figure, Path(folder))}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(drawn[path.suffix], path)
+
+
+def put_between(text: str, marks: tuple[str, str], inner: str) -> str:
+    """A text, with what stands between two marks replaced.
+
+    >>> put_between("a [old] z", ("[", "]"), "new")
+    'a [new] z'
+    """
+    before, rest = text.split(marks[0])
+    return before + marks[0] + inner + marks[1] + rest.split(marks[1])[1]

@@ -1,0 +1,98 @@
+"""What the README is given of the records."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from siftback.errors import ConfigError
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.report.front import CHOICES, MARKS, write_picture, write_table
+from siftback.lab.report.results_page import comparisons_of
+from siftback.lab.training.strategies import STRATEGIES
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return comparisons_of(ROOT / "results" / "pays")[0]
+
+
+def test_the_table_in_the_readme_is_what_the_records_give(recorded, tmp_path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "README.md").write_text(readme, encoding="utf-8")
+    write_table(recorded, tmp_path / "README.md")
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == readme
+    assert " on imdb, 4 epochs | " in readme.partition(MARKS[0])[2].partition(MARKS[1])[0]
+
+
+def test_the_picture_in_the_readme_is_what_the_records_give(recorded, tmp_path):
+    write_picture(recorded, tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_bytes() == (ROOT / "docs" / "budgets.svg").read_bytes()
+
+
+def test_each_choice_is_of_a_strategy_that_was_measured(recorded):
+    measured = {run.label for one in recorded for run in one.runs}
+    for choice in CHOICES:
+        assert choice.label.split()[0] in STRATEGIES
+        assert choice.label in measured
+
+
+def test_a_ratio_is_that_of_the_middle_budget_and_bold_where_it_is_sure(tmp_path):
+    """Traditional's error is inverse to its budget; the method's is that of twice the budget."""
+    comparisons = []
+    for budget in (1, 2, 4, 8, 16):
+        ends = {"traditional": [64 / budget, 64 / budget + 0.01]}
+        if budget in (2, 4):
+            ends["sb-memory"] = [32 / budget, 32 / budget + 0.01]
+        if budget == 4:
+            ends["rs2"] = [24.0, 12.0]
+        comparisons.append(written(tmp_path / f"at-{budget}", budget, ends))
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{''.join(MARKS)}after", encoding="utf-8")
+    write_table(comparisons, page)
+    head, _, *rows = page.read_text(encoding="utf-8").splitlines()[3:-3]
+    assert head == "| your situation | what to use | cnn-4 on digits, 4 epochs |"
+    assert rows[0].endswith("| `memory=Memory()` | **2.00** |")
+    assert rows[1].endswith("| `memory=RatioMemory()` |  |")
+    assert rows[4].startswith("| losses cannot be had | ")
+    assert 0.67 < float(rows[4].split("|")[3]) < 1.34  # one seed below 1, one above
+
+
+def written(folder, budget, ends):
+    """A comparison of two seeds by budget, as it is read from a folder."""
+    run = {
+        "matched_to": None, "data": "digits", "model": "cnn-4", "keep_measured": 0.5,
+        "epochs": budget, "steps": 9, "examples_forwarded": 9, "examples_backpropped": 9,
+        "seconds_train": 1.0, "seconds_selection": 0.0, "cost_forward_units": 27.0,
+        "metric": "error",
+    }  # fmt: skip
+    runs = []
+    for name, by_seed in ends.items():
+        keep = 0.55 if name == "sb-memory" else 0.5
+        for seed, end in enumerate(by_seed):
+            own = {"strategy": name, "seed": seed, "keep_asked": keep}
+            own |= {f"test_{what}": end for what in ("error_final", "error_best")}
+            own |= {f"test_loss_{what}": end for what in ("final", "best")}
+            runs.append(run | own | {"record": f"records/{name}-{seed}.jsonl"})
+    folder.mkdir()
+    asked = {"data": "digits", "budget": budget, "strategies": list(ends)}
+    summary = {"environment": {"arguments": asked}, "runs": runs}
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    return Comparison.read(folder)
+
+
+def test_marks_records_and_the_kind_of_file_are_needed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("no marks", encoding="utf-8")
+    with pytest.raises(ConfigError, match="lacks the lines <!-- budget ratios -->"):
+        write_table([], page)
+    page.write_text("".join(MARKS), encoding="utf-8")
+    with pytest.raises(ConfigError, match="siftback run pays"):
+        write_table([], page)
+    assert page.read_text(encoding="utf-8") == "".join(MARKS)
+    with pytest.raises(ConfigError, match="siftback run pays"):
+        write_picture([], tmp_path / "a.svg")
+    with pytest.raises(ConfigError, match=r"ends in \.png or \.svg"):
+        write_picture([], tmp_path / "a.pdf")

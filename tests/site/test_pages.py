@@ -1,0 +1,101 @@
+"""What the documentation's pages are given as the site is built."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from siftback.lab import recipes
+from siftback.lab.training.strategies import STRATEGIES
+
+DOCS = Path(__file__).parents[2] / "docs"
+PLAIN = {"traditional", "matched"}  # these leave nothing out
+
+
+@pytest.fixture
+def hook(monkeypatch):
+    """Imports a module of the hooks."""
+    monkeypatch.syspath_prepend(str(DOCS / "hooks"))
+    return importlib.import_module
+
+
+def marked(page, what):
+    """The strategies of each comment of a kind."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return [names.split(", ") for names in re.findall(rf"<!-- {what}: (.*?) -->", text)]
+
+
+def test_every_strategy_has_its_place_among_the_methods():
+    shown = [name for names in marked("methods.md", "kept") for name in names]
+    assert sorted(shown) == sorted(set(STRATEGIES) - PLAIN)
+
+
+def test_each_paper_s_row_tells_of_the_strategies_that_it_names():
+    text = (DOCS / "papers.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if "<!-- came out" in line]
+    assert len(rows) == len(marked("papers.md", "came out"))
+    for row in rows:
+        _, method, outcome = row.strip("| ").split(" | ")
+        named = [name for name in re.findall("`([a-z0-9-]+)`", method) if name in STRATEGIES]
+        assert re.search("came out: (.*?) -->", outcome)[1].split(", ") == named
+
+
+def test_every_source_is_among_the_papers():
+    papers = (DOCS / "papers.md").read_text(encoding="utf-8")
+    methods = (DOCS / "methods.md").read_text(encoding="utf-8")
+    table = methods[methods.index("| method |") :].partition("\n\n")[0].splitlines()[2:]
+    sources = [line.split("|")[8].strip() for line in table]
+    cited = {each for source in sources for each in re.findall(r"\w+ et al\. \d{4}", source)}
+    assert len(cited) > 10
+    assert [each for each in cited if each not in papers] == []
+    of_recipes = {recipes.find(name).source for name in recipes.names()} - {"Siftback"}
+    titles = {re.sub(r",? (table|figure|section).*", "", source) for source in of_recipes}
+    assert [each for each in titles if not all(part in papers for part in each.split(", "))] == []
+
+
+def test_parts_of_your_own_take_thirty_lines_each():
+    text = (DOCS / "guides" / "your_own.md").read_text(encoding="utf-8")
+    _, *parts = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(parts) == 3
+    assert max(part.count("\n") for part in parts) <= 30
+
+
+def test_what_is_kept_is_what_the_formulas_say(hook):
+    kept_by = hook("kept").kept_by
+    middles = [(place + 0.5) / 20 for place in range(20)]
+
+    def shares(name):
+        (kept,) = kept_by(name)
+        return kept.shares
+
+    for share, percentile in zip(shares("sb"), middles, strict=True):
+        assert share == pytest.approx(percentile**2, abs=0.08)
+    assert shares("random") == pytest.approx([1 / 3] * 20, abs=0.08)
+    assert shares("topk")[:8] == [0] * 8
+    assert min(shares("topk")[-4:]) > 0.9
+    floored = [0.1 + 0.9 * percentile ** (0.9 / (1 / 3 - 0.1) - 1) for percentile in middles]
+    assert shares("sb-memory") == pytest.approx(floored, abs=0.08)
+    (infobatch,) = kept_by("infobatch")
+    assert infobatch.weights == pytest.approx([1] * 20, abs=0.15)  # as if all were kept
+    (guarded,) = kept_by("sb-memory-guarded")
+    assert guarded.shares[-1] < guarded.shares[-2]
+    assert kept_by("traditional") == []
+
+
+def test_a_verdict_has_its_numbers_from_the_page_of_results(hook):
+    verdicts = hook("verdicts")
+    page = (DOCS / "results.md").read_text(encoding="utf-8")
+    told = verdicts.tables(["sb"])
+    for number in re.findall(r"[+-]\d+\.\d+ ± \d+\.\d+", told):
+        assert number in page
+    assert "**" not in told
+    assert "`sb`: " in verdicts.in_brief(["sb"])
+
+
+@pytest.mark.parametrize("name", ["docstrings", "kept", "verdicts"])
+def test_their_examples_hold(hook, name):
+    found = doctest.testmod(hook(name))
+    assert found.attempted
+    assert not found.failed

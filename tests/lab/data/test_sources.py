@@ -50,7 +50,7 @@ def test_an_address_may_have_commas_in_its_path():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hf:x,lable=y", "hf has no option 'lable': did you mean label?"),
+        ("hf:x,lable=y", r"hf has no option 'lable': did you mean label\?"),
         ("npz:x,size=3", "npz has no option 'size'"),
         ("hf:x,label=a,label=b", "label is given twice"),
         ("imagefolder:", "give imagefolder:PATH"),

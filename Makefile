@@ -55,7 +55,7 @@ results: .venv/lab  ## Write docs/results.md, and the README's table and picture
 	$(BIN)/siftback results results --out docs/results.md --into README.md --picture docs/budgets.svg
 
 report: .venv/lab  ## Build report/index.html, the whole report, from the same records.
-	$(BIN)/siftback report $(filter-out results/tuning,$(wildcard results/*)) --out report/index.html
+	$(BIN)/siftback report $(filter-out results/tuning results/peers,$(wildcard results/*)) --out report/index.html
 
 recipes: .venv/lab  ## Rebuild the tables of docs/recipes.md from the recipes.
 	sed -i '/^## The recipes$$/q' docs/recipes.md

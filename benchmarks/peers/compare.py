@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from siftback.lab.report.results_page import put_between
+from siftback.lab.report.front import put_between
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

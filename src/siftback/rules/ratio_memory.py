@@ -64,7 +64,7 @@ class RatioMemory(EpochRule):
     >>> memory.grow(5)
     >>> memory.update(torch.arange(4), torch.tensor([0.01, 0.01, 0.02, 3.96]), epoch=0)
     >>> memory.draw(1, torch.Generator().manual_seed(0))
-    tensor([0., 0., 1., 1., 1.])
+    tensor([0., 0., 0., 1., 1.])
 
     In a training loop:
 

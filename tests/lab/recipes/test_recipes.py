@@ -229,7 +229,9 @@ def test_a_data_set_that_is_none_is_told_before_anything_runs(own, tmp_path):
 
 
 def test_a_recipe_that_is_none_is_told():
-    with pytest.raises(ConfigError, match=r"no recipe 'fig0': did you mean fig10\? give one of fig1"):
+    with pytest.raises(
+        ConfigError, match=r"no recipe 'fig0': did you mean fig10\? give one of fig1"
+    ):
         find("fig0")
     with pytest.raises(ConfigError, match=r"no file fig0.toml: give the path of a recipe"):
         find("fig0.toml")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from siftback.errors import ConfigError
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.report.results_page import (
     benchmarks_of,

@@ -66,6 +66,7 @@ def test_the_page_in_the_repository_is_short_and_whole(recorded):
     sections = re.findall(r"^## (.*)$", recorded, re.MULTILINE)
     assert sections == [
         "What selection pays, in budgets",
+        "What wrong labels cost",
         "What paid",
         "What a verdict rests on",
         "The papers' numbers beside ours",

@@ -1,10 +1,14 @@
 """How tests run: property tests with the same examples everywhere, and Ctrl-C heard by children."""
 
+import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 from command_line import Call
@@ -76,3 +80,36 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return int(stop.value.code or 0), out, " ".join(err.split())
 
     return run
+
+
+# What processes of which number do, who are started once for all files that look at it.
+RANKS = {
+    2: [
+        "selective_loader/matrix_ranks",
+        "selective_loader/distributed_ranks",
+        "single_pass/single_pass_ranks",
+    ],
+    4: ["selective_loader/matrix_ranks", "selective_loader/sharded_ranks"],
+}
+
+
+@pytest.fixture(scope="session")
+def found_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], list[Any]]:
+    """Gives what each process found in a script, by rank; whichever worker asks first starts it."""
+    import torch  # which not all tests need
+
+    from torchrun import run_by_ranks
+
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+    def found(script: str, processes: int) -> list[Any]:
+        out = shared / f"{processes}-processes"
+        with FileLock(f"{out}.lock"):
+            if not out.exists():
+                out.mkdir()
+                every = Path(__file__).with_name("all_ranks.py")
+                run_by_ranks(every, out, *RANKS[processes], processes=processes, timeout=360)
+        return [torch.load(out / script / f"{rank}.pt") for rank in range(processes)]
+
+    return found

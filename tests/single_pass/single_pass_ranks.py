@@ -1,5 +1,6 @@
 """What one of several processes does, for `test_processes`: ``torchrun ... this OUT``."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -99,8 +100,9 @@ def by_hand():
 
 
 def main(out):
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    rank = int(os.environ["RANK"])
+    # A store of its own, as these processes may have had a group before.
+    dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
     found = {
         "plain": trained(lambda sift: sift, rank),
         "wrapped": trained(Training, rank, factor=2.0),

@@ -1,24 +1,17 @@
 """Two real processes under ``torchrun``: gradients of kept rows, averaged."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from single_pass_ranks import RATE, STEPS, batch_of, network
 from torch.nn import functional as F
 
-from torchrun import found_by_ranks
-
 pytestmark = pytest.mark.distributed
-
-SCRIPT = Path(__file__).with_name("single_pass_ranks.py")
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks(found_in):
     """What both processes found, by rank."""
-    out = tmp_path_factory.mktemp("ranks")
-    return found_by_ranks(SCRIPT, out, timeout=300)
+    return found_in("single_pass_ranks", processes=2)
 
 
 @pytest.mark.parametrize("wrapping", ["plain", "wrapped"])

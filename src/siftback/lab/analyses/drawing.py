@@ -61,12 +61,17 @@ def png(figure: Figure | Gallery) -> bytes:
     Args:
         figure: What to draw.
     """
+    return picture(figure, "png")
+
+
+def picture(figure: Figure | Gallery, ending: str) -> bytes:
+    """A figure's first view, or a gallery, as one of ``FORMATS``: the bytes that `draw` writes."""
     if isinstance(figure, Gallery):
         canvas = _gallery(figure)
     else:
         canvas = _panels(figure.title, next(iter(figure.views.values())))
-    canvas.savefig(file := io.BytesIO(), format="png", dpi=DPI)
-    return file.getvalue()
+    _lay_out(canvas)
+    return _rendered(canvas, ending)
 
 
 def _file_name(view: str) -> str:
@@ -80,14 +85,25 @@ def _file_name(view: str) -> str:
 
 
 def _save(canvas: Canvas, stem: Path) -> list[Path]:
-    paths = [stem.with_name(f"{stem.name}.{ending}") for ending in FORMATS]
-    canvas.draw_without_rendering()
-    canvas.set_layout_engine(None)  # laid out once, and not twice for each format
-    with matplotlib.rc_context({"svg.hashsalt": "siftback"}):
-        for path in paths:
-            dated: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
-            canvas.savefig(path, dpi=DPI, metadata=dated)
+    _lay_out(canvas)
+    paths = []
+    for ending in FORMATS:
+        paths.append(path := stem.with_name(f"{stem.name}.{ending}"))
+        path.write_bytes(_rendered(canvas, ending))
     return paths
+
+
+def _lay_out(canvas: Canvas) -> None:
+    """Once, and not twice for each format."""
+    canvas.draw_without_rendering()
+    canvas.set_layout_engine(None)
+
+
+def _rendered(canvas: Canvas, ending: str) -> bytes:
+    dated: dict[str, Any] = {"Date": None} if ending == "svg" else {}
+    with matplotlib.rc_context({"svg.hashsalt": "siftback"}):
+        canvas.savefig(file := io.BytesIO(), format=ending, dpi=DPI, metadata=dated)
+    return file.getvalue()
 
 
 def _panels(title: str, panels: Sequence[Panel]) -> Canvas:

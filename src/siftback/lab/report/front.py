@@ -1,7 +1,5 @@
 """What the README is given of the records: what to use where, what it saves, and a picture."""
 
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import NamedTuple
 
 from siftback.errors import ConfigError
 from siftback.lab.analyses.budget_ratios import budget_ratio
-from siftback.lab.analyses.drawing import FORMATS, draw
+from siftback.lab.analyses.drawing import FORMATS, picture
 from siftback.lab.analyses.figure import Missing
 from siftback.lab.analyses.pays import Experiment, curves, measured
 from siftback.lab.records.comparison_record import Comparison
@@ -66,9 +64,10 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
     found = measured(comparisons)
     if not found:
         raise ConfigError(f"{page}: there are no budget ratios. Record some: siftback run pays")
+    budgets = [(each, _middle(each)) for each in found]
     rows = [
         {"your situation": one.situation, "what to use": one.use}
-        | {f"{each.title}, {_middle(each):g} epochs": _ratio(each, one.label) for each in found}
+        | {f"{each.title}, {at:g} epochs": _ratio(each, one.label, at) for each, at in budgets}
         for one in CHOICES
     ]
     table = f"\n{markdown(rows)}\n\n"
@@ -83,8 +82,7 @@ def _middle(one: Experiment) -> float:
     return max(sorted(counts), key=counts.__getitem__)
 
 
-def _ratio(one: Experiment, label: str) -> str:
-    budget = _middle(one)
+def _ratio(one: Experiment, label: str, budget: float) -> str:
     if budget not in one.ends.get(label, {}):
         return ""
     found = budget_ratio(one.curve, budget, one.ends[label][budget])
@@ -107,10 +105,8 @@ def write_picture(comparisons: Sequence[Comparison], path: Path) -> None:
     figure = curves(comparisons)
     if isinstance(figure, Missing):
         raise ConfigError(f"{path}: {figure.why}")
-    with tempfile.TemporaryDirectory() as folder:
-        drawn = {one.suffix: one for one in draw(figure, Path(folder))}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(drawn[path.suffix], path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(picture(figure, path.suffix[1:]))
 
 
 def put_between(text: str, marks: tuple[str, str], inner: str) -> str:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_share
-from siftback.rules.rule import EpochRule, checked_table, record_average, weights_of_known
+from siftback.rules.rule import LastLossRule, checked_table, weights_of_known
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Share
 
@@ -40,7 +40,7 @@ def infobatch_weights(losses: Tensor, ratio: float, generator: torch.Generator) 
     return weights.masked_fill_(below & (draws < ratio), 0.0)
 
 
-class InfoBatch(EpochRule):
+class InfoBatch(LastLossRule):
     """InfoBatch: prunes a share of the examples below the mean loss, and upweights the rest.
 
     Qin et al. 2024, *InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning*. At
@@ -109,18 +109,6 @@ class InfoBatch(EpochRule):
         return weights_of_known(
             self.values[:, 0], lambda losses: infobatch_weights(losses, self.ratio, generator)
         )
-
-    def update(
-        self,
-        indices: Tensor,
-        losses: Tensor,
-        epoch: int,
-        *,
-        correct: Tensor | None = None,
-        confidence: Tensor | None = None,
-    ) -> None:
-        """Remembers the losses."""
-        record_average(self.table, indices, losses, 0.0)
 
     def settings(self) -> dict[str, Any]:
         """See `EpochRule.settings`."""

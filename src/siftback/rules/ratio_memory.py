@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_share
-from siftback.rules.rule import EpochRule, checked_table, record_average
+from siftback.rules.rule import LastLossRule, checked_table
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Moment, Share
 
@@ -35,7 +35,7 @@ def ratio_probabilities(losses: Tensor, floor: float) -> Tensor:
     return (losses / mean).clamp(floor, 1).where(finite, 1.0)
 
 
-class RatioMemory(EpochRule):
+class RatioMemory(LastLossRule):
     """Selection without extra cost, by the loss over the mean loss, without a share to set.
 
     As in `Memory`, there are no scoring passes, and each epoch is drawn by the losses that examples
@@ -99,18 +99,6 @@ class RatioMemory(EpochRule):
         probabilities = ratio_probabilities(self.values[:, 0], self.floor)
         draws = torch.rand(len(probabilities), dtype=torch.float64, generator=generator)
         return (draws < probabilities).float()
-
-    def update(
-        self,
-        indices: Tensor,
-        losses: Tensor,
-        epoch: int,
-        *,
-        correct: Tensor | None = None,
-        confidence: Tensor | None = None,
-    ) -> None:
-        """Remembers the losses."""
-        record_average(self.table, indices, losses, 0.0)
 
     def settings(self) -> dict[str, Any]:
         """See `EpochRule.settings`."""

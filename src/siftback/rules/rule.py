@@ -208,6 +208,25 @@ class EpochRule(ABC):
         return {"rule": type(self).__name__, **self.settings()}
 
 
+class LastLossRule(EpochRule):
+    """A rule that remembers the loss that each example had when it was last trained on.
+
+    It is in the first column of the table. A rule of this kind defines `draw`.
+    """
+
+    def update(
+        self,
+        indices: Tensor,
+        losses: Tensor,
+        epoch: int,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+    ) -> None:
+        """Remembers the losses."""
+        record_average(self.table, indices, losses, 0.0)
+
+
 class RefreshedRule(EpochRule):
     """A rule that a scoring pass refreshes every n-th epoch.
 

@@ -6,13 +6,7 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_integer, checked_share
-from siftback.rules.rule import (
-    EpochRule,
-    checked_table,
-    record_average,
-    rounded_down,
-    weights_of_known,
-)
+from siftback.rules.rule import LastLossRule, checked_table, rounded_down, weights_of_known
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Share
 from siftback.states import MOST_EPOCHS, check_state, integer
@@ -51,7 +45,7 @@ def loss_groups(losses: Tensor, groups: int) -> Tensor:
     return labels - empty.cumsum(0)[labels]
 
 
-class SeTa(EpochRule):
+class SeTa(LastLossRule):
     """SeTa: a sliding window of difficulty, from easy to hard, within a random subset.
 
     Zhou, Gao & Wang 2025, *Scale Efficient Training for Large Datasets*: at the start
@@ -112,18 +106,6 @@ class SeTa(EpochRule):
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """1 for examples of the random subset within the window."""
         return weights_of_known(self.values[:, 0], lambda losses: self._weigh(losses, generator))
-
-    def update(
-        self,
-        indices: Tensor,
-        losses: Tensor,
-        epoch: int,
-        *,
-        correct: Tensor | None = None,
-        confidence: Tensor | None = None,
-    ) -> None:
-        """Remembers the losses."""
-        record_average(self.table, indices, losses, 0.0)
 
     def settings(self) -> dict[str, Any]:
         """See `EpochRule.settings`."""

@@ -32,6 +32,7 @@ SECTIONS = {
         "figures": ("figures", "Make the papers' figures and tables that records suffice for."),
         "results": ("listing", "Build the page of results from recorded comparisons."),
         "suspects": ("suspects", "List the training examples that seem mislabelled."),
+        "pack": ("pack", "Put the records of comparisons that ended into one file each."),
     },
     "What there is": {
         "strategies": ("listing", "List the strategies, each with its ideal cost of one example."),

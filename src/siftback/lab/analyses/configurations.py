@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from siftback.errors import ConfigError
@@ -16,6 +15,7 @@ from siftback.lab.records.comparison_record import Comparison, read_evaluations
 from siftback.lab.records.formatting import listed
 from siftback.lab.records.measures import MATCHED, TRADITIONAL, Axis, measured, ordered_labels
 from siftback.lab.records.metric import METRICS, Metric
+from siftback.lab.records.run_files import record_lines
 from siftback.lab.records.run_summary import Evaluation, RunSummary
 
 # What can be on the x axis of a curve: the view's name, the field, and what the axis is called.
@@ -205,11 +205,10 @@ def _place(comparison: Comparison) -> str:
 
 
 def _curve(comparison: Comparison, run: RunSummary) -> tuple[Evaluation, ...]:
-    path = comparison.folder / run.record
-    return _read(path, path.stat().st_mtime_ns)
+    return _read(tuple(record_lines(comparison.folder, run.record)))
 
 
 @lru_cache(maxsize=4096)
-def _read(path: Path, changed: int) -> tuple[Evaluation, ...]:
-    """The evaluations of a file; many analyses ask for them."""
-    return tuple(read_evaluations(path))
+def _read(lines: tuple[str, ...]) -> tuple[Evaluation, ...]:
+    """The evaluations in a run's lines; many analyses ask for them."""
+    return tuple(read_evaluations(lines))

@@ -14,7 +14,8 @@ from siftback.lab.records.comparison_record import (
     said,
 )
 from siftback.lab.records.observations import damage, files
-from siftback.lab.records.run_summary import RECORDS, RunSummary, check_types, prices_of
+from siftback.lab.records.run_files import record_lines, record_names
+from siftback.lab.records.run_summary import RunSummary, check_types, prices_of
 
 TABLE = ".parquet"  # what `siftback score`, `prune` and `suspects` write
 
@@ -70,7 +71,7 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
             what = f"{folder.name}/{SUMMARY}: run {place} of {len(entries)}"
             problems.append(f"{what} is damaged, and left out ({said(error)})")
             continue
-        if damage_found := _damage(folder / run.record, run):
+        if damage_found := _damage(folder, run):
             problems.append(f"{folder.name}/{run.record} {damage_found}, and left out")
         else:
             kept.append(run)
@@ -81,9 +82,9 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
             ]
     listed = {entry.get("record") for entry in entries if isinstance(entry, dict)}
     problems += [
-        f"{folder.name}/{RECORDS}/{record.name} {_why_unlisted(record)}, and left out"
-        for record in sorted((folder / RECORDS).glob("*.jsonl"))
-        if f"{RECORDS}/{record.name}" not in listed
+        f"{folder.name}/{record} {_why_unlisted(folder, record)}, and left out"
+        for record in record_names(folder)
+        if record not in listed
     ]
     problems += [
         f"{folder.name}/{SCORES}/{table.name} is damaged, and left out ({why})"
@@ -93,21 +94,25 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
     return Comparison(folder, environment, kept, prices), problems
 
 
-def _why_unlisted(record: Path) -> str:
-    lines = record.read_bytes().splitlines()
-    ended = bool(lines) and b'"kind": "end"' in lines[-1]
+def _why_unlisted(folder: Path, record: str) -> str:
+    try:
+        lines = record_lines(folder, record)
+    except UNREADABLE as error:
+        return f"is damaged ({said(error)})"
+    ended = bool(lines) and '"kind": "end"' in lines[-1]
     return f"is not in {SUMMARY}" if ended else "was broken off"
 
 
-def _damage(path: Path, run: RunSummary) -> str | None:
+def _damage(folder: Path, run: RunSummary) -> str | None:
     """What is wrong with a run's record, if anything is."""
     try:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        lines = record_lines(folder, run.record)
+        for number, line in enumerate(lines, start=1):
             try:
                 json.loads(line)["kind"]
             except UNREADABLE:
                 return f"is damaged in line {number}"
-        evaluations = list(read_evaluations(path))
+        evaluations = list(read_evaluations(lines))
         for evaluation in evaluations:
             check_types(evaluation)
     except FileNotFoundError:

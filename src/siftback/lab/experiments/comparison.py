@@ -16,12 +16,13 @@ from siftback.lab.data.data_set import KINDS, DataSet
 from siftback.lab.data.datasets import load, subset, with_own_unit
 from siftback.lab.data.text_data import TextData
 from siftback.lab.experiments import example_scores as scores
+from siftback.lab.records import run_files
 from siftback.lab.records.atomic_write import atomic_write
 from siftback.lab.records.comparison_record import SUMMARY, Comparison, RecordWriter, is_begun
 from siftback.lab.records.environment import environment
 from siftback.lab.records.folder_lock import locked
 from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
-from siftback.lab.records.run_summary import RECORDS, RunSummary
+from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.training import strategies, suspects
 from siftback.lab.training.checkpoints import CHECKPOINTS, Checkpoints, Often
 from siftback.lab.training.length import BACKWARD, FORWARD, NOTHING, Length
@@ -413,8 +414,7 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
             "with it, or --overwrite to lose it"
         )
     if existing == "overwrite":
-        for record in (folder / RECORDS).glob("*.jsonl"):
-            record.unlink()
+        run_files.forget(folder)
         suspects.forget(folder)
         scores.forget(folder)
         for old in (CHECKPOINTS, OBSERVED, TENSORBOARD):

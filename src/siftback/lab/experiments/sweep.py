@@ -14,7 +14,7 @@ from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Existing, Plan, compare_locked, prepare
 from siftback.lab.records.comparison_record import SUMMARY, Comparison, is_begun
 from siftback.lab.records.folder_lock import is_locked, locked
-from siftback.lab.records.run_summary import RECORDS
+from siftback.lab.records.run_files import record_names
 from siftback.lab.records.summary_table import rows
 from siftback.lab.records.tables import terminal
 from siftback.lab.training.checkpoints import Often
@@ -59,7 +59,7 @@ class Cell:
             return "done"
         if is_locked(self.folder):
             return "running"
-        return "stopped" if (self.folder / RECORDS).exists() else "missing"
+        return "stopped" if record_names(self.folder) else "missing"
 
     @property
     def comparison(self) -> Comparison | None:

@@ -8,13 +8,14 @@ A comparison's folder holds ``summary.json`` and, under ``records/``, one JSON-l
     {"kind": "end", ...the run's summary...}
 
 A run that was stopped leaves its file without the last line; a run that ended is also in
-``summary.json``, which is always replaced whole, and can be made again from the last lines.
+``summary.json``, which is always replaced whole, and can be made again from the last lines. The
+files of runs that ended may be packed into one, ``records.jsonl``.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Any, Self, TextIO
 from siftback.errors import StateError
 from siftback.lab.records.atomic_write import atomic_write, naming
 from siftback.lab.records.metric import METRICS, Metric
+from siftback.lab.records.run_files import record_lines, record_names
 from siftback.lab.records.run_summary import (
     RECORDS,
     Evaluation,
@@ -84,10 +86,9 @@ class RecordWriter:
         with naming(path):
             self._file = path.open("r+", encoding="utf-8", newline="\n")
             self._file.truncate(mark["bytes"])
-        first = json.loads(self._file.readline())
-        self._file.seek(0, os.SEEK_END)
-        self.evaluations.extend(read_evaluations(path))
-        if _circumstances(first) != _circumstances(header):
+        first, *lines = self._file.read().splitlines()
+        self.evaluations.extend(read_evaluations(lines))
+        if _circumstances(json.loads(first)) != _circumstances(header):
             self._write("resumed", {"environment": header["environment"]})
 
     def evaluation(self, evaluation: Evaluation) -> None:
@@ -120,7 +121,7 @@ class RecordWriter:
 
 def is_begun(folder: Path) -> bool:
     """Whether a folder holds a comparison, finished or not."""
-    return (folder / SUMMARY).exists() or any((folder / RECORDS).glob("*.jsonl"))
+    return (folder / SUMMARY).exists() or bool(record_names(folder))
 
 
 def threads_of(folder: Path) -> int | None:
@@ -133,10 +134,10 @@ def threads_of(folder: Path) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _entry(path: Path, place: int) -> dict[str, Any]:
-    """One line of a run's file; empty where it is damaged."""
+def _entry(lines: Sequence[str], place: int) -> dict[str, Any]:
+    """One line of a run's record; empty where it is damaged."""
     try:
-        entry = json.loads(path.read_text(encoding="utf-8").splitlines()[place])
+        entry = json.loads(lines[place])
     except UNREADABLE:
         return {}
     return entry if isinstance(entry, dict) else {}
@@ -149,16 +150,15 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def read_evaluations(path: Path) -> Iterator[Evaluation]:
-    """Yields the evaluations of one run's file; a torn last line ends them."""
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                entry = json.loads(line)
-            except json.JSONDecodeError:
-                return
-            if entry.pop("kind") == "evaluation":
-                yield Evaluation(**known_fields(Evaluation, entry))
+def read_evaluations(lines: Iterable[str]) -> Iterator[Evaluation]:
+    """Yields the evaluations in one run's lines; a torn last line ends them."""
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            return
+        if entry.pop("kind") == "evaluation":
+            yield Evaluation(**known_fields(Evaluation, entry))
 
 
 def _circumstances(header: dict[str, Any]) -> dict[str, Any]:
@@ -226,8 +226,12 @@ class Comparison:
             StateError: If it is damaged.
         """
         found = cls.read(folder) if (folder / SUMMARY).exists() else None
-        for path in sorted((folder / RECORDS).glob("*.jsonl")):
-            first, last = _entry(path, 0), _entry(path, -1)
+        for record in record_names(folder):
+            try:
+                lines = record_lines(folder, record)
+            except UNREADABLE:  # it is run again
+                continue
+            first, last = _entry(lines, 0), _entry(lines, -1)
             if found is None and isinstance(first.get("environment"), dict):
                 found = cls(folder, first["environment"], [])
             if found is None or last.get("kind") != "end":
@@ -277,11 +281,11 @@ class Comparison:
     def _machine_of(self, run: RunSummary) -> str:
         """The machine that a run's file names; empty where it names none."""
         try:
-            with (self.folder / run.record).open(encoding="utf-8") as lines:
-                return _machine(json.loads(next(lines, "{}")).get("environment", {}))
-        except (OSError, json.JSONDecodeError):
+            header = _entry(record_lines(self.folder, run.record), 0)
+        except OSError:
             return ""
+        return _machine(header.get("environment", {}))
 
     def evaluations(self, run: RunSummary) -> list[Evaluation]:
         """The evaluations of one of the runs."""
-        return list(read_evaluations(self.folder / run.record))
+        return list(read_evaluations(record_lines(self.folder, run.record)))

@@ -1,0 +1,123 @@
+"""The files that the runs of a comparison write: one for each run, or all packed into one.
+
+A run writes ``records/NAME.jsonl`` as it goes. `pack` moves the files of runs that ended into
+``records.jsonl``, one after the other, the first line of each with the name of its file: what is
+kept for long, as in a repository, is one file in place of dozens that each fill a part of a block.
+A run's own file, where there is one, is read in place of what was packed before.
+"""
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from siftback.errors import ConfigError
+from siftback.lab.records.atomic_write import atomic_write
+from siftback.lab.records.folder_lock import is_locked
+from siftback.lab.records.run_summary import RECORDS
+
+PACKED = "records.jsonl"
+
+_HEADER = '{"kind": "run", '
+
+
+def record_names(folder: Path) -> list[str]:
+    """The records of a comparison's runs, ended or not, in the order of their names."""
+    own = (f"{RECORDS}/{path.name}" for path in (folder / RECORDS).glob("*.jsonl"))
+    return sorted({*own, *_packed_in(folder)})
+
+
+def record_lines(folder: Path, record: str) -> Sequence[str]:
+    """The lines of one run.
+
+    Args:
+        folder: The comparison's.
+        record: As in `RunSummary.record`.
+
+    Raises:
+        FileNotFoundError: If the run has no file, and is not packed.
+        ValueError: If the file is not text.
+    """
+    path = folder / record
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        if (lines := _packed_in(folder).get(record)) is None:
+            raise
+        return lines
+
+
+def forget(folder: Path) -> None:
+    """Removes the records of all runs."""
+    for record in (folder / RECORDS).glob("*.jsonl"):
+        record.unlink()
+    (folder / PACKED).unlink(missing_ok=True)
+
+
+def pack(folder: Path) -> int:
+    """Moves the files of runs that ended into ``records.jsonl``.
+
+    The runs that were broken off keep theirs, to go on with.
+
+    Args:
+        folder: The comparison's.
+
+    Returns:
+        How many files were moved.
+
+    Raises:
+        ConfigError: If a process is training there.
+    """
+    if is_locked(folder):
+        raise ConfigError(f"{folder} is being trained in: pack it once that has ended")
+    records = {name: record_lines(folder, name) for name in record_names(folder)}
+    ended = {name: lines for name, lines in records.items() if _entry(lines, -1) == "end"}
+    own = [folder / name for name in ended if (folder / name).exists()]
+    if own:
+        with atomic_write(folder / PACKED) as path:
+            path.write_text("".join(map(_written, ended, ended.values())), encoding="utf-8")
+        for moved in own:
+            moved.unlink()
+        if not any((folder / RECORDS).iterdir()):
+            (folder / RECORDS).rmdir()
+    return len(own)
+
+
+def _written(name: str, lines: Sequence[str]) -> str:
+    """A run's part of the packed file."""
+    header = {"kind": "run", "record": name} | json.loads(lines[0])
+    return "\n".join([json.dumps(header), *lines[1:]]) + "\n"
+
+
+def _entry(lines: Sequence[str], place: int) -> Any:
+    """The kind of a line; None where there is none, or it is damaged."""
+    try:
+        return json.loads(lines[place])["kind"]
+    except (IndexError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _packed_in(folder: Path) -> dict[str, Sequence[str]]:
+    path = folder / PACKED
+    return _packed(path, path.stat().st_mtime_ns) if path.exists() else {}
+
+
+@lru_cache(maxsize=256)
+def _packed(path: Path, changed: int) -> dict[str, Sequence[str]]:
+    """The lines of each run in a packed file; they are asked for run by run."""
+    found: dict[str | None, list[str]] = {}
+    name = None
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith(_HEADER):
+            name = _name(line)
+        found.setdefault(name, []).append(line)
+    return {name: lines for name, lines in found.items() if name is not None}
+
+
+def _name(header: str) -> str | None:
+    """Which run a packed header begins; None where it is damaged."""
+    try:
+        return str(json.loads(header)["record"])
+    except (ValueError, LookupError):
+        return None

@@ -175,7 +175,7 @@ class Progress:
 
 
 class _Begins(keras.callbacks.Callback):
-    """The first callback: tells the progress what training does, before others save it."""
+    """The first callback: reports to the progress what training does, before others save it."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ class UndoJournal:
     Args:
         path: Of the table.
         columns: Of the table.
-        identity: Of the table; a journal of another one is begun anew.
+        identity: Of the table; a journal of another one is begun again.
     """
 
     def __init__(self, path: Path, columns: int, identity: str) -> None:

@@ -59,7 +59,7 @@ def _shares(losses: Tensor, size: int, came: list[Tensor], left: list[Tensor]) -
 
 
 class _LongWindow:
-    """A long history that is sorted anew only when a part of it was exchanged.
+    """A long history that is sorted again only when a part of it was exchanged.
 
     Until then the losses that came and those that left are sorted and counted by themselves.
 

@@ -31,7 +31,7 @@ SHARES = (0.01, 0.1, 0.2, 0.4)
 
 def by_guard(data: Images, seed: int, budget: float) -> Tensor:
     """bool[N], the suspects at the end of a training by `Memory` with a guard."""
-    guard = NoiseGuard()
+    guard = NoiseGuard(int(data.labels.max()) + 1)
     by_rule(Work(data, seed, budget), Memory(guard=guard), budget / MEMORY_SHARE)
     found = torch.zeros(len(data), dtype=torch.bool)
     found[guard.suspects] = True

@@ -306,8 +306,8 @@ OTHERS = {
         {"columns": {"columns": 1}}, "values",
     ),
     "guard": Kind(
-        NoiseGuard, observe,
-        {"cap": {"cap": 0.5}, "visits": {"visits": 2}, "binary": {"binary": True}},
+        with_defaults(NoiseGuard, classes=4), observe,
+        {"cap": {"cap": 0.5}, "visits": {"visits": 2}, "classes": {"classes": 5}},
         r"losses|held_back",
     ),
     "forgetting": Kind(

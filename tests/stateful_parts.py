@@ -185,8 +185,9 @@ def rule(kind, defaults, others, free=r"table\.values"):
 
 
 def guarded(**arguments):
-    guard = {name: arguments.pop(name) for name in ("cap", "visits", "binary") if name in arguments}
-    return Memory(**({"keep": 0.5, "guard": NoiseGuard(**({"visits": 1} | guard))} | arguments))
+    asked = {"classes": 4, "visits": 1}
+    own = {name: arguments.pop(name) for name in asked | {"cap": 0} if name in arguments}
+    return Memory(**({"keep": 0.5, "guard": NoiseGuard(**asked | own)} | arguments))
 
 
 PREDICT = {"predict": {"predict": "loss"}, "threshold_share": {"threshold_share": 0.5},
@@ -195,11 +196,11 @@ PREDICT = {"predict": {"predict": "loss"}, "threshold_share": {"threshold_share"
 RULES = {
     "memory": rule(
         Memory, {"keep": 0.5}, KEEP | {"floor": {"floor": 0.2}, "decay": {"decay": 0.5},
-                                       "guard": {"guard": NoiseGuard()}},
+                                       "guard": {"guard": NoiseGuard(4)}},
     ),
     "guarded memory": rule(
         guarded, {}, KEEP | {"cap": {"cap": 0.1}, "visits": {"visits": 2},
-                             "binary": {"binary": True}, "none": {"guard": None}},
+                             "classes": {"classes": 5}, "none": {"guard": None}},
         r"table\.values|guard\.(losses|held_back)",
     ),
     "infobatch": rule(

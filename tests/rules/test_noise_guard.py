@@ -19,29 +19,29 @@ N, LIES = 40, (3, 17, 18, 30, 39)
 LIE = torch.zeros(N, dtype=torch.bool).index_fill(0, torch.tensor(LIES), True)
 
 
-def slow_suspects(visits, m, binary):
+def slow_suspects(visits, m, classes):
     """One example at a time: whose label was doubtful m successive times, as things then were."""
     last, streak = {}, {}
     for indices, losses in visits:
         last.update(zip(indices, losses, strict=True))
         t = sum(math.exp(-loss) for loss in last.values()) / len(last)
         for index, loss in zip(indices, losses, strict=True):
-            doubtful = math.exp(-loss) < (1 - t if binary else t * (1 - t))
+            doubtful = math.exp(-loss) < (1 - t) / (classes - 1)
             streak[index] = streak.get(index, 0) + 1 if doubtful else 0
     return sorted(index for index, length in streak.items() if length >= m)
 
 
-@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("m", [1, 2, 3])
-def test_suspects_are_those_of_the_slow_reference(m, binary):
+def test_suspects_are_those_of_the_slow_reference(m, classes):
     generator = torch.Generator().manual_seed(m)
-    guard, visits, found = NoiseGuard(visits=m, binary=binary), [], 0
+    guard, visits, found = NoiseGuard(classes, visits=m), [], 0
     for _ in range(40 * m):
         indices = torch.randperm(50, generator=generator)[:9]
         losses = 3 * torch.rand(9, generator=generator)
         visits.append((indices.tolist(), losses.tolist()))
         guard.observe(indices, losses)
-        assert guard.suspects.tolist() == slow_suspects(visits, m, binary)
+        assert guard.suspects.tolist() == slow_suspects(visits, m, classes)
         expected = [int(i) in guard.suspects.tolist() for i in indices]
         assert guard.suspected(indices).tolist() == expected
         found += sum(expected)
@@ -49,7 +49,7 @@ def test_suspects_are_those_of_the_slow_reference(m, binary):
 
 
 def test_an_example_that_is_learnt_after_all_is_no_suspect_any_more():
-    guard, both = NoiseGuard(visits=2), torch.arange(2)
+    guard, both = NoiseGuard(10, visits=2), torch.arange(2)
     guard.observe(both, torch.tensor([0.5, 4.0]))
     assert guard.suspects.tolist() == []
     guard.observe(both, torch.tensor([0.5, 4.0]))
@@ -59,14 +59,14 @@ def test_an_example_that_is_learnt_after_all_is_no_suspect_any_more():
 
 
 def test_a_model_that_guesses_doubts_nothing():
-    guard = NoiseGuard(visits=1)
+    guard = NoiseGuard(10, visits=1)
     guard.observe(torch.arange(10), torch.full((10,), math.log(10)))
     assert guard.suspects.tolist() == []
     assert guard.confidence == pytest.approx(0.1)
 
 
 def test_a_streak_is_counted_beyond_what_a_byte_holds():
-    guard = NoiseGuard(visits=255)
+    guard = NoiseGuard(10, visits=255)
     for visit in range(300):
         guard.observe(torch.arange(2), torch.tensor([0.5, 4.0]))
         assert guard.suspects.tolist() == ([1] if visit >= 254 else [])
@@ -80,18 +80,18 @@ def test_a_streak_is_counted_beyond_what_a_byte_holds():
         ({"visits": 0}, "visits=0: give an integer, at least 1"),
         ({"visits": 256}, "visits=256: give an integer from 1 to 255"),
         ({"visits": True}, "visits=True"),
-        ({"binary": 1}, "binary=1: give True or False"),
+        ({"classes": 1}, "classes=1: give an integer, at least 2"),
     ],
 )
 def test_what_is_out_of_range_is_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        NoiseGuard(**arguments)
+        NoiseGuard(**{"classes": 10} | arguments)
 
 
 @pytest.mark.parametrize(("cap", "keep"), [(0.2, 0.5), (0.9, 0.3), (0.0, 0.5), (1.0, 1.0)])
 @pytest.mark.parametrize("count", [0, 1, 10, 33])
 def test_exactly_so_many_are_admitted_as_the_smaller_share_says(cap, keep, count):
-    guard, generator, draws = NoiseGuard(cap=cap), seeded(1), 1500
+    guard, generator, draws = NoiseGuard(10, cap=cap), seeded(1), 1500
     admitted = torch.stack([guard.admit(count, keep, generator) for _ in range(draws)])
     number = round(min(cap, keep) * count)
     assert admitted.dtype == torch.bool
@@ -103,7 +103,7 @@ def test_exactly_so_many_are_admitted_as_the_smaller_share_says(cap, keep, count
 
 
 def test_limits_come_before_the_share():
-    guard = NoiseGuard(cap=0.5)
+    guard = NoiseGuard(10, cap=0.5)
     assert int(guard.admit(10, 0.5, seeded(0), least=8).sum()) == 8
     assert int(guard.admit(10, 0.5, seeded(0), most=2).sum()) == 2
     assert int(guard.admit(10, 0.5, seeded(0), least=99).sum()) == 10
@@ -119,7 +119,7 @@ def guarded(guard, keep=0.5, **arguments):
 
 
 def test_with_a_cap_of_0_no_suspect_is_drawn_and_all_are_counted():
-    guard = NoiseGuard(cap=0.0, visits=1)
+    guard = NoiseGuard(10, cap=0.0, visits=1)
     rule = guarded(guard)
     assert guard.suspects.tolist() == list(LIES)
     for epoch in range(1, 9):
@@ -131,7 +131,7 @@ def test_with_a_cap_of_0_no_suspect_is_drawn_and_all_are_counted():
 
 @pytest.mark.parametrize(("cap", "keep", "admitted"), [(0.2, 0.5, 1), (0.9, 0.4, 2), (0.6, 1.0, 5)])
 def test_of_the_suspects_exactly_the_smaller_share_is_drawn_each_alike(cap, keep, admitted):
-    rule, draws, generator = guarded(NoiseGuard(cap=cap, visits=1), keep), 1500, seeded(2)
+    rule, draws, generator = guarded(NoiseGuard(10, cap=cap, visits=1), keep), 1500, seeded(2)
     drawn = torch.stack([rule.draw(1, generator) for _ in range(draws)])
     assert (drawn.sum(1) == rule.count(1)).all()
     assert (drawn[:, LIE].sum(1) == admitted).all()
@@ -142,7 +142,7 @@ def test_of_the_suspects_exactly_the_smaller_share_is_drawn_each_alike(cap, keep
 
 def test_the_others_are_drawn_as_if_there_were_no_suspects():
     """By their percentiles among themselves, in proportion, as many as are left to draw."""
-    rule, draws, generator = guarded(NoiseGuard(cap=0.2, visits=1), 0.5), 3000, seeded(3)
+    rule, draws, generator = guarded(NoiseGuard(10, cap=0.2, visits=1), 0.5), 3000, seeded(3)
     drawn = torch.stack([rule.draw(1, generator) for _ in range(draws)])[:, ~LIE]
     losses = spread(N)[~LIE].tolist()
     sizes = [0.1 + 0.9 * shared_probability(losses, loss, rule.beta) for loss in losses]
@@ -152,7 +152,7 @@ def test_the_others_are_drawn_as_if_there_were_no_suspects():
 
 
 def test_where_the_others_do_not_suffice_suspects_fill_up():
-    guard = NoiseGuard(cap=0.0, visits=1)
+    guard = NoiseGuard(10, cap=0.0, visits=1)
     rule = Memory(0.75, guard=guard)
     rule.grow(N)
     rule.update(torch.arange(N), torch.where(torch.arange(N) < 24, 9.0, 0.1), 0)
@@ -164,7 +164,7 @@ def test_where_the_others_do_not_suffice_suspects_fill_up():
 
 
 def test_an_example_never_trained_on_is_trusted_and_kept():
-    rule = guarded(NoiseGuard(cap=0.0, visits=1))
+    rule = guarded(NoiseGuard(10, cap=0.0, visits=1))
     rule.grow(N + 2)
     weights = rule.draw(1, seeded(0))
     assert weights[N:].tolist() == [1.0] * 2
@@ -172,7 +172,7 @@ def test_an_example_never_trained_on_is_trusted_and_kept():
 
 
 def test_as_long_as_there_are_no_suspects_nothing_changes():
-    rules = [Memory(0.5, guard=guard) for guard in (None, NoiseGuard(visits=9))]
+    rules = [Memory(0.5, guard=guard) for guard in (None, NoiseGuard(10, visits=9))]
     for rule in rules:
         rule.grow(N)
         rule.update(torch.arange(N), spread(N), 0)
@@ -190,7 +190,7 @@ def lies_of(loader, epoch):
 
 
 def test_a_loader_leaves_suspects_out_unread():
-    guard = NoiseGuard(cap=0.0, visits=2)
+    guard = NoiseGuard(10, cap=0.0, visits=2)
     loader = ruled(Memory(0.5, guard=guard, warmup=Epochs(2)), 44)
     found = [{n for numbers, _ in lies_of(loader, epoch) for n in numbers} for epoch in range(6)]
     assert guard.suspects.tolist() == list(LIES)
@@ -202,7 +202,7 @@ def test_a_loader_leaves_suspects_out_unread():
 
 def test_stopping_anywhere_equals_never_stopping():
     def rule():
-        return Memory(0.6, guard=NoiseGuard(cap=0.3, visits=2), warmup=Epochs(1))
+        return Memory(0.6, guard=NoiseGuard(10, cap=0.3, visits=2), warmup=Epochs(1))
 
     make = by_rule(rule, lambda: plain(Numbered(spread(N))), epochs=4, steps_of=lies_of)
     check_resumes(make, every=4)
@@ -212,13 +212,13 @@ def test_stopping_anywhere_equals_never_stopping():
 
 
 def test_a_state_of_another_guard_is_refused():
-    with_guard, without = guarded(NoiseGuard()), Memory(0.5, warmup=Epochs(1))
+    with_guard, without = guarded(NoiseGuard(10)), Memory(0.5, warmup=Epochs(1))
     for here, there in ((with_guard, without), (without, with_guard)):
         with pytest.raises(StateError, match=r"guard=.*, and this Memory has guard="):
             here.load_state_dict(there.state_dict())
-    other = Memory(0.5, guard=NoiseGuard(visits=2))
-    with pytest.raises(StateError, match=r"'visits': 3, .*, and this .*'visits': 2, "):
+    other = Memory(0.5, guard=NoiseGuard(10, visits=2))
+    with pytest.raises(StateError, match=r"'visits': 3}, and this .*'visits': 2}"):
         other.load_state_dict(with_guard.state_dict())
     message = r"cap=0.05, and this NoiseGuard has cap=0.5"
     with pytest.raises(StateError, match=message):
-        NoiseGuard(cap=0.5).load_state_dict(NoiseGuard().state_dict())
+        NoiseGuard(10, cap=0.5).load_state_dict(NoiseGuard(10).state_dict())

@@ -107,7 +107,7 @@ def test_a_rule_of_ones_own_that_draws_unequally_is_refused(kind):
     ("arguments", "message"),
     [
         ({"shards": 0}, "shards=0: give an integer, at least 1"),
-        ({"shards": 4, "guard": NoiseGuard()}, r"guard=NoiseGuard\(...\) and shards=4: give one"),
+        ({"shards": 4, "guard": NoiseGuard(10)}, r"guard=NoiseGuard\(...\) and shards=4: give one"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message, tmp_path):

@@ -109,7 +109,7 @@ class Memory(EpochRule):
         self._keep = self.keep  # a schedule may change `keep`
         self.decay = checked_share("decay", decay)
         if guard is not None and not isinstance(guard, NoiseGuard):
-            raise ConfigError(f"guard={guard!r}: give a NoiseGuard(), or None")
+            raise ConfigError(f"guard={guard!r}: give a NoiseGuard(classes), or None")
         if guard is not None and shards is not None:
             raise ConfigError(
                 f"guard=NoiseGuard(...) and shards={shards}: give one of them, as a guard ranks "

@@ -5,70 +5,65 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_flag, checked_integer, checked_share
+from siftback.arguments import checked_integer, checked_share
 from siftback.errors import ConfigError
 from siftback.states import check_state, integer, number, tensor
 
 _MOST = 255  # streaks are counted up to this
+_ROUNDING = 1e-6  # of probabilities in float32
 
 
-def label_doubt(losses: Tensor, confidence: float, *, binary: bool = False) -> Tensor:
-    """How far the probability of a label is below a threshold given by the model's confidence.
+def label_doubt(losses: Tensor, confidence: float, classes: int) -> Tensor:
+    """How far the probability of a label is below that of an average wrong class.
 
     With ``p = exp(-L)``, the probability that the model gives an example's label if L is its
-    cross-entropy, and t the confidence, the mean of p over all examples, this is::
+    cross-entropy, t the confidence, the mean of p over all examples, and C classes, this is::
 
-        t (1 - t) - p
+        (1 - t) / (C - 1) - p
 
-    Above 0 the label is doubtful: ``p / t < 1 - t``, its share of the average confidence is less
-    than the average doubt. For a model that guesses among C classes, t = 1/C and p = 1/C, and no
-    label is doubtful; for one that is right about all labels, t near 1, only labels with a
-    probability near 0 are.
+    Above 0 the label is doubtful: the model gives it less than it gives to each of the other
+    classes on average. For a model that guesses, t = 1/C and p = 1/C, and no label is doubtful; for
+    one that is right about all labels, t near 1, only labels with a probability near 0 are.
 
-    The mean t is the self-confidence of confident learning, over all classes together (Northcutt
-    et al. 2021, *Confident Learning*, section 3.1). Confident learning also requires another class
-    to be likely; the factor 1 - t replaces that, and is new in this project. So the losses suffice.
-
-    Of two classes the other one has the probability 1 - p, and confident learning's condition, that
-    it is at least t, is known from the losses::
-
-        1 - t - p
+    Of two classes this is confident learning's own condition (Northcutt et al. 2021, *Confident
+    Learning*, section 3.1), with one threshold t for both classes: the other one has the
+    probability 1 - p, which is above t. Of more classes that needs all probabilities, and this the
+    losses alone; it is new in this project.
 
     Args:
         losses: float32[n].
         confidence: t, in [0, 1].
-        binary: Whether there are two classes.
+        classes: C, at least 2.
 
     Returns:
         float32[n], above 0 where the label is doubtful.
 
-    >>> label_doubt(torch.tensor([0.1, 1.0, 3.0]), confidence=0.5)
-    tensor([-0.6548, -0.1179,  0.2002])
-    >>> label_doubt(torch.tensor([0.1, 1.0, 3.0]), confidence=0.5, binary=True)
+    >>> label_doubt(torch.tensor([0.1, 1.0, 3.0]), confidence=0.5, classes=2)
     tensor([-0.4048,  0.1321,  0.4502])
+    >>> label_doubt(torch.tensor([0.1, 1.0, 3.0]), confidence=0.5, classes=6)
+    tensor([-0.8048, -0.2679,  0.0502])
     """
-    threshold = 1 - confidence if binary else confidence * (1 - confidence)
-    return threshold - (-losses).exp()
+    return (1 - confidence) / (classes - 1) - (-losses).exp()
 
 
 class NoiseGuard:
     """Holds back examples whose labels stay doubtful while others are learnt.
 
-    Used as a part of a rule, ``Memory(guard=NoiseGuard())``. Selecting high losses favours wrong
-    labels; this prevents it. An example is a suspect while its label was doubtful (`label_doubt`)
-    in each of its last m visits; a visit is a training step on it. Losses should be cross-entropy.
+    Used as a part of a rule, ``Memory(guard=NoiseGuard(classes))``. Selecting high losses favours
+    wrong labels; this prevents it. An example is a suspect while its label was doubtful
+    (`label_doubt`) in each of its last m visits; a visit is a training step on it. Losses should be
+    cross-entropy.
 
     The rule ranks and draws the other examples without the suspects. Of S suspects exactly
     ``round(min(cap, keep) * S)`` are admitted, with ``keep`` the rule's share, all with the same
     probability and with weight 1. A suspect that is learnt after all is no longer one.
 
     Args:
+        classes: C, the number of classes.
         cap: The largest share of the suspects to admit, in [0, 1]. With 0, a suspect is never
             trained on, and so stays one.
         visits: m, the number of successive visits in which a label must be doubtful, from 1 to
             255. Memory used: 5 bytes per example.
-        binary: Whether there are two classes. A model of two classes gives even a wrong label a
-            probability that others would not, so that without this few are doubtful.
 
     Attributes:
         losses: float32[N], the last loss of each example; NaN where there was none.
@@ -77,7 +72,7 @@ class NoiseGuard:
     Raises:
         ConfigError: If an argument is out of range.
 
-    >>> guard = NoiseGuard(visits=2)
+    >>> guard = NoiseGuard(classes=10, visits=2)
     >>> everyone = torch.arange(4)
     >>> for losses in ([1.4, 1.4, 1.4, 1.4], [0.5, 0.7, 0.6, 3.0], [0.2, 2.5, 0.9, 4.0]):
     ...     guard.observe(everyone, torch.tensor(losses))
@@ -85,12 +80,12 @@ class NoiseGuard:
     (tensor([3]), 0.3314)
     """
 
-    def __init__(self, cap: float = 0.05, visits: int = 3, *, binary: bool = False) -> None:
+    def __init__(self, classes: int, cap: float = 0.05, visits: int = 3) -> None:
+        self.classes = checked_integer("classes", classes, 2)
         self.cap = checked_share("cap", cap, most=True)
         self.visits = checked_integer("visits", visits, 1)
         if self.visits > _MOST:
             raise ConfigError(f"visits={visits!r}: give an integer from 1 to {_MOST}")
-        self.binary = checked_flag("binary", binary)
         self.held_back = 0
         self.losses = torch.zeros(0)
         self._streaks = torch.zeros(0, dtype=torch.uint8)  # of visits with doubt
@@ -126,7 +121,7 @@ class NoiseGuard:
         self._sum += float((-losses).exp().double().sum() - (-known).exp().double().sum())
         self._seen += len(indices) - len(known)
         self.losses[indices] = losses
-        doubtful = label_doubt(losses, self.confidence, binary=self.binary) > 0
+        doubtful = label_doubt(losses, self.confidence, self.classes) > _ROUNDING
         longer = self._streaks[indices].clamp(max=_MOST - 1) + 1
         self._streaks[indices] = torch.where(doubtful, longer, 0)
 
@@ -158,7 +153,7 @@ class NoiseGuard:
         Returns:
             bool[count], exactly ``round(min(cap, keep) * count)`` of them True, within the limits.
 
-        >>> guard = NoiseGuard(cap=0.25)
+        >>> guard = NoiseGuard(classes=10, cap=0.25)
         >>> guard.admit(8, 0.5, torch.Generator().manual_seed(0)).sum(), guard.held_back
         (tensor(2), 6)
         """
@@ -171,7 +166,7 @@ class NoiseGuard:
 
     def settings(self) -> dict[str, Any]:
         """The arguments, by name, that a state must have been saved with to fit."""
-        return {"cap": self.cap, "visits": self.visits, "binary": self.binary}
+        return {"classes": self.classes, "cap": self.cap, "visits": self.visits}
 
     def state_dict(self) -> dict[str, Any]:
         """The last loss and the streak of doubtful visits of each example, and the counts."""
@@ -189,7 +184,7 @@ class NoiseGuard:
         """Checks that a state fits.
 
         Raises:
-            StateError: If that had another cap or number of visits, or is damaged.
+            StateError: If that had other arguments, or is damaged.
         """
         check_state(self, state, {"examples": integer()}, self.settings())
         examples = state["examples"]

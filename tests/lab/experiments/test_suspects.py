@@ -34,13 +34,13 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_labels_of_two_classes_are_doubted_by_their_own_condition() -> None:
+def test_a_guard_knows_the_number_of_classes() -> None:
     strategy = find("sb-memory-guarded")
     kinds = [strategy.choice(0.5, QUICK, classes) for classes in (2, 10)]
     guards = [rule.guard for rule in kinds if has_guard(rule)]
     assert [guard.settings() for guard in guards if guard is not None] == [
-        {"cap": 0.05, "visits": 2, "binary": True},
-        {"cap": 0.05, "visits": 3, "binary": False},
+        {"classes": 2, "cap": 0.05, "visits": 2},
+        {"classes": 10, "cap": 0.05, "visits": 3},
     ]
 
 

@@ -70,8 +70,8 @@ _WRONG = """\
 
 A share of the training labels is made wrong, none of the test set's. A difference is in points of
 final test error, the method less Traditional of the same budget, the mean over the seeds: negative
-is better. `sb-memory-guarded` is `Memory(guard=NoiseGuard())`, of two classes `NoiseGuard(visits=2,
-binary=True)`. Precision: the share of its suspects with wrong labels; recall: of those, its share.
+is better. `sb-memory-guarded` is `Memory(guard=NoiseGuard(classes))`, of two classes with
+`visits=2`. Precision: the share of its suspects with wrong labels; recall: of those, its share.
 
 {table}
 """

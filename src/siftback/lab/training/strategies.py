@@ -21,7 +21,6 @@ from siftback import (
     Kakurenbo,
     Kath18,
     Memory,
-    NoiseGuard,
     Percentile,
     RatioMemory,
     Reduced,
@@ -56,12 +55,7 @@ def _uniform(keep: float, settings: Settings) -> Selector:
 
 
 def _memory(keep: float, settings: Settings) -> Memory:
-    guard = NoiseGuard() if settings.noise_guard else None
-    return Memory(keep, guard=guard, **_of_memory(settings))
-
-
-def _guarded_memory(keep: float, settings: Settings) -> Memory:
-    return _memory(keep, replace(settings, noise_guard=True))
+    return Memory(keep, **_of_memory(settings))
 
 
 def _weighted_memory(keep: float, settings: Settings) -> Memory:
@@ -224,7 +218,8 @@ STRATEGIES = _table(
         "as sb-memory, but examples whose labels stay doubtful are held back",
         _KEPT,
         warmup=_OF_MEMORY,
-        rule=_guarded_memory,
+        rule=_memory,
+        guarded=True,
     ),
     Strategy(
         "sb-memory-weighted",

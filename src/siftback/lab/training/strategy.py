@@ -28,6 +28,7 @@ class Strategy:
         scorer: Makes its scorer from the settings and the data; None for a fresh forward pass.
         rule: Makes, from the share to keep and the settings, what chooses each epoch's examples
             before they are read.
+        guarded: Whether its rule, a `Memory`, has a noise guard; the settings may ask for one.
         pipelined: Whether a replica in another process scores batches before their turn.
         forwards_left_out: Whether what it left out of an epoch is forwarded after it, as its
             paper does, so that what is remembered of it stays fresh.
@@ -55,6 +56,7 @@ class Strategy:
     scorer: Callable[[Settings, DataSet], Scorer] | None = None
     single_pass: bool = False
     rule: Callable[[float, Settings], EpochRule] | None = None
+    guarded: bool = False
     pipelined: bool = False
     forwards_left_out: bool = False
     warmup: Epochs | Share = AN_EPOCH
@@ -86,15 +88,15 @@ class Strategy:
         return replace(settings, warmup=self.warmup)
 
     def choice(
-        self, keep: float, settings: Settings, classes: int | None = None
+        self, keep: float, settings: Settings, classes: int = 2
     ) -> Selector | EpochRule | None:
         """What chooses the examples to train on; None where all are, or all that are left.
 
         Args:
             keep: The share to keep.
             settings: Those of the run.
-            classes: How many the data have, if known. A noise guard doubts the labels of two
-                classes by another condition, and after two visits.
+            classes: How many the data have, for a noise guard; where nothing is drawn it may be
+                left out.
 
         Raises:
             ConfigError: If it cannot be had with the share to keep, or with the settings.
@@ -102,8 +104,8 @@ class Strategy:
         settings = self.warmed(settings)
         if self.rule is not None:
             rule = self.rule(keep, settings)
-            if classes == 2 and has_guard(rule):
-                rule.guard = NoiseGuard(visits=2, binary=True)
+            if (self.guarded or settings.noise_guard) and type(rule) is Memory:
+                rule.guard = NoiseGuard(classes, visits=2 if classes == 2 else 3)
             return rule
         return None if self.selector is None else self.selector(self.kept_of_left(keep), settings)
 

@@ -1,6 +1,7 @@
 """Steps, averages, smoothed and mixed losses, each against what it is by definition."""
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from siftback.lab.data.mixup import mix
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.training import strategies
+from siftback.lab.training.model_setup import TYPES, device_of
 from siftback.lab.training.progress import Silent
-from siftback.lab.training.settings import Run, Settings, device_of
+from siftback.lab.training.settings import Precision, Run, Settings
 from siftback.lab.training.stepper import Stepper
 from siftback.lab.training.strategy import learns
 
@@ -198,6 +200,10 @@ def test_the_average_is_what_is_tested(tmp_path: Path) -> None:
     pairs = list(zip(found["plain"], found["averaged"], strict=True))
     assert all(one.train_loss == other.train_loss for one, other in pairs), "training sees it not"
     assert all(one.test_loss != other.test_loss for one, other in pairs)
+
+
+def test_every_precision_has_a_type() -> None:
+    assert set(TYPES) == set(get_args(Precision))
 
 
 def test_half_precision_needs_cuda() -> None:

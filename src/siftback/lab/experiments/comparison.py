@@ -26,20 +26,14 @@ from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.training import strategies, suspects
 from siftback.lab.training.checkpoints import CHECKPOINTS, Checkpoints, Often
 from siftback.lab.training.length import BACKWARD, FORWARD, NOTHING, Length
+from siftback.lab.training.model_setup import check_model, device_of
 from siftback.lab.training.observer import Observer
 from siftback.lab.training.parsing import numbers
 from siftback.lab.training.progress import Reporter
 from siftback.lab.training.rule_schedule import warmup_epochs
 from siftback.lab.training.run import Scored, train
 from siftback.lab.training.score_price import measure
-from siftback.lab.training.settings import (
-    Run,
-    Settings,
-    check_keep,
-    check_model,
-    check_seed,
-    device_of,
-)
+from siftback.lab.training.settings import Run, Settings, check_keep, check_seed
 from siftback.lab.training.strategy import has_guard, learns
 from siftback.lab.training.tensorboard import TENSORBOARD
 

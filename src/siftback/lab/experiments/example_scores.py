@@ -27,8 +27,9 @@ from siftback.lab.records.formatting import one_of
 from siftback.lab.training import strategies
 from siftback.lab.training.example_losses import example_losses, token_losses
 from siftback.lab.training.length import BACKWARD, FORWARD
+from siftback.lab.training.model_setup import casting, check_model, device_of
 from siftback.lab.training.run import Scored, stages
-from siftback.lab.training.settings import Run, Settings, check_model, device_of
+from siftback.lab.training.settings import Run, Settings
 from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prune
 
 SCORES = "scores"  # the folder of a comparison's own tables
@@ -238,7 +239,7 @@ def _column(name: str, settings: Settings, seed: int, data: DataSet, update: Upd
         batches = _reported(
             stage.stream.plain(count), count, lambda done: update(share + (1 - share) * done)
         )
-        with settings.casting(device_of(settings)):
+        with casting(settings, device_of(settings)):
             values = of(stage.model, batches)
         looking += time.perf_counter() - started
         looked += count * price
@@ -262,7 +263,7 @@ def _irreducible(
         started = time.perf_counter()
         held = half.tested_on(data, unseen)  # normalised as the model's own half was
         device = device_of(settings)
-        with settings.casting(device_of(settings)):
+        with casting(settings, device_of(settings)):
             batches = test_batches(held, settings.batch_size, device, settings.channels_last)
             values[unseen] = losses_of(stage.model, batches)
         cost += stage.cost + len(unseen) * FORWARD
@@ -284,7 +285,7 @@ def _look(
     model.eval()
     first = 0
     for images, labels in batches:
-        with settings.casting(device_of(settings)):
+        with casting(settings, device_of(settings)):
             logits = model(images).float()
         indices = torch.arange(first, first + len(labels))
         if isinstance(recorder, AUM):

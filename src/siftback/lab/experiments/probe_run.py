@@ -19,13 +19,15 @@ from siftback.lab.data.datasets import load
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.tables import terminal
 from siftback.lab.training.example_losses import example_losses, mean_loss
-from siftback.lab.training.settings import (
-    Settings,
+from siftback.lab.training.model_setup import (
+    autocast_of,
     built_model,
+    casting,
     check_model,
     device_of,
     new_optimizer,
 )
+from siftback.lab.training.settings import Settings
 from siftback.lab.training.strategies import STRATEGIES
 
 SEED = 0
@@ -75,7 +77,7 @@ def measure(
         epochs=epochs,
         scorers=scorers,
         optimizer=optimizer,
-        autocast=settings.autocast,
+        autocast=autocast_of(settings),
         seconds=max(seconds - (time.monotonic() - started), seconds / 2),
         seed=SEED,
     )
@@ -90,7 +92,7 @@ def _train_briefly(
     deadline: float,
 ) -> None:
     for batch in itertools.islice(stream, STEPS):
-        with settings.casting(batch[0].device):
+        with casting(settings, batch[0].device):
             loss = mean_loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -106,7 +108,7 @@ def cheap_scorers(settings: Settings, data: DataSet) -> dict[str, Scorer]:
     found: dict[str, Scorer] = {}
     names = ("bf16", "int8", "small", "proxy")
     # In a training in bfloat16 the exact scores are of that type already.
-    for name in names if settings.autocast is None else names[1:]:
+    for name in names if autocast_of(settings) is None else names[1:]:
         strategy = STRATEGIES[f"sb-{name}"]
         assert strategy.scorer is not None
         if data.kind in strategy.kinds:

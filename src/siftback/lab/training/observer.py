@@ -15,6 +15,7 @@ from siftback.lab.data.batch_stream import Batch, BatchStream, test_batches
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.records.observations import SHARES, SUBSETS, kinds_of, write_look
 from siftback.lab.training.example_losses import losses_of
+from siftback.lab.training.model_setup import casting
 from siftback.lab.training.settings import Settings, test_batch_size
 
 BATCHES = 8
@@ -131,7 +132,7 @@ class Observer:
         model = copy.deepcopy(model).eval()
         losses, correct = [], []
         for inputs, labels in batches:
-            with self._settings.casting(self._device):
+            with casting(self._settings, self._device):
                 logits = model(inputs).float()
             losses.append(losses_of(logits, labels).cpu())
             right = (logits.argmax(-1) == labels).reshape(len(labels), -1).all(1)
@@ -179,7 +180,7 @@ class Observer:
         parameters = [one for one in model.parameters() if one.requires_grad]
         random_devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(random_devices), torch.enable_grad():
-            with self._settings.casting(self._device):
+            with casting(self._settings, self._device):
                 losses = losses_of(model(inputs), labels)
             parts = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True)
         return torch.cat([part.flatten() for part in parts]), losses.detach()

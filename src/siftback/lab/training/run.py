@@ -18,17 +18,11 @@ from siftback.lab.training import rates, suspects
 from siftback.lab.training.checkpoints import Checkpoints
 from siftback.lab.training.example_losses import losses_of
 from siftback.lab.training.length import Length, Spent
+from siftback.lab.training.model_setup import built_model, casting, device_of
 from siftback.lab.training.observer import Observer
 from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.progress import Reporter
-from siftback.lab.training.settings import (
-    LENGTHS,
-    Run,
-    Settings,
-    built_model,
-    device_of,
-    test_batch_size,
-)
+from siftback.lab.training.settings import LENGTHS, Run, Settings, test_batch_size
 from siftback.lab.training.stepper import Stepper
 from siftback.lab.training.training_batches import TrainingBatches
 
@@ -345,7 +339,7 @@ class _Training:
 
     def _step(self, inputs: Tensor, labels: Tensor) -> None:
         self.clock.mark("forward")
-        with self.settings.casting(self.device):
+        with casting(self.settings, self.device):
             loss = self.batches.loss(inputs, labels)
         self._move_selection("forward")
         self.clock.mark("other")
@@ -411,7 +405,7 @@ class _Training:
         for inputs, labels in test_batches(
             self.data, size, self.device, self.settings.channels_last
         ):
-            with self.settings.casting(self.device):
+            with casting(self.settings, self.device):
                 logits = model(inputs).float()
             loss += losses_of(logits, labels).sum()
             valid = labels != IGNORED

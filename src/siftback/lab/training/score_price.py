@@ -14,7 +14,8 @@ from siftback.lab.data.batch_stream import Batch, BatchStream
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.records.run_summary import Price
 from siftback.lab.training.example_losses import ExampleLosses, example_losses
-from siftback.lab.training.settings import Settings, built_model, device_of
+from siftback.lab.training.model_setup import autocast_of, built_model, device_of
+from siftback.lab.training.settings import Settings
 from siftback.lab.training.strategy import Strategy
 
 ROUNDS = 11
@@ -67,7 +68,7 @@ def measure(strategy: Strategy, settings: Settings, data: DataSet) -> Price | No
         data, settings.batch_size, 0, device=device, channels_last=settings.channels_last
     )
     losses = partial(example_losses, smoothing=settings.label_smoothing)
-    exact = Fresh(autocast=settings.autocast, compile=settings.compile)
+    exact = Fresh(autocast=autocast_of(settings), compile=settings.compile)
     batch = next(stream.plain(settings.batch_size))
     if strategy.scorer is not None:
         return price_of(strategy.scorer(settings, data), exact, model, batch, losses)

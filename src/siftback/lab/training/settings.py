@@ -1,34 +1,27 @@
-"""What one run is asked to do."""
+"""What one run is asked to do.
+
+Importing it does not import torch, so that the options of the command line are there at once: what
+checks need of models and data is imported where they are made.
+"""
 
 import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from siftback import Epochs, Share
 from siftback.errors import ConfigError
-from siftback.lab import models
-from siftback.lab.data.address import title
-from siftback.lab.data.data_set import DataSet
-from siftback.lab.models.norm import NORMS
-from siftback.lab.records.environment import memory_gib
 from siftback.lab.records.formatting import one_of
-from siftback.lab.records.observations import kinds_of
 from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.training import rates
 
+if TYPE_CHECKING:
+    from siftback.lab.data.data_set import DataSet
+
 Precision = Literal["fp32", "bf16", "fp16"]
 RateBy = Literal["seen", "trained"]
-TYPES: dict[Precision, torch.dtype | None] = {
-    "fp32": None,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-}
 
 LENGTHS = {
     "epochs": "epochs",
@@ -185,16 +178,24 @@ class Settings:
     stop_at_loss: float | None = None
 
     def __post_init__(self) -> None:
+        from siftback.lab import models
+        from siftback.lab.models.norm import NORMS
+        from siftback.lab.records.observations import kinds_of
+
         self._check_length()
         rates.find(self.rate, self.epochs or self.budget)
         recipe = models.find(self.model).recipe
         for name in ("lr", "weight_decay", "batch_size"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(recipe, name))
-        if self.precision not in TYPES:
-            raise ConfigError(f"precision {self.precision!r}: {one_of(self.precision, TYPES)}")
-        if self.norm not in NORMS:
-            raise ConfigError(f"norm {self.norm!r}: {one_of(self.norm, NORMS)}")
+        for name, known in (
+            ("precision", get_args(Precision)),
+            ("norm", NORMS),
+            ("rate_by", get_args(RateBy)),
+        ):
+            given = getattr(self, name)
+            if given not in known:
+                raise ConfigError(f"{name} {given!r}: {one_of(given, known)}")
         kinds_of(self.observe)
         for name, least in _LEAST.items():
             value = getattr(self, name)
@@ -205,9 +206,6 @@ class Settings:
             for value in given if isinstance(given, Sequence) else [given]:
                 if value is not None and not _within(value, interval):
                     raise ConfigError(f"{name}={value}: give a number in {interval}")
-
-        if self.rate_by not in get_args(RateBy):
-            raise ConfigError(f"rate_by {self.rate_by!r}: {one_of(self.rate_by, get_args(RateBy))}")
         if self.rate_by == "trained" and not (self.epochs or self.budget or self.cost_budget):
             raise ConfigError(
                 "rate_by 'trained' in a training by time, in which nobody knows how many examples "
@@ -253,6 +251,8 @@ class Settings:
 
     def recorded(self) -> dict[str, Any]:
         """The fields as records have them: of data and a subset what they are, not where."""
+        from siftback.lab.data.address import title
+
         found = asdict(self) | {"data": title(self.data)}
         if self.warmup is not None and not self.warmup.value:
             found["warmup"] = 0
@@ -275,24 +275,12 @@ class Settings:
         return self.evaluations or (EVALUATIONS if length is None else max(1, round(length)))
 
     @property
-    def layout(self) -> torch.memory_format:
-        """The format of images and weights."""
-        return torch.channels_last if self.channels_last else torch.contiguous_format
-
-    @property
     def model_name(self) -> str:
         """The model with its width and normalisation, as records name it."""
+        from siftback.lab import models
+
         width = self.width or models.find(self.model).width
         return f"{self.model}-{width}" + ("" if self.norm == "batch" else f"-{self.norm}norm")
-
-    @property
-    def autocast(self) -> torch.dtype | None:
-        """The type of mixed precision; None for float32 throughout."""
-        return TYPES[self.precision]
-
-    def casting(self, device: torch.device) -> torch.autocast:
-        """The context of a forward pass in that type."""
-        return torch.autocast(device.type, self.autocast, enabled=self.autocast is not None)
 
 
 @dataclass(frozen=True)
@@ -357,77 +345,6 @@ def check_seed(seed: int) -> None:
         raise ConfigError(f"seed={seed}: give an integer from 0 to {LARGEST_SEED}")
 
 
-def check_model(settings: Settings, data: DataSet) -> None:
-    """Refuses a model that cannot be had for some data, or that memory cannot hold."""
-    models.check_kind(settings.model, data.kind, data.name)
-    weights = models.count(settings.model, settings.width, norm=settings.norm, **data.model_sizes)
-    needed, there = 3 * 4 * weights / 2**30, memory_gib() or math.inf
-    if needed > there:
-        raise ConfigError(
-            f"{settings.model_name} needs {needed:,.0f} GiB for weights, gradients and momentum, "
-            f"and this machine has {there:g}: give a smaller --width or another --model"
-        )
-
-
-def built_model(settings: Settings, data: DataSet) -> nn.Module:
-    """A new model for some data, on the device and in the layout to train in."""
-    model = models.build(
-        settings.model, width=settings.width, norm=settings.norm, **data.model_sizes
-    )
-    model.to(device_of(settings), memory_format=settings.layout)  # type: ignore[call-overload]
-    return model
-
-
-def new_optimizer(
-    model: nn.Module, settings: Settings, lr: float | None = None
-) -> torch.optim.Optimizer:
-    """What a model is trained by.
-
-    Args:
-        model: Whose parameters.
-        settings: Which kind their model has, and rate, momentum and decay.
-        lr: A rate in place of theirs.
-    """
-    lr = settings.lr if lr is None else lr
-    momentum, decay = settings.momentum, settings.weight_decay
-    if models.find(settings.model).recipe.optimizer == "adamw":
-        betas = (momentum, 0.999)
-        return torch.optim.AdamW(model.parameters(), lr, betas, weight_decay=decay)
-    return torch.optim.SGD(
-        model.parameters(), lr, momentum, weight_decay=decay, nesterov=momentum > 0
-    )
-
-
-def test_batch_size(settings: Settings, data: DataSet) -> int:
+def test_batch_size(settings: Settings, data: "DataSet") -> int:
     """Examples of a batch to test on; logits of language are as large as those of training."""
     return settings.batch_size if data.kind == "language" else TEST_BATCH
-
-
-def device_of(settings: Settings) -> torch.device:
-    """Where to train.
-
-    Raises:
-        ConfigError: If there is no such device here, or it cannot train as asked.
-    """
-    device = resolve_device(settings.device)
-    if settings.precision == "fp16" and device.type != "cuda":
-        raise ConfigError(
-            f"precision 'fp16' on {device.type}: its scaled losses need CUDA; give bf16 or fp32"
-        )
-    return device
-
-
-def resolve_device(name: str) -> torch.device:
-    """The device of a name, where ``auto`` is the best there is.
-
-    Raises:
-        ConfigError: If there is no such device here.
-    """
-    available = {"cpu": True, "cuda": torch.cuda.is_available()}
-    available["mps"] = torch.backends.mps.is_available()
-    if name == "auto":
-        name = next(kind for kind in ("cuda", "mps", "cpu") if available[kind])
-    if not available.get(name, False):
-        usable = ", ".join(kind for kind, there in available.items() if there)
-        raise ConfigError(f"no device {name!r} here: give auto or one of {usable}")
-    return torch.device(name)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from siftback.lab.training.settings import Settings, new_optimizer
+from siftback.lab.training.model_setup import new_optimizer
+from siftback.lab.training.settings import Settings
 
 
 def moved_average(

@@ -40,8 +40,9 @@ from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.records.formatting import one_of
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.loss_strategies import LOSS_STRATEGIES
+from siftback.lab.training.model_setup import autocast_of, device_of, layout_of
 from siftback.lab.training.rule_schedule import warmup_share
-from siftback.lab.training.settings import Settings, device_of
+from siftback.lab.training.settings import Settings
 from siftback.lab.training.strategy import Strategy
 from siftback.lab.training.weighted_memory import WeightedMemory
 
@@ -116,7 +117,7 @@ def _ies(keep: float, settings: Settings) -> EpochRule:
 
 
 def _fresh(settings: Settings) -> Fresh:
-    return Fresh(autocast=settings.autocast, compile=settings.compile)
+    return Fresh(autocast=autocast_of(settings), compile=settings.compile)
 
 
 def _proxy(settings: Settings, data: DataSet) -> Scorer:
@@ -133,7 +134,7 @@ def _proxy(settings: Settings, data: DataSet) -> Scorer:
             channels=data.model_sizes["channels"],
             norm=settings.norm,
         )
-    small.to(device_of(settings), memory_format=settings.layout)  # type: ignore[call-overload]
+    small.to(device_of(settings), memory_format=layout_of(settings))  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(
         small.parameters(),
         lr=settings.lr / 5,
@@ -377,7 +378,9 @@ STRATEGIES = _table(
         "as kath18, by the bound of the gradient's norm, and reweighted to be unbiased",
         _SCORED,
         lambda keep, settings: Kath18(keep=keep),
-        lambda settings, data: GradientBound(autocast=settings.autocast, compile=settings.compile),
+        lambda settings, data: GradientBound(
+            autocast=autocast_of(settings), compile=settings.compile
+        ),
     ),
     Strategy(
         "topk",

@@ -17,7 +17,8 @@ from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.records.columns import write_columns
 from siftback.lab.records.run_summary import RECORDS
-from siftback.lab.training.settings import Settings, device_of
+from siftback.lab.training.model_setup import casting, device_of
+from siftback.lab.training.settings import Settings
 
 SUFFIX = ".suspects.parquet"
 
@@ -63,7 +64,7 @@ def _probabilities(model: nn.Module, stream: BatchStream, settings: Settings) ->
     found = []
     model.eval()
     for images, _ in stream.plain(stream.examples):
-        with settings.casting(device):
+        with casting(settings, device):
             found.append(model(images).float().softmax(1).cpu())
     model.train()
     return torch.cat(found)

@@ -33,6 +33,7 @@ from siftback.lab.training import strategies
 from siftback.lab.training.example_losses import example_losses, losses_of, mean_loss
 from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent
 from siftback.lab.training.live_agreement import SAMPLE, live_agreement, remembered
+from siftback.lab.training.model_setup import autocast_of, casting
 from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.rule_schedule import schedule_of, whole_epochs
 from siftback.lab.training.score_price import Replica
@@ -115,7 +116,7 @@ class TrainingBatches:
         self._sift: SinglePass | None = None
         self._tokens: TokenSelection | None = None
         self._positions = torch.arange(0)  # of the batch that the stream gave last
-        self._exact = Fresh(autocast=settings.autocast, compile=settings.compile)
+        self._exact = Fresh(autocast=autocast_of(settings), compile=settings.compile)
         self._padding = None if of_images else PADDING
         if strategy.single_pass:
             self._sift = self._single_pass()
@@ -249,7 +250,7 @@ class TrainingBatches:
             scores = Replica(self._model, self._losses, self._exact, place=self._device)
         if scores is None:
             return None
-        exact = Fresh(autocast=self._settings.autocast)
+        exact = Fresh(autocast=autocast_of(self._settings))
         return live_agreement(scores, exact, self._model, self.stream.plain(SAMPLE), self._losses)
 
     @property
@@ -449,7 +450,7 @@ class TrainingBatches:
         for indices in torch.split(loader.left_out, self._settings.batch_size):
             if self.is_over:  # no epoch will be drawn by it
                 break
-            with self._settings.casting(self._device):
+            with casting(self._settings, self._device):
                 inputs, labels = self.stream.plain_of(indices)
                 each, correct, confidence = self._predict(inputs, labels)
             self._count_lengths(inputs, FORWARD)

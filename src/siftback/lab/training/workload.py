@@ -10,7 +10,8 @@ from siftback.lab import models
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.datasets import load
 from siftback.lab.training.length import BACKWARD, FORWARD, Length
-from siftback.lab.training.settings import Run, Settings, device_of
+from siftback.lab.training.model_setup import device_of
+from siftback.lab.training.settings import Run, Settings
 
 # Floating-point operations of a batch's forward below which threads wait longer than they save.
 SMALL = 0.5e9

@@ -259,25 +259,6 @@ def test_every_misspelt_name_is_guessed(
     assert f"did you mean {meant}?" in err
 
 
-def test_the_help_takes_no_import_of_torch() -> None:
-    printing = "import sys\nsys.argv = ['siftback', '-h']\nfrom siftback.cli import main\n"
-    printing += "try: main()\nfinally: print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", printing], capture_output=True, text=True)
-    assert "From records:" in done.stdout
-    assert not {"torch", "scipy", "matplotlib", "pyarrow"} & set(done.stdout.split())
-
-
-def test_completing_a_command_takes_no_import_of_torch() -> None:
-    printing = "import sys\nsys.argv = ['siftback']\nfrom siftback.cli import main\n"
-    printing += "try: main()\nfinally: print(*sys.modules, file=sys.stderr)"
-    words = {"COMP_WORDS": "siftback s", "COMP_CWORD": "1"}
-    words = os.environ | words | {"_SIFTBACK_COMPLETE": "complete_bash"}
-    command = [sys.executable, "-c", printing]
-    done = subprocess.run(command, capture_output=True, text=True, env=words)
-    assert done.stdout.split() == ["sweep", "score", "suspects", "strategies"]
-    assert "torch" not in done.stderr.split()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

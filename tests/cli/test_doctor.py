@@ -61,14 +61,12 @@ def test_a_release_fits_or_does_not(asked, extra, fits, install):
 
 def test_what_the_library_cannot_do_without_is_a_failure(call, data, monkeypatch):
     old = installation.Package("numpy", "", ">=99", "2.4")
-    monkeypatch.setattr("siftback.cli.doctor.packages", lambda: [old])
+    monkeypatch.setattr(installation, "packages", lambda: [old])
     status, printed, _ = call("doctor")
     assert status == 1
     assert 'pip install "numpy>=99"' in printed
-    monkeypatch.setattr(
-        "siftback.cli.doctor.packages",
-        lambda: [installation.Package("keras", "keras", ">=3", None)],
-    )
+    optional = installation.Package("keras", "keras", ">=3", None)
+    monkeypatch.setattr(installation, "packages", lambda: [optional])
     assert call("doctor")[0] == 0, "a framework is for those who want it"
 
 

@@ -1,4 +1,9 @@
-"""The application: its commands, which are imported when they are used, and how it is run."""
+"""The application: its commands, which are imported when they are used, and how it is run.
+
+A module of commands imports at its top what their options need, which is light. What does the work
+takes seconds to import, PyTorch most of them, and is imported in the body of the command: help,
+completion and errors of the command line do not wait for it.
+"""
 
 import importlib
 import sys
@@ -13,7 +18,7 @@ from siftback import __version__
 from siftback.errors import SiftbackError
 
 # Of each section of the help, by command: the module that adds it, and the first line of its help.
-# So the list of all takes no import, of which PyTorch and the laboratory take seconds.
+# So the list of all takes no import.
 SECTIONS = {
     "Train": {
         "compare": ("compare", "Train with several strategies; print one table, draw the errors."),

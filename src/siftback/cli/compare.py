@@ -4,14 +4,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 
 from siftback.cli.app import app
-from siftback.cli.ending import show, show_json
 from siftback.cli.options import (
     Beta,
     CheckpointEvery,
@@ -29,18 +27,14 @@ from siftback.cli.options import (
     with_settings,
 )
 from siftback.errors import ConfigError
-from siftback.lab.analyses.error_plots import draw
-from siftback.lab.data.data_set import DataSet
-from siftback.lab.experiments.comparison import Existing, Plan, compare, prepare
-from siftback.lab.records.atomic_write import atomic_write
-from siftback.lab.records.comparison_record import SUMMARY, Comparison
-from siftback.lab.report.numbers import numbers
-from siftback.lab.training.checkpoints import Often
-from siftback.lab.training.progress import Terminal
 from siftback.lab.training.settings import Settings
-from siftback.lab.training.strategies import find
-from siftback.lab.training.tensorboard import TENSORBOARD, TensorBoard
-from siftback.lab.training.workload import batch_work, is_short
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from siftback.lab.data.data_set import DataSet
+    from siftback.lab.experiments.comparison import Existing, Plan
+    from siftback.lab.training.checkpoints import Often
 
 SEVERAL = (0, 1, 2)  # seeds
 
@@ -85,6 +79,10 @@ def compare_command(
     All start from the same weights and see the data in the same order. It ends with a sentence for
     each strategy that selects: whether it paid, beside Traditional of the same cost.
     """
+    from siftback.lab.experiments.comparison import Plan, prepare
+    from siftback.lab.training.strategies import find
+    from siftback.lab.training.workload import batch_work, is_short
+
     plan = Plan(
         settings,
         strategies=[name.strip() for name in strategies.split(",")],
@@ -126,6 +124,12 @@ def train_command(
 
     They are in weights.pt, in the folder of --out.
     """
+    import torch
+
+    from siftback.lab.experiments.comparison import Plan, prepare
+    from siftback.lab.records.atomic_write import atomic_write
+    from siftback.lab.training.workload import batch_work
+
     keeps = shares(keep, beta)
     if len(keeps) > 1:
         given = f"--keep {keep}" if beta is None else f"--beta {beta}"
@@ -134,7 +138,7 @@ def train_command(
         )
     plan = Plan(settings, [strategy], keeps, [seed], matched=False)
 
-    def save(_: Any, trained: torch.nn.Module) -> None:
+    def save(_: Any, trained: "nn.Module") -> None:
         with atomic_write(out / "weights.pt") as path, path.open("wb") as file:
             torch.save(trained.state_dict(), file)
 
@@ -145,15 +149,23 @@ def train_command(
 
 
 def _run(
-    plan: Plan,
-    data: DataSet,
+    plan: "Plan",
+    data: "DataSet",
     out: Path,
-    existing: Existing,
-    saving: Often,
+    existing: "Existing",
+    saving: "Often",
     tensorboard: bool,
-    on_model: Callable[[Any, torch.nn.Module], None] = lambda run, model: None,
+    on_model: "Callable[[Any, nn.Module], None]" = lambda run, model: None,
     as_json: bool = False,
 ) -> None:
+    from siftback.cli.ending import show, show_json
+    from siftback.lab.analyses.error_plots import draw
+    from siftback.lab.experiments.comparison import compare
+    from siftback.lab.records.comparison_record import SUMMARY, Comparison
+    from siftback.lab.report.numbers import numbers
+    from siftback.lab.training.progress import Terminal
+    from siftback.lab.training.tensorboard import TENSORBOARD, TensorBoard
+
     stopped = False
     try:
         with Terminal(Console(stderr=True)) as terminal:

@@ -5,15 +5,16 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
 from siftback.cli.app import app
 from siftback.cli.options import Json
-from siftback.lab.experiments.installation import Package, busy, data_sets, machine, packages
-from siftback.lab.records.tables import terminal
+
+if TYPE_CHECKING:
+    from siftback.lab.experiments.installation import Package
 
 
 @app.command("doctor")
@@ -25,6 +26,8 @@ def doctor_command(
     Ends with 1 where the library or the laboratory lacks a package or has one that is too old, and
     with 0 otherwise: frameworks and data sets are for those who want them.
     """
+    from siftback.lab.experiments.installation import busy, data_sets, machine, packages
+
     installed, found, sets = packages(), machine(), data_sets()
     if as_json:
         said = {
@@ -40,7 +43,10 @@ def doctor_command(
         sys.exit(1)
 
 
-def _print(installed: list[Package], found: dict[str, Any], sets: dict[str, Path | None]) -> None:
+def _print(installed: "list[Package]", found: dict[str, Any], sets: dict[str, Path | None]) -> None:
+    from siftback.lab.experiments.installation import busy
+    from siftback.lab.records.tables import terminal
+
     console = Console()
 
     def line(text: str) -> None:

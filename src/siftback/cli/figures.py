@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from siftback.cli.app import app
-from siftback.lab.analyses import ANALYSES, Missing, analyse, read, write
+from siftback.cli.names import ANALYSES
 
 
 @app.command("figures")
@@ -20,6 +20,8 @@ def figures_command(
     ] = None,
 ) -> None:
     """Make the papers' figures and tables that records suffice for."""
+    from siftback.lab.analyses import Missing, analyse, read, write
+
     names = None if only is None else [name.strip() for name in only.split(",")]
     comparisons, problems = read(runs)
     found = analyse(comparisons, names)

@@ -7,20 +7,16 @@ import typer
 from rich.console import Console
 
 from siftback.cli.app import app
-from siftback.cli.ending import show_json
 from siftback.cli.options import Json
-from siftback.lab import models
-from siftback.lab.records.tables import terminal
-from siftback.lab.report.front import write_picture, write_table
-from siftback.lab.report.numbers import verdict_numbers
-from siftback.lab.report.results_page import write_page
-from siftback.lab.report.verdict import verdicts
-from siftback.lab.training.strategies import STRATEGIES
 
 
 @app.command("strategies")
 def strategies_command(as_json: Json = False) -> None:
     """List the strategies, each with its ideal cost of one example."""
+    from siftback.cli.ending import show_json
+    from siftback.lab.records.tables import terminal
+    from siftback.lab.training.strategies import STRATEGIES
+
     rows = [
         {
             "strategy": strategy.name,
@@ -49,6 +45,10 @@ def models_command(
     as_json: Json = False,
 ) -> None:
     """List the models, each with width and number of parameters."""
+    from siftback.cli.ending import show_json
+    from siftback.lab import models
+    from siftback.lab.records.tables import terminal
+
     rows = []
     for name in models.LISTED:
         own = models.find(name)
@@ -73,6 +73,8 @@ def models_command(
 
 
 def _parameters(name: str, width: int | None, classes: int, channels: int) -> int:
+    from siftback.lab import models
+
     takes = models.find(name).takes
     if takes == "images":
         return models.count(name, width, classes, channels)
@@ -98,6 +100,12 @@ def results_command(
     ] = False,
 ) -> None:
     """Build the page of results from recorded comparisons."""
+    from siftback.cli.ending import show_json
+    from siftback.lab.report.front import write_picture, write_table
+    from siftback.lab.report.numbers import verdict_numbers
+    from siftback.lab.report.results_page import write_page
+    from siftback.lab.report.verdict import verdicts
+
     comparisons = write_page(folder, out)
     written = [out]
     if into is not None:

@@ -5,21 +5,19 @@ import os
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
+from siftback.cli.names import DATA, MODELS
 from siftback.errors import ConfigError
-from siftback.lab import models
-from siftback.lab.data.datasets import NAMES
-from siftback.lab.experiments.comparison import Existing
-from siftback.lab.records.comparison_record import threads_of
 from siftback.lab.training import rates
-from siftback.lab.training.checkpoints import Often
 from siftback.lab.training.parsing import UNITS, duration, numbers, parse
 from siftback.lab.training.settings import LENGTHS, Settings
-from siftback.lab.training.workload import threads_for
+
+if TYPE_CHECKING:
+    from siftback.lab.experiments.comparison import Existing
+    from siftback.lab.training.checkpoints import Often
 
 Command = Callable[..., None]
 
@@ -27,8 +25,8 @@ DEFAULT_EPOCHS = 10.0
 
 # Of every setting, in the order of the commands' help.
 HELP = {
-    "data": f"Data set: {', '.join(NAMES)}.",
-    "model": f"Model: {', '.join(models.NAMES)}.",
+    "data": f"Data set: {', '.join(DATA)}.",
+    "model": f"Model: {', '.join(MODELS)}.",
     "width": "Width of the model; its own by default.",
     "norm": "Normalisation: batch or group.",
     "epochs": f"Length in epochs of the training set; {DEFAULT_EPOCHS:g} by default.",
@@ -174,6 +172,11 @@ def use_threads(
         resumed: Folders of comparisons to go on with: the first's number is taken again, as
             with another one results differ in the last digits.
     """
+    import torch
+
+    from siftback.lab.records.comparison_record import threads_of
+    from siftback.lab.training.workload import threads_for
+
     processors = os.cpu_count() or 1
     if threads is not None:
         if not 1 <= threads <= THREADS_PER_PROCESSOR * processors:
@@ -214,8 +217,10 @@ def seeds(text: str) -> list[int]:
         ) from None
 
 
-def often(every: str, keep: int) -> Often:
+def often(every: str, keep: int) -> "Often":
     """What ``--checkpoint-every`` and ``--checkpoints`` say."""
+    from siftback.lab.training.checkpoints import Often
+
     if keep < 1:
         raise ConfigError(f"--checkpoints {keep}: give at least 1")
     if every == "none":
@@ -231,7 +236,7 @@ def often(every: str, keep: int) -> Often:
     return Often(share, None, keep)
 
 
-def existing(overwrite: bool, resume: bool) -> Existing:
+def existing(overwrite: bool, resume: bool) -> "Existing":
     """What to do with a folder that holds a comparison."""
     if overwrite and resume:
         raise ConfigError("both --overwrite and --resume given: give one of them")

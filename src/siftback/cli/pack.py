@@ -7,8 +7,6 @@ import typer
 
 from siftback.cli.app import app
 from siftback.errors import ConfigError
-from siftback.lab.records.comparison_record import SUMMARY
-from siftback.lab.records.run_files import pack
 
 
 @app.command("pack")
@@ -23,6 +21,9 @@ def pack_command(
     records.jsonl, as is best in a repository. Every command reads both, and --resume goes on from
     both.
     """
+    from siftback.lab.records.comparison_record import SUMMARY
+    from siftback.lab.records.run_files import pack
+
     found = [summary.parent for given in folders for summary in sorted(given.rglob(SUMMARY))]
     if not found:
         names = ", ".join(map(str, folders))

@@ -7,10 +7,7 @@ from rich.console import Console
 
 from siftback.cli.app import app
 from siftback.cli.options import Json, Threads, use_threads, with_settings
-from siftback.lab.experiments.probe_run import measure, report
-from siftback.lab.training.parsing import numbers
 from siftback.lab.training.settings import Settings
-from siftback.lab.training.workload import most_work
 
 
 @app.command("probe")
@@ -31,6 +28,10 @@ def probe_command(
 
     Per epoch, on one model and its data, within a minute.
     """
+    from siftback.lab.experiments.probe_run import measure, report
+    from siftback.lab.training.parsing import numbers
+    from siftback.lab.training.workload import most_work
+
     use_threads(threads, lambda: most_work([settings]))
     with Console(stderr=True).status("measuring"):
         found = measure(settings, numbers("--keep", keep), seconds, epochs)

@@ -2,23 +2,17 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from siftback.cli.app import app
-from siftback.cli.ending import show, show_json
 from siftback.cli.options import Json, Overwrite, Resume, Threads, existing, seeds, use_threads
 from siftback.errors import ConfigError
-from siftback.lab.analyses import Grid, Missing, as_markdown
-from siftback.lab.recipes import SCALES, Scale, changes_of, find
-from siftback.lab.recipes.listing import listing, listing_rows, markdown_listing, plan_table
-from siftback.lab.recipes.running import draw, tasks
-from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.formatting import listed, one_of
-from siftback.lab.training.progress import Terminal
-from siftback.lab.training.workload import most_work
+
+if TYPE_CHECKING:
+    from siftback.lab.recipes import Scale
 
 ScaleOption = Annotated[
     str, typer.Option(help="small, for two cores and the data at hand; or full, as the papers.")
@@ -34,6 +28,9 @@ def recipes_command(
     as_json: Json = False,
 ) -> None:
     """List the papers' experiments, each with what it needs."""
+    from siftback.cli.ending import show_json
+    from siftback.lab.recipes.listing import listing, listing_rows, markdown_listing
+
     if as_markdown and as_json:
         raise ConfigError("both --markdown and --json given: give one of them")
     if as_markdown:
@@ -71,6 +68,16 @@ def run_command(
     resume: Resume = False,
 ) -> None:
     """Run an experiment of the papers and draw its figures."""
+    from siftback.cli.ending import show
+    from siftback.lab.analyses import Grid, Missing, as_markdown
+    from siftback.lab.recipes import find
+    from siftback.lab.recipes.listing import plan_table
+    from siftback.lab.recipes.running import draw, tasks
+    from siftback.lab.records.comparison_record import Comparison
+    from siftback.lab.records.formatting import listed
+    from siftback.lab.training.progress import Terminal
+    from siftback.lab.training.workload import most_work
+
     chosen, size = find(recipe), _scale(scale)
     changes = _changes(changed or [])
     if seed is not None:
@@ -110,13 +117,18 @@ def run_command(
             typer.echo("\n".join(f"  {path}" for path in paths))
 
 
-def _scale(name: str) -> Scale:
+def _scale(name: str) -> "Scale":
+    from siftback.lab.recipes import SCALES
+    from siftback.lab.records.formatting import one_of
+
     if name not in SCALES:
         raise ConfigError(f"--scale {name}: {one_of(name, SCALES)}")
     return name
 
 
 def _changes(texts: list[str]) -> dict[str, Any]:
+    from siftback.lab.recipes import changes_of
+
     for text in texts:
         if "=" not in text:
             raise ConfigError(f"--set {text}: give a key and a value, such as epochs=2")

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from siftback.cli.app import app
-from siftback.lab.report.page import write_report
 
 
 @app.command("report")
@@ -20,6 +19,8 @@ def report_command(
 
     Each figure and its numbers lie beside it.
     """
+    from siftback.lab.report.page import write_report
+
     page, problems = write_report(runs, out)
     for problem in problems:
         typer.echo(problem, err=True)

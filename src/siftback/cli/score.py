@@ -8,12 +8,9 @@ import typer
 from rich.console import Console
 
 from siftback.cli.app import app
+from siftback.cli.names import SCORES
 from siftback.cli.options import Threads, use_threads, with_settings
-from siftback.lab.experiments import subsets as pruning
-from siftback.lab.training.parsing import numbers
-from siftback.lab.training.progress import Terminal
 from siftback.lab.training.settings import Settings
-from siftback.lab.training.workload import most_work
 
 
 @app.command("score")
@@ -35,7 +32,7 @@ from siftback.lab.training.workload import most_work
 )
 def score_command(
     settings: Settings,
-    score: Annotated[str, typer.Option(help=f"Score: {', '.join(pruning.NAMES)}.")] = "el2n",
+    score: Annotated[str, typer.Option(help=f"Score: {', '.join(SCORES)}.")] = "el2n",
     models: Annotated[int, typer.Option(help="Models to average over.")] = 3,
     epochs: Annotated[float, typer.Option(help="Epochs that each is trained for.")] = 2.0,
     seed: Annotated[int, typer.Option(help="Decides the models' own seeds.")] = 0,
@@ -55,13 +52,18 @@ def score_command(
 
     With --overlap, see how far two tables of scores agree.
     """
+    from siftback.lab.experiments.subsets import agreement_of, score_to
+    from siftback.lab.training.parsing import numbers
+    from siftback.lab.training.progress import Terminal
+    from siftback.lab.training.workload import most_work
+
     if overlap is not None:
-        Console().print(pruning.agreement_of(*overlap, numbers("--drop", drop)))
+        Console().print(agreement_of(*overlap, numbers("--drop", drop)))
         return
     use_threads(threads, lambda: most_work([settings]))
     early = replace(settings, epochs=1.0, score_models=models, score_epochs=epochs)
     with Terminal(Console(stderr=True)) as reporter:
-        line = pruning.score_to(out, score, early, seed, reporter.scoring)
+        line = score_to(out, score, early, seed, reporter.scoring)
     typer.echo(line)
 
 
@@ -85,5 +87,8 @@ def prune_command(
 
     For train and compare --subset.
     """
+    from siftback.lab.experiments.subsets import prune_to
+    from siftback.lab.training.parsing import numbers
+
     bounds = None if window is None else numbers("--window", window)
-    typer.echo(pruning.prune_to(out, scores, drop, easiest, bounds, per_class, seed))
+    typer.echo(prune_to(out, scores, drop, easiest, bounds, per_class, seed))

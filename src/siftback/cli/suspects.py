@@ -7,7 +7,6 @@ import typer
 from rich.console import Console
 
 from siftback.cli.app import app
-from siftback.lab.experiments import suspects_report
 
 
 @app.command("suspects")
@@ -26,6 +25,8 @@ def suspects_command(
 
     Those that a noise guard held back, beside what cleanlab says of them.
     """
+    from siftback.lab.experiments import suspects_report
+
     found = suspects_report.read_all(run, name)
     if out is not None:
         found[0].write(out)

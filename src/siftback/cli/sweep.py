@@ -2,14 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from siftback import SiftbackError
 from siftback.cli.app import app
-from siftback.cli.ending import show_json
 from siftback.cli.options import (
     CheckpointEvery,
     Checkpoints,
@@ -24,12 +23,9 @@ from siftback.cli.options import (
     use_threads,
     with_settings,
 )
-from siftback.lab.experiments.comparison import Plan
-from siftback.lab.experiments.sweep import KEEP, Cell, cells, read_grid, sweep, sweep_table
-from siftback.lab.report.numbers import numbers as numbers_of
-from siftback.lab.training.parsing import numbers
-from siftback.lab.training.progress import Terminal
-from siftback.lab.training.workload import most_work
+
+if TYPE_CHECKING:
+    from siftback.lab.experiments.sweep import Cell
 
 
 @app.command("sweep")
@@ -64,6 +60,12 @@ def sweep_command(
     as_json: Json = False,
 ) -> None:
     """Compare in every cell of a grid of settings; print one table."""
+    from siftback.cli.ending import show_json
+    from siftback.lab.experiments.comparison import Plan
+    from siftback.lab.experiments.sweep import KEEP, cells, read_grid, sweep, sweep_table
+    from siftback.lab.training.parsing import numbers
+    from siftback.lab.training.progress import Terminal
+    from siftback.lab.training.workload import most_work
 
     def plan_of(cell: dict[str, Any]) -> Plan:
         keeps = [cell.pop(KEEP)] if KEEP in cell else numbers("--keep", keep)
@@ -73,7 +75,7 @@ def sweep_command(
     found = cells(read_grid(grid or []), plan_of, out)
     failed: list[Cell] = []
 
-    def report(cell: Cell, error: SiftbackError) -> None:
+    def report(cell: "Cell", error: SiftbackError) -> None:
         failed.append(cell)
         Console(stderr=True, soft_wrap=True).print(
             f"{cell.folder.name}: {error}", markup=False, highlight=False, style="red"
@@ -101,11 +103,13 @@ def sweep_command(
         sys.exit(1)
 
 
-def _numbers(cell: Cell) -> dict[str, Any]:
+def _numbers(cell: "Cell") -> dict[str, Any]:
+    from siftback.lab.report.numbers import numbers
+
     comparison = cell.comparison
     return {
         "values": cell.values,
         "folder": str(cell.folder),
         "state": cell.state,
-        "comparison": None if comparison is None else numbers_of(comparison),
+        "comparison": None if comparison is None else numbers(comparison),
     }

@@ -7,21 +7,12 @@ from typing import Any
 from rich.table import Table
 
 from siftback.errors import ConfigError
-from siftback.lab.experiments.example_scores import (
-    NAMES,
-    OF_TOKENS,
-    Scores,
-    make,
-    overlaps,
-    write_kept,
-)
+from siftback.lab.experiments.example_scores import OF_TOKENS, Scores, make, overlaps, write_kept
 from siftback.lab.records.atomic_write import check_writable
 from siftback.lab.records.formatting import readable
 from siftback.lab.records.tables import terminal
 from siftback.lab.training.settings import Settings, check_seed
 from siftback.pruning import prune
-
-__all__ = ["NAMES", "agreement_of", "prune_to", "score_to"]
 
 
 def score_to(
@@ -31,7 +22,7 @@ def score_to(
 
     Args:
         out: Where to.
-        name: One of `NAMES`.
+        name: One of `example_scores.NAMES`.
         settings: How to train the models that score.
         seed: Decides theirs.
         update: Called with the share of it that is done.

@@ -7,7 +7,7 @@ import pytest
 from siftback.errors import ConfigError
 from siftback.lab.analyses import reading
 from siftback.lab.records.comparison_record import Comparison, RecordWriter
-from siftback.lab.records.folder_lock import locked
+from siftback.lab.records.folder_lock import LOCK, locked
 from siftback.lab.records.run_files import PACKED, forget, pack, record_lines, record_names
 from written_records import add, comparison
 
@@ -35,7 +35,7 @@ def test_all_is_read_from_the_packed_file_as_it_was(filled):
     assert pack(filled.folder) == 4
     assert read_whole(filled.folder) == before
     assert record_names(filled.folder) == names
-    assert sorted(path.name for path in filled.folder.iterdir()) == [PACKED, "summary.json"]
+    assert {path.name for path in filled.folder.iterdir()} == {PACKED, "summary.json", LOCK}
     kept, problems = reading.read([filled.folder])
     assert (len(kept[0].runs), problems) == (4, [])
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from siftback.errors import ConfigError
 from siftback.lab.records.atomic_write import atomic_write
-from siftback.lab.records.folder_lock import is_locked
+from siftback.lab.records.folder_lock import locked
 from siftback.lab.records.run_summary import RECORDS
 
 PACKED = "records.jsonl"
@@ -69,8 +69,13 @@ def pack(folder: Path) -> int:
     Raises:
         ConfigError: If a process is training there.
     """
-    if is_locked(folder):
-        raise ConfigError(f"{folder} is being trained in: pack it once that has ended")
+    with locked(folder) as is_ours:
+        if not is_ours:
+            raise ConfigError(f"{folder} is being trained in: pack it once that has ended")
+        return _pack(folder)
+
+
+def _pack(folder: Path) -> int:
     records = {name: record_lines(folder, name) for name in record_names(folder)}
     ended = {name: lines for name, lines in records.items() if _entry(lines, -1) == "end"}
     own = [folder / name for name in ended if (folder / name).exists()]

@@ -29,6 +29,11 @@ def test_a_checkout_has_at_most_12_mb(tracked):
     assert sum(-(-size // BLOCK) * BLOCK for size in sizes) <= MOST
 
 
+def test_records_are_packed(tracked):
+    own = [path for path in tracked if path.parent.name == "records" and "results" in path.parts]
+    assert own == [], "siftback pack results"
+
+
 def test_pictures_and_pages_are_built_and_not_tracked_but_that_of_the_front_page(tracked):
     built = [path for path in tracked if path.suffix in BUILT]
     assert built == [ROOT / "docs" / "budgets.svg"]

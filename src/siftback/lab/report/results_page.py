@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import images, setup
-from siftback.lab.analyses.figure import Missing
+from siftback.lab.analyses.figure import Cell, Missing
 from siftback.lab.analyses.noise import ends, with_wrong_labels
 from siftback.lab.analyses.pays import on_curves, ratios
 from siftback.lab.analyses.reading import read
@@ -68,9 +68,9 @@ Intervals are of 95 %, by a bootstrap over the seeds. Budgets are in epochs of T
 _WRONG = """\
 ## What wrong labels cost
 
-A share of the training labels is made wrong, none of the test set's. A difference is in points of
-final test error, the method less Traditional of the same budget, the mean over the seeds: negative
-is better. `sb-memory-guarded` is `Memory(guard=NoiseGuard(classes))`, of two classes with
+A share of the training labels is made wrong, none of the test set's. Of each method: the difference
+of its final test error from Traditional's of the same budget, in points, the mean over the seeds
+with its 95 % interval; negative is better. `sb-memory-guarded` is `Memory(guard=NoiseGuard(classes))`, of two classes with
 `visits=2`. Precision: the share of its suspects with wrong labels; recall: of those, its share.
 
 {table}
@@ -216,9 +216,20 @@ def _ratios(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _wrong(comparisons: Sequence[Comparison]) -> list[str]:
-    """What wrong labels cost."""
+    """What wrong labels cost: a row for each share of them, a column for each method."""
     made = ends(comparisons)
-    return [] if isinstance(made, Missing) else [_WRONG.format(table=as_markdown(made))]
+    if isinstance(made, Missing):
+        return []
+    methods = dict.fromkeys(str(row[2]) for row in made.rows)
+    rows: dict[tuple[Cell, Cell], dict[str, str]] = {}
+    for row in made.rows:
+        data, wrong, method, _, plain, mean, several, *found = row
+        head = {"data and model": str(data), "wrong labels": str(wrong), "Traditional": str(plain)}
+        own = rows.setdefault((data, wrong), head | dict.fromkeys(methods, ""))
+        own[str(method)] = f"{mean} ({several})" if several else str(mean)
+        for name, share in zip(("precision", "recall"), found, strict=True):
+            own[name] = own.get(name, "") if share is None else str(share)
+    return [_WRONG.format(table=markdown(list(rows.values())))]
 
 
 def _before(comparisons: Sequence[Comparison]) -> list[str]:

@@ -70,8 +70,9 @@ _WRONG = """\
 
 A share of the training labels is made wrong, none of the test set's. Of each method: the difference
 of its final test error from Traditional's of the same budget, in points, the mean over the seeds
-with its 95 % interval; negative is better. `sb-memory-guarded` is `Memory(guard=NoiseGuard(classes))`, of two classes with
-`visits=2`. Precision: the share of its suspects with wrong labels; recall: of those, its share.
+with its 95 % interval; negative is better. `sb-memory-guarded` is
+`Memory(guard=NoiseGuard(classes))`, of two classes with `visits=2`. Precision: the share of its
+suspects with wrong labels; recall: of those, its share.
 
 {table}
 """

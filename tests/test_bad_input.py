@@ -240,7 +240,7 @@ def test_a_loss_that_raises_leaves_the_model_in_its_mode():
 # Classes in place of instances, and strings in place of objects.
 KINDS = {
     "memory": (lambda: loader_of(memory=Memory), r"memory=<class .*Memory'> is not an EpochRule"),
-    "guard": (lambda: Memory(guard="yes"), r"guard='yes': give a NoiseGuard\(\)"),
+    "guard": (lambda: Memory(guard="yes"), r"guard='yes': give a NoiseGuard\(classes\), or None"),
     "table": (lambda: Memory(table="x.bin"), r"table='x.bin': give a ScoreTable"),
     "selector class": (lambda: loader_of(selector=TopK), r"selector=TopK: give .*not the class"),
     "selector name": (lambda: loader_of(selector="topk"), r"selector='topk': give TopK"),

@@ -212,7 +212,11 @@ def test_curves_and_wrong_labels_have_tables_of_their_own(tmp_path):
     write_page(tmp_path, page)
     text = page.read_text(encoding="utf-8")
     assert "| cnn-8 on digits | sb-memory 0.5 | 4 | 2 | 12.50 % |" in text
-    assert "| cnn-8 on digits | 20% | sb-memory-guarded 0.5 | 2 | 9.50 % | -1.00 |" in text
+    assert (
+        "| wrong labels | seeds | Traditional | sb-memory-guarded 0.5 | precision | recall |"
+        in text
+    )
+    assert "| cnn-8 on digits | 20% | 2 | 9.50 % | -1.00 (-1.00 to -1.00) |  |  |" in text
     assert "## What paid" not in text
 
 

@@ -222,10 +222,10 @@ def _wrong(comparisons: Sequence[Comparison]) -> list[str]:
     if isinstance(made, Missing):
         return []
     methods = dict.fromkeys(str(row[2]) for row in made.rows)
+    names = ("data and model", "wrong labels", "seeds", "Traditional")
     rows: dict[tuple[Cell, Cell], dict[str, str]] = {}
-    for row in made.rows:
-        data, wrong, method, _, plain, mean, several, *found = row
-        head = {"data and model": str(data), "wrong labels": str(wrong), "Traditional": str(plain)}
+    for data, wrong, method, seeds, plain, mean, several, *found in made.rows:
+        head = dict(zip(names, map(str, (data, wrong, seeds, plain)), strict=True))
         own = rows.setdefault((data, wrong), head | dict.fromkeys(methods, ""))
         own[str(method)] = f"{mean} ({several})" if several else str(mean)
         for name, share in zip(("precision", "recall"), found, strict=True):

@@ -15,7 +15,7 @@ files of runs that ended may be packed into one, ``records.jsonl``.
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any, Self, TextIO
 from siftback.errors import StateError
 from siftback.lab.records.atomic_write import atomic_write, naming
 from siftback.lab.records.metric import METRICS, Metric
-from siftback.lab.records.run_files import record_lines, record_names
+from siftback.lab.records.run_files import entry_of, record_lines, record_names
 from siftback.lab.records.run_summary import (
     RECORDS,
     Evaluation,
@@ -134,15 +134,6 @@ def threads_of(folder: Path) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _entry(lines: Sequence[str], place: int) -> dict[str, Any]:
-    """One line of a run's record; empty where it is damaged."""
-    try:
-        entry = json.loads(lines[place])
-    except UNREADABLE:
-        return {}
-    return entry if isinstance(entry, dict) else {}
-
-
 def said(error: BaseException) -> str:
     """What an error of reading says, without the path."""
     if isinstance(error, OSError):
@@ -231,7 +222,7 @@ class Comparison:
                 lines = record_lines(folder, record)
             except UNREADABLE:  # it is run again
                 continue
-            first, last = _entry(lines, 0), _entry(lines, -1)
+            first, last = entry_of(lines, 0), entry_of(lines, -1)
             if found is None and isinstance(first.get("environment"), dict):
                 found = cls(folder, first["environment"], [])
             if found is None or last.get("kind") != "end":
@@ -281,7 +272,7 @@ class Comparison:
     def _machine_of(self, run: RunSummary) -> str:
         """The machine that a run's file names; empty where it names none."""
         try:
-            header = _entry(record_lines(self.folder, run.record), 0)
+            header = entry_of(record_lines(self.folder, run.record), 0)
         except OSError:
             return ""
         return _machine(header.get("environment", {}))

@@ -48,6 +48,15 @@ def record_lines(folder: Path, record: str) -> Sequence[str]:
         return lines
 
 
+def entry_of(lines: Sequence[str], place: int) -> dict[str, Any]:
+    """One line of a run's record; empty where there is none, or it is damaged."""
+    try:
+        entry = json.loads(lines[place])
+    except (IndexError, ValueError):
+        return {}
+    return entry if isinstance(entry, dict) else {}
+
+
 def forget(folder: Path) -> None:
     """Removes the records of all runs."""
     for record in (folder / RECORDS).glob("*.jsonl"):
@@ -77,7 +86,9 @@ def pack(folder: Path) -> int:
 
 def _pack(folder: Path) -> int:
     records = {name: record_lines(folder, name) for name in record_names(folder)}
-    ended = {name: lines for name, lines in records.items() if _entry(lines, -1) == "end"}
+    ended = {
+        name: lines for name, lines in records.items() if entry_of(lines, -1).get("kind") == "end"
+    }
     own = [folder / name for name in ended if (folder / name).exists()]
     if own:
         with atomic_write(folder / PACKED) as path:
@@ -95,14 +106,6 @@ def _written(name: str, lines: Sequence[str]) -> str:
     return "\n".join([json.dumps(header), *lines[1:]]) + "\n"
 
 
-def _entry(lines: Sequence[str], place: int) -> Any:
-    """The kind of a line; None where there is none, or it is damaged."""
-    try:
-        return json.loads(lines[place])["kind"]
-    except (IndexError, ValueError, LookupError, TypeError):
-        return None
-
-
 def _packed_in(folder: Path) -> dict[str, Sequence[str]]:
     path = folder / PACKED
     return _packed(path, path.stat().st_mtime_ns) if path.exists() else {}
@@ -115,14 +118,6 @@ def _packed(path: Path, changed: int) -> dict[str, Sequence[str]]:
     name = None
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith(_HEADER):
-            name = _name(line)
+            name = entry_of([line], 0).get("record")  # None where the line is damaged
         found.setdefault(name, []).append(line)
     return {name: lines for name, lines in found.items() if name is not None}
-
-
-def _name(header: str) -> str | None:
-    """Which run a packed header begins; None where it is damaged."""
-    try:
-        return str(json.loads(header)["record"])
-    except (ValueError, LookupError):
-        return None

@@ -9,8 +9,9 @@ DATA = (
     "tinyshakespeare", "imagefolder:PATH", "hf:NAME", "npz:PATH", "text:PATH",
 )
 MODELS = (
-    "cnn", "mlp", "resnet18", "resnet34", "resnet50", "resnet20", "resnet32", "densenet121",
-    "mobilenetv2", "googlenet", "vit", "transformer", "ngrams", "gpt", "wrn-D-K", "densenet-bc-D",
+    "cnn", "fastcnn", "mlp", "resnet18", "resnet34", "resnet50", "resnet20", "resnet32",
+    "densenet121", "mobilenetv2", "googlenet", "vit", "transformer", "ngrams", "gpt",
+    "wrn-D-K", "densenet-bc-D",
 )
 SCORES = (
     "el2n", "grand", "margin", "entropy", "loss", "forgetting", "aum", "irreducible",

@@ -91,7 +91,8 @@ def test_parameters_are_as_many_as_published(name, millions):
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters"), [("resnet18", 11_173_962), ("cnn", 18_626), ("mlp", 1_841_162)]
+    ("name", "parameters"),
+    [("resnet18", 11_173_962), ("cnn", 18_626), ("fastcnn", 125_850), ("mlp", 1_841_162)],
 )
 def test_parameters_are_counted_as_they_are_built(name, parameters):
     model = build(name, classes=10, channels=3)
@@ -135,7 +136,10 @@ def test_every_model_trains(name, size, pictures, tmp_path: Path):
 
 @pytest.mark.parametrize(
     "name",
-    ["mlp", "vit", "resnet20", "mobilenetv2", "googlenet", "wrn-10-2-drop0.3", "densenet-bc-10"],
+    [
+        *("fastcnn", "mlp", "vit", "resnet20", "mobilenetv2", "googlenet"),
+        *("wrn-10-2-drop0.3", "densenet-bc-10"),
+    ],
 )
 def test_the_single_pass_takes_it(name, monkeypatch):
     # Shallow, as tracing takes long: each kind of block once or more.
@@ -215,7 +219,7 @@ def test_groups_divide_the_channels(channels):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": "vgg"}, "no model 'vgg': give one of cnn, mlp, .*, wrn-D-K, densenet-bc-D"),
+        ({"name": "vgg"}, "no model 'vgg': give one of cnn, fastcnn, .*, wrn-D-K, densenet-bc-D"),
         ({"name": "wrn-27-10"}, "depth 27: .* 6n"),
         ({"name": "wrn-4-10"}, "depth 4: .* 6n"),
         ({"name": "wrn-28-0"}, "no model 'wrn-28-0'"),

@@ -104,7 +104,7 @@ def test_losses_are_the_means_over_valid_tokens():
 def test_models_are_refused_where_examples_are_others():
     for name, kind, data, others in (
         ("cnn", "texts", "imdb", "transformer, ngrams"),
-        ("gpt", "images", "digits", "cnn, mlp"),
+        ("gpt", "images", "digits", "cnn, fastcnn, mlp"),
         ("transformer", "language", "tinyshakespeare", "gpt"),
     ):
         with pytest.raises(ConfigError, match=f"model '{name}' takes .*{data}.*{others}"):

@@ -17,6 +17,7 @@ from siftback.errors import ConfigError
 from siftback.lab.data.data_set import KINDS, Kind
 from siftback.lab.models.cnn import Cnn
 from siftback.lab.models.densenet import DenseNet
+from siftback.lab.models.fast_cnn import FastCnn
 from siftback.lab.models.googlenet import GoogLeNet
 from siftback.lab.models.mlp import Mlp
 from siftback.lab.models.mobilenet import MobileNetV2
@@ -65,6 +66,9 @@ class Architecture(NamedTuple):
 
 MODELS: dict[str, Architecture] = {
     "cnn": Architecture(Cnn, 8, "six convolutions, for quick runs; width: the first stage's"),
+    "fastcnn": Architecture(
+        FastCnn, 16, "six convolutions that pool early, fast on CPUs; width: the first stage's"
+    ),
     "mlp": Architecture(Mlp, 512, "two hidden layers; width: their units"),
     "resnet18": Architecture(
         partial(ResNet, block=BasicBlock, blocks=(2, 2, 2, 2)),

@@ -1,0 +1,260 @@
+"""What else remembered losses might be drawn by: candidates beside `Memory`, at one budget.
+
+Each candidate trains ``fastcnn`` on CIFAR-10 for the cost of so many epochs of Traditional, and is
+tested on 10,000 training examples that are held out of its training. Traditional does so at five
+budgets, so that an error is worth a budget (`siftback.lab.analyses.budget_ratios`): what is
+measured is that budget over the candidate's own. A candidate earns a place in the library where
+this is above what `Memory` and `RatioMemory` have; those that did not are here alone.
+
+Runs that ended are skipped when it is started again with the same ``--out``.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from goals import Goal, begin, options, report
+from siftback import EpochRule, Fresh, ScoreTable, TopK
+from siftback.contrib import Proxy
+from siftback.lab.analyses.budget_ratios import budget_ratio
+from siftback.lab.data.data_set import DataSet
+from siftback.lab.experiments import comparison
+from siftback.lab.experiments.comparison import Plan, compare, prepare
+from siftback.lab.models import build
+from siftback.lab.records.run_summary import Price
+from siftback.lab.training.ideal_cost import IdealCost
+from siftback.lab.training.progress import Silent
+from siftback.lab.training.score_price import measure as measured_price
+from siftback.lab.training.settings import Settings
+from siftback.lab.training.strategies import STRATEGIES
+from siftback.lab.training.strategy import Strategy
+from siftback.rules.percentile_draw import draw_probabilities
+from siftback.rules.ratio_memory import ratio_probabilities
+from siftback.rules.rule import LastLossRule
+from siftback.schedule import Share
+
+TITLE = "What else remembered losses might be drawn by, in budgets of Traditional"
+CURVE, BUDGET, HELD_OUT = (2.0, 4.0, 8.0, 12.0, 16.0), 8.0, 10_000
+COMMON: dict[str, Any] = {
+    "data": "cifar10",
+    "model": "fastcnn",
+    "precision": "bf16",
+    "validation": HELD_OUT,
+    "evaluations": 2,
+}
+QUICK = {"train_limit": 4000, "validation": 2000}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "width 16": {},
+    "width 8": {"width": 8},
+    "cutout of 8x8": {"cutout": 8},
+}
+
+
+class Tried(LastLossRule):
+    """Draws each example by a probability of its own.
+
+    Args:
+        probabilities: From the values remembered, float32[N, columns], to float64[N].
+        columns: Values remembered of each example; the first is its last loss.
+    """
+
+    def __init__(self, probabilities: Callable[[Tensor], Tensor], columns: int = 1) -> None:
+        super().__init__(ScoreTable(columns=columns))
+        self._probabilities = probabilities
+
+    def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
+        """Independent draws."""
+        probabilities = self._probabilities(self.values)
+        draws = torch.rand(len(probabilities), dtype=torch.float64, generator=generator)
+        return (draws < probabilities).float()
+
+
+class Evolved(Tried):
+    """Evolved Sampling: by a mix of the last loss and a slow average of the losses before it.
+
+    With loss l and slow average s, the score is ``0.2 s + 0.8 l``, and then s becomes
+    ``0.9 s + 0.1 l``; drawn as `RatioMemory` does.
+    """
+
+    def __init__(self, floor: float) -> None:
+        super().__init__(lambda values: ratio_probabilities(values[:, 0], floor), columns=2)
+
+    def update(self, indices: Tensor, losses: Tensor, epoch: int, **_: Any) -> None:
+        """Remembers the score, and the slow average."""
+        slow = self.values[indices, 1]
+        slow = torch.where(slow.isfinite(), slow, losses)
+        self.table.record(indices, 0.2 * slow + 0.8 * losses, column=0)
+        self.table.record(indices, 0.9 * slow + 0.1 * losses, column=1)
+
+
+class Pairs(Tried):
+    """Visits in pairs: an example that is drawn after an epoch without it is drawn again.
+
+    The share of epochs with a visit is that of `Memory`: r, if a pair begins with probability
+    ``r / (2 - r)`` in each epoch that is not the second of a pair.
+    """
+
+    def __init__(self, beta: float, floor: float) -> None:
+        super().__init__(lambda values: draw_probabilities(values[:, 0], beta, floor), columns=2)
+
+    def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
+        """The second visits, and those that begin a pair."""
+        second = self.values[:, 1] == 1
+        share = self._probabilities(self.values)
+        draws = torch.rand(len(share), dtype=torch.float64, generator=generator)
+        first = ~second & (draws < share / (2 - share))
+        self.values[:, 1] = first.float()
+        return (first | second).float()
+
+
+def of_classes(labels: Tensor, beta: float, floor: float) -> Callable[[Tensor], Tensor]:
+    """Percentiles within the class, so that each has its share, of losses clipped at 95 %."""
+
+    def probabilities(values: Tensor) -> Tensor:
+        losses = values[:, 0]
+        losses = losses.clamp(max=float(losses.sort().values[int(0.95 * len(losses))]))
+        drawn = torch.empty(len(losses), dtype=torch.float64)
+        for label in labels.unique():
+            own = labels == label
+            drawn[own] = draw_probabilities(losses[own], beta, floor)
+        return drawn
+
+    return probabilities
+
+
+def powered(exponent: float, floor: float) -> Callable[[Tensor], Tensor]:
+    """As `RatioMemory`, by a power of the losses."""
+    return lambda values: ratio_probabilities(values[:, 0] ** exponent, floor)
+
+
+def tiny_proxy(settings: Settings, data: DataSet) -> Proxy:
+    """A ``fastcnn`` of a quarter of the width, trained alongside."""
+    with torch.random.fork_rng([]):  # the model's own weights are those of every strategy
+        small = build("fastcnn", width=4, classes=data.classes, channels=3)
+    optimizer = torch.optim.SGD(small.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4)
+    return Proxy(small, optimizer, Fresh(autocast=torch.bfloat16))
+
+
+def price(strategy: Strategy, settings: Settings, data: DataSet) -> Price | None:
+    """As measured, but for the tiny proxy, which has the price that the goal allows it.
+
+    On a processor a small network is slow for its size. Scoring a batch and training on half of
+    it then cost 0.05 forwards of the model in all.
+    """
+    if strategy.name == "tiny-proxy":
+        return Price(0.02, 0.02, 0.02, 1)
+    return measured_price(strategy, settings, data)
+
+
+def candidates(labels: Tensor) -> dict[str, Strategy]:
+    """What is tried besides the library's own, by the name of its strategy."""
+
+    def by_rule(name: str, what: str, make: Callable[[float], EpochRule]) -> Strategy:
+        return Strategy(
+            name,
+            what,
+            IdealCost(3),
+            warmup=Share(0.15),
+            rule=lambda keep, settings: make(settings.floor),
+        )
+
+    tried = (
+        by_rule("evolved", "Evolved Sampling", Evolved),
+        by_rule("pairs", "visits in pairs", lambda floor: Pairs(1.0, floor)),
+        by_rule(
+            "class-quotas",
+            "class quotas of clipped losses",
+            lambda floor: Tried(of_classes(labels, 1.0, floor)),
+        ),
+        by_rule("ratio-root", "RatioMemory of roots", lambda floor: Tried(powered(0.5, floor))),
+        by_rule("ratio-square", "RatioMemory of squares", lambda floor: Tried(powered(2.0, floor))),
+        Strategy(
+            "tiny-proxy",
+            "a tiny proxy's harder half",
+            IdealCost(3, offered=1, cheap_scores=True, proxy=3),
+            lambda keep, settings: TopK(keep=keep),
+            tiny_proxy,
+        ),
+    )
+    return {strategy.name: strategy for strategy in tried}
+
+
+# Of the library; their shares are those of the recipe `pays`.
+KNOWN = {
+    "sb-memory@0.55": "Memory",
+    "sb-memory-ratio@0.5": "RatioMemory",
+}
+
+
+def errors(settings: Settings, names: list[str], seeds: list[int], out: Path) -> dict[str, Any]:
+    """Final errors in percent by strategy, and of each by seed."""
+    print(out.name, flush=True)
+    plan = Plan(settings, names, (0.5,), seeds, matched=False)
+    runs = compare(plan, out, Silent(), existing="resume" if out.exists() else "refuse").runs
+    found: dict[str, dict[int, float]] = {}
+    for run in runs:
+        found.setdefault(run.strategy, {})[run.seed] = run.test_error_final
+        print(f"  {run.strategy} {run.seed}: {run.test_error_final:.2f} %", flush=True)
+    return found
+
+
+def measure(name: str, quick: bool, seeds: list[int], out: Path) -> list[Goal]:
+    """The budget ratios at one of the settings."""
+    scale = 1 / 2 if quick else 1.0
+    common = COMMON | SETTINGS[name] | (QUICK if quick else {})
+    at = {budget * scale: Settings(**common, budget=budget * scale) for budget in CURVE}
+    own, place = BUDGET * scale, out / name.replace(" ", "-")
+    labels = prepare(Plan(at[own], ["traditional"], (0.5,), seeds, matched=False)).train_labels
+    tried = candidates(labels) if name == "width 16" else {}
+    STRATEGIES.update(tried)
+    comparison.measure = price
+    found, curve = {}, {}
+    for budget, settings in at.items():
+        names = ["traditional", *(KNOWN if budget == own else ())]
+        names += [f"{key}@0.5" for key in (tried if budget == own else ())]
+        ends = errors(settings, names, seeds, place / f"{budget:g}")
+        curve[budget] = ends.pop("traditional")
+        found |= ends
+    called = {key.partition("@")[0]: what for key, what in KNOWN.items()}
+    called |= {key: strategy.summary for key, strategy in tried.items()}
+    setting = f"CIFAR-10, fastcnn, {name}, budget {own:g}, {len(seeds)} seeds"
+    goals = [Goal(setting, "error of Traditional, %", mean(curve[own]))]
+    for key, ends in found.items():
+        ratio = budget_ratio(curve, own, ends).ratio
+        above = {"below": " at most", "at": "", "above": " at least"}[ratio.side]
+        goals.append(Goal(setting, f"error of {called[key]}, %", mean(ends)))
+        goals.append(
+            Goal(
+                setting,
+                f"budget ratio of {called[key]}{above}",
+                ratio.value,
+                "1.5",
+                ratio.value >= 1.5,
+            )
+        )
+    return goals
+
+
+def mean(ends: Mapping[int, float]) -> float:
+    """The mean over the seeds."""
+    return statistics.fmean(ends.values())
+
+
+def main() -> None:
+    parser = options(__doc__, quick="4,000 examples, half of them held out, half the budgets")
+    parser.add_argument("--out", type=Path, default=Path("runs/search"), help="folder of the runs")
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--only", choices=SETTINGS, help="one of the settings")
+    asked = begin(parser)
+    goals = []
+    for name in [asked.only] if asked.only else SETTINGS:
+        goals += measure(name, asked.quick, list(range(asked.seeds)), asked.out)
+    report(TITLE, goals, asked)
+
+
+if __name__ == "__main__":
+    main()

@@ -131,6 +131,21 @@ def powered(exponent: float, floor: float) -> Callable[[Tensor], Tensor]:
     return lambda values: ratio_probabilities(values[:, 0] ** exponent, floor)
 
 
+def ratio_of_share(keep: float, floor: float) -> Callable[[Tensor], Tensor]:
+    """As `RatioMemory`, but of losses times the factor that makes the mean probability ``keep``."""
+
+    def probabilities(values: Tensor) -> Tensor:
+        losses = values[:, 0]
+        low, high = 0.0, 1e6  # factors of loss over mean, by bisection
+        for _ in range(60):
+            factor = (low + high) / 2
+            share = (factor * losses / losses.mean()).clamp(floor, 1).mean()
+            low, high = (factor, high) if share < keep else (low, factor)
+        return (low * losses.double() / losses.mean()).clamp(floor, 1)
+
+    return probabilities
+
+
 def tiny_proxy(settings: Settings, data: DataSet) -> Proxy:
     """A ``fastcnn`` of a quarter of the width, trained alongside."""
     with torch.random.fork_rng([]):  # the model's own weights are those of every strategy
@@ -169,6 +184,11 @@ def candidates(labels: Tensor) -> dict[str, Strategy]:
             "class-quotas",
             "class quotas of clipped losses",
             lambda floor: Tried(of_classes(labels, 1.0, floor)),
+        ),
+        by_rule(
+            "ratio-0.55",
+            "RatioMemory with a share of 0.55",
+            lambda floor: Tried(ratio_of_share(0.55, floor)),
         ),
         by_rule("ratio-root", "RatioMemory of roots", lambda floor: Tried(powered(0.5, floor))),
         by_rule("ratio-square", "RatioMemory of squares", lambda floor: Tried(powered(2.0, floor))),

@@ -314,6 +314,10 @@ def test_a_plan_s_cost_is_added_up_from_its_runs():
     budget = Plan(replace(limited, epochs=None, budget=4), ["sb", "random"], [0.5], [0])
     assert cost(budget) == pytest.approx(100 * 2 * 4 * 3)
     assert cost(Plan(replace(settings, data="npz:own.npz"), ["sb"], [0.5], [0])) is None
+    text = Settings("tinyshakespeare", "gpt", budget=1, max_tokens=64)
+    # 1,003,854 characters are trained on: windows of 64 are twice as many as those of 128.
+    windows = cost(Plan(text, ["traditional"], [0.5], [0])) / 3
+    assert windows == pytest.approx(1_003_854 / 64, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from dataclasses import fields
 
 from rich.table import Table
 
+from siftback.lab.data.texts import LENGTH
 from siftback.lab.experiments.comparison import Plan
 from siftback.lab.recipes import SCALES, Recipe, Scale, experiments, find, names
 from siftback.lab.recipes.running import Task, check
@@ -17,7 +18,7 @@ from siftback.lab.training.settings import Settings
 
 COST = "about what all runs take, in forwards of one example, a backward being two"
 
-# Training examples of each set, as they are published.
+# Training examples of each set, as they are published; of running text its windows of `LENGTH`.
 _EXAMPLES = {
     "digits": 1437,
     "mnist": 60_000,
@@ -26,6 +27,9 @@ _EXAMPLES = {
     "cifar100": 50_000,
     "svhn": 73_257,
     "svhn+extra": 604_388,
+    "imdb": 25_000,
+    "sst2": 6_920,
+    "tinyshakespeare": 7_842,
 }
 
 
@@ -39,6 +43,8 @@ def cost(plan: Plan) -> float | None:
     """
     settings = plan.settings
     examples = settings.train_limit or _EXAMPLES.get(settings.data)
+    if examples and settings.data == "tinyshakespeare" and settings.max_tokens:
+        examples = examples * LENGTH // settings.max_tokens
     if examples is None or (settings.epochs is None and settings.budget is None):
         return None
     runs = plan.runs()

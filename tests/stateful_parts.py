@@ -206,7 +206,14 @@ RULES = {
     "infobatch": rule(
         InfoBatch, {"ratio": 0.5}, {"ratio": {"ratio": 0.4}, "delta": {"delta": 0.5}}
     ),
-    "ratio memory": rule(RatioMemory, {}, {"floor": {"floor": 0.2}}),
+    "ratio memory": rule(
+        RatioMemory, {}, {"floor": {"floor": 0.2}, "guard": {"guard": NoiseGuard(4)}}
+    ),
+    "guarded ratio memory": rule(
+        lambda **changes: RatioMemory(**{"guard": NoiseGuard(4, visits=1)} | changes),
+        {}, {"floor": {"floor": 0.2}, "visits": {"guard": NoiseGuard(4)}, "none": {"guard": None}},
+        r"table\.values|guard\.(losses|held_back)",
+    ),
     "rs2": rule(RS2, {"keep": 0.3}, {"keep": {"keep": 0.4}, "replaced": {"replacement": True}}),
     "kakurenbo": rule(
         Kakurenbo, {"ratio": 0.3}, {"ratio": {"ratio": 0.4}, "threshold": {"threshold": 0.2}}

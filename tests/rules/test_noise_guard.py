@@ -12,6 +12,7 @@ from selections import in_proportion
 from siftback.errors import ConfigError, StateError
 from siftback.rules.memory import Memory
 from siftback.rules.noise_guard import NoiseGuard
+from siftback.rules.ratio_memory import RatioMemory
 from siftback.schedule import Epochs
 from toys import assert_same, seeded
 
@@ -149,6 +150,30 @@ def test_the_others_are_drawn_as_if_there_were_no_suspects():
     expected = torch.tensor(in_proportion(sizes, 19))  # one suspect is drawn
     error = 4.5 * (expected * (1 - expected) / draws).sqrt() + 1e-6
     assert ((drawn.mean(0) - expected).abs() <= error).all()
+
+
+@pytest.mark.parametrize(("cap", "admitted"), [(0.0, 0), (0.3, 2), (1.0, 5)])
+def test_a_ratio_draws_the_others_as_if_there_were_no_suspects(cap, admitted):
+    guard, draws, generator = NoiseGuard(10, cap=cap, visits=1), 3000, seeded(4)
+    rule = RatioMemory(floor=0.1, guard=guard, warmup=Epochs(1))
+    rule.grow(N)
+    rule.update(torch.arange(N), torch.where(LIE, 9.0, spread(N)), 0)
+    assert guard.suspects.tolist() == list(LIES)
+    drawn = torch.stack([rule.draw(1, generator) for _ in range(draws)])
+    assert (drawn[:, LIE].sum(1) == admitted).all()
+    assert guard.held_back == draws * (len(LIES) - admitted)
+    others = spread(N)[~LIE]
+    expected = (others / others.mean()).clamp(0.1, 1.0)
+    error = 4.5 * (expected * (1 - expected) / draws).sqrt() + 1e-6
+    assert ((drawn[:, ~LIE].mean(0) - expected).abs() <= error).all()
+
+
+def test_a_ratio_of_suspects_alone_draws_those_admitted():
+    rule = RatioMemory(guard=NoiseGuard(2, cap=0.5, visits=1), warmup=Epochs(1))
+    rule.grow(6)
+    rule.update(torch.arange(6), torch.full((6,), 9.0), 0)
+    assert len(rule.suspects) == 6
+    assert int(rule.draw(1, seeded(0)).sum()) == 3
 
 
 def test_where_the_others_do_not_suffice_suspects_fill_up():

@@ -71,7 +71,7 @@ HELP = {
     "subset": "File of siftback prune: its examples are the training set.",
     "score_models": "Models that el2n, diet-sb and rho score by.",
     "score_epochs": "Epochs that each of those is trained for.",
-    "noise_guard": "Have sb-memory hold back examples that seem mislabelled.",
+    "noise_guard": "Have sb-memory and sb-memory-ratio hold back examples that seem mislabelled.",
 }
 
 # Where an option's default is not the setting's, or is written in percent.

@@ -7,18 +7,18 @@ from torch import Tensor
 
 from siftback.arguments import checked_share
 from siftback.errors import ConfigError
+from siftback.rules.guarded import GuardedRule
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.percentile_draw import drawn_by_percentile
-from siftback.rules.rule import EpochRule, checked_table, record_average
+from siftback.rules.rule import checked_table
 from siftback.rules.score_table import ScoreTable
 from siftback.rules.shard_draw import drawn_in_shards
 from siftback.schedule import Moment, Share
 from siftback.selectors.percentile import beta_of_keep, keep_of_beta
 from siftback.selectors.sampling import count_of
-from siftback.states import check_state, part
 
 
-class Memory(EpochRule):
+class Memory(GuardedRule):
     """Selection without extra cost, by the loss of each example when it was last trained on.
 
     There are no scoring passes. During warm-up, every example is trained on and its training loss
@@ -94,7 +94,7 @@ class Memory(EpochRule):
         shards: int | None = None,
     ) -> None:
         table = checked_table("Memory", table, 1)
-        super().__init__(table, warmup=warmup, tail=tail, shards=shards)
+        super().__init__(table, warmup=warmup, tail=tail, decay=decay, guard=guard, shards=shards)
         self.floor = checked_share("floor", floor)
         if keep is not None and beta is not None:
             raise ConfigError(
@@ -107,15 +107,6 @@ class Memory(EpochRule):
             self.beta = 1.0 if beta is None else beta
             self.keep = keep_of_beta(self.beta, self.floor)
         self._keep = self.keep  # a schedule may change `keep`
-        self.decay = checked_share("decay", decay)
-        if guard is not None and not isinstance(guard, NoiseGuard):
-            raise ConfigError(f"guard={guard!r}: give a NoiseGuard(classes), or None")
-        if guard is not None and shards is not None:
-            raise ConfigError(
-                f"guard=NoiseGuard(...) and shards={shards}: give one of them, as a guard ranks "
-                "the examples of all processes"
-            )
-        self.guard = guard
 
     def set_keep(self, keep: float) -> None:
         """Changes the share to keep, in (floor, 1]; a `Schedule` that anneals needs it."""
@@ -136,8 +127,7 @@ class Memory(EpochRule):
             return drawn_in_shards(scores, self.shards, self.beta, self.floor, count, generator)
         if self.guard is None:
             return drawn_by_percentile(scores, self.beta, self.floor, count, generator)
-        suspects = self.guard.suspects
-        suspects = suspects[suspects < self.examples]
+        suspects = self.suspects
         trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, suspects, False)
         least = count - int(trusted.sum())
         admitted = self.guard.admit(len(suspects), self.keep, generator, least=least, most=count)
@@ -149,48 +139,7 @@ class Memory(EpochRule):
         )
         return weights
 
-    def update(
-        self,
-        indices: Tensor,
-        losses: Tensor,
-        epoch: int,
-        *,
-        correct: Tensor | None = None,
-        confidence: Tensor | None = None,
-    ) -> None:
-        """Remembers the losses, averaged with the old ones if ``decay`` is above 0."""
-        record_average(self.table, indices, losses, self.decay)
-        if self.guard is not None:
-            self.guard.observe(indices, losses)
-
     def settings(self) -> dict[str, Any]:
         """See `EpochRule.settings`."""
-        guard = None if self.guard is None else self.guard.settings()
-        own = {"keep": self._keep, "floor": self.floor, "decay": self.decay, "guard": guard}
-        return {**own, "shards": self._shards}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The losses, and the guard's state."""
-        guard = {} if self.guard is None else {"guard": self.guard.state_dict()}
-        return {**super().state_dict(), **guard}
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Checks that a state fits.
-
-        Raises:
-            StateError: As for `EpochRule.check_state`, or if the guard's is of another guard.
-        """
-        super().check_state(state)
-        if self.guard is not None:
-            check_state(self, state, {"guard": part(self.guard)})
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another rule's state.
-
-        Raises:
-            StateError: As for `EpochRule.check_state`, before anything is changed.
-        """
-        self.check_state(state)
-        super().load_state_dict(state)
-        if self.guard is not None:
-            self.guard.load_state_dict(state["guard"])
+        own = {"keep": self._keep, "floor": self.floor, "decay": self.decay}
+        return {**super().settings(), **own, "shards": self._shards}

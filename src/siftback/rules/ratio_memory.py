@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_share
-from siftback.rules.rule import LastLossRule, checked_table
+from siftback.rules.guarded import GuardedRule
+from siftback.rules.noise_guard import NoiseGuard
+from siftback.rules.rule import checked_table
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Moment, Share
 
@@ -35,7 +37,7 @@ def ratio_probabilities(losses: Tensor, floor: float) -> Tensor:
     return (losses / mean).clamp(floor, 1).where(finite, 1.0)
 
 
-class RatioMemory(LastLossRule):
+class RatioMemory(GuardedRule):
     """Selection without extra cost, by the loss over the mean loss, without a share to set.
 
     As in `Memory`, there are no scoring passes, and each epoch is drawn by the losses that examples
@@ -54,6 +56,9 @@ class RatioMemory(LastLossRule):
         floor: The minimum probability, in [0, 1), so that no example is forgotten.
         warmup: How long all examples are trained on at first.
         tail: How long all examples are trained on at the end.
+        guard: Holds back examples whose label is probably wrong: of S suspects exactly
+            ``round(cap * S)`` are drawn, all with the same probability; the others are drawn as if
+            there were no suspects.
         table: Stores the losses, such as a `ScoreTable` in a file; by default in memory, 4 bytes
             per example.
 
@@ -89,17 +94,25 @@ class RatioMemory(LastLossRule):
         floor: float = 0.1,
         warmup: Moment = Share(0.15),
         tail: Moment = Share(0.0),
+        guard: NoiseGuard | None = None,
         table: ScoreTable | None = None,
     ) -> None:
-        super().__init__(checked_table("RatioMemory", table, 1), warmup=warmup, tail=tail)
+        table = checked_table("RatioMemory", table, 1)
+        super().__init__(table, warmup=warmup, tail=tail, guard=guard)
         self.floor = checked_share("floor", floor)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """See `ratio_probabilities`."""
-        probabilities = ratio_probabilities(self.values[:, 0], self.floor)
+        """See `ratio_probabilities`; of the guard's suspects as many as it admits."""
+        suspects = self.suspects
+        trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, suspects, False)
+        probabilities = ratio_probabilities(self.values[trusted, 0], self.floor)
         draws = torch.rand(len(probabilities), dtype=torch.float64, generator=generator)
-        return (draws < probabilities).float()
+        weights = torch.zeros(self.examples)
+        weights[trusted] = (draws < probabilities).float()
+        if self.guard is not None:
+            weights[suspects] = self.guard.admit(len(suspects), 1.0, generator).float()
+        return weights
 
     def settings(self) -> dict[str, Any]:
         """See `EpochRule.settings`."""
-        return {"floor": self.floor}
+        return {**super().settings(), "floor": self.floor}

@@ -207,16 +207,17 @@ def test_curves_and_wrong_labels_have_tables_of_their_own(tmp_path):
         one = empty(tmp_path / f"flip-{flip:g}", budget=3.0, flip=flip)
         for seed in (0, 1):
             add(one, "traditional", [(10, 1, 100, 9 + seed)], seed)
-            add(one, "sb-memory-guarded", [(10, 1, 100, 8 + seed)], seed, keep=0.5)
+            found = {"suspects": 10, "suspects_wrong": 8, "labels_wrong": 40} if flip else {}
+            add(one, "sb-memory-guarded", [(10, 1, 100, 8 + seed)], seed, keep=0.5, **found)
     page = tmp_path / "page.md"
     write_page(tmp_path, page)
     text = page.read_text(encoding="utf-8")
     assert "| cnn-8 on digits | sb-memory 0.5 | 4 | 2 | 12.50 % |" in text
     assert (
-        "| wrong labels | seeds | Traditional | sb-memory-guarded 0.5 | precision | recall |"
-        in text
+        "| wrong labels | seeds | Traditional | sb-memory-guarded 0.5 "
+        "| precision / recall of sb-memory-guarded 0.5 |" in text
     )
-    assert "| cnn-8 on digits | 20% | 2 | 9.50 % | -1.00 (-1.00 to -1.00) |  |  |" in text
+    assert "| cnn-8 on digits | 20% | 2 | 9.50 % | -1.00 (-1.00 to -1.00) | 0.80 / 0.20 |" in text
     assert "## What paid" not in text
 
 

@@ -35,7 +35,8 @@ def run(comparison: Comparison, strategy: str) -> RunSummary:
 def test_all_methods_are_there() -> None:
     assert [
         *("stale-sb", "sb-memory", "sb-memory-guarded"),
-        *("sb-memory-weighted", "sb-memory-annealed", "sb-memory-ratio", "sb-ewma", "sb-gp"),
+        *("sb-memory-weighted", "sb-memory-annealed", "sb-memory-ratio"),
+        *("sb-memory-ratio-guarded", "sb-ewma", "sb-gp"),
         *("infobatch", "rs2", "kakurenbo", "ucb", "seta", "ies"),
     ] == METHODS
 

@@ -164,7 +164,7 @@ def test_who_chooses_by_trainings_losses_is_known_before_it() -> None:
     ]
     assert learning == [
         *("sb-memory", "sb-memory-guarded", "sb-memory-weighted", "sb-memory-annealed"),
-        *("sb-memory-ratio", "sb-ewma", "sb-gp"),
+        *("sb-memory-ratio", "sb-memory-ratio-guarded", "sb-ewma", "sb-gp"),
         *("infobatch", "kakurenbo", "ucb", "seta", "ies"),
     ]
 

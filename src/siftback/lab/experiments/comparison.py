@@ -111,8 +111,8 @@ class Plan:
                 )
         if settings.noise_guard and strategy.selects and not has_guard(choice):
             raise ConfigError(
-                f"{strategy.name} cannot have a noise guard, which is a part of sb-memory: "
-                "leave --noise-guard or the strategy out"
+                f"{strategy.name} cannot have a noise guard, which is a part of sb-memory "
+                "and sb-memory-ratio: leave --noise-guard or the strategy out"
             )
 
     def runs(self) -> list[Run]:

@@ -71,8 +71,9 @@ _WRONG = """\
 A share of the training labels is made wrong, none of the test set's. Of each method: the difference
 of its final test error from Traditional's of the same budget, in points, the mean over the seeds
 with its 95 % interval; negative is better. `sb-memory-guarded` is
-`Memory(guard=NoiseGuard(classes))`, of two classes with `visits=2`. Precision: the share of its
-suspects with wrong labels; recall: of those, its share.
+`Memory(guard=NoiseGuard(classes))`, of two classes with `visits=2`; `sb-memory-ratio-guarded` is
+`RatioMemory` with the same guard. Precision: the share of its suspects with wrong labels; recall:
+of those, its share.
 
 {table}
 """
@@ -222,14 +223,15 @@ def _wrong(comparisons: Sequence[Comparison]) -> list[str]:
     if isinstance(made, Missing):
         return []
     methods = dict.fromkeys(str(row[2]) for row in made.rows)
+    guarded = {row[2] for row in made.rows if any(row[-2:])}
     names = ("data and model", "wrong labels", "seeds", "Traditional")
     rows: dict[tuple[Cell, Cell], dict[str, str]] = {}
     for data, wrong, method, seeds, plain, mean, several, *found in made.rows:
         head = dict(zip(names, map(str, (data, wrong, seeds, plain)), strict=True))
         own = rows.setdefault((data, wrong), head | dict.fromkeys(methods, ""))
         own[str(method)] = f"{mean} ({several})" if several else str(mean)
-        for name, share in zip(("precision", "recall"), found, strict=True):
-            own[name] = own.get(name, "") if share is None else str(share)
+        if method in guarded:
+            own[f"precision / recall of {method}"] = " / ".join(map(str, filter(None, found)))
     return [_WRONG.format(table=markdown(list(rows.values())))]
 
 

@@ -128,7 +128,8 @@ class Settings:
         mixup: Alpha of mixup, 0 for none. Batches are mixed once they are chosen: selection sees
             examples as they are, and strategies that choose by training's own losses cannot.
         clip: The most that the norm of a step's gradient may be; larger ones are scaled down.
-        noise_guard: Whether ``sb-memory`` holds back examples that seem mislabelled.
+        noise_guard: Whether ``sb-memory`` and ``sb-memory-ratio`` hold back examples that seem
+            mislabelled.
         max_tokens: The most tokens of a text, which is cut there, and those of a window of a
             language model; None is the data set's own.
         stop_at_loss: Test loss at which training ends, once it is measured.

@@ -244,6 +244,14 @@ STRATEGIES = _table(
         rule=_ratio_memory,
     ),
     Strategy(
+        "sb-memory-ratio-guarded",
+        "as sb-memory-ratio, but examples whose labels stay doubtful are held back",
+        _KEPT,
+        warmup=_OF_MEMORY,
+        rule=_ratio_memory,
+        guarded=True,
+    ),
+    Strategy(
         "sb-ewma",
         "as stale-sb, but by an average of past losses, those of training among them",
         _STALE,

@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 from torch import Tensor
 
-from siftback import EpochRule, Epochs, Memory, NoiseGuard, Scorer, Selector, Share
+from siftback import EpochRule, Epochs, Memory, NoiseGuard, RatioMemory, Scorer, Selector, Share
 from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.settings import Settings
@@ -28,7 +28,8 @@ class Strategy:
         scorer: Makes its scorer from the settings and the data; None for a fresh forward pass.
         rule: Makes, from the share to keep and the settings, what chooses each epoch's examples
             before they are read.
-        guarded: Whether its rule, a `Memory`, has a noise guard; the settings may ask for one.
+        guarded: Whether its rule, a `Memory` or a `RatioMemory`, has a noise guard; the settings
+            may ask for one.
         pipelined: Whether a replica in another process scores batches before their turn.
         forwards_left_out: Whether what it left out of an epoch is forwarded after it, as its
             paper does, so that what is remembered of it stays fresh.
@@ -104,7 +105,8 @@ class Strategy:
         settings = self.warmed(settings)
         if self.rule is not None:
             rule = self.rule(keep, settings)
-            if (self.guarded or settings.noise_guard) and type(rule) is Memory:
+            if (self.guarded or settings.noise_guard) and type(rule) in (Memory, RatioMemory):
+                assert isinstance(rule, Memory | RatioMemory)
                 rule.guard = NoiseGuard(classes, visits=2 if classes == 2 else 3)
             return rule
         return None if self.selector is None else self.selector(self.kept_of_left(keep), settings)
@@ -141,6 +143,6 @@ def learns(choice: Selector | EpochRule | None) -> bool:
     return isinstance(choice, EpochRule) and type(choice).update is not EpochRule.update
 
 
-def has_guard(choice: Selector | EpochRule | None) -> TypeGuard[Memory]:
-    """Whether what chooses has a noise guard, which is a part of `Memory`."""
-    return isinstance(choice, Memory) and choice.guard is not None
+def has_guard(choice: Selector | EpochRule | None) -> TypeGuard[Memory | RatioMemory]:
+    """Whether what chooses has a noise guard."""
+    return isinstance(choice, Memory | RatioMemory) and choice.guard is not None

@@ -18,6 +18,7 @@ from siftback import (
     Memory,
     NoiseGuard,
     Pool,
+    RatioMemory,
     Schedule,
     Scorer,
     SelectiveLoader,
@@ -257,7 +258,7 @@ class TrainingBatches:
     def guard(self) -> NoiseGuard | None:
         """What holds back examples that seem mislabelled, of a strategy that has it."""
         rule = None if self._loader is None else self._loader.memory
-        return rule.guard if isinstance(rule, Memory) else None
+        return rule.guard if isinstance(rule, Memory | RatioMemory) else None
 
     def close(self) -> None:
         """Ends what runs elsewhere."""

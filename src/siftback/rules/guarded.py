@@ -1,0 +1,106 @@
+"""What rules have in common that remember the last losses, and may hold back suspects."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siftback.arguments import checked_share
+from siftback.errors import ConfigError
+from siftback.rules.noise_guard import NoiseGuard
+from siftback.rules.rule import EpochRule, record_average
+from siftback.rules.score_table import ScoreTable
+from siftback.schedule import Moment
+from siftback.states import check_state, part
+
+
+class GuardedRule(EpochRule):
+    """A rule that remembers the losses of training, and may have a `NoiseGuard`.
+
+    The remembered losses are in the first column of the table. A rule of this kind defines `draw`,
+    and leaves to the guard how many of its `suspects` are admitted.
+
+    Args:
+        table: Values remembered per example.
+        warmup: How long all examples are trained on at first.
+        tail: How long all examples are trained on at the end.
+        decay: Weight of the old loss in the remembered one, in [0, 1).
+        guard: Holds back examples whose label is probably wrong.
+        shards: As of `EpochRule`.
+
+    Raises:
+        ConfigError: If one of them is out of range, or both ``shards`` and a guard are given.
+    """
+
+    def __init__(
+        self,
+        table: ScoreTable,
+        *,
+        warmup: Moment,
+        tail: Moment,
+        decay: float = 0.0,
+        guard: NoiseGuard | None = None,
+        shards: int | None = None,
+    ) -> None:
+        super().__init__(table, warmup=warmup, tail=tail, shards=shards)
+        self.decay = checked_share("decay", decay)
+        if guard is not None and not isinstance(guard, NoiseGuard):
+            raise ConfigError(f"guard={guard!r}: give a NoiseGuard(classes), or None")
+        if guard is not None and shards is not None:
+            raise ConfigError(
+                f"guard=NoiseGuard(...) and shards={shards}: give one of them, as a guard ranks "
+                "the examples of all processes"
+            )
+        self.guard = guard
+
+    @property
+    def suspects(self) -> Tensor:
+        """int64[n], the guard's current suspects; none without a guard."""
+        if self.guard is None:
+            return torch.zeros(0, dtype=torch.int64)
+        suspects = self.guard.suspects
+        return suspects[suspects < self.examples]
+
+    def update(
+        self,
+        indices: Tensor,
+        losses: Tensor,
+        epoch: int,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+    ) -> None:
+        """Remembers the losses, averaged with the old ones if ``decay`` is above 0."""
+        record_average(self.table, indices, losses, self.decay)
+        if self.guard is not None:
+            self.guard.observe(indices, losses)
+
+    def settings(self) -> dict[str, Any]:
+        """See `EpochRule.settings`."""
+        return {"guard": None if self.guard is None else self.guard.settings()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The losses, and the guard's state."""
+        guard = {} if self.guard is None else {"guard": self.guard.state_dict()}
+        return {**super().state_dict(), **guard}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: As for `EpochRule.check_state`, or if the guard's is of another guard.
+        """
+        super().check_state(state)
+        if self.guard is not None:
+            check_state(self, state, {"guard": part(self.guard)})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from another rule's state.
+
+        Raises:
+            StateError: As for `EpochRule.check_state`, before anything is changed.
+        """
+        self.check_state(state)
+        super().load_state_dict(state)
+        if self.guard is not None:
+            self.guard.load_state_dict(state["guard"])

@@ -1,7 +1,7 @@
 """What a noise guard finds, beside confident learning out of sample at the same cost.
 
-Labels are made wrong at random. The guard's suspects come with a training by `Memory`. Confident
-learning (cleanlab) asks for probabilities of models that have not seen the example: two models,
+Labels are made wrong at random. The guard's label issues come with a training by `Memory`.
+Confident learning (cleanlab) asks for probabilities of models that have not seen the example: two,
 each trained on one half and asked about the other, for as many epochs, so that both ways cost the
 same but for a forward on every example, which is not counted. The ratio is of the F1 of what each
 finds: the harmonic mean of precision and recall.
@@ -30,11 +30,11 @@ SHARES = (0.01, 0.1, 0.2, 0.4)
 
 
 def by_guard(data: Images, seed: int, budget: float) -> Tensor:
-    """bool[N], the suspects at the end of a training by `Memory` with a guard."""
+    """bool[N], the label issues at the end of a training by `Memory` with a guard."""
     guard = NoiseGuard(int(data.labels.max()) + 1)
     by_rule(Work(data, seed, budget), Memory(guard=guard), budget / MEMORY_SHARE)
     found = torch.zeros(len(data), dtype=torch.bool)
-    found[guard.suspects] = True
+    found[guard.label_issues] = True
     return found
 
 

@@ -44,7 +44,7 @@ VALUES = {
         "conclusion": "conclusion",
         "scores": "scores",
         "wrong": "wrong.nonzero().flatten().tolist()",
-        "suspects": "guard.suspects.tolist()",
+        "listed": "guard.label_issues.tolist()",
     },
     "fine_tuning_on_text": {
         "conclusion": "conclusion",
@@ -188,10 +188,10 @@ def test_does_selection_pay(executed):
 @jupyter
 def test_finding_mislabelled_examples(executed):
     done = executed["finding_mislabelled_examples"]
-    wrong, suspects = set(done.values["wrong"]), set(done.values["suspects"])
-    check_pictures(done.pictures, 3 if suspects - wrong else 2)
-    precision = len(wrong & suspects) / len(suspects)
-    recall = len(wrong & suspects) / len(wrong)
+    wrong, listed = set(done.values["wrong"]), set(done.values["listed"])
+    check_pictures(done.pictures, 3 if listed - wrong else 2)
+    precision = len(wrong & listed) / len(listed)
+    recall = len(wrong & listed) / len(wrong)
     assert done.values["scores"]["the guard"] == pytest.approx([precision, recall])
     assert precision > 0.6, "by chance it is a tenth"
     assert recall > 0.6

@@ -49,6 +49,21 @@ def test_suspects_are_those_of_the_slow_reference(m, classes):
     assert found > 0
 
 
+def test_label_issues_have_less_than_half_the_mean_probability():
+    guard, generator = NoiseGuard(10, visits=2), torch.Generator().manual_seed(0)
+    last = {}
+    assert guard.label_issues.tolist() == []
+    for _ in range(20):
+        indices = torch.randperm(50, generator=generator)[:9]
+        losses = 4 * torch.rand(9, generator=generator)
+        guard.observe(indices, losses)
+        last.update(zip(indices.tolist(), losses.tolist(), strict=True))
+        t = sum(math.exp(-loss) for loss in last.values()) / len(last)
+        expected = sorted(index for index, loss in last.items() if math.exp(-loss) < t / 2)
+        assert guard.label_issues.tolist() == expected
+    assert 0 < len(expected) < len(last) < 50
+
+
 def test_an_example_that_is_learnt_after_all_is_no_suspect_any_more():
     guard, both = NoiseGuard(10, visits=2), torch.arange(2)
     guard.observe(both, torch.tensor([0.5, 4.0]))

@@ -17,13 +17,13 @@ def suspects_command(
         typer.Option(help="Which of its guarded runs; by default all, the first listed."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="A Parquet file, to list all suspects of that run in.")
+        Path | None, typer.Option(help="A Parquet file, to list all label issues of that run in.")
     ] = None,
     most: Annotated[int, typer.Option(help="How many to print.")] = 20,
 ) -> None:
     """List the training examples that seem mislabelled.
 
-    Those that a noise guard held back, beside what cleanlab says of them.
+    The label issues of a noise guard, beside those of cleanlab.
     """
     from siftback.lab.experiments import suspects_report
 

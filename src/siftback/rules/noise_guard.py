@@ -78,6 +78,8 @@ class NoiseGuard:
     ...     guard.observe(everyone, torch.tensor(losses))
     >>> guard.suspects, round(guard.confidence, 4)
     (tensor([3]), 0.3314)
+    >>> guard.label_issues
+    tensor([1, 3])
     """
 
     def __init__(self, classes: int, cap: float = 0.05, visits: int = 3) -> None:
@@ -100,6 +102,16 @@ class NoiseGuard:
     def suspects(self) -> Tensor:
         """int64[n], the current suspects, ascending."""
         return (self._streaks >= self.visits).nonzero().squeeze(1)
+
+    @property
+    def label_issues(self) -> Tensor:
+        """int64[n], the examples whose labels are worth a look, ascending.
+
+        Those whose label had less than half the mean probability of all labels when last visited,
+        ``p < t / 2``. They are more than the suspects, who must be doubtful in several visits and
+        by more, as holding back an example that is merely hard does harm, and a look at it none.
+        """
+        return ((-self.losses).exp() < self.confidence / 2).nonzero().squeeze(1)
 
     def suspected(self, indices: Tensor) -> Tensor:
         """bool[n], whether each of the examples, int64[n], is a suspect."""

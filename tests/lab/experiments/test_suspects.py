@@ -60,6 +60,9 @@ def test_a_run_tells_how_many_suspects_it_held_back(noise: Path) -> None:
     assert sum(held) / guarded.suspects > 0.8
     scores = zip(table["score"], table["suspect"], strict=True)
     assert min(score for score, held in scores if held) > -math.log(1 / 4)  # t (1 - t) at most
+    p = np.exp(-np.array(table["score"]))
+    assert table["label_issue"] == (p < p.mean() / 2).tolist()
+    assert sum(table["label_issue"]) > guarded.suspects
     probabilities = np.array([table[f"p_{number}"] for number in range(10)])
     np.testing.assert_allclose(probabilities.sum(0), 1, rtol=1e-5)
     assert table["guess"] == probabilities.argmax(0).tolist()
@@ -84,7 +87,7 @@ def test_suspects_lists_both_and_says_how_right_they_are(
     by_cleanlab = {i for i, by in zip(listed["index"], listed["cleanlab"], strict=True) if by}
     by_guard = {i for i, by in zip(listed["index"], listed["guard"], strict=True) if by}
     assert by_cleanlab == set(own.nonzero()[0].tolist())
-    assert by_guard == {i for i, held in enumerate(left["suspect"]) if held}
+    assert by_guard == {i for i, held in enumerate(left["label_issue"]) if held}
     assert listed["score"] == sorted(listed["score"], reverse=True)
     lies = {i for i, true in enumerate(left["true_label"]) if true != labels[i]}
     rows = [line.split() for line in printed.splitlines()]

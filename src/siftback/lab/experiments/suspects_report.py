@@ -33,7 +33,7 @@ class Suspects:
         labels: int64[N].
         guesses: int64[N].
         scores: float32[N], the loss that the guard saw last; NaN where it saw none.
-        by_guard: bool[N].
+        by_guard: bool[N], its label issues.
         by_cleanlab: bool[N].
         wrong: bool[N], whose labels were flipped; None where that is not known.
     """
@@ -54,7 +54,7 @@ class Suspects:
             ConfigError: If the file holds something else, or cleanlab is not installed.
         """
         table, made = read_columns(path, WRITER)
-        if not {"label", "guess", "score", "suspect", "p_0"} <= set(table.column_names):
+        if not {"label", "guess", "score", "label_issue", "p_0"} <= set(table.column_names):
             raise ConfigError(f"{path} holds no suspects: give one of {WRITER}")
         labels = column_of(table, "label")
         wrong = None
@@ -65,13 +65,13 @@ class Suspects:
             labels,
             column_of(table, "guess"),
             column_of(table, "score"),
-            column_of(table, "suspect"),
+            column_of(table, "label_issue"),
             _by_cleanlab(labels, table),
             wrong,
         )
 
     def write(self, path: Path) -> None:
-        """Writes those that the guard or cleanlab suspects, the highest scores first."""
+        """Writes those that the guard or cleanlab lists, the highest scores first."""
         listed = self.ranked()
         columns = {
             "index": listed,
@@ -86,7 +86,7 @@ class Suspects:
         write_columns(path, columns, {"run": self.run})
 
     def ranked(self) -> Tensor:
-        """int64[n], those that either suspects, by falling score."""
+        """int64[n], those that either lists, by falling score."""
         either = (self.by_guard | self.by_cleanlab).nonzero().squeeze(1)
         scores = self.scores[either].nan_to_num(nan=-torch.inf)  # of what the guard never saw
         return either[scores.argsort(descending=True, stable=True)]
@@ -147,7 +147,7 @@ def _summary(run: Suspects) -> Iterator[dict[str, str]]:
     both = {"guard": run.by_guard, "cleanlab": run.by_cleanlab}
     both["both"] = run.by_guard & run.by_cleanlab
     for by, found in both.items():
-        row = {"run": run.run, "by": by, "suspects": str(int(found.sum()))}
+        row = {"run": run.run, "by": by, "label issues": str(int(found.sum()))}
         if run.wrong is not None:
             precision, recall = precision_recall(found, run.wrong)
             row |= {"precision": _share(precision), "recall": _share(recall)}

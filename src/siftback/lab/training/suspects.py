@@ -1,10 +1,10 @@
 """What a run with a noise guard leaves of the training examples that seem mislabelled.
 
-It is ``records/NAME.suspects.parquet``: one row per example, with its ``index``
-in the training set, its ``label``, the model's ``guess``, as ``score`` the loss that the guard saw
-last, whether it is a ``suspect``, the model's probabilities ``p_0`` and on, and ``true_label``
-where labels were flipped. The probabilities are those of the trained model on images that are not
-augmented.
+It is ``records/NAME.suspects.parquet``: one row per example, with its ``index`` in the training set,
+its ``label``, the model's ``guess``, as ``score`` the loss that the guard saw last, whether it is a
+``suspect``, which is held back, and a ``label_issue``, which is worth a look, the model's
+probabilities ``p_0`` and on, and ``true_label`` where labels were flipped. The probabilities are
+those of the trained model on images that are not augmented.
 """
 
 from pathlib import Path
@@ -43,14 +43,14 @@ def write(
     """
     probabilities = _probabilities(model, stream, settings)
     guard.grow(len(data.train_labels))
-    suspect = torch.zeros(len(data.train_labels), dtype=torch.bool)
-    suspect[guard.suspects] = True
+    nobody = torch.zeros(len(data.train_labels), dtype=torch.bool)
     columns = {
         "index": torch.arange(len(data.train_labels)),
         "label": data.train_labels,
         "guess": probabilities.argmax(1),
         "score": guard.losses,
-        "suspect": suspect,
+        "suspect": nobody.index_fill(0, guard.suspects, True),
+        "label_issue": nobody.index_fill(0, guard.label_issues, True),
     }
     if data.true_labels is not None:
         columns["true_label"] = data.true_labels

@@ -1,8 +1,8 @@
 """What a run with a noise guard leaves of the training examples that seem mislabelled.
 
-It is ``records/NAME.suspects.parquet``: one row per example, with its ``index`` in the training set,
-its ``label``, the model's ``guess``, as ``score`` the loss that the guard saw last, whether it is a
-``suspect``, which is held back, and a ``label_issue``, which is worth a look, the model's
+It is ``records/NAME.suspects.parquet``: one row per example, with its ``index`` in the training
+set, its ``label``, the model's ``guess``, as ``score`` the loss that the guard saw last, whether it
+is a ``suspect``, which is held back, and a ``label_issue``, which is worth a look, the model's
 probabilities ``p_0`` and on, and ``true_label`` where labels were flipped. The probabilities are
 those of the trained model on images that are not augmented.
 """

@@ -37,7 +37,8 @@ from siftback.rules.ratio_memory import ratio_probabilities
 from siftback.rules.rule import LastLossRule
 from siftback.schedule import Share
 
-TITLE = "What else remembered losses might be drawn by, in budgets of Traditional"
+TITLE = "What else examples might be drawn by: fastcnn on CIFAR-10, held-out examples"
+ERROR, RATIO = "error, %", "budget ratio"
 CURVE, BUDGET, HELD_OUT = (2.0, 4.0, 8.0, 12.0, 16.0), 8.0, 10_000
 COMMON: dict[str, Any] = {
     "data": "cifar10",
@@ -241,21 +242,18 @@ def measure(name: str, quick: bool, seeds: list[int], out: Path) -> list[Goal]:
         found |= ends
     called = {key.partition("@")[0]: what for key, what in KNOWN.items()}
     called |= {key: strategy.summary for key, strategy in tried.items()}
-    setting = f"CIFAR-10, fastcnn, {name}, budget {own:g}, {len(seeds)} seeds"
-    goals = [Goal(setting, "error of Traditional, %", mean(curve[own]))]
+    goals = [
+        Goal(f"{name}: Traditional, budget {budget:g}", ERROR, mean(curve[budget]))
+        for budget in curve
+    ]
     for key, ends in found.items():
-        ratio = budget_ratio(curve, own, ends).ratio
-        above = {"below": " at most", "at": "", "above": " at least"}[ratio.side]
-        goals.append(Goal(setting, f"error of {called[key]}, %", mean(ends)))
-        goals.append(
-            Goal(
-                setting,
-                f"budget ratio of {called[key]}{above}",
-                ratio.value,
-                "1.5",
-                ratio.value >= 1.5,
-            )
-        )
+        made = budget_ratio(curve, own, ends)
+        setting, ratio = f"{name}: {called[key]}, budget {own:g}", made.ratio.value
+        goals.append(Goal(setting, ERROR, mean(ends)))
+        goals.append(Goal(setting, RATIO, ratio, "at least 1.5", ratio >= 1.5))
+        if made.low is not None and made.high is not None:
+            goals.append(Goal(setting, "lower end of its 95 % interval", made.low.value))
+            goals.append(Goal(setting, "upper end", made.high.value))
     return goals
 
 
@@ -273,7 +271,7 @@ def main() -> None:
     goals = []
     for name in [asked.only] if asked.only else SETTINGS:
         goals += measure(name, asked.quick, list(range(asked.seeds)), asked.out)
-    report(TITLE, goals, asked)
+    report(f"{TITLE}, {asked.seeds} seeds", goals, asked, tabled=True)
 
 
 if __name__ == "__main__":

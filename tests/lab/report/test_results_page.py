@@ -172,8 +172,8 @@ def test_a_benchmark_is_a_line_with_its_goals(filled, page):
     folder = filled.folder.parent / "benchmarks"
     folder.mkdir()
 
-    def write(name, *rows):
-        content = {"title": name, "environment": {"cpu": "Abacus 9"}, "rows": rows}
+    def write(name, *rows, **more):
+        content = {"title": name, "environment": {"cpu": "Abacus 9"}, "rows": rows} | more
         (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
 
     goal = "at most 0.005"
@@ -185,6 +185,8 @@ def test_a_benchmark_is_a_line_with_its_goals(filled, page):
     )
     write("B", ratio("fp32", "speed", 1234.5))
     write("C", *(ratio("fp32", f"r{n}", 0.001, goal, met=True) for n in range(5)))
+    tried = ratio("b", "error, %", 8.0), ratio("b", "budget ratio", 1.234, "at least 1.5")
+    write("D", ratio("a", "error, %", 9.0), *tried, tabled=True)
     (folder / "torn.json").write_text('{"title": "T', encoding="utf-8")
     (folder / "bare.json").write_text('{"title": "T", "rows": [{}]}', encoding="utf-8")
     text = page()
@@ -193,7 +195,9 @@ def test_a_benchmark_is_a_line_with_its_goals(filled, page):
     assert f"- **C**: the ratios 0.001, {goal} in 5 of 5.\n" in text
     assert "- **torn.json is damaged, and left out (JSONDecodeError).**" in text
     assert "- **bare.json is damaged, and left out (KeyError).**" in text
-    assert [one["title"] for one in benchmarks_of(folder)[0]] == ["A", "B", "C"]
+    head = "### D\n\n|  | error, % | budget ratio |\n|:---|---:|---:|\n"
+    assert f"{head}| a | 9.00 |  |\n| b | 8.00 | 1.23 |" in text
+    assert [one["title"] for one in benchmarks_of(folder)[0]] == ["A", "B", "C", "D"]
 
 
 def test_curves_and_wrong_labels_have_tables_of_their_own(tmp_path):

@@ -186,7 +186,8 @@ def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         folder: Holds a JSON file for each.
 
     Returns:
-        Each one's ``title``, ``environment`` and ``rows``, and what is damaged, a line each.
+        Each one's ``title``, ``environment`` and ``rows``, whether the page has all of them,
+        ``tabled``, and what is damaged, a line each.
     """
     found, problems = [], []
     for path in sorted(folder.glob("*.json")):
@@ -201,6 +202,7 @@ def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
                     "title": str(one["title"]),
                     "environment": dict(one.get("environment") or {}),
                     "rows": rows,
+                    "tabled": bool(one.get("tabled")),
                 }
             )
         except UNREADABLE as error:
@@ -338,10 +340,23 @@ def _rests(judged: Sequence[Verdict], comparisons: Sequence[Comparison]) -> str:
 
 def _benchmarks(folder: Path) -> list[str]:
     found, problems = benchmarks_of(folder)
-    lines = [f"- {_benchmark(one)}" for one in found] + [f"- **{one}.**" for one in problems]
-    if not lines:
-        return []
-    return ["## What the benchmarks say\n\n" + "\n".join(lines) + "\n"]
+    lines = [f"- {_benchmark(one)}" for one in found if not one["tabled"]]
+    lines += [f"- **{one}.**" for one in problems]
+    tables = [f"### {one['title']}\n\n{_by_setting(one)}\n" for one in found if one["tabled"]]
+    said = ["\n".join(lines) + "\n"] if lines else []
+    return (
+        ["\n".join(["## What the benchmarks say\n", *said, *tables])] if found or problems else []
+    )
+
+
+def _by_setting(one: Mapping[str, Any]) -> str:
+    """A benchmark's numbers in full: a row for each setting, a column for what is measured."""
+    columns = dict.fromkeys(row["what"] for row in one["rows"])
+    rows: dict[str, dict[str, str]] = {}
+    for row in one["rows"]:
+        own = rows.setdefault(row["setting"], {"": row["setting"]} | dict.fromkeys(columns, ""))
+        own[row["what"]] = f"{row['measured']:.2f}"
+    return markdown(list(rows.values()))
 
 
 def _benchmark(one: Mapping[str, Any]) -> str:

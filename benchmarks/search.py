@@ -217,7 +217,7 @@ def errors(settings: Settings, names: list[str], seeds: list[int], out: Path) ->
     plan = Plan(settings, names, (0.5,), seeds, matched=False)
     runs = compare(plan, out, Silent(), existing="resume" if out.exists() else "refuse").runs
     found: dict[str, dict[int, float]] = {}
-    for run in runs:
+    for run in (run for run in runs if run.seed in seeds):
         found.setdefault(run.strategy, {})[run.seed] = run.test_error_final
         print(f"  {run.strategy} {run.seed}: {run.test_error_final:.2f} %", flush=True)
     return found

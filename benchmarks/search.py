@@ -39,7 +39,7 @@ from siftback.schedule import Share
 
 TITLE = "What else examples might be drawn by: fastcnn on CIFAR-10, held-out examples"
 ERROR, RATIO = "error, %", "budget ratio"
-CURVE, BUDGET, HELD_OUT = (2.0, 4.0, 8.0, 12.0, 16.0), 8.0, 10_000
+CURVE, BUDGET, HELD_OUT = (2.0, 4.0, 6.0, 8.0, 12.0), 8.0, 10_000
 COMMON: dict[str, Any] = {
     "data": "cifar10",
     "model": "fastcnn",

@@ -13,8 +13,8 @@ class FastCnn(nn.Sequential):
     a 2x2 convolution to w channels, then three times a convolution, a pooling that halves the
     map and another convolution, and last the maximum over the map. A map that is halved before
     it is normalised costs a quarter of one that is halved after. Unlike airbench94, whose first
-    layer is fixed and whitens, all layers here are learned, and they are followed by ReLU, as
-    GELU took a third more time on a CPU and ended no better.
+    layer is fixed and whitens, all layers here are learned; ReLU follows them in place of GELU, and
+    their weights begin as PyTorch has them, as with Kaiming's larger ones it learned more slowly.
 
     Args:
         spec: Its width is that of the first stage, w; 64 is airbench94's.

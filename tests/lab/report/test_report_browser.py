@@ -199,6 +199,7 @@ def test_values_are_shown_where_one_points(opened):
 def test_numbers_are_a_table_and_a_file(opened):
     opened.locator(f"{FIGURE} .numbers summary").click()
     rows = opened.locator(f"{FIGURE} .numbers tbody tr")
+    rows.first.wait_for()  # it is filled once it is open
     assert rows.count() == 2 * len(lines(opened))  # two epochs
     with opened.expect_download() as download:
         opened.locator(f"{FIGURE} figcaption a", has_text="CSV").click()

@@ -98,7 +98,7 @@ def measured(comparisons: Sequence[Comparison]) -> list[Experiment]:
 
 
 def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
-    """Comparisons by budget, those of equal settings together.
+    """Comparisons by budget, those of equal settings together, in the order of their titles.
 
     Of a run that is there twice the first counts.
     """
@@ -117,7 +117,7 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
                 by_budget[budget] = {run.seed: run.final} | dict(by_budget.get(budget, {}))
                 ends[run.label] = by_budget
                 experiment = found[key] = experiment._replace(ends=ends)
-    return list(found.values())
+    return sorted(found.values(), key=lambda one: one.title)
 
 
 def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -8,17 +8,17 @@ from torch import Tensor
 from siftback.arguments import checked_share
 from siftback.errors import ConfigError
 from siftback.rules.noise_guard import NoiseGuard
-from siftback.rules.rule import EpochRule, record_average
+from siftback.rules.rule import LastLossRule
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Moment
 from siftback.states import check_state, part
 
 
-class GuardedRule(EpochRule):
+class GuardedRule(LastLossRule):
     """A rule that remembers the losses of training, and may have a `NoiseGuard`.
 
-    The remembered losses are in the first column of the table. A rule of this kind defines `draw`,
-    and leaves to the guard how many of its `suspects` are admitted.
+    A rule of this kind defines `draw`, and leaves to the guard how many of its `suspects` are
+    admitted.
 
     Args:
         table: Values remembered per example.
@@ -61,17 +61,9 @@ class GuardedRule(EpochRule):
         suspects = self.guard.suspects
         return suspects[suspects < self.examples]
 
-    def update(
-        self,
-        indices: Tensor,
-        losses: Tensor,
-        epoch: int,
-        *,
-        correct: Tensor | None = None,
-        confidence: Tensor | None = None,
-    ) -> None:
-        """Remembers the losses, averaged with the old ones if ``decay`` is above 0."""
-        record_average(self.table, indices, losses, self.decay)
+    def update(self, indices: Tensor, losses: Tensor, epoch: int, **guesses: Tensor | None) -> None:
+        """Remembers the losses, and shows them to the guard."""
+        super().update(indices, losses, epoch, **guesses)
         if self.guard is not None:
             self.guard.observe(indices, losses)
 

@@ -212,7 +212,12 @@ class LastLossRule(EpochRule):
     """A rule that remembers the loss that each example had when it was last trained on.
 
     It is in the first column of the table. A rule of this kind defines `draw`.
+
+    Attributes:
+        decay: Weight of the old loss in the remembered one, in [0, 1).
     """
+
+    decay = 0.0
 
     def update(
         self,
@@ -223,8 +228,8 @@ class LastLossRule(EpochRule):
         correct: Tensor | None = None,
         confidence: Tensor | None = None,
     ) -> None:
-        """Remembers the losses."""
-        record_average(self.table, indices, losses, 0.0)
+        """Remembers the losses, averaged with the old ones if ``decay`` is above 0."""
+        record_average(self.table, indices, losses, self.decay)
 
 
 class RefreshedRule(EpochRule):

@@ -340,13 +340,13 @@ def _rests(judged: Sequence[Verdict], comparisons: Sequence[Comparison]) -> str:
 
 def _benchmarks(folder: Path) -> list[str]:
     found, problems = benchmarks_of(folder)
+    if not found and not problems:
+        return []
     lines = [f"- {_benchmark(one)}" for one in found if not one["tabled"]]
     lines += [f"- **{one}.**" for one in problems]
     tables = [f"### {one['title']}\n\n{_by_setting(one)}\n" for one in found if one["tabled"]]
     said = ["\n".join(lines) + "\n"] if lines else []
-    return (
-        ["\n".join(["## What the benchmarks say\n", *said, *tables])] if found or problems else []
-    )
+    return ["\n".join(["## What the benchmarks say\n", *said, *tables])]
 
 
 def _by_setting(one: Mapping[str, Any]) -> str:

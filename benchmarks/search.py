@@ -11,8 +11,10 @@ Runs that ended are skipped when it is started again with the same ``--out``.
 
 import statistics
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ from siftback import EpochRule, Fresh, ScoreTable, TopK
 from siftback.contrib import Proxy
 from siftback.lab.analyses.budget_ratios import budget_ratio
 from siftback.lab.data.data_set import DataSet
+from siftback.lab.data.datasets import DATASETS, ImageData
 from siftback.lab.experiments import comparison
 from siftback.lab.experiments.comparison import Plan, compare, prepare
 from siftback.lab.models import build
@@ -36,22 +39,53 @@ from siftback.rules.percentile_draw import draw_probabilities
 from siftback.rules.ratio_memory import ratio_probabilities
 from siftback.rules.rule import LastLossRule
 from siftback.schedule import Share
+from strong_augment import StrongAugment
 
 TITLE = "What else examples might be drawn by: fastcnn on CIFAR-10, held-out examples"
 ERROR, RATIO = "error, %", "budget ratio"
-CURVE, BUDGET, HELD_OUT = (2.0, 4.0, 6.0, 8.0, 12.0), 8.0, 10_000
+CIFAR10 = "cifar10"
+read = DATASETS[CIFAR10]
 COMMON: dict[str, Any] = {
-    "data": "cifar10",
+    "data": CIFAR10,
     "model": "fastcnn",
     "precision": "bf16",
-    "validation": HELD_OUT,
+    "validation": 10_000,
     "evaluations": 2,
 }
 QUICK = {"train_limit": 4000, "validation": 2000}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "width 16": {},
-    "width 8": {"width": 8},
-    "cutout of 8x8": {"cutout": 8},
+
+# Of the library, by strategy and share, which are those of the recipe `pays`.
+KNOWN = {"sb-memory@0.55": "Memory", "sb-memory-ratio@0.5": "RatioMemory"}
+SHARES = {f"sb-memory@{share}": f"Memory with a share of {share}" for share in (0.33, 0.25)}
+
+
+class Case(NamedTuple):
+    """What is tried at one setting.
+
+    Attributes:
+        changes: The setting, beside what is common to all.
+        magnitude: Of `StrongAugment`'s changes of each image; None is crop and flip alone.
+        methods: Of the library, by the name of their strategy.
+        every: Whether the candidates that are here alone are tried too.
+        budget: That of what is tried.
+        curve: Traditional's budgets.
+    """
+
+    changes: Mapping[str, Any] = MappingProxyType({})
+    magnitude: float | None = None
+    methods: Mapping[str, str] = MappingProxyType(KNOWN)
+    every: bool = False
+    budget: float = 8.0
+    curve: tuple[float, ...] = (2.0, 4.0, 6.0, 8.0, 12.0)
+
+
+CASES = {
+    "width 16": Case(every=True),
+    "width 8": Case({"width": 8}),
+    "width 32": Case({"width": 32}),
+    "cutout of 8x8": Case({"cutout": 8}),
+    "RandAugment": Case(magnitude=0.5),
+    "24 epochs": Case(methods=KNOWN | SHARES, budget=24.0, curve=(12.0, 16.0, 24.0, 36.0, 48.0)),
 }
 
 
@@ -204,53 +238,60 @@ def candidates(labels: Tensor) -> dict[str, Strategy]:
     return {strategy.name: strategy for strategy in tried}
 
 
-# Of the library; their shares are those of the recipe `pays`.
-KNOWN = {
-    "sb-memory@0.55": "Memory",
-    "sb-memory-ratio@0.5": "RatioMemory",
-}
-
-
 def errors(settings: Settings, names: list[str], seeds: list[int], out: Path) -> dict[str, Any]:
-    """Final errors in percent by strategy, and of each by seed."""
+    """Final errors in percent by strategy and share, and of each by seed."""
     print(out.name, flush=True)
     plan = Plan(settings, names, (0.5,), seeds, matched=False)
     runs = compare(plan, out, Silent(), existing="resume" if out.exists() else "refuse").runs
     found: dict[str, dict[int, float]] = {}
     for run in (run for run in runs if run.seed in seeds):
-        found.setdefault(run.strategy, {})[run.seed] = run.test_error_final
-        print(f"  {run.strategy} {run.seed}: {run.test_error_final:.2f} %", flush=True)
+        found.setdefault(f"{run.strategy}@{run.keep_asked}", {})[run.seed] = run.test_error_final
+        print(
+            f"  {run.strategy}@{run.keep_asked} {run.seed}: {run.test_error_final:.2f} %",
+            flush=True,
+        )
     return found
 
 
+def data_of(case: Case) -> ImageData:
+    """CIFAR-10 with the augmentation of a case."""
+    data = read()
+    if case.magnitude is None:
+        return data
+    plain = data.augmentation
+    strong = StrongAugment(plain.padding, plain.flip, magnitude=case.magnitude)
+    return replace(data, augmentation=strong)
+
+
 def measure(name: str, quick: bool, seeds: list[int], out: Path) -> list[Goal]:
-    """The budget ratios at one of the settings."""
-    scale = 1 / 2 if quick else 1.0
-    common = COMMON | SETTINGS[name] | (QUICK if quick else {})
-    at = {budget * scale: Settings(**common, budget=budget * scale) for budget in CURVE}
-    own, place = BUDGET * scale, out / name.replace(" ", "-")
+    """The budget ratios of one case."""
+    case, scale = CASES[name], 1 / 2 if quick else 1.0
+    common = COMMON | dict(case.changes) | (QUICK if quick else {})
+    at = {budget * scale: Settings(**common, budget=budget * scale) for budget in case.curve}
+    own, place = case.budget * scale, out / name.replace(" ", "-")
+    DATASETS[CIFAR10] = lambda: data_of(case)
     labels = prepare(Plan(at[own], ["traditional"], (0.5,), seeds, matched=False)).train_labels
-    tried = candidates(labels) if name == "width 16" else {}
+    tried = candidates(labels) if case.every else {}
     STRATEGIES.update(tried)
     comparison.measure = price
-    found, curve = {}, {}
+    methods = dict(case.methods) | {
+        f"{key}@0.5": strategy.summary for key, strategy in tried.items()
+    }
+    curve, found = {}, {}
     for budget, settings in at.items():
-        names = ["traditional", *(KNOWN if budget == own else ())]
-        names += [f"{key}@0.5" for key in (tried if budget == own else ())]
+        names = ["traditional", *(methods if budget == own else ())]
         ends = errors(settings, names, seeds, place / f"{budget:g}")
-        curve[budget] = ends.pop("traditional")
+        curve[budget] = ends.pop("traditional@1.0")
         found |= ends
-    called = {key.partition("@")[0]: what for key, what in KNOWN.items()}
-    called |= {key: strategy.summary for key, strategy in tried.items()}
     goals = [
-        Goal(f"{name}: Traditional, budget {budget:g}", ERROR, mean(curve[budget]))
-        for budget in curve
+        Goal(f"{name}: Traditional, budget {budget:g}", ERROR, mean(ends))
+        for budget, ends in curve.items()
     ]
-    for key, ends in found.items():
-        made = budget_ratio(curve, own, ends)
-        setting, ratio = f"{name}: {called[key]}, budget {own:g}", made.ratio.value
-        goals.append(Goal(setting, ERROR, mean(ends)))
-        goals.append(Goal(setting, RATIO, ratio, "at least 1.5", ratio >= 1.5))
+    for key, what in methods.items():
+        made = budget_ratio(curve, own, found[key])
+        setting, ratio = f"{name}: {what}, budget {own:g}", made.ratio
+        goals.append(Goal(setting, ERROR, mean(found[key])))
+        goals.append(Goal(setting, RATIO, ratio.value, "at least 1.5", ratio.value >= 1.5))
         if made.low is not None and made.high is not None:
             goals.append(Goal(setting, "lower end of its 95 % interval", made.low.value))
             goals.append(Goal(setting, "upper end", made.high.value))
@@ -266,10 +307,10 @@ def main() -> None:
     parser = options(__doc__, quick="4,000 examples, half of them held out, half the budgets")
     parser.add_argument("--out", type=Path, default=Path("runs/search"), help="folder of the runs")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
-    parser.add_argument("--only", choices=SETTINGS, help="one of the settings")
+    parser.add_argument("--only", choices=CASES, help="one of the cases")
     asked = begin(parser)
     goals = []
-    for name in [asked.only] if asked.only else SETTINGS:
+    for name in [asked.only] if asked.only else CASES:
         goals += measure(name, asked.quick, list(range(asked.seeds)), asked.out)
     report(f"{TITLE}, {asked.seeds} seeds", goals, asked, tabled=True)
 

@@ -9,6 +9,7 @@ finds: the harmonic mean of precision and recall.
 
 import statistics
 import sys
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -91,13 +92,15 @@ def measure(name: str, share: float, count: int, seeds: int) -> list[Goal]:
 
 
 def main() -> None:
-    parser = options(__doc__, quick="one seed, a fifth of the examples, one share")
-    parser.add_argument("--data", default="mnist", help="an image set of the laboratory")
+    parser = options(__doc__, quick="one seed, a fifth of the examples, one share of each set")
+    parser.add_argument(
+        "--data", nargs="+", default=["mnist", "cifar10"], help="image sets of the laboratory"
+    )
     asked = begin(parser)
     count, seeds = (EXAMPLES // 5, 1) if asked.quick else (EXAMPLES, SEEDS)
     goals = []
-    for share in SHARES[2:3] if asked.quick else SHARES:
-        goals += measure(asked.data, share, count, seeds)
+    for name, share in product(asked.data, SHARES[2:3] if asked.quick else SHARES):
+        goals += measure(name, share, count, seeds)
     report(TITLE, goals, asked)
 
 

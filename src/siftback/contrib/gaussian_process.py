@@ -17,7 +17,6 @@ from siftback.rules.rule import RefreshedRule, checked_table
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
-from siftback.states import check_state, part
 
 _CHUNK = 1 << 16  # examples that are predicted at a time
 _MISSING = -1  # marks a missing epoch
@@ -267,28 +266,9 @@ class GaussianProcess(RefreshedRule):
         predict = {"predict": self.predict, "threshold_share": self._threshold.share}
         return {**super().settings(), **kernel, **predict, "optimism": self.optimism}
 
-    def state_dict(self) -> dict[str, Any]:
-        """The histories, and the state of the threshold and the passes."""
-        return {**super().state_dict(), "threshold": self._threshold.state_dict()}
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Checks that a state fits.
-
-        Raises:
-            StateError: As for `RefreshedRule.check_state`, or if the threshold is damaged.
-        """
-        super().check_state(state)
-        check_state(self, state, {"threshold": part(self._threshold)})
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another rule's state.
-
-        Raises:
-            StateError: As for `RefreshedRule.load_state_dict`, before anything is changed.
-        """
-        self.check_state(state)
-        super().load_state_dict(state)
-        self._threshold.load_state_dict(state["threshold"])
+    def members(self) -> dict[str, Any]:
+        """The scorer and the threshold."""
+        return {**super().members(), "threshold": self._threshold}
 
     def _prior(self) -> _Prior:
         latest = self.values[:, self.history - 1]

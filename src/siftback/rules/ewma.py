@@ -12,7 +12,6 @@ from siftback.rules.rule import RefreshedRule, checked_table, record_average
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
-from siftback.states import check_state, part
 
 Predict = Literal["loss", "probability"]
 
@@ -131,28 +130,9 @@ class Ewma(RefreshedRule):
         own = {"decay": self.decay, **predict, "optimism": self.optimism}
         return {**super().settings(), **own}
 
-    def state_dict(self) -> dict[str, Any]:
-        """The averages, and the state of the threshold and the passes."""
-        return {**super().state_dict(), "threshold": self._threshold.state_dict()}
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Checks that a state fits.
-
-        Raises:
-            StateError: As for `RefreshedRule.check_state`, or if the threshold is damaged.
-        """
-        super().check_state(state)
-        check_state(self, state, {"threshold": part(self._threshold)})
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another rule's state.
-
-        Raises:
-            StateError: As for `RefreshedRule.load_state_dict`, before anything is changed.
-        """
-        self.check_state(state)
-        super().load_state_dict(state)
-        self._threshold.load_state_dict(state["threshold"])
+    def members(self) -> dict[str, Any]:
+        """The scorer and the threshold."""
+        return {**super().members(), "threshold": self._threshold}
 
 
 def checked_predict(predict: Predict) -> Predict:

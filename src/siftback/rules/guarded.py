@@ -11,7 +11,6 @@ from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.rule import LastLossRule
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Moment
-from siftback.states import check_state, part
 
 
 class GuardedRule(LastLossRule):
@@ -71,28 +70,6 @@ class GuardedRule(LastLossRule):
         """See `EpochRule.settings`."""
         return {"guard": None if self.guard is None else self.guard.settings()}
 
-    def state_dict(self) -> dict[str, Any]:
-        """The losses, and the guard's state."""
-        guard = {} if self.guard is None else {"guard": self.guard.state_dict()}
-        return {**super().state_dict(), **guard}
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Checks that a state fits.
-
-        Raises:
-            StateError: As for `EpochRule.check_state`, or if the guard's is of another guard.
-        """
-        super().check_state(state)
-        if self.guard is not None:
-            check_state(self, state, {"guard": part(self.guard)})
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another rule's state.
-
-        Raises:
-            StateError: As for `EpochRule.check_state`, before anything is changed.
-        """
-        self.check_state(state)
-        super().load_state_dict(state)
-        if self.guard is not None:
-            self.guard.load_state_dict(state["guard"])
+    def members(self) -> dict[str, Any]:
+        """The guard, if there is one."""
+        return {} if self.guard is None else {"guard": self.guard}

@@ -154,13 +154,18 @@ class EpochRule(ABC):
         """The arguments, by name, that a state must have been saved with to fit."""
         return {}
 
+    def members(self) -> dict[str, Any]:
+        """The objects, by name, whose states are parts of this one's, besides the table."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
-        """The name of the rule, its settings, and the values remembered."""
+        """The name of the rule, its settings, the values remembered, and each member's state."""
         table = self.table.state_dict() if not self.shards else self.shards.state_of(self.values)
         return {
             "settings": self._named_settings(),
             "examples": self._examples,
             "table": table,
+            **{name: own.state_dict() for name, own in self.members().items()},
         }
 
     def check_state(self, state: dict[str, Any]) -> None:
@@ -168,7 +173,7 @@ class EpochRule(ABC):
 
         Raises:
             StateError: If it is of another rule, other settings or fewer examples; or of other
-                shards, or another number of examples in shards.
+                shards, or another number of examples in shards; or a member's does not fit.
         """
         check_state(self, state, {"examples": integer()}, self._named_settings())
         unlike = self._shards is not None and state["examples"] != self._examples
@@ -182,6 +187,7 @@ class EpochRule(ABC):
             rows = self.table.rows_of_state(state["table"])
             if rows < state["examples"]:
                 refuse("table", rows, f"of {state['examples']} examples")
+        check_state(self, state, {name: part(own) for name, own in self.members().items()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
@@ -190,7 +196,10 @@ class EpochRule(ABC):
             StateError: As for `check_state`, before anything is changed.
         """
         self.check_state(state)
-        self.table.load_state_dict(self._table_of(state))
+        take_up(
+            *((own, state[name]) for name, own in self.members().items()),
+            finish=lambda: self.table.load_state_dict(self._table_of(state)),
+        )
         self._examples = state["examples"]
 
     def _table_of(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -342,21 +351,23 @@ class RefreshedRule(EpochRule):
         """See `EpochRule.settings`."""
         return {"keep": self._keep, "every": self.every, "scorer": type(self.scorer).__name__}
 
+    def members(self) -> dict[str, Any]:
+        """The scorer."""
+        return {"scorer": self.scorer}
+
     def state_dict(self) -> dict[str, Any]:
         """The values remembered, the epoch of the last pass, and the scorer's state."""
         last = -1 if self._last_pass is None else self._last_pass
-        own = {"last_pass": last, "scorer": self.scorer.state_dict()}
-        return {**super().state_dict(), **own}
+        return {**super().state_dict(), "last_pass": last}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
 
         Raises:
-            StateError: As for `EpochRule.check_state`, or if it is of another scorer.
+            StateError: As for `EpochRule.check_state`, or if the epoch is damaged.
         """
         super().check_state(state)
-        own = {"last_pass": integer(-1, MOST_EPOCHS), "scorer": part(self.scorer)}
-        check_state(self, state, own)
+        check_state(self, state, {"last_pass": integer(-1, MOST_EPOCHS)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
@@ -365,7 +376,6 @@ class RefreshedRule(EpochRule):
             StateError: As for `check_state`, before anything is changed.
         """
         self.check_state(state)
-        take_up((self.scorer, state["scorer"]))
         super().load_state_dict(state)
         self._last_pass = None if state["last_pass"] < 0 else state["last_pass"]
 

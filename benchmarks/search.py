@@ -312,7 +312,8 @@ def main() -> None:
     goals = []
     for name in [asked.only] if asked.only else CASES:
         goals += measure(name, asked.quick, list(range(asked.seeds)), asked.out)
-    report(f"{TITLE}, {asked.seeds} seeds", goals, asked, tabled=True)
+    seeds = "1 seed" if asked.seeds == 1 else f"{asked.seeds} seeds"
+    report(f"{TITLE}, {seeds}", goals, asked, tabled=True)
 
 
 if __name__ == "__main__":

@@ -174,3 +174,28 @@ def vocabulary():
         unk_token="[UNK]",
         mask_token="[MASK]",
     )
+
+
+def epochs_of(trainer, lengths):
+    """What was trained on, by epoch, from the numbers of batches."""
+    batches = iter(trainer.batches)
+    return [[row for _ in range(count) for row in next(batches)] for count in lengths]
+
+
+class Lengths:
+    """How many of everything there was."""
+
+    def __init__(self, trainer):
+        log = trainer.state.log_history
+        self.steps = trainer.state.global_step
+        self.max_steps = trainer.state.max_steps
+        self.evaluations = sum("eval_loss" in entry for entry in log)
+        self.rate = trainer.lr_scheduler.get_last_lr()[0]
+        self.rates = [entry["learning_rate"] for entry in log if "learning_rate" in entry]
+        self.scheduled = trainer.lr_scheduler.last_epoch
+
+    def __eq__(self, other):
+        return vars(self) == vars(other)
+
+    def __repr__(self):
+        return repr(vars(self))

@@ -3,11 +3,6 @@
 import copy
 import functools
 import math
-import os
-import re
-import runpy
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,14 +10,14 @@ import torch
 pytest.importorskip("transformers")
 
 from hugging_face_models import (
-    BASIC,
     MODELS,
     TINY,
+    Lengths,
     Plain,
     Selective,
-    Watching,
     arguments,
     classifier,
+    epochs_of,
     language_model,
     padded,
     same,
@@ -34,26 +29,12 @@ from hugging_face_models import (
 )
 
 import transformers
-from siftback import (
-    Epochs,
-    InBatch,
-    Memory,
-    TopK,
-    sequence_losses,
-    token_losses,
-)
-from siftback.errors import BatchError, ConfigError, TraceError
-from siftback.frameworks.huggingface import SelectiveTrainerMixin
+from siftback import Epochs, InBatch, Memory, TopK, sequence_losses
+from siftback.errors import BatchError, ConfigError
 from siftback.loading.seeding import Stream, generator_of
 
 METHODS = ("two_pass", "memory")  # of a single pass there is a test of its own, as it compiles
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-
-@pytest.fixture(autouse=True)
-def _quiet(caplog):
-    """Tracing logs much, which a failure would print."""
-    caplog.set_level("ERROR")
 
 
 def no_schedule(model):
@@ -138,25 +119,6 @@ def test_accumulation_over_kept_rows_is_one_batch_of_them(kind, tmp_path):
     )
 
 
-class Lengths:
-    """How many of everything there was."""
-
-    def __init__(self, trainer):
-        log = trainer.state.log_history
-        self.steps = trainer.state.global_step
-        self.max_steps = trainer.state.max_steps
-        self.evaluations = sum("eval_loss" in entry for entry in log)
-        self.rate = trainer.lr_scheduler.get_last_lr()[0]
-        self.rates = [entry["learning_rate"] for entry in log if "learning_rate" in entry]
-        self.scheduled = trainer.lr_scheduler.last_epoch
-
-    def __eq__(self, other):
-        return vars(self) == vars(other)
-
-    def __repr__(self):
-        return repr(vars(self))
-
-
 LENGTHS = {
     "epochs": {"num_train_epochs": 3},
     "a part of an epoch": {"num_train_epochs": 2.5},
@@ -185,61 +147,6 @@ def test_steps_evaluations_and_learning_rates_are_those_of_a_plain_trainer(
     assert Lengths(ours) == Lengths(plain)
     assert ours.state.global_step == ours.state.max_steps == Lengths(ours).scheduled
     print(method, length, Lengths(ours), ours.sift_stats)
-
-
-def epochs_of(trainer, lengths):
-    """What was trained on, by epoch, from the numbers of batches."""
-    batches = iter(trainer.batches)
-    return [[row for _ in range(count) for row in next(batches)] for count in lengths]
-
-
-@pytest.mark.parametrize("kind", MODELS)
-def test_memory_reads_each_example_once_or_as_drawn_and_remembers_its_loss(kind, tmp_path):
-    rule = Memory(keep=0.5, warmup=Epochs(1))
-    ours = trainer(tmp_path, kind, 42, selection={"memory": rule, "method": "memory"})
-    own = []  # the losses of each training batch, computed one example at a time
-    inner = ours.compute_loss
-
-    def computing(model, inputs, *args, **kwargs):
-        if torch.is_grad_enabled() and kind == "language model":
-            with torch.no_grad():
-                rows = inputs["input_ids"][:, 0] - 1
-                each = [padded([sentences(42, kind)[row]]) for row in rows]
-                own.append((rows, torch.cat([sequence_losses(model, one) for one in each])))
-        return inner(model, inputs, *args, **kwargs)
-
-    ours.compute_loss = computing
-    ours.train()
-    first, second = epochs_of(ours, [6, 3])
-    assert sorted(first) == list(range(42))
-    assert len(second) == len(set(second)) == 21
-    assert ours.sift_stats.seen == 84
-    assert ours.sift_stats.unread == 21
-    assert (ours.sift_stats.considered, ours.sift_stats.kept) == (42, 21)
-    if kind == "language model":
-        expected = torch.full((42,), torch.nan)
-        for rows, losses in own:
-            expected[rows] = losses
-        torch.testing.assert_close(rule.values[:, 0], expected)
-    assert ours.state.epoch == 2
-
-
-def test_memory_draws_by_what_was_remembered(tmp_path):
-    seen = []
-
-    class Spying(Memory):
-        def draw(self, epoch, generator):
-            seen.append((self.values[:, 0].clone(), super().draw(epoch, generator)))
-            return seen[-1][1]
-
-    rule = Spying(keep=0.5, warmup=Epochs(1))
-    ours = trainer(
-        tmp_path, "classifier", selection={"memory": rule, "method": "memory"}, num_train_epochs=3
-    )
-    ours.train()
-    for (known, drawn), rows in zip(seen, epochs_of(ours, [6, 3, 3])[1:], strict=True):
-        assert not known.isnan().any()
-        assert sorted(rows) == drawn.nonzero().squeeze(1).tolist()
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -442,161 +349,3 @@ def test_losses_and_selectors_of_one_s_own(tmp_path):
         num_train_epochs=1,
     ).train()
     assert 0 < float(rule.values.max()) <= math.log(3) + 1e-6
-
-
-@pytest.mark.slow
-def test_a_single_pass_is_the_mean_of_the_kept_rows_and_resumes(tmp_path):
-    settings = {
-        "gradient_accumulation_steps": 2,
-        "max_grad_norm": 0.0,
-        "num_train_epochs": 2,
-        "train_sampling_strategy": "sequential",
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-    }
-
-    def fresh():
-        return trainer(
-            tmp_path,
-            "language model",
-            32,
-            selection={"method": "single_pass", "selector": TopK(keep=1 / 2)},
-            **settings | {"save_strategy": "steps", "save_steps": 3},
-        )
-
-    ours = fresh()
-    expected = copy.deepcopy(ours.model)
-    ours.train()
-    means = []
-    for start in (0, 8):
-        losses = sequence_losses(expected, padded(sentences(32, "language model")[start:][:8]))
-        means.append(losses.topk(4).values.mean())
-    loss = torch.stack(means).mean()
-    loss.backward()
-    for found, weight in zip(ours.gradients[0], expected.parameters(), strict=True):
-        torch.testing.assert_close(found, weight.grad)
-    assert ours.state.log_history[0]["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    assert (ours.sift_stats.forwards, ours.sift_stats.backwards) == (64, 32)
-
-    plain = trainer(tmp_path / "plain", "language model", 32, of=Plain, **settings)
-    plain.train()
-    assert Lengths(ours) == Lengths(plain)
-    within = [entry["eval_loss"] for entry in ours.state.log_history if "eval_loss" in entry]
-    assert ours.evaluate()["eval_loss"] == within[-1]
-
-    again = fresh()
-    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    assert same(weights_of(again), weights_of(ours))
-    assert again.sift_stats.backwards == ours.sift_stats.backwards
-
-
-def test_a_single_pass_is_computed_and_checked_in_the_precision_of_training(tmp_path):
-    single = selection("single_pass")
-    ours = trainer(tmp_path, "classifier", selection=single, bf16=True, max_steps=1)
-    dtypes = []
-    linear = ours.model.bert.encoder.layer[0].intermediate.dense
-    ours.train()
-    linear.register_forward_hook(lambda module, given, output: dtypes.append(output.dtype))
-    evaluated = ours.evaluate()["eval_loss"]
-    assert set(dtypes) == {torch.bfloat16}
-    assert 0 < ours.model_wrapped.gradient_check.largest < 0.02  # of rounding
-    plain = trainer(tmp_path, "classifier", of=Plain, model=ours.model, bf16=True)
-    assert plain.evaluate()["eval_loss"] == evaluated
-
-
-class BranchingForSequenceClassification(transformers.BertForSequenceClassification):
-    def forward(self, input_ids, attention_mask, labels=None):
-        if float(input_ids.sum()) % 2:  # which a trace cannot follow
-            attention_mask = torch.ones_like(attention_mask)
-        return super().forward(input_ids, attention_mask, labels=labels)
-
-
-def test_a_model_that_cannot_be_traced_is_refused_by_a_single_pass(tmp_path):
-    model = BranchingForSequenceClassification(transformers.BertConfig(**TINY, num_labels=3))
-    ours = trainer(tmp_path, "classifier", model=model, selection=selection("single_pass"))
-    with pytest.raises(TraceError, match=r"cannot trace the model.*test_huggingface\.py"):
-        ours.train()
-
-
-@pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning")
-def test_trl_s_trainer(tmp_path):
-    trl = pytest.importorskip("trl")
-    datasets = pytest.importorskip("datasets")
-
-    class Tuning(Watching, SelectiveTrainerMixin, trl.SFTTrainer):
-        pass
-
-    def tuning(given, model=None, **settings):
-        data = datasets.Dataset.from_list(
-            [{"input_ids": example["input_ids"]} for example in sentences(48, "language model")]
-        )
-        args = trl.SFTConfig(**{**BASIC, "output_dir": str(tmp_path), "bf16": False, **settings})
-        return Tuning(
-            model=model or language_model(),
-            args=args,
-            train_dataset=data,
-            processing_class=vocabulary(),
-            **given,
-        )
-
-    ours = tuning(selection("two_pass"), train_sampling_strategy="sequential")
-    ours.train()
-    assert [len(batch) for batch in ours.batches] == [4] * 12
-    logged = [entry for entry in ours.state.log_history if "mean_token_accuracy" in entry]
-    assert len(logged) == 12
-    # TRL's loss of the first step is that of the rows that were kept, over as many tokens as the
-    # Trainer counts: releases before 5.23 count the first of each row too, which has no loss.
-    kept = padded([sentences(48, "language model")[row] for row in ours.batches[0]])
-    kept["labels"] = kept["input_ids"].masked_fill(kept["input_ids"] == 0, -100)
-    items = ours._get_num_items_in_batch([kept], torch.device("cpu"))
-    with torch.no_grad():
-        losses, mask = token_losses(language_model(), kept)
-    expected = float(losses.sum() / items)
-    assert logged[0]["loss"] == pytest.approx(expected, rel=1e-4)
-    assert int(items) - int(mask.sum()) in (0, 4)
-
-    rule = Memory(keep=0.5, warmup=Epochs(1))
-    remembering = tuning({"method": "memory", "memory": rule}, learning_rate=0.0)
-    remembering.train()
-    first, second = epochs_of(remembering, [6, 3])
-    assert sorted(first) == list(range(48))
-    assert len(set(second)) == 24
-    batch = padded(sentences(48, "language model"))
-    batch["labels"] = batch["input_ids"].masked_fill(batch["input_ids"] == 0, -100)
-    with torch.no_grad():  # the weights never changed
-        torch.testing.assert_close(rule.values[:, 0], sequence_losses(language_model(), batch))
-
-    with pytest.raises(ConfigError, match="a compute_loss of SFTTrainer's own"):
-        tuning(selection("single_pass")).train()
-
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "huggingface_sst2.py"
-SST2 = Path(os.environ.get("SIFTBACK_DATA", EXAMPLE.parents[2] / "shared" / "data"), "sst2")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set:UserWarning")
-@pytest.mark.skipif(not SST2.is_dir(), reason="needs SST-2 in SIFTBACK_DATA or ../shared/data")
-@pytest.mark.parametrize("method", ["two_pass", "single_pass", "memory"])
-def test_the_example_learns_and_says_what_it_saved(method, tmp_path, monkeypatch, capsys):
-    datasets = pytest.importorskip("datasets")
-    pytest.importorskip("tokenizers")
-    given = {"method": method, "keep": 0.5, "examples": 1600, "epochs": 4, "out": tmp_path / "out"}
-    options = [f"--{name}={value}" for name, value in given.items()]
-    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *options])
-    monkeypatch.setenv("SIFTBACK_DATA", str(SST2.parent))
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-    printed = capsys.readouterr().out
-    accuracy, steps = re.search(r"accuracy ([\d.]+)% after (\d+) steps", printed).groups()
-    assert float(accuracy) > 60  # of two classes, of 872 sentences: six standard deviations
-    counts = r"(\d+) backwards and (\d+) forwards; plain training: (\d+)"
-    backwards, forwards, plain = map(int, re.search(counts, printed).groups())
-    whole = 4 * 1600
-    assert plain == whole
-    expected = {  # steps, backwards, forwards
-        "two_pass": (200, 1600 + 3 * 800, 1600 + 3 * (800 + 1600)),
-        "single_pass": (200, 1600 + 3 * 800, whole),
-        "memory": (50 + 3 * 25, 1600 + 3 * 800, 1600 + 3 * 800),
-    }
-    assert (int(steps), backwards, forwards) == expected[method]

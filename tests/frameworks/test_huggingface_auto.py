@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("transformers")
 
 from hugging_face_models import BASIC, TINY, padded, same, selection, trainer, weights_of
-from test_huggingface import BranchingForSequenceClassification
+from test_huggingface_single_pass import BranchingForSequenceClassification
 
 import transformers
 from siftback.frameworks import huggingface_refusals

@@ -355,7 +355,8 @@ def _by_setting(one: Mapping[str, Any]) -> str:
     rows: dict[str, dict[str, str]] = {}
     for row in one["rows"]:
         own = rows.setdefault(row["setting"], {"": row["setting"]} | dict.fromkeys(columns, ""))
-        own[row["what"]] = f"{row['measured']:.2f}"
+        value = row["measured"]  # a count is an integer
+        own[row["what"]] = f"{value:.2f}" if isinstance(value, float) else str(value)
     return markdown(list(rows.values()))
 
 

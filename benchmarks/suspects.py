@@ -101,7 +101,7 @@ def main() -> None:
     goals = []
     for name, share in product(asked.data, SHARES[2:3] if asked.quick else SHARES):
         goals += measure(name, share, count, seeds)
-    report(TITLE, goals, asked)
+    report(f"{TITLE}: {', '.join(asked.data)}", goals, asked)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -71,9 +70,9 @@ class Case(NamedTuple):
         seeds: How many; one where runs are long.
     """
 
-    changes: Mapping[str, Any] = MappingProxyType({})
+    changes: dict[str, Any]
     magnitude: float | None = None
-    methods: Mapping[str, str] = MappingProxyType(KNOWN)
+    methods: dict[str, str] = KNOWN
     every: bool = False
     budget: float = 8.0
     curve: tuple[float, ...] = (2.0, 4.0, 6.0, 8.0, 12.0)
@@ -81,13 +80,13 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "width 16": Case(every=True),
+    "width 16": Case({}, every=True),
     "width 8": Case({"width": 8}),
     "width 32": Case({"width": 32}, seeds=1),
     "cutout of 8x8": Case({"cutout": 8}),
-    "RandAugment": Case(magnitude=0.5, seeds=1),
+    "RandAugment": Case({}, magnitude=0.5, seeds=1),
     "24 epochs": Case(
-        methods=KNOWN | SHARES, budget=24.0, curve=(8.0, 12.0, 16.0, 24.0, 36.0), seeds=1
+        {}, methods=KNOWN | SHARES, budget=24.0, curve=(8.0, 12.0, 16.0, 24.0, 36.0), seeds=1
     ),
 }
 
@@ -248,11 +247,9 @@ def errors(settings: Settings, names: list[str], seeds: list[int], out: Path) ->
     runs = compare(plan, out, Silent(), existing="resume" if out.exists() else "refuse").runs
     found: dict[str, dict[int, float]] = {}
     for run in (run for run in runs if run.seed in seeds):
-        found.setdefault(f"{run.strategy}@{run.keep_asked}", {})[run.seed] = run.test_error_final
-        print(
-            f"  {run.strategy}@{run.keep_asked} {run.seed}: {run.test_error_final:.2f} %",
-            flush=True,
-        )
+        name = f"{run.strategy}@{run.keep_asked}"
+        found.setdefault(name, {})[run.seed] = run.test_error_final
+        print(f"  {name} {run.seed}: {run.test_error_final:.2f} %", flush=True)
     return found
 
 
@@ -270,7 +267,7 @@ def measure(name: str, quick: bool, out: Path) -> list[Goal]:
     """The budget ratios of one case."""
     case, scale = CASES[name], 1 / 2 if quick else 1.0
     seeds = list(range(1 if quick else case.seeds))
-    common = COMMON | dict(case.changes) | (QUICK if quick else {})
+    common = COMMON | case.changes | (QUICK if quick else {})
     at = {budget * scale: Settings(**common, budget=budget * scale) for budget in case.curve}
     own, place = case.budget * scale, out / name.replace(" ", "-")
     DATASETS[CIFAR10] = lambda: data_of(case)
@@ -278,9 +275,7 @@ def measure(name: str, quick: bool, out: Path) -> list[Goal]:
     tried = candidates(labels) if case.every else {}
     STRATEGIES.update(tried)
     comparison.measure = price
-    methods = dict(case.methods) | {
-        f"{key}@0.5": strategy.summary for key, strategy in tried.items()
-    }
+    methods = case.methods | {f"{key}@0.5": strategy.summary for key, strategy in tried.items()}
     curve, found = {}, {}
     for budget, settings in at.items():
         names = ["traditional", *(methods if budget == own else ())]

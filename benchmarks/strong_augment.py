@@ -19,7 +19,7 @@ CHANGES, DRAWN = 8, 2
 
 @dataclass(frozen=True)
 class StrongAugment(Augment):
-    """Crop, flip, the changes, then cutout.
+    """Crop, flip, cutout, then the changes.
 
     Attributes:
         magnitude: In (0, 1]; at 1 an image turns by 30 degrees, shears by 0.3, loses or gains 0.9
@@ -31,12 +31,12 @@ class StrongAugment(Augment):
 
     def __call__(self, images: Tensor, generator: Generator, fill: Tensor | None = None) -> Tensor:
         """Augments uint8[B, C, H, W]."""
-        images = Augment(self.padding, self.flip)(images, generator)
+        images = super().__call__(images, generator, fill)
         for _ in range(DRAWN):
             which = torch.randint(CHANGES, (len(images),), generator=generator)
             signs = torch.randint(2, (len(images),), generator=generator) * 2.0 - 1
             images = self._changed(images, which, signs * self.magnitude)
-        return Augment(cutout=self.cutout)(images, generator, fill)
+        return images
 
     def _changed(self, images: Tensor, which: Tensor, by: Tensor) -> Tensor:
         """One change for each image: its number, and how far, in [-1, 1]."""

@@ -32,6 +32,7 @@ TINY = {
     "intermediate_size": 16,
     "pad_token_id": 0,
 }
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def classifier(**settings):

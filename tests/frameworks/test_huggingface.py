@@ -11,6 +11,7 @@ pytest.importorskip("transformers")
 
 from hugging_face_models import (
     MODELS,
+    NO_DROPOUT,
     TINY,
     Lengths,
     Plain,
@@ -34,7 +35,6 @@ from siftback.errors import BatchError, ConfigError
 from siftback.loading.seeding import Stream, generator_of
 
 METHODS = ("two_pass", "memory")  # of a single pass there is a test of its own, as it compiles
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def no_schedule(model):

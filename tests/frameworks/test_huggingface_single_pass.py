@@ -23,8 +23,6 @@ import transformers
 from siftback import TopK, sequence_losses
 from siftback.errors import TraceError
 
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog):

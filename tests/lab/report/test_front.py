@@ -24,7 +24,7 @@ def test_the_table_in_the_readme_is_what_the_records_give(recorded, tmp_path):
     (tmp_path / "README.md").write_text(readme, encoding="utf-8")
     write_table(recorded, tmp_path / "README.md")
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == readme
-    assert " on imdb, 4 epochs |" in readme.partition(MARKS[0])[2].partition(MARKS[1])[0]
+    assert " on imdb, 4 epochs |\n" in readme.partition(MARKS[0])[2].partition(MARKS[1])[0]
 
 
 def test_the_picture_in_the_readme_is_what_the_records_give(recorded, tmp_path):

@@ -88,6 +88,9 @@ CASES = {
     "24 epochs": Case(
         {}, methods=KNOWN | SHARES, budget=24.0, curve=(8.0, 12.0, 16.0, 24.0, 36.0), seeds=1
     ),
+    "48 epochs": Case(
+        {}, methods=KNOWN | SHARES, budget=48.0, curve=(16.0, 24.0, 36.0, 48.0, 72.0), seeds=1
+    ),
 }
 
 

@@ -46,7 +46,7 @@ class IES(EpochRule):
     Args:
         threshold: The mean absolute second difference, above 0, below which a loss is settled.
         window: Number of second differences in the mean, at least 1. An example has no score
-            until it had two losses more than that.
+            until it has had two losses more than that.
         keep: The minimum share of the known examples to keep, in [0, 1): if more are settled, the
             least settled of them stay. 0, as in the paper, leaves out all settled ones.
         warmup: How long all examples are trained on at first.

@@ -166,7 +166,7 @@ def load(
 
 
 def with_own_unit(data: Data) -> Data:
-    """The data, with costs counted in the mean of their own training examples."""
+    """The data, whose unit of cost is the mean of their own training examples."""
     return data.with_own_unit() if isinstance(data, TextData) else data
 
 

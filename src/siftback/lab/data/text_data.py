@@ -107,7 +107,7 @@ class TextData:
         return replace(self, train_labels=labels, true_labels=self.train_labels)
 
     def with_own_unit(self) -> Self:
-        """With costs counted in the mean of these training examples."""
+        """With the mean length of these training examples as the unit of cost."""
         return replace(self, unit=float(lengths_of(self.train_tokens).double().mean()))
 
     def sizes(self, inputs: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ of those, its share.
 _BEFORE = """\
 Strategies that select by losses begin after one epoch on everything, as the authors of
 Selective-Backprop ran it, unless told otherwise. The records of {before} of the {count} comparisons
-below were made before that was so, and those strategies then selected from the first batch on.
+below were made before that was the default: there they selected from the first batch on.
 """
 
 _PAID = """\

@@ -35,7 +35,7 @@ from siftback.lab.training.settings import Settings
 from siftback.lab.training.strategies import STRATEGIES
 from siftback.lab.training.strategy import Strategy
 from siftback.rules.percentile_draw import draw_probabilities
-from siftback.rules.ratio_memory import ratio_probabilities
+from siftback.rules.ratio_draw import ratio_probabilities
 from siftback.rules.rule import LastLossRule
 from siftback.schedule import Share
 from strong_augment import StrongAugment

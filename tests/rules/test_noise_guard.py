@@ -157,11 +157,12 @@ def test_of_the_suspects_exactly_the_smaller_share_is_drawn_each_alike(cap, keep
 
 
 def test_the_others_are_drawn_as_if_there_were_no_suspects():
-    """By their percentiles among themselves, in proportion, as many as are left to draw."""
+    """By their losses over the mean of them, in proportion, as many as are left to draw."""
     rule, draws, generator = guarded(NoiseGuard(10, cap=0.2, visits=1), 0.5), 3000, seeded(3)
     drawn = torch.stack([rule.draw(1, generator) for _ in range(draws)])[:, ~LIE]
     losses = spread(N)[~LIE].tolist()
-    sizes = [0.1 + 0.9 * shared_probability(losses, loss, rule.beta) for loss in losses]
+    mean = sum(losses) / len(losses)
+    sizes = [max(0.1, min(1.0, loss / mean)) for loss in losses]
     expected = torch.tensor(in_proportion(sizes, 19))  # one suspect is drawn
     error = 4.5 * (expected * (1 - expected) / draws).sqrt() + 1e-6
     assert ((drawn.mean(0) - expected).abs() <= error).all()
@@ -211,14 +212,18 @@ def test_an_example_never_trained_on_is_trusted_and_kept():
     assert not weights[:N][LIE].any()
 
 
-def test_as_long_as_there_are_no_suspects_nothing_changes():
-    rules = [Memory(0.5, guard=guard) for guard in (None, NoiseGuard(10, visits=9))]
-    for rule in rules:
-        rule.grow(N)
-        rule.update(torch.arange(N), spread(N), 0)
-    for epoch in range(4):
-        assert_same(*(rule.draw(epoch, seeded(epoch)) for rule in rules))
-    assert rules[1].guard.held_back == 0
+def test_as_long_as_there_are_no_suspects_all_are_drawn_by_their_ratios():
+    losses, draws, generator = spread(N), 3000, seeded(5)
+    rule = Memory(0.5, guard=NoiseGuard(10, visits=9))
+    rule.grow(N)
+    rule.update(torch.arange(N), losses, 0)
+    drawn = torch.stack([rule.draw(1, generator) for _ in range(draws)])
+    assert (drawn.sum(1) == 20).all()
+    sizes = (losses / losses.mean()).clamp(0.1, 1.0).tolist()
+    expected = torch.tensor(in_proportion(sizes, 20))
+    error = 4.5 * (expected * (1 - expected) / draws).sqrt() + 1e-6
+    assert ((drawn.mean(0) - expected).abs() <= error).all()
+    assert rule.guard.held_back == 0
 
 
 def lies_of(loader, epoch):

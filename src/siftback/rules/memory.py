@@ -10,6 +10,7 @@ from siftback.errors import ConfigError
 from siftback.rules.guarded import GuardedRule
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.percentile_draw import drawn_by_percentile
+from siftback.rules.ratio_draw import drawn_by_ratio
 from siftback.rules.rule import checked_table
 from siftback.rules.score_table import ScoreTable
 from siftback.rules.shard_draw import drawn_in_shards
@@ -43,8 +44,11 @@ class Memory(GuardedRule):
             ``decay * old + (1 - decay) * new``; 0 remembers only the last loss.
         guard: Holds back examples whose label is probably wrong. Of S suspects exactly
             ``round(min(cap, keep) * S)`` are drawn, all with the same probability; the rest of
-            the epoch is drawn from the other examples, ranked among themselves. If there are too
-            few of those, more suspects are drawn, so that the count does not change.
+            the epoch is drawn from the other examples. If there are too few of those, more
+            suspects are drawn, so that the count does not change. The others are drawn not by
+            percentiles but in proportion to ``max(floor, min(1, loss / mean loss))``, as by
+            `RatioMemory`: a percentile is as high for a loss a little above the others, and
+            wrong labels that are not suspected yet have the highest.
         table: Stores the losses, such as a `ScoreTable` in a file; by default in memory, 4 bytes
             per example.
         shards: S, so that each of several processes remembers only the examples that it reads, in
@@ -134,9 +138,7 @@ class Memory(GuardedRule):
         weights = torch.zeros(self.examples)
         weights[suspects] = admitted.float()
         count -= int(admitted.sum())
-        weights[trusted] = drawn_by_percentile(
-            scores[trusted], self.beta, self.floor, count, generator
-        )
+        weights[trusted] = drawn_by_ratio(scores[trusted], self.floor, count, generator)
         return weights
 
     def settings(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from siftback.rules.block_draw import drawn_in_blocks, tied_probabilities
-from siftback.selectors.sampling import choose_exactly
+from siftback.rules.exact_draw import drawn_exactly
 
 SORTED = 1 << 22
 """Up to how many scores are sorted; more are drawn by a histogram, in blocks."""
@@ -49,8 +49,8 @@ def drawn_by_percentile(
 ) -> Tensor:
     """Draws exactly k examples, with probabilities in proportion to `draw_probabilities`.
 
-    Examples without a score are kept; if there are more than k of them, k of those are drawn, all
-    with the same probability. The others are drawn by systematic sampling (`choose_exactly`): if
+    Examples without a score are kept, as far as there are not more than k of them; see
+    `drawn_exactly`. The others are drawn by systematic sampling (`choose_exactly`): if
     all scores are known and k is ``N * (floor + (1 - floor) / (beta + 1))``, the probability of
     each is exactly that of `draw_probabilities`. Of more than `SORTED` scores, percentiles are
     those of a histogram; see `drawn_in_blocks`.
@@ -71,14 +71,6 @@ def drawn_by_percentile(
     """
     if len(scores) > SORTED:
         return drawn_in_blocks(scores, beta, floor, count, generator)
-    weights = torch.zeros(len(scores))
-    unknown = scores.isnan()
-    known, new = (~unknown).nonzero().squeeze(1), unknown.nonzero().squeeze(1)
-    if len(new) > count:
-        new = new[torch.randperm(len(new), generator=generator)[:count]]
-    weights[new] = 1.0
-    count -= len(new)
-    if count:
-        probabilities = draw_probabilities(scores[known], beta, floor)
-        weights[known[choose_exactly(probabilities, count, generator)]] = 1.0
-    return weights
+    return drawn_exactly(
+        scores, lambda known: draw_probabilities(known, beta, floor), count, generator
+    )

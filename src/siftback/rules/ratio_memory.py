@@ -8,33 +8,10 @@ from torch import Tensor
 from siftback.arguments import checked_share
 from siftback.rules.guarded import GuardedRule
 from siftback.rules.noise_guard import NoiseGuard
+from siftback.rules.ratio_draw import ratio_probabilities
 from siftback.rules.rule import checked_table
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Moment, Share
-
-
-def ratio_probabilities(losses: Tensor, floor: float) -> Tensor:
-    """Probabilities by the loss over the mean of all: ``max(floor, min(1, loss / mean))``.
-
-    A loss that is not finite is not part of the mean, and its example is certain to be drawn. If
-    the mean is not above 0, all are.
-
-    Args:
-        losses: float[N].
-        floor: The minimum probability, in [0, 1).
-
-    Returns:
-        float64[N].
-
-    >>> ratio_probabilities(torch.tensor([0.0, 0.5, 0.5, 3.0]), floor=0.1)
-    tensor([0.1000, 0.5000, 0.5000, 1.0000], dtype=torch.float64)
-    """
-    losses = losses.double()
-    finite = losses.isfinite()
-    mean = losses[finite].mean()
-    if not mean > 0:
-        return torch.ones_like(losses)
-    return (losses / mean).clamp(floor, 1).where(finite, 1.0)
 
 
 class RatioMemory(GuardedRule):

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from reference import shared_probability
 from remembering import Numbered, by_rule, plain, ruled, spread
 from resuming import check_resumes
 from selections import in_proportion
@@ -14,7 +13,7 @@ from siftback.rules.memory import Memory
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.ratio_memory import RatioMemory
 from siftback.schedule import Epochs
-from toys import assert_same, seeded
+from toys import seeded
 
 N, LIES = 40, (3, 17, 18, 30, 39)
 LIE = torch.zeros(N, dtype=torch.bool).index_fill(0, torch.tensor(LIES), True)

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_integer, checked_number
-from siftback.rules.ewma import Predict, checked_predict
-from siftback.rules.loss_threshold import LossThreshold
-from siftback.rules.rule import RefreshedRule, checked_table
+from siftback.rules.predicting import Predict, PredictingRule
+from siftback.rules.rule import checked_table
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
@@ -118,7 +117,7 @@ def _same_rows(epochs: Tensor) -> tuple[Tensor, Tensor]:
     return groups, examples
 
 
-class GaussianProcess(RefreshedRule):
+class GaussianProcess(PredictingRule):
     """Predicts an example's loss from its last few by a Gaussian process over epochs.
 
     Jiang et al. 2019, section 3.3, "using historical losses to train a Gaussian process". As in
@@ -187,17 +186,12 @@ class GaussianProcess(RefreshedRule):
         self.history = checked_integer("history", history, 1)
         # Losses and then their epochs, each oldest first; missing ones are on the left.
         table = checked_table("GaussianProcess", table, 2 * self.history)
-        super().__init__(keep, beta, every=every, scorer=scorer, table=table, warmup=warmup)
+        super().__init__(
+            keep, beta, every=every, predict=predict, threshold_share=threshold_share,
+            optimism=optimism, scorer=scorer, table=table, warmup=warmup,
+        )  # fmt: skip
         self.length_scale = checked_number("length_scale", length_scale, above=0)
         self.noise = checked_number("noise", noise, above=0)
-        self.predict = checked_predict(predict)
-        self.optimism = checked_number("optimism", optimism, least=0)
-        self._threshold = LossThreshold(threshold_share)
-
-    @property
-    def threshold(self) -> float:
-        """The loss threshold; NaN before any loss, or if losses are predicted."""
-        return self._threshold.value
 
     def posterior(self, epoch: int) -> Posterior:
         """The posterior of each example's loss in an epoch."""
@@ -225,26 +219,6 @@ class GaussianProcess(RefreshedRule):
             probability += self.optimism * sd / max(prior_sd, _LEAST_SD)
         return probability
 
-    def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
-        """Adds the scores of a pass to the histories, and updates the threshold."""
-        if self.predict == "probability":
-            self._threshold.join(scores)
-        super().rescore(indices, scores, epoch)
-
-    def update(
-        self,
-        indices: Tensor,
-        losses: Tensor,
-        epoch: int,
-        *,
-        correct: Tensor | None = None,
-        confidence: Tensor | None = None,
-    ) -> None:
-        """Adds training's losses to the histories; before any pass, updates the threshold."""
-        if self.predict == "probability" and self.last_pass is None:
-            self._threshold.join(losses)
-        self.observe(indices, losses, epoch)
-
     def observe(self, indices: Tensor, losses: Tensor, epoch: int) -> None:
         """Adds losses to the examples' histories; a full history drops its oldest loss."""
         losses = losses.detach().to(self.values)
@@ -263,12 +237,7 @@ class GaussianProcess(RefreshedRule):
     def settings(self) -> dict[str, Any]:
         """See `EpochRule.settings`."""
         kernel = {"length_scale": self.length_scale, "noise": self.noise, "history": self.history}
-        predict = {"predict": self.predict, "threshold_share": self._threshold.share}
-        return {**super().settings(), **kernel, **predict, "optimism": self.optimism}
-
-    def members(self) -> dict[str, Any]:
-        """The scorer and the threshold."""
-        return {**super().members(), "threshold": self._threshold}
+        return {**super().settings(), **kernel}
 
     def _prior(self) -> _Prior:
         latest = self.values[:, self.history - 1]

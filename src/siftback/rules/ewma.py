@@ -1,22 +1,19 @@
 """Ewma: predicts losses by a moving average of each example's earlier losses."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_number, checked_share
-from siftback.errors import ConfigError
-from siftback.rules.loss_threshold import LossThreshold
-from siftback.rules.rule import RefreshedRule, checked_table, record_average
+from siftback.arguments import checked_share
+from siftback.rules.predicting import Predict, PredictingRule
+from siftback.rules.rule import checked_table, record_average
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
 
-Predict = Literal["loss", "probability"]
 
-
-class Ewma(RefreshedRule):
+class Ewma(PredictingRule):
     """Predicts an example's loss by an exponentially weighted average of its earlier losses.
 
     Jiang et al. 2019, section 3.3, "exponentially weighted average of historical losses". As in
@@ -78,16 +75,11 @@ class Ewma(RefreshedRule):
         warmup: Moment = Epochs(1),
     ) -> None:
         table = checked_table("Ewma", table, 2)
-        super().__init__(keep, beta, every=every, scorer=scorer, table=table, warmup=warmup)
+        super().__init__(
+            keep, beta, every=every, predict=predict, threshold_share=threshold_share,
+            optimism=optimism, scorer=scorer, table=table, warmup=warmup,
+        )  # fmt: skip
         self.decay = checked_share("decay", decay)
-        self.predict = checked_predict(predict)
-        self.optimism = checked_number("optimism", optimism, least=0)
-        self._threshold = LossThreshold(threshold_share)
-
-    @property
-    def threshold(self) -> float:
-        """The loss threshold; NaN before any loss, or if losses are predicted."""
-        return self._threshold.value
 
     def predicted(self, epoch: int) -> Tensor:
         """float32[examples], the averages, raised with their age if ``optimism`` is above 0."""
@@ -96,26 +88,6 @@ class Ewma(RefreshedRule):
         if not self.optimism or len(finite) < 2:
             return scores
         return scores + self.optimism * finite.std() * (epoch - epochs).clamp(min=0).sqrt()
-
-    def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
-        """Averages the scores of a pass into the table, and updates the threshold."""
-        if self.predict == "probability":
-            self._threshold.join(scores)
-        super().rescore(indices, scores, epoch)
-
-    def update(
-        self,
-        indices: Tensor,
-        losses: Tensor,
-        epoch: int,
-        *,
-        correct: Tensor | None = None,
-        confidence: Tensor | None = None,
-    ) -> None:
-        """Averages training's losses into the table; before any pass, updates the threshold."""
-        if self.predict == "probability" and self.last_pass is None:
-            self._threshold.join(losses)
-        self.observe(indices, losses, epoch)
 
     def observe(self, indices: Tensor, losses: Tensor, epoch: int) -> None:
         """Averages the losses, or whether they exceed the threshold, into the table."""
@@ -126,21 +98,4 @@ class Ewma(RefreshedRule):
 
     def settings(self) -> dict[str, Any]:
         """See `EpochRule.settings`."""
-        predict = {"predict": self.predict, "threshold_share": self._threshold.share}
-        own = {"decay": self.decay, **predict, "optimism": self.optimism}
-        return {**super().settings(), **own}
-
-    def members(self) -> dict[str, Any]:
-        """The scorer and the threshold."""
-        return {**super().members(), "threshold": self._threshold}
-
-
-def checked_predict(predict: Predict) -> Predict:
-    """Returns ``predict`` after checking it.
-
-    Raises:
-        ConfigError: If it is neither "loss" nor "probability".
-    """
-    if predict not in ("loss", "probability"):
-        raise ConfigError(f'predict={predict!r}: give "loss" or "probability"')
-    return predict
+        return {**super().settings(), "decay": self.decay}

@@ -67,6 +67,16 @@ class FillsDisk(Silent):
             self._path.with_name(self._path.name + ".tmp").symlink_to("/dev/full")
 
 
+def test_what_is_added_takes_its_place_in_the_plan(call: Call, tmp_path: Path) -> None:
+    compare = ("compare", *QUICK, "--no-matched", "--out", str(tmp_path / "c"))
+    assert call(*compare, "--strategies", "random,sb", "--seed", "1")[0] == 0
+    more = ("--strategies", "traditional,sb", "--seed", "0,1", "--resume")
+    assert call(*compare, *more)[0] == 0
+    ran = [(run.strategy, run.seed) for run in Comparison.read(tmp_path / "c").runs]
+    here = [("traditional", 0), ("sb", 0), ("traditional", 1), ("sb", 1)]
+    assert ran == [*here, ("random", 1)]
+
+
 @needs_locks
 @pytest.mark.slow
 @pytest.mark.distributed

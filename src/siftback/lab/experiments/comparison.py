@@ -214,6 +214,7 @@ def compare_locked(
         _keep_tokenizer(data, folder, existing)
     finished = {_key(summary): summary for summary in comparison.runs}
     runs = plan.runs()
+    places = {run.key: place for place, run in enumerate(runs)}
     for number, run in enumerate(runs, start=1):
         checkpoints = Checkpoints(folder / CHECKPOINTS / run.name, often or Often())
         if run.key in finished:
@@ -227,6 +228,8 @@ def compare_locked(
         summary = _train(run, plan.settings, data, folder, reporter, checkpoints, on_model, price)
         finished[run.key] = summary
         comparison.runs.append(summary)
+        # Of a plan that was added to, as if it had been whole; what is no part of it comes last.
+        comparison.runs.sort(key=lambda one: places.get(_key(one), len(places)))
         comparison.write()
         checkpoints.clear()
         reporter.finish(summary)

@@ -257,7 +257,7 @@ class Comparison:
         return METRICS[self.runs[0].metric if self.runs else "error"]
 
     def by_label(self) -> dict[str, list[RunSummary]]:
-        """The runs of each configuration, in the order in which the first of each ended."""
+        """The runs of each configuration, in the order of the first of each."""
         groups: dict[str, list[RunSummary]] = {}
         for run in self.runs:
             groups.setdefault(run.label, []).append(run)

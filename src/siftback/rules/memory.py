@@ -45,10 +45,10 @@ class Memory(GuardedRule):
         guard: Holds back examples whose label is probably wrong. Of S suspects exactly
             ``round(min(cap, keep) * S)`` are drawn, all with the same probability; the rest of
             the epoch is drawn from the other examples. If there are too few of those, more
-            suspects are drawn, so that the count does not change. The others are drawn not by
-            percentiles but in proportion to ``max(floor, min(1, loss / mean loss))``, as by
-            `RatioMemory`: a percentile is as high for a loss a little above the others, and
-            wrong labels that are not suspected yet have the highest.
+            suspects are drawn, so that the count does not change. The others are drawn in
+            proportion to ``max(floor, min(1, loss / mean loss))`` (see `drawn_by_ratio`), and
+            ``beta`` sets only the share: percentiles are high for losses that are only a little
+            above the others, and wrong labels that are not suspected yet have the highest losses.
         table: Stores the losses, such as a `ScoreTable` in a file; by default in memory, 4 bytes
             per example.
         shards: S, so that each of several processes remembers only the examples that it reads, in

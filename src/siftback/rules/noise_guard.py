@@ -54,7 +54,7 @@ class NoiseGuard:
     (`label_doubt`) in each of its last m visits; a visit is a training step on it. Losses should be
     cross-entropy.
 
-    The rule ranks and draws the other examples without the suspects. Of S suspects exactly
+    The rule draws the other examples as if there were no suspects. Of S suspects exactly
     ``round(min(cap, keep) * S)`` are admitted, with ``keep`` the rule's share, all with the same
     probability and with weight 1. A suspect that is learnt after all is no longer one.
 

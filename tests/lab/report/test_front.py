@@ -60,6 +60,19 @@ def test_a_ratio_is_that_of_the_middle_budget_and_bold_where_it_is_sure(tmp_path
     assert 0.67 < float(rows[4].split("|")[3]) < 1.34  # one seed below 1, one above
 
 
+def test_of_several_budgets_with_as_many_methods_the_one_in_the_middle_counts(tmp_path):
+    comparisons = []
+    for budget in (1, 2, 4, 8, 16):
+        ends = {"traditional": [64 / budget, 64 / budget + 0.01]}
+        if budget in (2, 4, 8):
+            ends["sb-memory"] = ends["traditional"]
+        comparisons.append(written(tmp_path / f"at-{budget}", budget, ends))
+    page = tmp_path / "page.md"
+    page.write_text("".join(MARKS), encoding="utf-8")
+    write_table(comparisons, page)
+    assert "| cnn-4 on digits, 4 epochs |" in page.read_text(encoding="utf-8")
+
+
 def written(folder, budget, ends):
     """A comparison of two seeds by budget, as it is read from a folder."""
     run = {

@@ -49,7 +49,7 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
     """Writes what to use where, with its budget ratios, into a page between its marks.
 
     A column for each experiment, at the budget at which most methods were measured. A ratio is
-    bold where its 95 % interval over the seeds is above 1.
+    bold where its 95 % interval over the seeds is above 1; a method not measured there has none.
 
     Args:
         comparisons: The records.
@@ -75,11 +75,12 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
 
 
 def _middle(one: Experiment) -> float:
-    """The budget at which most methods were measured."""
+    """The budget at which most methods were measured; of several such, the one in the middle."""
     counts = Counter(
         budget for label, of in one.ends.items() if label != TRADITIONAL for budget in of
     )
-    return max(sorted(counts), key=counts.__getitem__)
+    most = sorted(budget for budget, count in counts.items() if count == max(counts.values()))
+    return most[len(most) // 2]
 
 
 def _ratio(one: Experiment, label: str, budget: float) -> str:

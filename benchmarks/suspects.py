@@ -8,51 +8,67 @@ finds: the harmonic mean of precision and recall.
 """
 
 import statistics
-import sys
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from cleanlab.filter import find_label_issues
 from torch import Tensor
 
 from goals import Goal, begin, options, report
-from siftback import Memory, NoiseGuard
+from siftback.lab.data.batch_stream import test_batches
+from siftback.lab.data.data_set import NOUNS, DataSet
 from siftback.lab.data.datasets import load
-
-sys.path.insert(0, str(Path(__file__).parent / "peers"))
-
-from train import MEMORY_SHARE, by_rule, plain
-from work import Images, Work
+from siftback.lab.experiments.comparison import Plan, compare
+from siftback.lab.experiments.suspects_report import read_all
+from siftback.lab.training.model_setup import casting, device_of
+from siftback.lab.training.progress import Silent
+from siftback.lab.training.run import stages
+from siftback.lab.training.settings import TEST_BATCH, Settings
 
 TITLE = "What a noise guard finds, beside confident learning out of sample at the same cost"
-EXAMPLES, BUDGET, SEEDS = 10_000, 6.0, 3
-SHARES = (0.01, 0.1, 0.2, 0.4)
+GUARDED, KEEP = "sb-memory-guarded", 0.55
+COMMON: dict[str, Any] = {"rate": "onecycle", "evaluations": 1}
+SETS: dict[str, dict[str, Any]] = {
+    "mnist": {"model": "cnn", "budget": 6.0, "train_limit": 10_000},
+    "cifar10": {"model": "fastcnn", "precision": "bf16", "budget": 8.0, "train_limit": 10_000},
+    "imdb": {"model": "ngrams", "lr": 0.003, "weight_decay": 1.0, "budget": 4.0},
+}
+SHARES, SEEDS = (0.01, 0.1, 0.2, 0.4), 3
 
 
-def by_guard(data: Images, seed: int, budget: float) -> Tensor:
+def read(settings: Settings) -> DataSet:
+    """The data with some labels made wrong, the same in every run."""
+    data: DataSet = load(settings.data, settings.train_limit, flipped=settings.flip)
+    return data
+
+
+def by_guard(settings: Settings, seed: int) -> Tensor:
     """bool[N], the label issues at the end of a training by `Memory` with a guard."""
-    guard = NoiseGuard(int(data.labels.max()) + 1)
-    by_rule(Work(data, seed, budget), Memory(guard=guard), budget / MEMORY_SHARE)
-    found = torch.zeros(len(data), dtype=torch.bool)
-    found[guard.label_issues] = True
-    return found
+    with TemporaryDirectory() as folder:
+        plan = Plan(settings, [GUARDED], (KEEP,), [seed], matched=False)
+        compare(plan, Path(folder), Silent())
+        (left,) = read_all(Path(folder), None)
+    return left.by_guard
 
 
-def by_cleanlab(data: Images, seed: int, budget: float) -> Tensor:
+def by_cleanlab(settings: Settings, seed: int) -> Tensor:
     """bool[N], label issues by the probabilities of two models, each asked about the other half."""
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
-    probabilities = torch.zeros(len(data), int(data.labels.max()) + 1)
+    data = read(settings)
+    order = torch.randperm(len(data.train_labels), generator=torch.Generator().manual_seed(seed))
+    probabilities = torch.zeros(len(order), data.classes)
     halves = order.chunk(2)
     for own, other in (halves, halves[::-1]):
-        part = Images(data.pixels[own], data.labels[own], flip=data.flip)
-        work = Work(part, seed, budget)
-        plain(work)
-        work.model.eval()
-        with torch.no_grad():
-            for rows in other.split(1000):
-                probabilities[rows] = work.model(data.pixels[rows]).softmax(1)
-    return torch.from_numpy(find_label_issues(data.labels.numpy(), probabilities.numpy(), n_jobs=1))
+        half = data.taken(own).tested_on(data, other)
+        *_, last = stages(seed, settings, half, settings.budget or 1.0)
+        last.model.eval()
+        with torch.no_grad(), casting(settings, device_of(settings)):
+            found = [last.model(x).float().softmax(1) for x, _ in test_batches(half, TEST_BATCH)]
+        probabilities[other] = torch.cat(found)
+    labels = data.train_labels.numpy()
+    return torch.from_numpy(find_label_issues(labels, probabilities.numpy(), n_jobs=1))
 
 
 def scores(found: Tensor, wrong: Tensor) -> tuple[float, float, float]:
@@ -64,17 +80,16 @@ def scores(found: Tensor, wrong: Tensor) -> tuple[float, float, float]:
     return precision, recall, 2 * precision * recall / (precision + recall)
 
 
-def measure(name: str, share: float, count: int, seeds: int) -> list[Goal]:
+def measure(settings: Settings, seeds: int) -> list[Goal]:
     """What both find at one share of wrong labels, means over the seeds."""
-    stored = load(name, train_limit=count, flipped=share)
-    pixels = stored.train_images.float()
-    pixels = (pixels - pixels.mean((0, 2, 3), True)) / pixels.std((0, 2, 3), keepdim=True)
-    data = Images(pixels, stored.train_labels, flip=name.startswith("cifar"))
-    wrong = stored.train_labels != stored.true_labels
-    setting = f"{name}, {count:,} examples, {share:.0%} of the labels wrong"
+    data = read(settings)
+    assert data.true_labels is not None
+    wrong = data.train_labels.ne(data.true_labels)
+    count = f"{len(wrong):,} {NOUNS[data.kind]}"
+    setting = f"{data.name}, {count}, {settings.flip:.0%} of the labels wrong"
     ways = {"guard": by_guard, "cleanlab": by_cleanlab}
     found = {
-        way: [scores(find(data, seed, BUDGET), wrong) for seed in range(seeds)]
+        way: [scores(find(settings, seed), wrong) for seed in range(seeds)]
         for way, find in ways.items()
     }
     mean = {
@@ -92,15 +107,13 @@ def measure(name: str, share: float, count: int, seeds: int) -> list[Goal]:
 
 
 def main() -> None:
-    parser = options(__doc__, quick="one seed, a fifth of the examples, one share of each set")
-    parser.add_argument(
-        "--data", nargs="+", default=["mnist", "cifar10"], help="image sets of the laboratory"
-    )
+    parser = options(__doc__, quick="one seed and one share of each set")
+    parser.add_argument("--data", nargs="+", choices=SETS, default=list(SETS), help="which sets")
     asked = begin(parser)
-    count, seeds = (EXAMPLES // 5, 1) if asked.quick else (EXAMPLES, SEEDS)
+    shares, seeds = (SHARES[2:3], 1) if asked.quick else (SHARES, SEEDS)
     goals = []
-    for name, share in product(asked.data, SHARES[2:3] if asked.quick else SHARES):
-        goals += measure(name, share, count, seeds)
+    for name, share in product(asked.data, shares):
+        goals += measure(Settings(data=name, flip=share, **COMMON, **SETS[name]), seeds)
     report(f"{TITLE}: {', '.join(asked.data)}", goals, asked)
 
 

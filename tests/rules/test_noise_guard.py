@@ -48,7 +48,7 @@ def test_suspects_are_those_of_the_slow_reference(m, classes):
     assert found > 0
 
 
-def test_label_issues_have_less_than_half_the_mean_probability():
+def test_label_issues_are_suspects_and_labels_below_half_the_mean_probability():
     guard, generator = NoiseGuard(10, visits=2), torch.Generator().manual_seed(0)
     last = {}
     assert guard.label_issues.tolist() == []
@@ -58,9 +58,19 @@ def test_label_issues_have_less_than_half_the_mean_probability():
         guard.observe(indices, losses)
         last.update(zip(indices.tolist(), losses.tolist(), strict=True))
         t = sum(math.exp(-loss) for loss in last.values()) / len(last)
-        expected = sorted(index for index, loss in last.items() if math.exp(-loss) < t / 2)
+        below = {index for index, loss in last.items() if math.exp(-loss) < t / 2}
+        expected = sorted(below | set(guard.suspects.tolist()))
         assert guard.label_issues.tolist() == expected
     assert 0 < len(expected) < len(last) < 50
+
+
+def test_a_suspect_stays_a_label_issue_while_the_others_are_learnt():
+    guard, everyone = NoiseGuard(2, visits=2), torch.arange(4)
+    for _ in range(2):
+        guard.observe(everyone, -torch.tensor([0.55, 0.6, 0.55, 0.4]).log())
+    guard.observe(everyone[:3], -torch.tensor([0.7, 0.75, 0.7]).log())
+    assert guard.confidence / 2 < 0.4
+    assert guard.suspects.tolist() == guard.label_issues.tolist() == [3]
 
 
 def test_an_example_that_is_learnt_after_all_is_no_suspect_any_more():

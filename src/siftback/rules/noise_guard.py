@@ -107,11 +107,13 @@ class NoiseGuard:
     def label_issues(self) -> Tensor:
         """int64[n], the examples whose labels are worth a look, ascending.
 
-        Those whose label had less than half the mean probability of all labels when last visited,
-        ``p < t / 2``. They are more than the suspects, who must be doubtful in several visits and
-        by more, as holding back an example that is merely hard does harm, and a look at it none.
+        The suspects, and those whose label had less than half the mean probability of all labels
+        when last visited, ``p < t / 2``: holding back an example that is merely hard does harm, and
+        a look at it none. Of two classes a suspect may have more than that: it is seldom visited,
+        and its last visit may be from when t was lower.
         """
-        return ((-self.losses).exp() < self.confidence / 2).nonzero().squeeze(1)
+        improbable = (-self.losses).exp() < self.confidence / 2
+        return (improbable | (self._streaks >= self.visits)).nonzero().squeeze(1)
 
     def suspected(self, indices: Tensor) -> Tensor:
         """bool[n], whether each of the examples, int64[n], is a suspect."""

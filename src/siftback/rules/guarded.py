@@ -16,8 +16,8 @@ from siftback.schedule import Moment
 class GuardedRule(LastLossRule):
     """A rule that remembers the losses of training, and may have a `NoiseGuard`.
 
-    A rule of this kind defines `draw`, and leaves to the guard how many of its `suspects` are
-    admitted.
+    A rule of this kind defines `draw`, and leaves to the guard how many of the examples that it
+    holds back (`held`) are admitted all the same.
 
     Args:
         table: Values remembered per example.
@@ -53,12 +53,12 @@ class GuardedRule(LastLossRule):
         self.guard = guard
 
     @property
-    def suspects(self) -> Tensor:
-        """int64[n], the guard's current suspects; none without a guard."""
+    def held(self) -> Tensor:
+        """int64[n], the suspects that the guard holds back; none without a guard."""
         if self.guard is None:
             return torch.zeros(0, dtype=torch.int64)
-        suspects = self.guard.suspects
-        return suspects[suspects < self.examples]
+        held = self.guard.held
+        return held[held < self.examples]
 
     def update(self, indices: Tensor, losses: Tensor, epoch: int, **guesses: Tensor | None) -> None:
         """Remembers the losses, and shows them to the guard."""

@@ -42,10 +42,10 @@ class Memory(GuardedRule):
         tail: How long all examples are trained on at the end.
         decay: Weight of the old loss in the remembered one, in [0, 1):
             ``decay * old + (1 - decay) * new``; 0 remembers only the last loss.
-        guard: Holds back examples whose label is probably wrong. Of S suspects exactly
+        guard: Holds back examples whose label is probably wrong. Of S that are held back exactly
             ``round(min(cap, keep) * S)`` are drawn, all with the same probability; the rest of
-            the epoch is drawn from the other examples. If there are too few of those, more
-            suspects are drawn, so that the count does not change. The others are drawn in
+            the epoch is drawn from the other examples. If there are too few of those, more of
+            the S are drawn, so that the count does not change. The others are drawn in
             proportion to ``max(floor, min(1, loss / mean loss))`` (see `drawn_by_ratio`), and
             ``beta`` sets only the share: percentiles are high for losses that are only a little
             above the others, and wrong labels that are not suspected yet have the highest losses.
@@ -131,12 +131,12 @@ class Memory(GuardedRule):
             return drawn_in_shards(scores, self.shards, self.beta, self.floor, count, generator)
         if self.guard is None:
             return drawn_by_percentile(scores, self.beta, self.floor, count, generator)
-        suspects = self.suspects
-        trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, suspects, False)
+        held = self.held
+        trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, held, False)
         least = count - int(trusted.sum())
-        admitted = self.guard.admit(len(suspects), self.keep, generator, least=least, most=count)
+        admitted = self.guard.admit(len(held), self.keep, generator, least=least, most=count)
         weights = torch.zeros(self.examples)
-        weights[suspects] = admitted.float()
+        weights[held] = admitted.float()
         count -= int(admitted.sum())
         weights[trusted] = drawn_by_ratio(scores[trusted], self.floor, count, generator)
         return weights

@@ -33,9 +33,9 @@ class RatioMemory(GuardedRule):
         floor: The minimum probability, in [0, 1), so that no example is forgotten.
         warmup: How long all examples are trained on at first.
         tail: How long all examples are trained on at the end.
-        guard: Holds back examples whose label is probably wrong: of S suspects exactly
+        guard: Holds back examples whose label is probably wrong: of S that are held back exactly
             ``round(cap * S)`` are drawn, all with the same probability; the others are drawn as if
-            there were no suspects.
+            those were not there.
         table: Stores the losses, such as a `ScoreTable` in a file; by default in memory, 4 bytes
             per example.
 
@@ -79,15 +79,15 @@ class RatioMemory(GuardedRule):
         self.floor = checked_share("floor", floor)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """See `ratio_probabilities`; of the guard's suspects as many as it admits."""
-        suspects = self.suspects
-        trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, suspects, False)
+        """See `ratio_probabilities`; of those held back as many as the guard admits."""
+        held = self.held
+        trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, held, False)
         probabilities = ratio_probabilities(self.values[trusted, 0], self.floor)
         draws = torch.rand(len(probabilities), dtype=torch.float64, generator=generator)
         weights = torch.zeros(self.examples)
         weights[trusted] = (draws < probabilities).float()
         if self.guard is not None:
-            weights[suspects] = self.guard.admit(len(suspects), 1.0, generator).float()
+            weights[held] = self.guard.admit(len(held), 1.0, generator).float()
         return weights
 
     def settings(self) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
 
 
 def suspected(runs: Sequence[RunSummary]) -> dict[str, str]:
-    """What a noise guard held back in the end, on average over the runs of one configuration.
+    """What a noise guard suspects in the end, on average over the runs of one configuration.
 
     Empty where there was no guard; without precision and recall where no labels are known to be
     wrong.

@@ -148,13 +148,13 @@ class Terminal:
         """See `Reporter`."""
         metric = METRICS[summary.metric]
         observing = sum(summary.seconds_observing.values())
-        held = "" if summary.suspects is None else f", {summary.suspects} suspects held back"
+        suspects = "" if summary.suspects is None else f", {summary.suspects} suspects"
         self._ended += 1
         left = remaining(time.monotonic() - self._first, self._ended, self._left)
         self._say(
             f"{self._position}: test {metric.noun} {metric.written(summary.final)}, "
             f"{readable_duration(summary.seconds_train)}, "
-            f"{summary.cost_forward_units / 1e6:.2f} M forwards{held}"
+            f"{summary.cost_forward_units / 1e6:.2f} M forwards{suspects}"
             + (f"; observing took {readable_duration(observing)} more" if observing else "")
             + (f"{left} for {self._left} more" if left else "")
         )

@@ -324,7 +324,7 @@ class _Training:
         )
 
     def _suspected(self) -> dict[str, int]:
-        """How many examples the guard holds back, and how many of them it should."""
+        """How many examples the guard suspects, and how many of them rightly."""
         if self.batches.guard is None:
             return {}
         suspects, data = self.batches.guard.suspects, self.data

@@ -2,7 +2,7 @@
 
 It is ``records/NAME.suspects.parquet``: one row per example, with its ``index`` in the training
 set, its ``label``, the model's ``guess``, as ``score`` the loss that the guard saw last, whether it
-is a ``suspect``, which is held back, and a ``label_issue``, which is worth a look, the model's
+is a ``suspect``, which may be held back, and a ``label_issue``, which is worth a look, the model's
 probabilities ``p_0`` and on, and ``true_label`` where labels were flipped. The probabilities are
 those of the trained model on images that are not augmented.
 """

@@ -116,6 +116,11 @@ def test_a_streak_is_counted_beyond_what_a_byte_holds():
         assert guard.suspects.tolist() == ([1] if visit >= 254 else [])
 
 
+@pytest.mark.parametrize(("classes", "visits"), [(2, 2), (3, 3), (100, 3)])
+def test_of_two_classes_fewer_visits_are_enough(classes, visits):
+    assert NoiseGuard(classes).visits == visits
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -68,7 +68,7 @@ class NoiseGuard:
         cap: The largest share of the suspects to admit, in [0, 1]. With 0, a suspect is never
             trained on, and so stays one.
         visits: m, the number of successive visits in which a label must be doubtful, from 1 to
-            255. Memory used: 5 bytes per example.
+            255; by default 2 for two classes and 3 for more. Memory used: 5 bytes per example.
 
     Attributes:
         losses: float32[N], the last loss of each example; NaN where there was none.
@@ -87,9 +87,11 @@ class NoiseGuard:
     tensor([1, 3])
     """
 
-    def __init__(self, classes: int, cap: float = 0.05, visits: int = 3) -> None:
+    def __init__(self, classes: int, cap: float = 0.05, visits: int | None = None) -> None:
         self.classes = checked_integer("classes", classes, 2)
         self.cap = checked_share("cap", cap, most=True)
+        if visits is None:
+            visits = 2 if self.classes == 2 else 3
         self.visits = checked_integer("visits", visits, 1)
         if self.visits > _MOST:
             raise ConfigError(f"visits={visits!r}: give an integer from 1 to {_MOST}")

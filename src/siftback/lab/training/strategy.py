@@ -107,7 +107,7 @@ class Strategy:
             rule = self.rule(keep, settings)
             if (self.guarded or settings.noise_guard) and type(rule) in (Memory, RatioMemory):
                 assert isinstance(rule, Memory | RatioMemory)
-                rule.guard = NoiseGuard(classes, visits=2 if classes == 2 else 3)
+                rule.guard = NoiseGuard(classes)
             return rule
         return None if self.selector is None else self.selector(self.kept_of_left(keep), settings)
 

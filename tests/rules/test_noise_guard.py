@@ -75,7 +75,8 @@ def test_a_suspect_stays_a_label_issue_while_the_others_are_learnt():
 @pytest.mark.parametrize("regained", [6, 7])
 def test_suspects_are_held_back_unless_their_labels_are_regained(rule, regained):
     guard = NoiseGuard(10, cap=0.0, visits=1)
-    rule, suspects = rule(guard=guard), list(range(10))
+    plain, rule, suspects = rule(), rule(guard=guard), list(range(10))
+    plain.grow(N)
     rule.grow(N)
     rule.update(torch.arange(10, N), torch.full((30,), 0.1), 0)
     rule.update(torch.arange(10), torch.full((10,), 7.0), 0)
@@ -88,8 +89,10 @@ def test_suspects_are_held_back_unless_their_labels_are_regained(rule, regained)
         rule.update(one, torch.tensor([7.0]), 1)
     assert guard.suspects.tolist() == suspects
     assert guard.held.tolist() == (suspects if regained == 6 else [])  # above 0.2 of 30
-    drawn = rule.draw(2, seeded(0))[:10]
-    assert bool(drawn.any()) == (regained == 7)
+    plain.update(torch.arange(N), guard.losses, 0)
+    drawn = rule.draw(2, seeded(0))
+    assert bool(drawn[:10].any()) == (regained == 7)
+    assert torch.equal(drawn, plain.draw(2, seeded(0))) == (regained == 7)
 
 
 def test_an_example_that_is_learnt_after_all_is_no_suspect_any_more():

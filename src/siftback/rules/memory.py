@@ -49,6 +49,8 @@ class Memory(GuardedRule):
             proportion to ``max(floor, min(1, loss / mean loss))`` (see `drawn_by_ratio`), and
             ``beta`` sets only the share: percentiles are high for losses that are only a little
             above the others, and wrong labels that are not suspected yet have the highest losses.
+            While the guard holds nothing back since most suspects seem to be merely hard
+            (`NoiseGuard.released`), all are drawn as without a guard.
         table: Stores the losses, such as a `ScoreTable` in a file; by default in memory, 4 bytes
             per example.
         shards: S, so that each of several processes remembers only the examples that it reads, in
@@ -129,7 +131,7 @@ class Memory(GuardedRule):
         scores, count = self.values[:, 0], self.count(epoch)
         if self.shards is not None:
             return drawn_in_shards(scores, self.shards, self.beta, self.floor, count, generator)
-        if self.guard is None:
+        if self.guard is None or self.guard.released:
             return drawn_by_percentile(scores, self.beta, self.floor, count, generator)
         held = self.held
         trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, held, False)

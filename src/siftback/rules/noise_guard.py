@@ -112,11 +112,14 @@ class NoiseGuard:
         return (self._streaks >= self.visits).nonzero().squeeze(1)
 
     @property
+    def released(self) -> bool:
+        """Whether nothing is held back, as most suspects seem to have right labels."""
+        return self._visited >= _ENOUGH and self._regained > _REGAINED * self._visited
+
+    @property
     def held(self) -> Tensor:
-        """int64[n], the suspects, ascending; none while most of them seem to have right labels."""
-        if self._visited >= _ENOUGH and self._regained > _REGAINED * self._visited:
-            return torch.zeros(0, dtype=torch.int64)
-        return self.suspects
+        """int64[n], the suspects that are held back, ascending; none while they are `released`."""
+        return torch.zeros(0, dtype=torch.int64) if self.released else self.suspects
 
     @property
     def label_issues(self) -> Tensor:

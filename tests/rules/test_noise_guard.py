@@ -95,6 +95,22 @@ def test_suspects_are_held_back_unless_their_labels_are_regained(rule, regained)
     assert torch.equal(drawn, plain.draw(2, seeded(0))) == (regained == 7)
 
 
+@pytest.mark.parametrize(("classes", "released"), [(2, False), (4, False), (5, True)])
+def test_suspects_are_released_only_where_labels_are_twice_as_probable_as_by_chance(
+    classes, released
+):
+    guard = NoiseGuard(classes, visits=1)
+    guard.observe(torch.arange(60), torch.full((60,), 0.7))  # p = 0.497
+    for losses in (9.0, 0.6):  # p = 0.0001, then 0.55
+        guard.observe(torch.arange(30), torch.full((30,), losses))
+    guard.observe(torch.arange(30), torch.full((30,), 9.0))
+    guard.observe(torch.arange(30, 60), torch.full((30,), 0.2))  # p = 0.82, so t = 0.41
+    assert guard.confidence == pytest.approx(0.41, abs=0.01)
+    assert guard.suspects.tolist() == list(range(30))
+    assert guard.released == released
+    assert guard.held.tolist() == ([] if released else list(range(30)))
+
+
 def test_an_example_that_is_learnt_after_all_is_no_suspect_any_more():
     guard, both = NoiseGuard(10, visits=2), torch.arange(2)
     guard.observe(both, torch.tensor([0.5, 4.0]))

@@ -61,7 +61,8 @@ class NoiseGuard:
 
     None are held back while most suspects seem to be merely hard: while in more than 0.2 of the
     visits of suspects, of 30 or more, the label was more probable than by chance, ``p > 1 / C``. Of
-    right labels of CIFAR-10 that was about 0.3, of wrong ones 0.01 to 0.04.
+    right labels of CIFAR-10 that was about 0.3, of wrong ones 0.01 to 0.04. It tells nothing of a
+    model that is not far from chance, and is asked only where ``t >= 2 / C``: never of two classes.
 
     Args:
         classes: C, the number of classes.
@@ -114,7 +115,9 @@ class NoiseGuard:
     @property
     def released(self) -> bool:
         """Whether nothing is held back, as most suspects seem to have right labels."""
-        return self._visited >= _ENOUGH and self._regained > _REGAINED * self._visited
+        learnt = self.confidence * self.classes >= 2
+        regained = self._regained > _REGAINED * self._visited
+        return learnt and regained and self._visited >= _ENOUGH
 
     @property
     def held(self) -> Tensor:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def recorded():
-    return comparisons_of(ROOT / "results" / "pays")[0]
+    return comparisons_of(ROOT / "results")[0]
 
 
 def test_the_table_in_the_readme_is_what_the_records_give(recorded, tmp_path):

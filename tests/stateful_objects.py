@@ -90,7 +90,7 @@ def selective(**arguments):
 
 def loader(defaults, others):
     free = (
-        r"history\.losses|table\.values|guard\.(losses|held_back)|stats\.|pool\.dropped|"
+        r"history\.losses|table\.values|guard\.(losses|held_back|visited)|stats\.|pool\.dropped|"
         # An index that no example has is an error as it is read; the number of a loader's batches
         # bounds the place in it, which of a loader with a state of its own is in that.
         r"drawn\.weights|rest\.indices|rows\.indices|source\.(batches|position)|"
@@ -308,7 +308,7 @@ OTHERS = {
     "guard": Kind(
         with_defaults(NoiseGuard, classes=4), observe,
         {"cap": {"cap": 0.5}, "visits": {"visits": 2}, "classes": {"classes": 5}},
-        r"losses|held_back",
+        r"losses|held_back|visited",
     ),
     "forgetting": Kind(
         lambda examples=5: Forgetting(examples), recorded, {"examples": {"examples": 6}},

@@ -201,7 +201,7 @@ RULES = {
     "guarded memory": rule(
         guarded, {}, KEEP | {"cap": {"cap": 0.1}, "visits": {"visits": 2},
                              "classes": {"classes": 5}, "none": {"guard": None}},
-        r"table\.values|guard\.(losses|held_back)",
+        r"table\.values|guard\.(losses|held_back|visited)",
     ),
     "infobatch": rule(
         InfoBatch, {"ratio": 0.5}, {"ratio": {"ratio": 0.4}, "delta": {"delta": 0.5}}
@@ -212,7 +212,7 @@ RULES = {
     "guarded ratio memory": rule(
         lambda **changes: RatioMemory(**{"guard": NoiseGuard(4, visits=1)} | changes),
         {}, {"floor": {"floor": 0.2}, "visits": {"guard": NoiseGuard(4)}, "none": {"guard": None}},
-        r"table\.values|guard\.(losses|held_back)",
+        r"table\.values|guard\.(losses|held_back|visited)",
     ),
     "rs2": rule(RS2, {"keep": 0.3}, {"keep": {"keep": 0.4}, "replaced": {"replacement": True}}),
     "kakurenbo": rule(

@@ -231,9 +231,9 @@ class NoiseGuard:
             "held_back": integer(),
             "seen": integer(most=examples),
             "visited": integer(),
-            "regained": integer(),
         }
         check_state(self, state, parts)
+        check_state(self, state, {"regained": integer(most=state["visited"])})
         # The sum is of probabilities, but for what rounding made of it.
         check_state(self, state, {"sum": number(-1e-3, state["seen"] * (1 + 1e-3) + 1e-3)})
 

@@ -22,7 +22,7 @@ from siftback.lab.data.batch_stream import test_batches
 from siftback.lab.data.data_set import NOUNS, DataSet
 from siftback.lab.data.datasets import load
 from siftback.lab.experiments.comparison import Plan, compare
-from siftback.lab.experiments.suspects_report import read_all
+from siftback.lab.experiments.suspects_report import precision_recall, read_all
 from siftback.lab.training.model_setup import casting, device_of
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.run import stages
@@ -39,12 +39,6 @@ SETS: dict[str, dict[str, Any]] = {
 SHARES, SEEDS = (0.01, 0.1, 0.2, 0.4), 3
 
 
-def read(settings: Settings) -> DataSet:
-    """The data with some labels made wrong, the same in every run."""
-    data: DataSet = load(settings.data, settings.train_limit, flipped=settings.flip)
-    return data
-
-
 def by_guard(settings: Settings, seed: int) -> Tensor:
     """bool[N], the label issues at the end of a training by `Memory` with a guard."""
     with TemporaryDirectory() as folder:
@@ -54,9 +48,8 @@ def by_guard(settings: Settings, seed: int) -> Tensor:
     return left.by_guard
 
 
-def by_cleanlab(settings: Settings, seed: int) -> Tensor:
+def by_cleanlab(settings: Settings, seed: int, data: DataSet) -> Tensor:
     """bool[N], label issues by the probabilities of two models, each asked about the other half."""
-    data = read(settings)
     order = torch.randperm(len(data.train_labels), generator=torch.Generator().manual_seed(seed))
     probabilities = torch.zeros(len(order), data.classes)
     halves = order.chunk(2)
@@ -73,24 +66,21 @@ def by_cleanlab(settings: Settings, seed: int) -> Tensor:
 
 def scores(found: Tensor, wrong: Tensor) -> tuple[float, float, float]:
     """Precision, recall and F1; all 0 where nothing that is wrong was found."""
-    right = int((found & wrong).sum())
-    if not right:
+    if not (found & wrong).any():
         return 0.0, 0.0, 0.0
-    precision, recall = right / int(found.sum()), right / int(wrong.sum())
+    precision, recall = precision_recall(found, wrong)
     return precision, recall, 2 * precision * recall / (precision + recall)
 
 
 def measure(settings: Settings, seeds: int) -> list[Goal]:
     """What both find at one share of wrong labels, means over the seeds."""
-    data = read(settings)
-    assert data.true_labels is not None
-    wrong = data.train_labels.ne(data.true_labels)
+    data: DataSet = load(settings.data, settings.train_limit, flipped=settings.flip)
+    wrong = data.flipped
     count = f"{len(wrong):,} {NOUNS[data.kind]}"
     setting = f"{data.name}, {count}, {settings.flip:.0%} of the labels wrong"
-    ways = {"guard": by_guard, "cleanlab": by_cleanlab}
     found = {
-        way: [scores(find(settings, seed), wrong) for seed in range(seeds)]
-        for way, find in ways.items()
+        "guard": [scores(by_guard(settings, seed), wrong) for seed in range(seeds)],
+        "cleanlab": [scores(by_cleanlab(settings, seed, data), wrong) for seed in range(seeds)],
     }
     mean = {
         way: [statistics.mean(each) for each in zip(*of, strict=True)] for way, of in found.items()
@@ -100,7 +90,7 @@ def measure(settings: Settings, seeds: int) -> list[Goal]:
         Goal(setting, "F1 of the guard over cleanlab's", ratio, "at least 1", ratio >= 1),
         *(
             Goal(setting, f"{what} of {way}", mean[way][place])
-            for way in ways
+            for way in found
             for place, what in enumerate(("precision", "recall"))
         ),
     ]

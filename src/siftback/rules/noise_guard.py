@@ -11,7 +11,7 @@ from siftback.states import check_state, integer, number, tensor
 
 _MOST = 255  # streaks are counted up to this
 _ROUNDING = 1e-6  # of probabilities in float32
-_REGAINED, _ENOUGH = 0.2, 30  # share of the visits of suspects, and how many tell it
+_REGAINED, _ENOUGH = 0.2, 30  # share that releases the suspects; of at least so many visits
 
 
 def label_doubt(losses: Tensor, confidence: float, classes: int) -> Tensor:
@@ -61,8 +61,9 @@ class NoiseGuard:
 
     None are held back while most suspects seem to be merely hard: while in more than 0.2 of the
     visits of suspects, of 30 or more, the label was more probable than by chance, ``p > 1 / C``. Of
-    right labels of CIFAR-10 that was about 0.3, of wrong ones 0.01 to 0.04. It tells nothing of a
-    model that is not far from chance, and is asked only where ``t >= 2 / C``: never of two classes.
+    right labels of CIFAR-10 that was about 0.3, of wrong ones 0.01 to 0.04. While a model is hardly
+    better than chance the share says nothing, so it counts only if ``t >= 2 / C``, which is never
+    so with two classes.
 
     Args:
         classes: C, the number of classes.
@@ -110,7 +111,7 @@ class NoiseGuard:
     @property
     def suspects(self) -> Tensor:
         """int64[n], the current suspects, ascending."""
-        return (self._streaks >= self.visits).nonzero().squeeze(1)
+        return self._suspected(self._streaks).nonzero().squeeze(1)
 
     @property
     def released(self) -> bool:
@@ -129,12 +130,12 @@ class NoiseGuard:
         """int64[n], the examples whose labels are worth a look, ascending.
 
         The suspects, and those whose label had less than half the mean probability of all labels
-        when last visited, ``p < t / 2``: holding back an example that is merely hard does harm, and
-        a look at it none. Of two classes a suspect may have more than that: it is seldom visited,
-        and its last visit may be from when t was lower.
+        when last visited, ``p < t / 2``. The list is longer, since looking at an example that is
+        merely hard does no harm, and holding it back does. With two classes a suspect may have a
+        higher probability than that, as its last visit may be from when t was lower.
         """
         improbable = (-self.losses).exp() < self.confidence / 2
-        return (improbable | (self._streaks >= self.visits)).nonzero().squeeze(1)
+        return (improbable | self._suspected(self._streaks)).nonzero().squeeze(1)
 
     def observe(self, indices: Tensor, losses: Tensor) -> None:
         """Records the losses of a visit.
@@ -147,7 +148,7 @@ class NoiseGuard:
         if len(indices):
             self.grow(int(indices.max()) + 1)
         probabilities = (-losses).exp()
-        suspected = self._streaks[indices] >= self.visits
+        suspected = self._suspected(self._streaks[indices])
         self._visited += int(suspected.sum())
         self._regained += int((probabilities[suspected] > 1 / self.classes + _ROUNDING).sum())
         before = self.losses[indices]
@@ -233,9 +234,12 @@ class NoiseGuard:
             "visited": integer(),
         }
         check_state(self, state, parts)
-        check_state(self, state, {"regained": integer(most=state["visited"])})
-        # The sum is of probabilities, but for what rounding made of it.
-        check_state(self, state, {"sum": number(-1e-3, state["seen"] * (1 + 1e-3) + 1e-3)})
+        parts = {
+            "regained": integer(most=state["visited"]),
+            # The sum is of probabilities, but for what rounding made of it.
+            "sum": number(-1e-3, state["seen"] * (1 + 1e-3) + 1e-3),
+        }
+        check_state(self, state, parts)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another guard's state.
@@ -248,3 +252,6 @@ class NoiseGuard:
         self._sum, self._seen = state["sum"], state["seen"]
         self._visited, self._regained = state["visited"], state["regained"]
         self.held_back = state["held_back"]
+
+    def _suspected(self, streaks: Tensor) -> Tensor:
+        return streaks >= self.visits

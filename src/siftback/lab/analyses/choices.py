@@ -90,7 +90,7 @@ def _chosen(of: Watched) -> tuple[list[Picture], KeptAndDropped]:
         made += pictures(data, places.tolist(), captions, heading)
     wrong = None
     if data.true_labels is not None:
-        flipped = (data.true_labels != data.train_labels).numpy()
+        flipped = data.flipped.numpy()
         wrong = int(flipped[suspect].sum()), float(flipped.mean())
     return made, KeptAndDropped(
         f"{of.title}, {of.configuration.label}",

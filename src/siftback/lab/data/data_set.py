@@ -51,6 +51,10 @@ class DataSet(Protocol):
     def true_labels(self) -> Tensor | None: ...  # noqa: D102
 
     @property
+    def flipped(self) -> Tensor:
+        """Which training labels are known to be wrong: bool [N]."""
+
+    @property
     def classes(self) -> int:
         """Number of logits."""
 

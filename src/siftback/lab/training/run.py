@@ -330,10 +330,9 @@ class _Training:
         suspects, data = self.batches.guard.suspects, self.data
         found = {"suspects": len(suspects)}
         if data.true_labels is not None:
-            wrong = data.train_labels != data.true_labels
             found |= {
-                "suspects_wrong": int(wrong[suspects].sum()),
-                "labels_wrong": int(wrong.sum()),
+                "suspects_wrong": int(data.flipped[suspects].sum()),
+                "labels_wrong": int(data.flipped.sum()),
             }
         return found
 

@@ -46,8 +46,9 @@ def test_suspects_are_those_of_the_slow_reference(m, classes):
     assert found > 0
 
 
-def test_label_issues_are_suspects_and_labels_below_half_the_mean_probability():
-    guard, generator = NoiseGuard(10, visits=2), torch.Generator().manual_seed(0)
+@pytest.mark.parametrize("classes", [2, 10])
+def test_label_issues_are_suspects_and_labels_nearer_to_a_wrong_class(classes):
+    guard, generator = NoiseGuard(classes, visits=2), torch.Generator().manual_seed(0)
     last = {}
     assert guard.label_issues.tolist() == []
     for _ in range(20):
@@ -56,8 +57,9 @@ def test_label_issues_are_suspects_and_labels_below_half_the_mean_probability():
         guard.observe(indices, losses)
         last.update(zip(indices.tolist(), losses.tolist(), strict=True))
         t = sum(math.exp(-loss) for loss in last.values()) / len(last)
-        below = {index for index, loss in last.items() if math.exp(-loss) < t / 2}
-        expected = sorted(below | set(guard.suspects.tolist()))
+        label, wrong = -math.log(t), -math.log((1 - t) / (classes - 1))
+        nearer = {index for index, loss in last.items() if loss > (label + wrong) / 2}
+        expected = sorted(nearer | set(guard.suspects.tolist()))
         assert guard.label_issues.tolist() == expected
     assert 0 < len(expected) < len(last) < 50
 
@@ -65,9 +67,10 @@ def test_label_issues_are_suspects_and_labels_below_half_the_mean_probability():
 def test_a_suspect_stays_a_label_issue_while_the_others_are_learnt():
     guard, everyone = NoiseGuard(2, visits=2), torch.arange(4)
     for _ in range(2):
-        guard.observe(everyone, -torch.tensor([0.55, 0.6, 0.55, 0.4]).log())
-    guard.observe(everyone[:3], -torch.tensor([0.7, 0.75, 0.7]).log())
-    assert guard.confidence / 2 < 0.4
+        guard.observe(everyone, -torch.tensor([0.52, 0.52, 0.52, 0.45]).log())
+    guard.observe(everyone[:3], -torch.tensor([0.95, 0.95, 0.95]).log())
+    t = guard.confidence
+    assert math.sqrt(t * (1 - t)) < 0.45
     assert guard.suspects.tolist() == guard.label_issues.tolist() == [3]
 
 

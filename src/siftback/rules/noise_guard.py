@@ -1,5 +1,6 @@
 """Holding back suspects: examples whose labels stay doubtful while others are learnt."""
 
+import math
 from typing import Any
 
 import torch
@@ -129,12 +130,19 @@ class NoiseGuard:
     def label_issues(self) -> Tensor:
         """int64[n], the examples whose labels are worth a look, ascending.
 
-        The suspects, and those whose label had less than half the mean probability of all labels
-        when last visited, ``p < t / 2``. The list is longer, since looking at an example that is
-        merely hard does no harm, and holding it back does. With two classes a suspect may have a
-        higher probability than that, as its last visit may be from when t was lower.
+        The suspects, and those whose label, when last visited, was nearer to an average wrong class
+        than to an average label, in log probability::
+
+            p < sqrt(t (1 - t) / (C - 1))
+
+        The list is longer, since looking at an example that is merely hard does no harm, and
+        holding it back does. With two classes a suspect may have a higher probability than that, as
+        its last visit may be from when t was lower. New in this project.
         """
-        improbable = (-self.losses).exp() < self.confidence / 2
+        label = self.confidence
+        wrong_class = (1 - label) / (self.classes - 1)
+        between = math.sqrt(max(label * wrong_class, 0.0))  # below 0 by rounding of t
+        improbable = (-self.losses).exp() < between
         return (improbable | self._suspected(self._streaks)).nonzero().squeeze(1)
 
     def observe(self, indices: Tensor, losses: Tensor) -> None:

@@ -22,6 +22,7 @@ from siftback.lab.analyses.writing import as_markdown
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed
+from siftback.lab.records.measures import TRADITIONAL
 from siftback.lab.records.metric import Metric
 from siftback.lab.records.summary_table import series
 from siftback.lab.records.tables import markdown
@@ -34,6 +35,8 @@ from siftback.lab.report.verdict import (
     probability_of_paying,
     verdicts,
 )
+from siftback.lab.training.strategies import STRATEGIES
+from siftback.lab.training.strategy import AN_EPOCH
 
 BENCHMARKS = "benchmarks"
 TUNING = "tuning"
@@ -80,8 +83,8 @@ share of suspects. While most suspects seem to be hard rather than wrong, none a
 
 _BEFORE = """\
 Strategies that select by losses begin after one epoch on everything, as the authors of
-Selective-Backprop ran it, unless told otherwise. The records of {before} of the {count} comparisons
-below were made before that was the default: there they selected from the first batch on.
+Selective-Backprop ran it, unless told otherwise. {names} of the {count} comparisons below
+were made before that was the default: there they selected from the first batch on.
 """
 
 _PAID = """\
@@ -238,9 +241,18 @@ def _wrong(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _before(comparisons: Sequence[Comparison]) -> list[str]:
-    """How many records are older than warm-ups."""
-    before = sum("rate_by" not in (one.environment.get("arguments") or {}) for one in comparisons)
-    return [_BEFORE.format(before=before, count=len(comparisons))] if before else []
+    """Which comparisons a first epoch on everything would change, and were made without."""
+    names = [
+        name
+        for name, one in named(comparisons)
+        if "rate_by" not in (one.environment.get("arguments") or {})
+        and any(
+            run.strategy in STRATEGIES and STRATEGIES[run.strategy].warmup == AN_EPOCH
+            for run in one.runs
+            if run.strategy != TRADITIONAL
+        )
+    ]
+    return [_BEFORE.format(names=listed(names), count=len(comparisons))] if names else []
 
 
 def _paid(judged: Sequence[Verdict]) -> list[str]:

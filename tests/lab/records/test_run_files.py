@@ -92,6 +92,43 @@ def test_a_damaged_line_costs_its_own_run_alone(filled, line, what):
     assert problems == [f"{named} is {what}, and left out"]
 
 
+def test_what_environments_share_is_kept_once_and_each_is_read_whole(tmp_path):
+    environments = {
+        f"records/{number}.jsonl": {
+            "torch": "2.13.0",
+            "date": f"2026-11-2{number}",
+            "arguments": {"epochs": epochs, "lr": 0.1, "stop_at": None, "keeps": [0.5, number]},
+            **more,
+        }
+        for number, (epochs, more) in enumerate([(2, {}), (2.0, {"gpu": "H100"}), (2, {})])
+    }
+    for record, environment in environments.items():
+        lines = [{"kind": "run", "environment": environment}, {"kind": "end"}]
+        (tmp_path / record).parent.mkdir(exist_ok=True)
+        (tmp_path / record).write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    assert pack(tmp_path) == 3
+    shared, *lines = map(json.loads, (tmp_path / PACKED).read_text().splitlines())
+    assert shared["environment"] == {
+        "torch": "2.13.0",
+        "arguments": {"lr": 0.1, "stop_at": None},
+    }
+    assert "torch" not in lines[0]["environment"]
+    read = {name: json.loads(record_lines(tmp_path, name)[0]) for name in record_names(tmp_path)}
+    assert {name: header["environment"] for name, header in read.items()} == environments
+    assert [type(header["environment"]["arguments"]["epochs"]) for header in read.values()] == [
+        int,
+        float,
+        int,
+    ]
+
+
+def test_without_what_environments_share_the_runs_are_read_all_the_same(filled):
+    pack(filled.folder)
+    path = filled.folder / PACKED
+    path.write_text("{" + path.read_text(encoding="utf-8")[9:], encoding="utf-8")
+    assert len(read_whole(filled.folder)) == 4
+
+
 def test_a_folder_that_is_trained_in_is_refused(filled):
     with locked(filled.folder), pytest.raises(ConfigError, match="is being trained in"):
         pack(filled.folder)

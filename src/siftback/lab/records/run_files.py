@@ -3,12 +3,13 @@
 A run writes ``records/NAME.jsonl`` as it goes. `pack` moves the files of runs that ended into
 ``records.jsonl``, one after the other, the first line of each with the name of its file: what is
 kept for long, as in a repository, is one file in place of dozens that each fill a part of a block.
-A run's own file, where there is one, is read in place of what was packed before.
+What the environments of all of them have in common is its first line. A run's own file, where there
+is one, is read in place of what was packed before.
 """
 
 import json
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from siftback.lab.records.run_summary import RECORDS
 
 PACKED = "records.jsonl"
 
-_HEADER = '{"kind": "run", '
+_SHARED, _HEADER = '{"kind": "shared", ', '{"kind": "run", '
 
 
 def record_names(folder: Path) -> list[str]:
@@ -89,21 +90,59 @@ def _pack(folder: Path) -> int:
     ended = {
         name: lines for name, lines in records.items() if entry_of(lines, -1).get("kind") == "end"
     }
+    if not ended:
+        return 0
     own = [folder / name for name in ended if (folder / name).exists()]
-    if own:
-        with atomic_write(folder / PACKED) as path:
-            path.write_text("".join(map(_written, ended, ended.values())), encoding="utf-8")
+    packed, content = folder / PACKED, _written(ended).encode()
+    if own or packed.read_bytes() != content:
+        with atomic_write(packed) as path:
+            path.write_bytes(content)
         for moved in own:
             moved.unlink()
-        if not any((folder / RECORDS).iterdir()):
+        if own and not any((folder / RECORDS).iterdir()):
             (folder / RECORDS).rmdir()
     return len(own)
 
 
-def _written(name: str, lines: Sequence[str]) -> str:
-    """A run's part of the packed file."""
-    header = {"kind": "run", "record": name} | json.loads(lines[0])
-    return "\n".join([json.dumps(header), *lines[1:]]) + "\n"
+def _written(runs: Mapping[str, Sequence[str]]) -> str:
+    """The packed file of runs, their lines by the names of their records."""
+    headers = {
+        name: {"kind": "run", "record": name} | json.loads(lines[0]) for name, lines in runs.items()
+    }
+    shared = reduce(_common, (header.get("environment", {}) for header in headers.values()))
+    found = [json.dumps({"kind": "shared", "environment": shared})]
+    for name, header in headers.items():
+        if "environment" in header:
+            header["environment"] = _without(header["environment"], shared)
+        found += [json.dumps(header), *runs[name][1:]]
+    return "\n".join(found) + "\n"
+
+
+def _common(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """What both have, also of the dictionaries within them."""
+    found: dict[str, Any] = {}
+    for key, value in one.items():
+        if isinstance(value, dict) and isinstance(other.get(key), dict):
+            found[key] = _common(value, other[key])
+        elif key in other and json.dumps(value) == json.dumps(other[key]):
+            found[key] = value
+    return found
+
+
+def _without(own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """What `_merged` needs beside what is shared."""
+    return {
+        key: _without(value, shared[key]) if isinstance(shared.get(key), dict) else value
+        for key, value in own.items()
+        if key not in shared or value != shared[key]
+    }
+
+
+def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(shared) | {
+        key: _merged(shared[key], value) if isinstance(shared.get(key), dict) else value
+        for key, value in own.items()
+    }
 
 
 def _packed_in(folder: Path) -> dict[str, Sequence[str]]:
@@ -115,9 +154,15 @@ def _packed_in(folder: Path) -> dict[str, Sequence[str]]:
 def _packed(path: Path, changed: int) -> dict[str, Sequence[str]]:
     """The lines of each run in a packed file; they are asked for run by run."""
     found: dict[str | None, list[str]] = {}
-    name = None
+    name, shared = None, dict[str, Any]()
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith(_HEADER):
-            name = entry_of([line], 0).get("record")  # None where the line is damaged
+        if line.startswith(_SHARED):
+            shared = entry_of([line], 0).get("environment", {})
+        elif line.startswith(_HEADER):
+            header = entry_of([line], 0)
+            name = header.get("record")  # None where the line is damaged
+            if "environment" in header:
+                header["environment"] = _merged(shared, header["environment"])
+                line = json.dumps(header)
         found.setdefault(name, []).append(line)
     return {name: lines for name, lines in found.items() if name is not None}

@@ -17,8 +17,7 @@ from statistics import fmean
 from goals import Goal, begin, options, report
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.report.verdict import Verdict, verdicts
-from siftback.lab.training.strategies import STRATEGIES
-from siftback.lab.training.strategy import AN_EPOCH
+from siftback.lab.training.strategies import find
 
 TITLE = "Selection after one epoch on everything, beside selection from the first batch on"
 RESULTS = Path(__file__).parents[1] / "results"
@@ -35,8 +34,7 @@ def changed(before: Path, after: Path) -> Iterator[tuple[Verdict, Verdict]]:
             continue  # not the last without a first epoch, and the first with it
         found, then = ({one.label: one for one in verdicts([comparison])} for comparison in both)
         for label, verdict in found.items():
-            strategy = STRATEGIES.get(verdict.strategy)
-            if strategy and strategy.warmup == AN_EPOCH and label in then:
+            if label in then and find(verdict.strategy).waits:
                 yield verdict, then[label]
 
 
@@ -47,10 +45,8 @@ def goals(pairs: list[tuple[Verdict, Verdict]]) -> Iterator[Goal]:
         for one, other in pairs
         if one.difference and other.difference and one.metric == other.metric
     ]
-    for name in STRATEGIES:
+    for name in dict.fromkeys(one.strategy for one, _ in judged):
         own = [pair for pair in judged if pair[0].strategy == name]
-        if not own:
-            continue
         yield Goal(name, "configurations", len(own))
         for when, place in (("from the first batch", 0), ("after an epoch", 1)):
             found = [pair[place] for pair in own]

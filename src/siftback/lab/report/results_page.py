@@ -8,6 +8,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +23,6 @@ from siftback.lab.analyses.writing import as_markdown
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed
-from siftback.lab.records.measures import TRADITIONAL
 from siftback.lab.records.metric import Metric
 from siftback.lab.records.summary_table import series
 from siftback.lab.records.tables import markdown
@@ -35,8 +35,7 @@ from siftback.lab.report.verdict import (
     probability_of_paying,
     verdicts,
 )
-from siftback.lab.training.strategies import STRATEGIES
-from siftback.lab.training.strategy import AN_EPOCH
+from siftback.lab.training.strategies import find
 
 BENCHMARKS = "benchmarks"
 TUNING = "tuning"
@@ -246,13 +245,15 @@ def _before(comparisons: Sequence[Comparison]) -> list[str]:
         name
         for name, one in named(comparisons)
         if "rate_by" not in (one.environment.get("arguments") or {})
-        and any(
-            run.strategy in STRATEGIES and STRATEGIES[run.strategy].warmup == AN_EPOCH
-            for run in one.runs
-            if run.strategy != TRADITIONAL
-        )
+        and any(_waits(run.strategy) for run in one.runs)
     ]
     return [_BEFORE.format(names=listed(names), count=len(comparisons))] if names else []
+
+
+def _waits(name: str) -> bool:
+    with suppress(ConfigError):  # a strategy of older records
+        return find(name).waits
+    return False
 
 
 def _paid(judged: Sequence[Verdict]) -> list[str]:

@@ -449,6 +449,16 @@ def test_diet_table(made):
     assert "an epoch of diet-sb 0.5 takes 0.50 of Traditional's" in table.sentence
 
 
+def test_the_diet_table_leaves_out_the_first_epoch(made):
+    add(made, "traditional", [(24, 1, 300, 10), (40, 2, 600, 10), (60, 3, 900, 10)])
+    add(made, "sb", [(24, 1, 300, 10), (30, 2, 500, 10), (42, 3, 700, 10)], keep=0.5)
+    table = ANALYSES["diet-table"]([made])
+    assert [row[-2:] for row in table.rows] == [
+        [Range(18, 18, 18), 1.0],
+        [Range(9, 9, 9), 0.5],
+    ]
+
+
 def test_measured_against_ideal(made):
     add(made, "traditional", [(10, 1, 300, 10), (20, 2, 600, 10)])
     add(made, "sb", [(8, 1, 200, 10)], keep=0.33)

@@ -165,19 +165,27 @@ def test_colours_follow_the_system_and_the_switch(opened):
         text = opened.locator(f"{FIGURE} .chart").first.evaluate("chart => chart.layout.font.color")
         return lightness(ground), lightness(text)
 
-    light = colours()
+    def becomes(condition):
+        """The colours, once the chart is drawn again with them; at last, as they are."""
+        for _ in range(100):
+            if condition(colours()):
+                break
+            opened.wait_for_timeout(100)
+        return colours()
+
+    light = becomes(lambda found: found[0] > 200 > 60 > found[1])
     assert light[0] > 200 > 60 > light[1]
     opened.emulate_media(color_scheme="dark")
-    dark = colours()
+    dark = becomes(lambda found: found[0] < 60 < 200 < found[1])
     assert dark[0] < 60 < 200 < dark[1]
     opened.locator("#theme input[value=light]").check()
-    assert colours() == light
+    assert becomes(lambda found: found == light) == light
     opened.locator("#theme input[value=dark]").check()
     opened.emulate_media(color_scheme="light")
-    assert colours() == dark
+    assert becomes(lambda found: found == dark) == dark
     opened.reload()
     drawn(opened, FIGURE)
-    assert colours() == dark, "the choice is kept"
+    assert becomes(lambda found: found == dark) == dark, "the choice is kept"
 
 
 def lightness(colour):

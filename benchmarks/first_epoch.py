@@ -51,7 +51,7 @@ def goals(pairs: list[tuple[Verdict, Verdict]]) -> Iterator[Goal]:
         for when, place in (("from the first batch", 0), ("after an epoch", 1)):
             found = [pair[place] for pair in own]
             differences = [one.difference.mean for one in found if one.difference]
-            yield Goal(name, f"points, {when}", fmean(differences))
+            yield Goal(name, f"points beside Traditional, {when}", fmean(differences))
             yield Goal(name, f"paid, {when}", sum(one.outcome == "paid" for one in found))
 
 

@@ -82,8 +82,8 @@ share of suspects. While most suspects seem to be hard rather than wrong, none a
 
 _BEFORE = """\
 Strategies that select by losses begin after one epoch on everything, as the authors of
-Selective-Backprop ran it, unless told otherwise. {names} of the {count} comparisons below
-were made before that was the default: there they selected from the first batch on.
+Selective-Backprop ran it, unless told otherwise. Of the {count} comparisons below, these were made
+before that was the default, and selected from the first batch on: {names}.
 """
 
 _PAID = """\

@@ -84,7 +84,7 @@ CASES = {
     "width 8": Case({"width": 8}),
     "width 32": Case({"width": 32}),
     "cutout of 8x8": Case({"cutout": 8}),
-    "RandAugment": Case({}, magnitude=0.5, seeds=1),
+    "RandAugment": Case({}, magnitude=0.5),
     "24 epochs": Case(
         {}, methods=KNOWN | SHARES, budget=24.0, curve=(8.0, 12.0, 16.0, 24.0, 36.0), seeds=1
     ),

@@ -110,19 +110,6 @@ def test_a_changed_record_changes_the_page(filled, page):
     assert "| sb | +0.00 ± 0.00, level |" in page()
 
 
-def test_comparisons_of_before_the_first_epoch_are_named_if_it_would_change_them(filled, page):
-    text = page()
-    assert "otherwise. Of the 1 comparisons below, these were made\n" in text
-    assert "and selected from the first batch on: abacus.\n" in text
-    filled.environment["arguments"]["rate_by"] = "seen"
-    filled.write()
-    assert "one epoch on everything" not in page()
-    del filled.environment["arguments"]["rate_by"]
-    filled.runs[:] = [run for run in filled.runs if run.strategy == "traditional"]
-    filled.write()
-    assert "one epoch on everything" not in page()
-
-
 def test_one_seed_or_no_baseline_has_no_row(comparison, add_run, page):
     add_run("sb", 0, [(12, 2, 100, 12)], keep=0.5)
     assert "## What paid" not in page()

@@ -8,7 +8,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -35,7 +34,6 @@ from siftback.lab.report.verdict import (
     probability_of_paying,
     verdicts,
 )
-from siftback.lab.training.strategies import find
 
 BENCHMARKS = "benchmarks"
 TUNING = "tuning"
@@ -80,12 +78,6 @@ share of suspects. While most suspects seem to be hard rather than wrong, none a
 {table}
 """
 
-_BEFORE = """\
-Strategies that select by losses begin after one epoch on everything, as the authors of
-Selective-Backprop ran it, unless told otherwise. Of the {count} comparisons below, these were made
-before that was the default, and selected from the first batch on: {names}.
-"""
-
 _PAID = """\
 ## What paid
 
@@ -107,6 +99,8 @@ _RESTS = """\
 - **Budget.** Cost is counted in forwards of one example, a backward being two. The baseline is
   Traditional of the same cost: shortened, with a learning-rate schedule that ends where it ends, or
   in a comparison by budget Traditional itself. A budget is given in epochs of that baseline.
+- **First epoch.** Selection in batches begins after one epoch on everything, as the authors of
+  Selective-Backprop ran it, and that of `Memory` after its own warm-up; both are charged.
 - **Bar.** A configuration *paid*, or *did worse*, where the mean difference exceeds its own
   standard deviation over the seeds. That is a low bar: without any effect, {odds}
   would count as having paid.
@@ -150,7 +144,7 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
     others = [one for one in comparisons if id(one) not in apart]  # these have tables of their own
     judged = [one for one in verdicts(others) if one.outcome != "undecided"]
     parts = [_HEAD.format(name=results.name, link=link), *_ratios(comparisons)]
-    parts += [*_wrong(comparisons), *_before(others), *_paid(judged)]
+    parts += [*_wrong(comparisons), *_paid(judged)]
     if judged:
         parts.append(_rests(judged, others))
     if (results / RUNS).is_dir():
@@ -237,23 +231,6 @@ def _wrong(comparisons: Sequence[Comparison]) -> list[str]:
         if method in guarded:
             own[f"precision / recall of {method}"] = " / ".join(map(str, filter(None, found)))
     return [_WRONG.format(table=markdown(list(rows.values())))]
-
-
-def _before(comparisons: Sequence[Comparison]) -> list[str]:
-    """Which comparisons a first epoch on everything would change, and were made without."""
-    names = [
-        name
-        for name, one in named(comparisons)
-        if "rate_by" not in (one.environment.get("arguments") or {})
-        and any(_waits(run.strategy) for run in one.runs)
-    ]
-    return [_BEFORE.format(names=listed(names), count=len(comparisons))] if names else []
-
-
-def _waits(name: str) -> bool:
-    with suppress(ConfigError):  # a strategy of older records
-        return find(name).waits
-    return False
 
 
 def _paid(judged: Sequence[Verdict]) -> list[str]:

@@ -74,11 +74,6 @@ class Strategy:
         return any((self.selector, self.rule, self.drop, self.tokens))
 
     @property
-    def waits(self) -> bool:
-        """Whether it begins to select after one epoch, if the settings do not say otherwise."""
-        return self.selects and self.warmup == AN_EPOCH
-
-    @property
     def plain_losses(self) -> bool:
         """Whether the losses it trains on must be those of examples and labels as they are."""
         return any((self.weighted, self.tokens))

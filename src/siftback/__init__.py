@@ -3,7 +3,8 @@
 >>> from siftback import Memory, SelectiveLoader
 
 Besides these names there are `siftback.errors`; `siftback.pruning`, which selects once before
-training; and `siftback.contrib`, methods from the papers that gained nothing in our measurements.
+training; and `siftback.contrib`, methods from the papers that gained nothing over
+simpler ones in our measurements.
 """
 
 import importlib

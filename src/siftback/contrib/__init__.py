@@ -1,4 +1,4 @@
-"""Methods from the papers that gained nothing in our measurements, kept for comparison."""
+"""Methods from the papers that gained nothing over simpler ones here, kept for comparison."""
 
 from siftback.contrib.downsampled import Downsampled
 from siftback.contrib.gaussian_process import GaussianProcess

@@ -50,6 +50,7 @@ COMMON: dict[str, Any] = {
     "validation": 10_000,
     "evaluations": 2,
 }
+SEEDS = 2
 QUICK = {"train_limit": 4000, "validation": 2000}
 
 # Of the library, by strategy and share, which are those of the recipe `pays`.
@@ -64,32 +65,48 @@ class Case(NamedTuple):
         changes: The setting, beside what is common to all.
         magnitude: Of `StrongAugment`'s changes of each image; None is crop and flip alone.
         methods: Of the library, by the name of their strategy.
-        every: Whether the candidates that are here alone are tried too.
+        alone: Those of `candidates`, by the name of their strategy.
         budget: That of what is tried.
         curve: Traditional's budgets.
-        seeds: How many; one where runs are long.
     """
 
     changes: dict[str, Any]
     magnitude: float | None = None
     methods: dict[str, str] = KNOWN
-    every: bool = False
+    alone: tuple[str, ...] = ()
     budget: float = 8.0
     curve: tuple[float, ...] = (2.0, 4.0, 6.0, 8.0, 12.0)
-    seeds: int = 2
 
 
 CASES = {
-    "width 16": Case({}, every=True),
+    "width 16": Case(
+        {},
+        alone=(
+            "evolved",
+            "pairs",
+            "class-quotas",
+            "ratio-0.55",
+            "ratio-root",
+            "ratio-square",
+            "tiny-proxy",
+        ),
+    ),
     "width 8": Case({"width": 8}),
     "width 32": Case({"width": 32}),
     "cutout of 8x8": Case({"cutout": 8}),
     "RandAugment": Case({}, magnitude=0.5),
     "24 epochs": Case(
-        {}, methods=KNOWN | SHARES, budget=24.0, curve=(8.0, 12.0, 16.0, 24.0, 36.0), seeds=1
+        {},
+        methods=KNOWN | SHARES,
+        alone=("tiny-proxy",),
+        budget=24.0,
+        curve=(8.0, 12.0, 16.0, 24.0, 36.0),
     ),
     "48 epochs": Case(
-        {}, methods=KNOWN | SHARES, budget=48.0, curve=(16.0, 24.0, 36.0, 48.0, 72.0), seeds=1
+        {},
+        methods=KNOWN | SHARES,
+        budget=48.0,
+        curve=(16.0, 24.0, 36.0, 48.0, 72.0),
     ),
 }
 
@@ -269,13 +286,13 @@ def data_of(case: Case) -> ImageData:
 def measure(name: str, quick: bool, out: Path) -> list[Goal]:
     """The budget ratios of one case."""
     case, scale = CASES[name], 1 / 2 if quick else 1.0
-    seeds = list(range(1 if quick else case.seeds))
+    seeds = list(range(1 if quick else SEEDS))
     common = COMMON | case.changes | (QUICK if quick else {})
     at = {budget * scale: Settings(**common, budget=budget * scale) for budget in case.curve}
     own, place = case.budget * scale, out / name.replace(" ", "-")
     DATASETS[CIFAR10] = lambda: data_of(case)
     labels = prepare(Plan(at[own], ["traditional"], (0.5,), seeds, matched=False)).train_labels
-    tried = candidates(labels) if case.every else {}
+    tried = {key: candidates(labels)[key] for key in case.alone}
     STRATEGIES.update(tried)
     comparison.measure = price
     methods = case.methods | {f"{key}@0.5": strategy.summary for key, strategy in tried.items()}

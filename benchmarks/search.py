@@ -9,6 +9,7 @@ this is above what `Memory` and `RatioMemory` have; those that did not are here 
 Runs that ended are skipped when it is started again with the same ``--out``.
 """
 
+import json
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -323,16 +324,36 @@ def mean(ends: Mapping[int, float]) -> float:
     return statistics.fmean(ends.values())
 
 
+def recorded(path: Path, quick: bool) -> dict[str, list[Goal]]:
+    """The ratios of an earlier record, by case; none where there is no file."""
+    if not path.exists():
+        return {}
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if record["environment"]["arguments"]["quick"] != quick:
+        raise SystemExit(
+            f"{path} was made {'without' if quick else 'with'} --quick, and --only would keep its "
+            "other cases: expected a record made alike; name another file as --json"
+        )
+    found: dict[str, list[Goal]] = {}
+    for row in record["rows"]:
+        goal = Goal(**row)
+        found.setdefault(goal.setting.partition(":")[0], []).append(goal)
+    return found
+
+
 def main() -> None:
     parser = options(
         __doc__, quick="one seed of 4,000 examples, half of them held out, half the budgets"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/search"), help="folder of the runs")
-    parser.add_argument("--only", choices=CASES, help="one of the cases")
+    parser.add_argument(
+        "--only", choices=CASES, help="one of the cases; a file at --json keeps its other cases"
+    )
     asked = begin(parser)
-    goals = []
+    found = recorded(asked.json, asked.quick) if asked.only and asked.json else {}
     for name in [asked.only] if asked.only else CASES:
-        goals += measure(name, asked.quick, asked.out)
+        found[name] = measure(name, asked.quick, asked.out)
+    goals = [goal for name in CASES for goal in found.get(name, [])]
     report(TITLE, goals, asked, tabled=True)
 
 

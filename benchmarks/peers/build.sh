@@ -10,7 +10,7 @@ $peers/composer/bin/pip install --quiet mosaicml==0.32.1
 if [ ! -d $peers/InfoBatch ]; then
     git clone --quiet "${INFOBATCH:-https://github.com/NUS-HPC-AI-Lab/InfoBatch}" $peers/InfoBatch
 fi
-git -C $peers/InfoBatch checkout --quiet 8bbb012ff8e92de2c3fde1f03e5862a50ae5f80e
+git -C $peers/InfoBatch checkout --quiet 8bbb012c256c9eb4de3bb209f8a5e73899de8d02
 # Its sampler begins again at each batch with the BatchSampler of PyTorch 2.7 and newer.
 python3 -m venv $peers/infobatch
 $peers/infobatch/bin/pip install --quiet torch==2.5.1 'numpy<2.3'

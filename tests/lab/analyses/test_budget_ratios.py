@@ -131,7 +131,7 @@ def test_what_gives_no_curve_is_refused(curve, ends, message):
         budget_for([1, 2, 2, 4, 8], [5, 4, 3, 2, 1], 2)
 
 
-def recorded(folder, budget, ends, metric="error"):
+def recorded(folder, budget, ends, metric="error", processor="Abacus 9"):
     """A comparison by budget, as it is read from a folder: final ends by strategy and seed."""
     runs = [
         {
@@ -147,7 +147,7 @@ def recorded(folder, budget, ends, metric="error"):
     ]  # fmt: skip
     folder.mkdir(parents=True)
     asked = {"data": "digits", "budget": budget, "strategies": list(ends)}
-    summary = {"environment": {"arguments": asked}, "runs": runs}
+    summary = {"environment": {"arguments": asked, "cpu": processor}, "runs": runs}
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     return Comparison.read(folder)
 
@@ -168,12 +168,55 @@ def test_the_table_is_made_of_comparisons_by_budget(tmp_path, metric):
         "sb-memory 0.5": "1.50", "sb 0.5": "> 4.00", "random 0.5": "< 0.25",
     }  # fmt: skip
     assert {row[5] for row in made.rows} == {"6.00", "> 16.00", "< 1.00"}
-    assert "sb 0.5 gives, at a budget of 4 epochs: Traditional needs > 4.00 times" in made.sentence
-    assert "2 of 3 ratios are above 1" in made.sentence
+    assert {row[8] for row in made.rows} == {"1.00"}  # as many epochs as the budget has
+    assert made.sentences == [
+        "cnn-4 on digits: sb-memory 0.5 1.50 (4 epochs); sb 0.5 > 4.00 (4 epochs); "
+        "random 0.5 < 0.25 (4 epochs). In all 2 of 3 ratios are above 1 with their whole interval."
+    ]
     assert isinstance(ANALYSES["budgets"](comparisons), Missing)  # no method at two budgets
     few = ANALYSES["pays"](comparisons[1:])
     assert isinstance(few, Missing)
     assert "Traditional at 5 budgets or more" in few.why
+
+
+def test_it_says_where_a_method_of_several_budgets_reaches_one_and_a_half(tmp_path):
+    def plain(budget):
+        return {0: 20 - 2 * math.log2(budget)}
+
+    comparisons = []
+    for budget in BUDGETS:
+        ends = {"traditional": plain(budget)}
+        if budget in (2, 4):
+            ends |= {"sb-memory": plain(1.6 * budget), "rs2": plain(1.01 * budget)}
+        if budget == 4:
+            ends |= {"infobatch": plain(2 * budget), "sb": plain(1.49 * budget)}
+        comparisons.append(recorded(tmp_path / f"{budget:g}", budget, ends))
+    first, *reached = ANALYSES["pays"](comparisons).sentences
+    assert first.startswith(
+        "cnn-4 on digits: sb-memory 0.5 1.60 (2 epochs), 1.60 (4 epochs); "
+        "rs2 0.5 1.01 (2 epochs), 1.01 (4 epochs). In all 0 of 6 ratios"  # of one seed: no interval
+    )
+    assert reached == [
+        "sb-memory 0.5 reaches 1.5 times the budget in 2 of 2 cases: "
+        "cnn-4 on digits (2, 4 epochs).",
+        "rs2 0.5 reaches 1.5 times the budget in 0 of 2 cases.",
+    ]
+
+
+def test_it_says_where_a_curve_and_its_methods_are_of_several_machines(tmp_path):
+    def made(name, processor):
+        comparisons = [
+            recorded(tmp_path / f"{name}-{budget:g}", budget, {"traditional": {0: 20 - budget}})
+            for budget in BUDGETS
+        ]
+        ends = {"sb-memory": {0: 14.0}}
+        comparisons.append(recorded(tmp_path / name, 4.0, ends, processor=processor))
+        return ANALYSES["pays"](comparisons).sentences
+
+    assert not any("Abacus" in one for one in made("one", "Abacus 9"))
+    assert made("two", "Abacus 10")[-1].startswith(
+        "cnn-4 on digits was trained on Abacus 10 and Abacus 9: the same seed ends at other errors"
+    )
 
 
 def test_the_curves_are_those_of_what_was_measured_at_several_budgets(tmp_path):

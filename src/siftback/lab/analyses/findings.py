@@ -91,26 +91,57 @@ class BestSpeedUp(NamedTuple):
 
 
 class BudgetRatios(NamedTuple):
-    """The best budget ratio of an experiment, and how many methods' intervals are above 1."""
+    """Budget ratios of an experiment: of each method named, by budget.
+
+    ``above`` of all ``measured`` ratios have their whole interval above 1.
+    """
 
     title: str
-    label: str
-    budget: float
-    ratio: str
-    interval: tuple[str, str] | None
-    sure: bool
+    methods: Sequence[tuple[str, Sequence[tuple[float, str]]]]
     above: int
-    methods: int
+    measured: int
 
     def sentence(self) -> str:
-        interval = "" if self.interval is None else f" (95 % interval {' to '.join(self.interval)})"
-        text = (
-            f"{self.title}: at most {self.label} gives, at a budget of {self.budget:g} epochs: "
-            f"Traditional needs {self.ratio} times its budget{interval}"
+        each = "; ".join(
+            f"{label} {', '.join(f'{ratio} ({budget:g} epochs)' for budget, ratio in ratios)}"
+            for label, ratios in self.methods
         )
-        doubt = "" if self.sure else ", which the seeds do not tell from 1"
-        count = f"{self.above} of {self.methods} ratios are above 1 with their whole interval"
-        return f"{text}{doubt}; {count}."
+        rest = f"{self.above} of {self.measured} ratios are above 1 with their whole interval"
+        return f"{self.title}: {each}. In all {rest}."
+
+
+class Reached(NamedTuple):
+    """At which budgets of each experiment a method's budget ratio reaches a goal."""
+
+    label: str
+    goal: float
+    budgets: Sequence[tuple[str, Sequence[float]]]
+    measured: int
+
+    def sentence(self) -> str:
+        reached = sum(len(budgets) for _, budgets in self.budgets)
+        where = "; ".join(
+            f"{title} ({', '.join(f'{budget:g}' for budget in budgets)} epochs)"
+            for title, budgets in self.budgets
+            if budgets
+        )
+        text = f"{self.label} reaches {self.goal:g} times the budget in {reached}"
+        text += f" of {self.measured} cases"
+        return f"{text}: {where}." if where else f"{text}."
+
+
+class SeveralMachines(NamedTuple):
+    """An experiment whose runs are of several machines, on which the same seed ends elsewhere."""
+
+    title: str
+    machines: Sequence[str]
+
+    def sentence(self) -> str:
+        return (
+            f"{self.title} was trained on {' and '.join(self.machines)}: the same seed ends at "
+            "other errors on another machine, so that ratios near 1 may be the machines' doing. "
+            "Repeat all of it on one of them."
+        )
 
 
 class WrongLabels(NamedTuple):

@@ -12,13 +12,17 @@ from siftback.lab.analyses.budget_ratios import (
 )
 from siftback.lab.analyses.configurations import argument, images, setup, shared_by
 from siftback.lab.analyses.figure import Cell, Figure, Grid, Missing, Panel, Series
-from siftback.lab.analyses.findings import BestEnd, BudgetRatios
+from siftback.lab.analyses.findings import BestEnd, BudgetRatios, Reached, SeveralMachines
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import MATCHED, TRADITIONAL
 from siftback.lab.records.metric import Metric
+from siftback.lab.records.run_summary import RunSummary
 
 # What may differ between the comparisons of one curve.
 _VARIED = ("budget", "strategies", "keeps", "seeds", "matched", "evaluations")
+
+GOAL = 1.5
+"""The budget ratio that a default should reach."""
 
 
 class Experiment(NamedTuple):
@@ -27,12 +31,25 @@ class Experiment(NamedTuple):
     Attributes:
         title: Model and data.
         metric: What runs are judged by.
-        ends: Final error or loss by strategy's label, budget and seed.
+        runs: By strategy's label, budget and seed.
+        machines: The processors or devices that it was trained on.
     """
 
     title: str
     metric: Metric
-    ends: Mapping[str, Mapping[float, Mapping[int, float]]]
+    runs: Mapping[str, Mapping[float, Mapping[int, RunSummary]]]
+    machines: frozenset[str]
+
+    @property
+    def ends(self) -> Mapping[str, Mapping[float, Mapping[int, float]]]:
+        """Final error or loss by strategy's label, budget and seed."""
+        return {
+            label: {
+                budget: {seed: run.final for seed, run in by_seed.items()}
+                for budget, by_seed in by_budget.items()
+            }
+            for label, by_budget in self.runs.items()
+        }
 
     @property
     def curve(self) -> Mapping[float, Mapping[int, float]]:
@@ -40,33 +57,46 @@ class Experiment(NamedTuple):
         return self.ends.get(TRADITIONAL, {})
 
 
+class Measured(NamedTuple):
+    """A method's budget ratio at one budget."""
+
+    label: str
+    budget: float
+    ratio: BudgetRatio
+
+
 def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
     """The budget ratio of each method at each budget, with its interval.
 
     Comparisons by budget that differ in nothing else are one experiment; it needs Traditional at
-    five budgets or more. See :mod:`siftback.lab.analyses.budget_ratios` for the formula.
+    five budgets or more. See :mod:`siftback.lab.analyses.budget_ratios` for the formula. The
+    epochs of source examples that the method went through, over the budget, are what its ratio
+    would be if what it left out had taught nothing.
     """
     name, title = "pays", "Budget ratios: Traditional's budget for the same end, over the method's"
     columns = ["data and model", "method", "budget", "seeds", "error or loss"]
     columns += ["Traditional's budget for it", "budget ratio", "95 % interval"]
+    columns += ["epochs over budget"]
     rows: list[list[Cell]] = []
-    findings = []
+    found: dict[str, list[Measured]] = {}
+    several: list[SeveralMachines] = []
     for one in measured(comparisons):
-        found = []
-        for label, by_budget in one.ends.items():
-            for budget, ends in sorted(by_budget.items()):
-                shared = set(ends).intersection(*one.curve.values())
+        curve = one.curve
+        if len(one.machines) > 1:
+            several.append(SeveralMachines(one.title, sorted(one.machines)))
+        for label, by_budget in one.runs.items():
+            for budget, runs in sorted(by_budget.items()):
+                shared = sorted(set(runs).intersection(*curve.values()))
                 if not shared or (label == TRADITIONAL):
                     continue
-                ratio = budget_ratio(one.curve, budget, ends)
-                found.append((label, budget, ratio))
-                rows.append(_row(one, label, budget, sorted(shared), ratio))
-        if found:
-            findings.append(_finding(one.title, found))
+                ratio = budget_ratio(curve, budget, {seed: runs[seed].final for seed in shared})
+                found.setdefault(one.title, []).append(Measured(label, budget, ratio))
+                rows.append(_row(one, label, budget, [runs[seed] for seed in shared], ratio))
     if not rows:
         why = f"No method beside Traditional at {LEAST_POINTS} budgets or more. Record some:"
         return Missing(name, title, f"{why} siftback run pays")
-    return Grid(name, title, findings, "Siftback", columns, rows)
+    findings = [_finding(title, of) for title, of in found.items()]
+    return Grid(name, title, [*findings, *_reached(found), *several], "Siftback", columns, rows)
 
 
 def curves(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -109,14 +139,16 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
             continue
         key = shared_by(one, _VARIED)
         title = f"{setup(one)}{images(one)}"
-        experiment = found.setdefault(key, Experiment(title, one.metric, {}))
+        experiment = found.setdefault(key, Experiment(title, one.metric, {}, frozenset()))
+        experiment = experiment._replace(machines=experiment.machines | one.machines)
+        found[key] = experiment
         for run in one.runs:
             if run.strategy != MATCHED:
-                ends = dict(experiment.ends)
-                by_budget = dict(ends.get(run.label, {}))
-                by_budget[budget] = {run.seed: run.final} | dict(by_budget.get(budget, {}))
-                ends[run.label] = by_budget
-                experiment = found[key] = experiment._replace(ends=ends)
+                runs = dict(experiment.runs)
+                by_budget = dict(runs.get(run.label, {}))
+                by_budget[budget] = {run.seed: run} | dict(by_budget.get(budget, {}))
+                runs[run.label] = by_budget
+                experiment = found[key] = experiment._replace(runs=runs)
     return sorted(found.values(), key=lambda one: one.title)
 
 
@@ -149,26 +181,55 @@ def _best_end(one: Experiment, lines: Mapping[str, Mapping[float, Mapping[int, f
 
 
 def _row(
-    one: Experiment, label: str, budget: float, seeds: Sequence[int], ratio: BudgetRatio
+    one: Experiment, label: str, budget: float, runs: Sequence[RunSummary], ratio: BudgetRatio
 ) -> list[Cell]:
-    def mean(ends: Mapping[int, float]) -> float:
-        return sum(ends[seed] for seed in seeds) / len(seeds)
-
-    end = mean(one.ends[label][budget])
-    budgets = sorted(one.curve)
-    needed = budget_for(budgets, [mean(one.curve[each]) for each in budgets], end)
+    curve, end = one.curve, fmean(run.final for run in runs)
+    budgets = sorted(curve)
+    plain = [fmean(curve[each][run.seed] for run in runs) for each in budgets]
+    needed = budget_for(budgets, plain, end)
     interval = "–" if ratio.low is None else f"{ratio.low} to {ratio.high}"  # noqa: RUF001
-    written = one.metric.written(end)
+    most = fmean(run.epochs for run in runs) / budget
     return [
-        *(one.title, label, f"{budget:g}", str(ratio.seeds), written),
-        *(str(needed), str(ratio.ratio), interval),
+        *(one.title, label, f"{budget:g}", str(ratio.seeds), one.metric.written(end)),
+        *(str(needed), str(ratio.ratio), interval, f"{most:.2f}"),
     ]
 
 
-def _finding(title: str, found: Sequence[tuple[str, float, BudgetRatio]]) -> BudgetRatios:
-    """The best of each set is said first, by its ratio at the budget where it is best."""
-    label, budget, best = max(found, key=lambda of: of[2].ratio.rank)
-    sure = best.low is not None and best.low.exceeds(1)
-    interval = None if best.low is None else (str(best.low), str(best.high))
-    paid = sum(1 for *_, one in found if one.low is not None and one.low.exceeds(1))
-    return BudgetRatios(title, label, budget, str(best.ratio), interval, sure, paid, len(found))
+def _finding(title: str, found: Sequence[Measured]) -> BudgetRatios:
+    """Of the methods that were measured at the most budgets their ratios are said."""
+    methods: dict[str, list[tuple[float, str]]] = {}
+    for one in found:
+        methods.setdefault(one.label, []).append((one.budget, str(one.ratio.ratio)))
+    most = max(map(len, methods.values()))
+    said = [(label, each) for label, each in methods.items() if len(each) == most]
+    above = sum(one.ratio.low is not None and one.ratio.low.exceeds(1) for one in found)
+    return BudgetRatios(title, said, above, len(found))
+
+
+def _reached(found: Mapping[str, Sequence[Measured]]) -> list[Reached]:
+    """Where each method that was measured at several budgets of an experiment reaches the goal."""
+    methods: dict[str, dict[str, list[Measured]]] = {}
+    for title, of in found.items():
+        for one in of:
+            methods.setdefault(one.label, {}).setdefault(title, []).append(one)
+    several = {
+        label: by_title
+        for label, by_title in methods.items()
+        if max(map(len, by_title.values())) > 1
+    }
+    return [
+        Reached(
+            label,
+            GOAL,
+            [
+                (title, [one.budget for one in of if _reaches(one.ratio)])
+                for title, of in by_title.items()
+            ],
+            sum(map(len, by_title.values())),
+        )
+        for label, by_title in several.items()
+    ]
+
+
+def _reaches(ratio: BudgetRatio) -> bool:
+    return ratio.ratio.side != "below" and ratio.ratio.value >= GOAL

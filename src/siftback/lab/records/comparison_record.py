@@ -265,9 +265,16 @@ class Comparison:
 
     def machine(self, label: str) -> str:
         """The processors or devices that a configuration's runs were measured on."""
-        runs = self.by_label().get(label, [])
+        return " and ".join(sorted(self._machines_of(self.by_label().get(label, []))))
+
+    @property
+    def machines(self) -> set[str]:
+        """The processors or devices that its runs were measured on."""
+        return self._machines_of(self.runs)
+
+    def _machines_of(self, runs: Iterable[RunSummary]) -> set[str]:
         first = _machine(self.environment)  # where the comparison was begun
-        return " and ".join(sorted({self._machine_of(run) or first for run in runs}))
+        return {self._machine_of(run) or first for run in runs}
 
     def _machine_of(self, run: RunSummary) -> str:
         """The machine that a run's file names; empty where it names none."""

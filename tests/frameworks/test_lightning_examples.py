@@ -1,6 +1,5 @@
 """Selection under Lightning on real data, and the example."""
 
-import os
 import runpy
 import subprocess
 import sys
@@ -23,11 +22,18 @@ from toys import AT_ONCE
 pytestmark = EXPECTED_WARNINGS
 
 
+def folder_of(name):
+    """Where a real set lies."""
+    folder = pytest.importorskip("siftback.lab.data.parquet").at_hand(name)
+    if folder is None:
+        pytest.skip("needs the real sets in SIFTBACK_DATA or ../shared/data")
+    return folder.resolve()
+
+
 def mnist(count):
     """Digits of the real set, as many of training and half as many of testing."""
     data = pytest.importorskip("siftback.lab.data.datasets")
-    if "SIFTBACK_DATA" not in os.environ:
-        pytest.skip("needs the real sets in SIFTBACK_DATA")
+    folder_of("mnist")
     digits = data.limit(data.load("mnist"), count)
     train = digits.train_images.float() / 255, digits.train_labels
     test = digits.test_images[: count // 2].float() / 255, digits.test_labels[: count // 2]
@@ -73,9 +79,8 @@ def saved(backwards, forwards):
 
 
 @pytest.fixture
-def example():
-    if "SIFTBACK_DATA" not in os.environ:
-        pytest.skip("needs the real sets in SIFTBACK_DATA")
+def example(monkeypatch):
+    monkeypatch.setenv("SIFTBACK_DATA", str(folder_of("cifar10").parent))
     return Path(__file__).parents[2] / "examples" / "lightning_cifar10.py"
 
 

@@ -1,8 +1,5 @@
 """Texts as tokens, and batches of them."""
 
-import os
-from pathlib import Path
-
 import datasets
 import numpy as np
 import pytest
@@ -14,11 +11,12 @@ from siftback.errors import ConfigError
 from siftback.lab.data import tokens
 from siftback.lab.data.batch_stream import BUCKET, BatchStream, test_batches
 from siftback.lab.data.datasets import flip, load
+from siftback.lab.data.parquet import at_hand
 from siftback.lab.data.text_data import PAD, lengths_of
 from siftback.lab.data.texts import windows
 
-# What the user set, before a test's own folder takes its place.
-GIVEN = os.environ.get("SIFTBACK_DATA")
+# The real set, before a test's own folder takes its place.
+SST2 = at_hand("sst2")
 
 
 @pytest.fixture
@@ -218,12 +216,12 @@ def test_tiny_shakespeare_is_what_it_should_be(tmp_path, monkeypatch):
         load("tinyshakespeare")
 
 
-@pytest.mark.skipif(GIVEN is None, reason="needs the real texts under SIFTBACK_DATA")
+@pytest.mark.skipif(SST2 is None, reason="needs SST-2 in SIFTBACK_DATA or ../shared/data")
 def test_real_sentences_become_tokens_that_say_the_same(tmp_path, monkeypatch):
     monkeypatch.setenv("SIFTBACK_CACHE", str(tmp_path))
     data = load("sst2")
     assert (len(data.train_labels), len(data.test_labels)) == (6920, 1821)
     tokenizer = Tokenizer.from_str(data.text.tokenizer)
-    row = Path(GIVEN or "") / "sst2" / "train-00000-of-00001.parquet"
+    row = SST2 / "train-00000-of-00001.parquet"
     first = datasets.Dataset.from_parquet(str(row), cache_dir=str(tmp_path))[0]
     assert tokenizer.decode(data.train_tokens[0].tolist()).strip() == first["sentence"]

@@ -33,7 +33,11 @@ def digits(peers, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "method",
-    ["plain", *(f"siftback-{name}" for name in ("memory", "infobatch", "rs2", "kakurenbo", "sb"))],
+    [
+        "plain",
+        "plain-faster",
+        *(f"siftback-{name}" for name in ("memory", "infobatch", "rs2", "kakurenbo", "sb")),
+    ],
 )
 def test_a_method_spends_its_budget_and_learns(peers, digits, method):
     _, train, work = peers

@@ -31,6 +31,7 @@ PEERS = ROOT / ".venv-peers"
 # By method, what trains it, and what the table says of it.
 ROWS = {
     "plain": ("this", "plain PyTorch"),
+    "plain-faster": ("this", "plain PyTorch, learning rates 1.43 times higher"),
     "plain-2.7": ("composer", "plain PyTorch, of the release that Composer needs"),
     "composer": ("composer", "Composer: `SelectiveBackprop` at its defaults"),
     "composer-always": ("composer", "Composer: `SelectiveBackprop` after the first epoch"),

@@ -28,6 +28,12 @@ def plain(work: Work) -> str:
     return "PyTorch " + torch.__version__
 
 
+def plain_faster(work: Work) -> str:
+    """As plain, at the highest learning rate that KAKURENBO takes: 1 / (1 - 0.3) times as high."""
+    work.fit(work.loader, lambda x, y: _train(work, x, y, scale=1 / 0.7))
+    return "PyTorch " + torch.__version__
+
+
 def composer(work: Work) -> str:
     """Composer's SelectiveBackprop at its defaults: half of every other batch, in the middle."""
     return _composer(work, {})
@@ -150,14 +156,19 @@ def by_rule(work: Work, rule: Any, epochs: float) -> str:
 
 
 def _train(
-    work: Work, x: Tensor, y: Tensor, reduce: Callable[[Tensor], Tensor] = torch.Tensor.mean
+    work: Work,
+    x: Tensor,
+    y: Tensor,
+    reduce: Callable[[Tensor], Tensor] = torch.Tensor.mean,
+    scale: float = 1.0,
 ) -> float:
-    work.step(reduce(work.losses(x, y)[0]))
+    work.step(reduce(work.losses(x, y)[0]), scale)
     return 3 * len(y)
 
 
 METHODS: dict[str, Callable[[Work], str]] = {
     "plain": plain,
+    "plain-faster": plain_faster,
     "composer": composer,
     "composer-always": composer_always,
     "infobatch": infobatch,

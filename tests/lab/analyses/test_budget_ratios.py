@@ -215,7 +215,7 @@ def test_it_says_where_a_curve_and_its_methods_are_of_several_machines(tmp_path)
 
     assert not any("Abacus" in one for one in made("one", "Abacus 9"))
     assert made("two", "Abacus 10")[-1].startswith(
-        "cnn-4 on digits was trained on Abacus 10 and Abacus 9: the same seed ends at other errors"
+        "cnn-4 on digits was trained on Abacus 10 and Abacus 9, where the same seed ends at "
     )
 
 

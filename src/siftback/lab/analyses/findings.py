@@ -111,7 +111,7 @@ class BudgetRatios(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """At which budgets of each experiment a method's budget ratio reaches a goal."""
+    """At which budgets of which experiments a method's budget ratio reaches a goal."""
 
     label: str
     goal: float
@@ -123,11 +123,9 @@ class Reached(NamedTuple):
         where = "; ".join(
             f"{title} ({', '.join(f'{budget:g}' for budget in budgets)} epochs)"
             for title, budgets in self.budgets
-            if budgets
         )
-        text = f"{self.label} reaches {self.goal:g} times the budget in {reached}"
-        text += f" of {self.measured} cases"
-        return f"{text}: {where}." if where else f"{text}."
+        count = f"{reached} of {self.measured} cases" + (f": {where}" if where else "")
+        return f"{self.label} reaches {self.goal:g} times the budget in {count}."
 
 
 class SeveralMachines(NamedTuple):
@@ -138,9 +136,8 @@ class SeveralMachines(NamedTuple):
 
     def sentence(self) -> str:
         return (
-            f"{self.title} was trained on {' and '.join(self.machines)}: the same seed ends at "
-            "other errors on another machine, so that ratios near 1 may be the machines' doing. "
-            "Repeat all of it on one of them."
+            f"{self.title} was trained on {' and '.join(self.machines)}, where the same seed ends "
+            "at other errors, so ratios near 1 may be the machines'. Repeat all of it on one."
         )
 
 

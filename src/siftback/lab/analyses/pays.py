@@ -222,8 +222,9 @@ def _reached(found: Mapping[str, Sequence[Measured]]) -> list[Reached]:
             label,
             GOAL,
             [
-                (title, [one.budget for one in of if _reaches(one.ratio)])
+                (title, budgets)
                 for title, of in by_title.items()
+                if (budgets := [one.budget for one in of if _reaches(one.ratio)])
             ],
             sum(map(len, by_title.values())),
         )

@@ -131,7 +131,7 @@ def test_what_gives_no_curve_is_refused(curve, ends, message):
         budget_for([1, 2, 2, 4, 8], [5, 4, 3, 2, 1], 2)
 
 
-def recorded(folder, budget, ends, metric="error", processor="Abacus 9"):
+def recorded(folder, budget, ends, metric="error", processor="Abacus 9", **settings):
     """A comparison by budget, as it is read from a folder: final ends by strategy and seed."""
     runs = [
         {
@@ -146,7 +146,7 @@ def recorded(folder, budget, ends, metric="error", processor="Abacus 9"):
         for seed, end in by_seed.items()
     ]  # fmt: skip
     folder.mkdir(parents=True)
-    asked = {"data": "digits", "budget": budget, "strategies": list(ends)}
+    asked = {"data": "digits", "budget": budget, "strategies": list(ends), **settings}
     summary = {"environment": {"arguments": asked, "cpu": processor}, "runs": runs}
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     return Comparison.read(folder)
@@ -201,6 +201,22 @@ def test_it_says_where_a_method_of_several_budgets_reaches_one_and_a_half(tmp_pa
         "cnn-4 on digits (2, 4 epochs).",
         "rs2 0.5 reaches 1.5 times the budget in 0 of 2 cases.",
     ]
+
+
+def test_experiments_of_one_title_that_differ_in_a_setting_stay_apart(tmp_path):
+    comparisons = []
+    for lr, worth in ((0.1, 1.5), (0.2, 2.0)):
+        for budget in BUDGETS:
+            ends = {"traditional": {0: 20 - 2 * math.log2(budget)}}
+            if budget == 4:
+                ends["sb-memory"] = {0: 20 - 2 * math.log2(worth * budget)}
+            comparisons.append(recorded(tmp_path / f"{lr}-{budget:g}", budget, ends, lr=lr))
+    made = ANALYSES["pays"](comparisons)
+    assert {(row[0], row[6]) for row in made.rows} == {
+        ("cnn-4 on digits", "1.50"),
+        ("cnn-4 on digits (2)", "2.00"),
+    }
+    assert len(made.sentences) == 2
 
 
 def test_it_says_where_a_curve_and_its_methods_are_of_several_machines(tmp_path):

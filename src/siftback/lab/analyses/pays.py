@@ -1,5 +1,6 @@
 """What selection pays, in budgets: Traditional's budget for the same error over the method's."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
@@ -123,8 +124,18 @@ def curves(comparisons: Sequence[Comparison]) -> Figure | Missing:
 
 
 def measured(comparisons: Sequence[Comparison]) -> list[Experiment]:
-    """Experiments that have a curve: Traditional at five budgets or more."""
-    return [one for one in experiments(comparisons) if len(one.curve) >= LEAST_POINTS]
+    """Experiments that have a curve: Traditional at five budgets or more.
+
+    Those of one title, which differ in other settings, are numbered, so that none is taken for
+    another.
+    """
+    found = [one for one in experiments(comparisons) if len(one.curve) >= LEAST_POINTS]
+    before: Counter[str] = Counter()
+    for place, one in enumerate(found):
+        before[one.title] += 1
+        if (number := before[one.title]) > 1:
+            found[place] = one._replace(title=f"{one.title} ({number})")
+    return found
 
 
 def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:

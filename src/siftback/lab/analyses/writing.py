@@ -48,9 +48,12 @@ def write(analysis: Analysis, folder: Path) -> list[Path]:
 
 def as_markdown(grid: Grid) -> str:
     """A table's rows in Markdown."""
-    return tables.markdown(
-        [dict(zip(grid.columns, map(shown, row), strict=True)) for row in grid.rows]
-    )
+    return tables.markdown(rows_of(grid))
+
+
+def rows_of(grid: Grid) -> list[dict[str, str]]:
+    """A table's rows as they are shown, by column."""
+    return [dict(zip(grid.columns, map(shown, row), strict=True)) for row in grid.rows]
 
 
 def as_csv(analysis: Figure | Grid | Gallery) -> str:

@@ -14,10 +14,11 @@ from urllib.parse import quote
 
 from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import images, setup
-from siftback.lab.analyses.figure import Cell, Grid, Missing, shown
+from siftback.lab.analyses.figure import Cell, Grid, Missing
 from siftback.lab.analyses.noise import ends, with_wrong_labels
 from siftback.lab.analyses.pays import on_curves, ratios
 from siftback.lab.analyses.reading import read
+from siftback.lab.analyses.writing import rows_of
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed
@@ -218,7 +219,7 @@ def _ratios(comparisons: Sequence[Comparison]) -> list[str]:
 
 def _by_budget(made: Grid) -> list[dict[str, str]]:
     """Budget ratios with their intervals: a row for each method, a column for each budget."""
-    found = [dict(zip(made.columns, map(shown, row), strict=True)) for row in made.rows]
+    found = rows_of(made)
     budgets = sorted({one["budget"] for one in found}, key=float)
     several: dict[tuple[str, str], list[dict[str, str]]] = {}
     for one in found:

@@ -248,3 +248,17 @@ def test_settings_are_chosen_by_a_table_of_their_own(comparison, add_run, page):
     assert "| b | traditional | floor 0.3 | 8.00 | 3,000 | 0 |" in text
     assert "All with epochs 2." in text
     assert "tuning" not in page().partition("## Settings")[0]
+
+
+def test_learning_rates_have_a_table_of_their_own(comparison, add_run, page):
+    add_run("traditional", 0, [(10.0, 100, 3000, 8.0)])
+    rates = comparison.folder.parent / "tuning" / "rates-full"
+    for rate, error in ((0.1, 7.0), (0.2, 6.5)):
+        one = empty(rates / f"digits-{rate:g}", budget=4.0, validation=100, lr=rate)
+        add(one, "traditional", [(1.0, 10, 100.0, error)])
+    (rates / "torn").mkdir()
+    (rates / "torn" / "summary.json").write_text('{"runs": 3}')
+    text = page().partition("## Learning rates")[2]
+    assert "| cnn-8 on digits, 4 epochs | traditional | 1 | 0.1: 7.00; 0.2: 6.50 | 0.2 |" in text
+    assert "**torn/summary.json is damaged, and left out (" in text
+    assert "## Settings" not in text

@@ -15,6 +15,7 @@ from siftback.lab.analyses import (
     curves,
     diet,
     gradients,
+    learning_rates,
     loss_distributions,
     noise,
     pareto,
@@ -99,6 +100,7 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "pays": pays.ratios,
     "budgets": pays.curves,
     "noise": noise.ends,
+    "rates": learning_rates.by_rate,
 }
 
 

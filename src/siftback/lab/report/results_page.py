@@ -15,6 +15,7 @@ from urllib.parse import quote
 from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import images, setup
 from siftback.lab.analyses.figure import Cell, Grid, Missing
+from siftback.lab.analyses.learning_rates import by_rate
 from siftback.lab.analyses.noise import ends, with_wrong_labels
 from siftback.lab.analyses.pays import on_curves, ratios
 from siftback.lab.analyses.reading import read
@@ -80,6 +81,15 @@ share of suspects. While most suspects seem to be hard rather than wrong, none a
 {table}
 """
 
+_RATES = """\
+## Learning rates, compared on held-out training examples
+
+Recipe `pays` trains all methods of a set at one rate. Here each method at several of them: its
+final error in percent, or loss in nats, mean and standard deviation over the seeds.
+
+{table}
+"""
+
 _PAID = """\
 ## What paid
 
@@ -129,7 +139,8 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
 
     Args:
         results: Holds comparisons at any depth; ``benchmarks/*.json``; under ``recipes/`` the runs
-            of the papers' recipes, and under ``tuning/`` comparisons that settings were chosen by.
+            of the papers' recipes, and under ``tuning/`` comparisons that settings were chosen by,
+            those of learning rates in a folder of their own.
         page: The Markdown file to write; its links are relative to its folder.
 
     Returns:
@@ -152,7 +163,7 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
     if (results / RUNS).is_dir():
         parts.append(_PAPERS.format(table=markdown(short(results))))
     parts += _benchmarks(results / BENCHMARKS)
-    parts += _tuning(results / TUNING)
+    parts += [*_rates(results / TUNING), *_tuning(results / TUNING)]
     if problems:
         parts.append("## Left out\n\n" + "\n".join(f"- {problem}" for problem in problems) + "\n")
     page.parent.mkdir(parents=True, exist_ok=True)
@@ -398,6 +409,18 @@ def _goal(what: str, goal: str, rows: Sequence[Mapping[str, Any]]) -> str:
         f"{end:,.0f}" if end >= 100 else f"{end:.2g}" for end in (min(measured), max(measured))
     )
     return f"{what} {' to '.join(ends)}, {goal} in {met} of {len(rows)}"
+
+
+def _rates(folder: Path) -> list[str]:
+    """Each method's errors or losses on held-out examples at several learning rates."""
+    found = [one for one in sorted(folder.glob("*")) if not (one / SUMMARY).is_file()]
+    found = [one for one in found if any(one.rglob(SUMMARY))]
+    if not found:
+        return []
+    comparisons, problems = read(found)
+    made = by_rate(comparisons)
+    table = [] if isinstance(made, Missing) else [_RATES.format(table=markdown(rows_of(made)))]
+    return [*table, *(f"**{problem}.**\n" for problem in problems)]
 
 
 def _tuning(folder: Path) -> list[str]:

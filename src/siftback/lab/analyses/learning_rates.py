@@ -1,0 +1,90 @@
+"""Learning rates compared on held-out training examples, of each method for itself."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from siftback.lab.analyses.configurations import argument, images, setup, shared_by
+from siftback.lab.analyses.figure import Cell, Grid, Missing
+from siftback.lab.analyses.findings import BestEnd
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.formatting import with_spread
+from siftback.lab.records.measures import TRADITIONAL, mean_and_spread, ordered_labels
+from siftback.lab.records.metric import Metric
+
+# What may differ between the comparisons at several learning rates.
+_VARIED = ("lr", "strategies", "keeps", "seeds", "matched")
+
+Ends = Mapping[float, Sequence[float]]  # final errors or losses of the seeds, by learning rate
+
+
+def by_rate(comparisons: Sequence[Comparison]) -> Grid | Missing:
+    """The final error or loss on held-out examples at each learning rate, by method.
+
+    Comparisons with held-out examples that differ in nothing but the rate belong together; there
+    must be two rates or more. A method's rates are compared over the seeds that all of them have.
+    """
+    name, title = "rates", "Learning rates: the end on held-out examples, of each method"
+    columns = ["data and model", "method", "seeds", "error or loss at each rate", "lowest at"]
+    together: dict[str, list[Comparison]] = {}
+    for one in sorted(comparisons, key=lambda one: float(argument(one, "lr", 0.0))):
+        if one.runs and argument(one, "validation"):
+            together.setdefault(shared_by(one, _VARIED), []).append(one)
+    rows: list[list[Cell]] = []
+    findings = []
+    for group in together.values():
+        task, metric, methods = _task(group[0]), group[0].metric, _methods(group)
+        rows += [_row(task, metric, label, ends) for label, ends in methods.items()]
+        if (best := _best(task, metric, methods)) is not None:
+            findings.append(best)
+    if not rows:
+        why = "No method at two learning rates, judged on held-out examples. Record some:"
+        return Missing(name, title, f"{why} siftback run rates")
+    return Grid(name, title, findings, "Siftback", columns, rows)
+
+
+def _methods(group: Sequence[Comparison]) -> dict[str, Ends]:
+    """By configuration its ends at each rate, of the seeds that all its rates have."""
+    by_seed: dict[str, dict[float, dict[int, float]]] = {}
+    for one in group:
+        for label in ordered_labels(one):
+            runs = one.by_label()[label]
+            ends = {run.seed: run.final for run in runs}
+            by_seed.setdefault(label, {})[float(argument(one, "lr"))] = ends
+    found: dict[str, Ends] = {}
+    for label, rates in by_seed.items():
+        shared = sorted(set.intersection(*map(set, rates.values())))
+        if shared and len(rates) > 1:
+            found[label] = {rate: [ends[seed] for seed in shared] for rate, ends in rates.items()}
+    return found
+
+
+def _lowest(ends: Ends) -> tuple[float, float]:
+    """The lowest mean, and the rate that it is at."""
+    return min((fmean(each), rate) for rate, each in ends.items())
+
+
+def _row(task: str, metric: Metric, label: str, ends: Ends) -> list[Cell]:
+    written = [
+        f"{rate:g}: {with_spread(mean_and_spread(each), digits=metric.digits)}"
+        for rate, each in ends.items()
+    ]
+    seeds = len(next(iter(ends.values())))
+    return [task, label, str(seeds), "; ".join(written), f"{_lowest(ends)[1]:g}"]
+
+
+def _best(task: str, metric: Metric, methods: Mapping[str, Ends]) -> BestEnd | None:
+    """The best method beside Traditional, each at the rate at which it ends lowest."""
+    ends = {label: _lowest(each) for label, each in methods.items()}
+    plain = ends.pop(TRADITIONAL, None)
+    if plain is None or not ends:
+        return None
+    best = min(ends, key=ends.__getitem__)
+    end, rate = ends[best]
+    title = f"{task}, each at its own best rate"
+    return BestEnd(title, f"{best} at {rate:g}", end, plain[0], metric=metric.name)
+
+
+def _task(comparison: Comparison) -> str:
+    budget = argument(comparison, "budget")
+    length = "" if budget is None else f", {budget:g} epochs"
+    return f"{setup(comparison)}{images(comparison)}{length}"

@@ -15,35 +15,22 @@ from siftback.lab.analyses.budget_ratios import (
     Bounded,
     budget_for,
     budget_ratio,
-    falling,
 )
 from siftback.lab.records.comparison_record import Comparison
 
 BUDGETS = [1.0, 2.0, 4.0, 8.0, 16.0]
 
 
-def fallen(values):
-    """The falling curve nearest to some values, by the formula: greatest mean of least means."""
-    count = len(values)
-    return [
-        min(
-            max(statistics.fmean(values[low : high + 1]) for high in range(place, count))
-            for low in range(place + 1)
-        )
-        for place in range(count)
-    ]
-
-
 def first_at(budgets, values, end, steps=20_000):
     """The first budget of a fine grid at which a curve is at an end or below it."""
-    curve, (low, high) = fallen(values), (math.log(budgets[0]), math.log(budgets[-1]))
+    low, high = math.log(budgets[0]), math.log(budgets[-1])
     for step in range(steps + 1):
         log = low + (high - low) * step / steps
         place = max(p for p, one in enumerate(budgets) if math.log(one) <= log + 1e-12)
         after = min(place + 1, len(budgets) - 1)
         width = math.log(budgets[after] / budgets[place]) or 1.0
         part = (log - math.log(budgets[place])) / width
-        if curve[place] + part * (curve[after] - curve[place]) <= end + 1e-12:
+        if values[place] + part * (values[after] - values[place]) <= end + 1e-12:
             return math.exp(log)
     raise AssertionError("not reached")
 
@@ -61,10 +48,9 @@ def curves():
 
 @pytest.mark.parametrize(("budgets", "values"), list(curves()))
 def test_budgets_are_those_of_the_reference(budgets, values):
-    assert falling(values) == pytest.approx(fallen(values))
-    high, low = falling(values)[0], falling(values)[-1]
+    high, low = values[0], min(values)
     for part in (0.0, 0.03, 0.31, 0.5, 0.77, 1.0):
-        end = high + part * (low - high)
+        end = low if part == 1.0 else high + part * (low - high)
         found = budget_for(budgets, values, end)
         assert found.side == "at" or abs(end - high) < 1e-9 or abs(end - low) < 1e-9
         assert found.value == pytest.approx(first_at(budgets, values, end), rel=2e-3)
@@ -74,6 +60,15 @@ def test_budgets_are_those_of_the_reference(budgets, values):
 
 def test_of_a_plateau_it_is_the_least_budget():
     assert budget_for(BUDGETS, [9, 7, 7, 7, 3], 7) == Bounded(2.0)
+
+
+@pytest.mark.parametrize(("budgets", "values"), list(curves()))
+def test_a_method_no_better_than_traditional_of_its_budget_has_at_most_one(budgets, values):
+    for budget, value in zip(budgets, values, strict=True):
+        for end in (value, value + 0.01):
+            found = budget_for(budgets, values, end)
+            assert found.side != "above"
+            assert found.value <= budget
 
 
 def test_a_known_curve_gives_the_ratio_it_was_made_with():
@@ -177,6 +172,18 @@ def test_the_table_is_made_of_comparisons_by_budget(tmp_path, metric):
     few = ANALYSES["pays"](comparisons[1:])
     assert isinstance(few, Missing)
     assert "Traditional at 5 budgets or more" in few.why
+
+
+def test_it_says_where_more_budget_makes_traditional_no_better(tmp_path):
+    comparisons = []
+    for budget, plain in zip(BUDGETS, [9.0, 7.0, 6.0, 6.5, 6.25], strict=True):
+        ends = {"traditional": {0: plain, 1: plain}}
+        if budget == 8:
+            ends |= {"sb-memory": {0: 6.25, 1: 6.25}}
+        comparisons.append(recorded(tmp_path / f"{budget:g}", budget, ends))
+    made = ANALYSES["pays"](comparisons)
+    assert made.rows[0][5] == "3.36"  # three quarters of the doubling from 2 to 4
+    assert made.sentences[0].endswith("whole interval. Traditional ends lowest at 4 epochs.")
 
 
 def test_it_says_where_a_method_of_several_budgets_reaches_one_and_a_half(tmp_path):

@@ -93,13 +93,15 @@ class BestSpeedUp(NamedTuple):
 class BudgetRatios(NamedTuple):
     """Budget ratios of an experiment: of each method named, by budget.
 
-    ``above`` of all ``measured`` ratios have their whole interval above 1.
+    ``above`` of all ``measured`` ratios have their whole interval above 1. ``level`` is the budget
+    from which Traditional ends no lower, if there is one.
     """
 
     title: str
     methods: Sequence[tuple[str, Sequence[tuple[float, str]]]]
     above: int
     measured: int
+    level: float | None
 
     def sentence(self) -> str:
         each = "; ".join(
@@ -107,7 +109,8 @@ class BudgetRatios(NamedTuple):
             for label, ratios in self.methods
         )
         rest = f"{self.above} of {self.measured} ratios are above 1 with their whole interval"
-        return f"{self.title}: {each}. In all {rest}."
+        more = "" if self.level is None else f" Traditional ends lowest at {self.level:g} epochs."
+        return f"{self.title}: {each}. In all {rest}.{more}"
 
 
 class Reached(NamedTuple):
@@ -155,9 +158,8 @@ class WrongLabels(NamedTuple):
     high: float
 
     def sentence(self) -> str:
-        interval = (
-            "" if math.isnan(self.low) else f" (95 % interval {self.low:+.2f} to {self.high:+.2f})"
-        )
+        ends = f" (95 % interval {self.low:+.2f} to {self.high:+.2f})"
+        interval = "" if math.isnan(self.low) else ends
         return (
             f"{self.title}, {self.wrong:.0%} of the labels wrong: {self.label} ends at "
             f"{self.difference:+.2f} points{interval} beside Traditional of the same budget."
@@ -308,9 +310,7 @@ class HardestAndEasiest(NamedTuple):
 
     def sentence(self) -> str:
         each = (f"{label} {low:.1f} % and {high:.1f} %" for label, (low, high) in self.ends.items())
-        return (
-            f"{self.title}, the hardest fifth of the test set and the easiest: {'; '.join(each)}."
-        )
+        return f"{self.title}, hardest fifth of the test set and easiest: {'; '.join(each)}."
 
 
 class SameBudget(NamedTuple):
@@ -330,8 +330,7 @@ class SameBudget(NamedTuple):
     def sentence(self) -> str:
         if self.best is None:
             return f"{self.title}: one seed each, which has no spread."
-        metric = METRICS[self.metric]
-        digits, points = metric.digits, metric.points
+        digits, points = METRICS[self.metric].digits, METRICS[self.metric].points
         label, mean, low, high, seeds = self.best
         return (
             f"{self.title}: beside Traditional of the same budget {self.paid} of "

@@ -96,7 +96,8 @@ def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
     if not rows:
         why = f"No method beside Traditional at {LEAST_POINTS} budgets or more. Record some:"
         return Missing(name, title, f"{why} siftback run pays")
-    findings = [_finding(title, of) for title, of in found.items()]
+    level = {one.title: _level(one.curve) for one in measured(comparisons)}
+    findings = [_finding(title, of, level[title]) for title, of in found.items()]
     return Grid(name, title, [*findings, *_reached(found), *several], "Siftback", columns, rows)
 
 
@@ -206,7 +207,14 @@ def _row(
     ]
 
 
-def _finding(title: str, found: Sequence[Measured]) -> BudgetRatios:
+def _level(curve: Mapping[float, Mapping[int, float]]) -> float | None:
+    """The budget at which Traditional's mean is lowest, if it is not the largest."""
+    means = {budget: fmean(ends.values()) for budget, ends in sorted(curve.items())}
+    lowest = min(means, key=means.__getitem__)
+    return lowest if lowest < max(means) else None
+
+
+def _finding(title: str, found: Sequence[Measured], level: float | None) -> BudgetRatios:
     """Of the methods that were measured at the most budgets their ratios are said."""
     methods: dict[str, list[tuple[float, str]]] = {}
     for one in found:
@@ -214,7 +222,7 @@ def _finding(title: str, found: Sequence[Measured]) -> BudgetRatios:
     most = max(map(len, methods.values()))
     said = [(label, each) for label, each in methods.items() if len(each) == most]
     above = sum(one.ratio.low is not None and one.ratio.low.exceeds(1) for one in found)
-    return BudgetRatios(title, said, above, len(found))
+    return BudgetRatios(title, said, above, len(found), level)
 
 
 def _reached(found: Mapping[str, Sequence[Measured]]) -> list[Reached]:

@@ -57,8 +57,9 @@ _RATIOS = """\
 
 A method's *budget ratio* is the budget that Traditional needs for the method's error (of language,
 its loss), over the method's own: 1.5 is what one and a half times the budget would buy without
-selection. Traditional's budgets are read from its own curve, of five or more, on straight lines
-over log budget; beyond the ends of the curve a ratio is only known to be above or below a number.
+selection. Traditional's budget is the least at which its own curve, of five or more, comes to that
+error, on straight lines over log budget; beyond what was measured a ratio is only known to be above
+or below a number.
 Intervals are of 95 %, by a bootstrap over the seeds. Budgets are in epochs of Traditional. Epochs
 over budget: how often the method went through the data while Traditional did once, which is what
 its ratio would be if the examples that it left out had taught nothing. The report has the errors.

@@ -26,9 +26,9 @@ def by_rate(comparisons: Sequence[Comparison]) -> Grid | Missing:
     name, title = "rates", "Learning rates: the end on held-out examples, of each method"
     columns = ["data and model", "method", "seeds", "error or loss at each rate", "lowest at"]
     together: dict[str, list[Comparison]] = {}
-    for one in sorted(comparisons, key=lambda one: float(argument(one, "lr", 0.0))):
-        if one.runs and argument(one, "validation"):
-            together.setdefault(shared_by(one, _VARIED), []).append(one)
+    held_out = [one for one in comparisons if one.runs and argument(one, "validation")]
+    for one in sorted(held_out, key=lambda one: (_task(one), _rate(one))):
+        together.setdefault(shared_by(one, _VARIED), []).append(one)
     rows: list[list[Cell]] = []
     findings = []
     for group in together.values():
@@ -47,9 +47,8 @@ def _methods(group: Sequence[Comparison]) -> dict[str, Ends]:
     by_seed: dict[str, dict[float, dict[int, float]]] = {}
     for one in group:
         for label in ordered_labels(one):
-            runs = one.by_label()[label]
-            ends = {run.seed: run.final for run in runs}
-            by_seed.setdefault(label, {})[float(argument(one, "lr"))] = ends
+            ends = {run.seed: run.final for run in one.by_label()[label]}
+            by_seed.setdefault(label, {})[_rate(one)] = ends
     found: dict[str, Ends] = {}
     for label, rates in by_seed.items():
         shared = sorted(set.intersection(*map(set, rates.values())))
@@ -82,6 +81,10 @@ def _best(task: str, metric: Metric, methods: Mapping[str, Ends]) -> BestEnd | N
     end, rate = ends[best]
     title = f"{task}, each at its own best rate"
     return BestEnd(title, f"{best} at {rate:g}", end, plain[0], metric=metric.name)
+
+
+def _rate(comparison: Comparison) -> float:
+    return float(argument(comparison, "lr"))
 
 
 def _task(comparison: Comparison) -> str:

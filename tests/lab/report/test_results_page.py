@@ -71,6 +71,7 @@ def test_the_page_in_the_repository_is_short_and_whole(recorded):
         "What a verdict rests on",
         "The papers' numbers beside ours",
         "What the benchmarks say",
+        "Learning rates, compared on held-out training examples",
         "Settings, chosen on held-out training examples",
     ]
     for data in ("mnist", "cifar10", "digits"):

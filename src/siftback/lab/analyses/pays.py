@@ -80,9 +80,11 @@ def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
     columns += ["epochs over budget"]
     rows: list[list[Cell]] = []
     found: dict[str, list[Measured]] = {}
+    levels: dict[str, float | None] = {}
     several: list[SeveralMachines] = []
     for one in measured(comparisons):
         curve = one.curve
+        levels[one.title] = _level(curve)
         if len(one.machines) > 1:
             several.append(SeveralMachines(one.title, sorted(one.machines)))
         for label, by_budget in one.runs.items():
@@ -96,8 +98,7 @@ def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
     if not rows:
         why = f"No method beside Traditional at {LEAST_POINTS} budgets or more. Record some:"
         return Missing(name, title, f"{why} siftback run pays")
-    level = {one.title: _level(one.curve) for one in measured(comparisons)}
-    findings = [_finding(title, of, level[title]) for title, of in found.items()]
+    findings = [_finding(title, of, levels[title]) for title, of in found.items()]
     return Grid(name, title, [*findings, *_reached(found), *several], "Siftback", columns, rows)
 
 

@@ -211,9 +211,9 @@ def test_curves_and_wrong_labels_have_tables_of_their_own(tmp_path):
     for flip in (0.0, 0.2):
         one = empty(tmp_path / f"flip-{flip:g}", budget=3.0, flip=flip)
         for seed in (0, 1):
-            add(one, "traditional", [(10, 1, 100, 9 + seed)], seed)
+            add(one, "traditional", [(10, 1, 100, 17 + seed)], seed)
             found = {"suspects": 10, "suspects_wrong": 8, "labels_wrong": 40} if flip else {}
-            add(one, "sb-memory-guarded", [(10, 1, 100, 8 + seed)], seed, keep=0.5, **found)
+            add(one, "sb-memory-guarded", [(10, 1, 100, 16 + seed)], seed, keep=0.5, **found)
     page = tmp_path / "page.md"
     write_page(tmp_path, page)
     text = page.read_text(encoding="utf-8")
@@ -223,7 +223,7 @@ def test_curves_and_wrong_labels_have_tables_of_their_own(tmp_path):
         "| wrong labels | seeds | Traditional | sb-memory-guarded 0.5 "
         "| precision / recall of sb-memory-guarded 0.5 |" in text
     )
-    assert "| cnn-8 on digits | 20% | 2 | 9.50 % | -1.00 (-1.00 to -1.00) | 0.80 / 0.20 |" in text
+    assert "| cnn-8 on digits | 20% | 2 | 17.50 % | -1.00 (-1.00 to -1.00) | 0.80 / 0.20 |" in text
     assert "## What paid" not in text
 
 

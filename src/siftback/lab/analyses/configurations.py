@@ -173,6 +173,11 @@ def setup(comparison: Comparison) -> str:
     return f"{listed(run.model for run in runs)} on {listed(run.data for run in runs)}"
 
 
+def task(comparison: Comparison) -> str:
+    """What was trained on what, and on how many of its examples where not on all."""
+    return f"{setup(comparison)}{images(comparison)}"
+
+
 def images(comparison: Comparison) -> str:
     """How many training examples were taken of the set, for its name's end; empty for all."""
     limit = argument(comparison, "train_limit")

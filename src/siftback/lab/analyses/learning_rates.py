@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from siftback.lab.analyses.configurations import argument, images, setup, shared_by
+from siftback.lab.analyses.configurations import argument, shared_by, task
 from siftback.lab.analyses.figure import Cell, Grid, Missing
 from siftback.lab.analyses.findings import BestEnd
 from siftback.lab.records.comparison_record import Comparison
@@ -23,23 +23,23 @@ def by_rate(comparisons: Sequence[Comparison]) -> Grid | Missing:
     Comparisons with held-out examples that differ in nothing but the rate belong together; there
     must be two rates or more. A method's rates are compared over the seeds that all of them have.
     """
-    name, title = "rates", "Learning rates: the end on held-out examples, of each method"
+    name, about = "rates", "Learning rates: the end on held-out examples, of each method"
     columns = ["data and model", "method", "seeds", "error or loss at each rate", "lowest at"]
     together: dict[str, list[Comparison]] = {}
     held_out = [one for one in comparisons if one.runs and argument(one, "validation")]
-    for one in sorted(held_out, key=lambda one: (_task(one), _rate(one))):
+    for one in sorted(held_out, key=lambda one: (_title(one), _rate(one))):
         together.setdefault(shared_by(one, _VARIED), []).append(one)
     rows: list[list[Cell]] = []
     findings = []
     for group in together.values():
-        task, metric, methods = _task(group[0]), group[0].metric, _methods(group)
-        rows += [_row(task, metric, label, ends) for label, ends in methods.items()]
-        if (best := _best(task, metric, methods)) is not None:
+        title, metric, methods = _title(group[0]), group[0].metric, _methods(group)
+        rows += [_row(title, metric, label, ends) for label, ends in methods.items()]
+        if (best := _best(title, metric, methods)) is not None:
             findings.append(best)
     if not rows:
         why = "No method at two learning rates, judged on held-out examples. Record some:"
-        return Missing(name, title, f"{why} siftback run rates")
-    return Grid(name, title, findings, "Siftback", columns, rows)
+        return Missing(name, about, f"{why} siftback run rates")
+    return Grid(name, about, findings, "Siftback", columns, rows)
 
 
 def _methods(group: Sequence[Comparison]) -> dict[str, Ends]:
@@ -62,16 +62,16 @@ def _lowest(ends: Ends) -> tuple[float, float]:
     return min((fmean(each), rate) for rate, each in ends.items())
 
 
-def _row(task: str, metric: Metric, label: str, ends: Ends) -> list[Cell]:
+def _row(title: str, metric: Metric, label: str, ends: Ends) -> list[Cell]:
     written = [
         f"{rate:g}: {with_spread(mean_and_spread(each), digits=metric.digits)}"
         for rate, each in ends.items()
     ]
     seeds = len(next(iter(ends.values())))
-    return [task, label, str(seeds), "; ".join(written), f"{_lowest(ends)[1]:g}"]
+    return [title, label, str(seeds), "; ".join(written), f"{_lowest(ends)[1]:g}"]
 
 
-def _best(task: str, metric: Metric, methods: Mapping[str, Ends]) -> BestEnd | None:
+def _best(title: str, metric: Metric, methods: Mapping[str, Ends]) -> BestEnd | None:
     """The best method beside Traditional, each at the rate at which it ends lowest."""
     ends = {label: _lowest(each) for label, each in methods.items()}
     plain = ends.pop(TRADITIONAL, None)
@@ -79,15 +79,15 @@ def _best(task: str, metric: Metric, methods: Mapping[str, Ends]) -> BestEnd | N
         return None
     best = min(ends, key=ends.__getitem__)
     end, rate = ends[best]
-    title = f"{task}, each at its own best rate"
-    return BestEnd(title, f"{best} at {rate:g}", end, plain[0], metric=metric.name)
+    about = f"{title}, each at its own best rate"
+    return BestEnd(about, f"{best} at {rate:g}", end, plain[0], metric=metric.name)
 
 
 def _rate(comparison: Comparison) -> float:
     return float(argument(comparison, "lr"))
 
 
-def _task(comparison: Comparison) -> str:
+def _title(comparison: Comparison) -> str:
     budget = argument(comparison, "budget")
     length = "" if budget is None else f", {budget:g} epochs"
-    return f"{setup(comparison)}{images(comparison)}{length}"
+    return f"{task(comparison)}{length}"

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from siftback.lab.analyses.budget import interval
-from siftback.lab.analyses.configurations import argument, images, setup, shared_by
+from siftback.lab.analyses.configurations import argument, shared_by, task
 from siftback.lab.analyses.figure import Cell, Grid, Missing
 from siftback.lab.analyses.findings import WrongLabels
 from siftback.lab.records.comparison_record import Comparison
@@ -25,7 +25,7 @@ def ends(comparisons: Sequence[Comparison]) -> Grid | Missing:
     columns = ["data and model", "wrong labels", "method", "seeds", "Traditional", "difference"]
     columns += ["95 % interval", "precision", "recall"]
     chosen = [one for one in with_wrong_labels(comparisons) if one.runs]
-    chosen.sort(key=lambda one: (_task(one), float(argument(one, "flip", 0.0))))
+    chosen.sort(key=lambda one: (task(one), float(argument(one, "flip", 0.0))))
     rows: list[list[Cell]] = []
     findings = []
     for one in chosen:
@@ -38,10 +38,10 @@ def ends(comparisons: Sequence[Comparison]) -> Grid | Missing:
             mean, low, high = interval([run.final - base.final for run, base in both])
             several = f"{low:+.2f} to {high:+.2f}" if len(both) > 1 else None
             plain = one.metric.written(statistics.mean(base.final for _, base in both))
-            head = [_task(one), f"{wrong:.0%}", label, str(len(both)), plain]
+            head = [task(one), f"{wrong:.0%}", label, str(len(both)), plain]
             rows.append([*head, f"{mean:+.2f}", several, *_found(runs)])
             if runs[0].suspects is not None:
-                findings.append(WrongLabels(_task(one), wrong, label, mean, low, high))
+                findings.append(WrongLabels(task(one), wrong, label, mean, low, high))
     if not rows:
         why = "No run with wrong labels beside Traditional. Record some: siftback run noise"
         return Missing(name, title, why)
@@ -52,10 +52,6 @@ def with_wrong_labels(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Those with wrong labels, and of equal settings those without."""
     noisy = {shared_by(one, _VARIED) for one in comparisons if argument(one, "flip")}
     return [one for one in comparisons if shared_by(one, _VARIED) in noisy]
-
-
-def _task(comparison: Comparison) -> str:
-    return f"{setup(comparison)}{images(comparison)}"
 
 
 def _found(runs: Sequence[RunSummary]) -> list[Cell]:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from siftback.lab.analyses.budget_ratios import (
     LEAST_POINTS,
+    Bounded,
     BudgetRatio,
-    budget_for,
     budget_ratio,
 )
-from siftback.lab.analyses.configurations import argument, images, setup, shared_by
+from siftback.lab.analyses.configurations import argument, shared_by, task
 from siftback.lab.analyses.figure import Cell, Figure, Grid, Missing, Panel, Series
 from siftback.lab.analyses.findings import BestEnd, BudgetRatios, Reached, SeveralMachines
 from siftback.lab.records.comparison_record import Comparison
@@ -145,24 +145,22 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
 
     Of a run that is there twice the first counts.
     """
-    found: dict[str, Experiment] = {}
+    groups: dict[str, list[Comparison]] = {}
     for one in comparisons:
-        budget = argument(one, "budget")
-        if budget is None or not one.runs:
-            continue
-        key = shared_by(one, _VARIED)
-        title = f"{setup(one)}{images(one)}"
-        experiment = found.setdefault(key, Experiment(title, one.metric, {}, frozenset()))
-        experiment = experiment._replace(machines=experiment.machines | one.machines)
-        found[key] = experiment
+        if one.runs and argument(one, "budget") is not None:
+            groups.setdefault(shared_by(one, _VARIED), []).append(one)
+    return sorted(map(_experiment, groups.values()), key=lambda one: one.title)
+
+
+def _experiment(group: Sequence[Comparison]) -> Experiment:
+    runs: dict[str, dict[float, dict[int, RunSummary]]] = {}
+    for one in group:
         for run in one.runs:
             if run.strategy != MATCHED:
-                runs = dict(experiment.runs)
-                by_budget = dict(runs.get(run.label, {}))
-                by_budget[budget] = {run.seed: run} | dict(by_budget.get(budget, {}))
-                runs[run.label] = by_budget
-                experiment = found[key] = experiment._replace(runs=runs)
-    return sorted(found.values(), key=lambda one: one.title)
+                by_budget = runs.setdefault(run.label, {})
+                by_budget.setdefault(argument(one, "budget"), {}).setdefault(run.seed, run)
+    machines = frozenset(machine for one in group for machine in one.machines)
+    return Experiment(task(group[0]), group[0].metric, runs, machines)
 
 
 def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -196,14 +194,12 @@ def _best_end(one: Experiment, lines: Mapping[str, Mapping[float, Mapping[int, f
 def _row(
     one: Experiment, label: str, budget: float, runs: Sequence[RunSummary], ratio: BudgetRatio
 ) -> list[Cell]:
-    curve, end = one.curve, fmean(run.final for run in runs)
-    budgets = sorted(curve)
-    plain = [fmean(curve[each][run.seed] for run in runs) for each in budgets]
-    needed = budget_for(budgets, plain, end)
+    end = one.metric.written(fmean(run.final for run in runs))
+    needed = Bounded(ratio.ratio.value * budget, ratio.ratio.side)
     interval = "–" if ratio.low is None else f"{ratio.low} to {ratio.high}"  # noqa: RUF001
     most = fmean(run.epochs for run in runs) / budget
     return [
-        *(one.title, label, f"{budget:g}", str(ratio.seeds), one.metric.written(end)),
+        *(one.title, label, f"{budget:g}", str(ratio.seeds), end),
         *(str(needed), str(ratio.ratio), interval, f"{most:.2f}"),
     ]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from siftback.lab.analyses.configurations import images, setup
+from siftback.lab.analyses.configurations import task
 from siftback.lab.papers.claims import CLAIMS, OVERHEAD, RUNS, Claim
 from siftback.lab.papers.ours import NotRecordedError, overhead
 from siftback.lab.records.comparison_record import UNREADABLE, Comparison
@@ -91,5 +91,5 @@ def _setup(comparison: Comparison) -> str:
     whole = [run.epochs for run in runs if run.label == TRADITIONAL]
     epochs = f", {whole[0]:g} epochs" if whole else ""
     seeds = len({run.seed for run in runs})
-    what = f"{setup(comparison)}{images(comparison)}{epochs}"
+    what = f"{task(comparison)}{epochs}"
     return f"{what}, {seeds} seed{'s' if seeds > 1 else ''}"

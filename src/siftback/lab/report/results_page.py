@@ -13,13 +13,13 @@ from typing import Any
 from urllib.parse import quote
 
 from siftback.errors import ConfigError
-from siftback.lab.analyses.configurations import images, setup
+from siftback.lab.analyses.configurations import task
 from siftback.lab.analyses.figure import Cell, Grid, Missing
 from siftback.lab.analyses.learning_rates import by_rate
 from siftback.lab.analyses.noise import ends, with_wrong_labels
 from siftback.lab.analyses.pays import on_curves, ratios
 from siftback.lab.analyses.reading import read
-from siftback.lab.analyses.writing import rows_of
+from siftback.lab.analyses.writing import as_markdown, rows_of
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed
@@ -59,10 +59,10 @@ A method's *budget ratio* is the budget that Traditional needs for the method's 
 its loss), over the method's own: 1.5 is what one and a half times the budget would buy without
 selection. Traditional's budget is the least at which its own curve, of five or more, comes to that
 error, on straight lines over log budget; beyond what was measured a ratio is only known to be above
-or below a number.
-Intervals are of 95 %, by a bootstrap over the seeds. Budgets are in epochs of Traditional. Epochs
-over budget: how often the method went through the data while Traditional did once, which is what
-its ratio would be if the examples that it left out had taught nothing. The report has the errors.
+or below a number. Intervals are of 95 %, by a bootstrap over the seeds. Budgets are in epochs of
+Traditional. Epochs over budget: how often the method went through the data while Traditional did
+once, which is what its ratio would be if the examples that it left out had taught nothing. The
+report has the errors.
 
 {sentences}
 
@@ -181,12 +181,13 @@ def comparisons_of(results: Path) -> tuple[list[Comparison], list[str]]:
     Returns:
         They, and what is damaged, a line each.
     """
-    folders = [
-        folder
-        for folder in sorted(results.iterdir())
-        if folder.name not in (BENCHMARKS, TUNING) and any(folder.rglob(SUMMARY))
-    ]
-    return read(folders) if folders else ([], [])
+    return _within(one for one in results.iterdir() if one.name not in (BENCHMARKS, TUNING))
+
+
+def _within(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
+    """The comparisons in folders, of which some may hold none, and what is damaged."""
+    holding = [folder for folder in sorted(folders) if any(folder.rglob(SUMMARY))]
+    return read(holding) if holding else ([], [])
 
 
 def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
@@ -350,7 +351,7 @@ def _rests(judged: Sequence[Verdict], comparisons: Sequence[Comparison]) -> str:
     rows = [
         {
             "comparison": name,
-            "what was trained": f"{setup(one)}{images(one)}",
+            "what was trained": task(one),
             "verdicts": str(found[name]),
             "runs": str(len(one.runs)),
             "seeds": listed(sorted(run.seed for run in one.runs)),
@@ -414,13 +415,11 @@ def _goal(what: str, goal: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _rates(folder: Path) -> list[str]:
     """Each method's errors or losses on held-out examples at several learning rates."""
-    found = [one for one in sorted(folder.glob("*")) if not (one / SUMMARY).is_file()]
-    found = [one for one in found if any(one.rglob(SUMMARY))]
-    if not found:
-        return []
-    comparisons, problems = read(found)
+    comparisons, problems = _within(
+        one for one in folder.glob("*") if not (one / SUMMARY).is_file()
+    )
     made = by_rate(comparisons)
-    table = [] if isinstance(made, Missing) else [_RATES.format(table=markdown(rows_of(made)))]
+    table = [] if isinstance(made, Missing) else [_RATES.format(table=as_markdown(made))]
     return [*table, *(f"**{problem}.**\n" for problem in problems)]
 
 

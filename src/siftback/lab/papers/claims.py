@@ -84,7 +84,7 @@ def _table_1() -> list[Claim]:
             claims.append(Claim(place, what, error, there, [runs], ours.final_error, main))
             for strategy, name in _STRATEGIES.items():
                 what = f"{strategy}: speed-up to {factors} of it"
-                find = ours.speedups(name)
+                find = ours.speedup_cells(name)
                 claims.append(Claim(place, what, printed[strategy], there, [runs], find, main))
     return claims
 

@@ -12,16 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from siftback.lab.analyses import ANALYSES, Analysis, Figure, Grid, Missing, Range, Series
-from siftback.lab.analyses.speedups import speedup
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED, with_spread
 from siftback.lab.records.measures import (
-    TABLE_1_FACTORS,
     TRADITIONAL,
     Axis,
     mean_and_spread,
     paired_difference,
     selective_labels,
+    speedups,
 )
 from siftback.lab.records.run_summary import RunSummary
 
@@ -45,7 +44,7 @@ def final_error(found: Found) -> str:
     return f"{with_spread(mean, digits=metric.digits)} {metric.unit}"
 
 
-def speedups(strategy: str) -> Finder:
+def speedup_cells(strategy: str) -> Finder:
     """How much sooner a strategy was at each of table 1's targets, in time and in cost."""
 
     def find(found: Found) -> str:
@@ -261,10 +260,8 @@ def _cells(
     """A strategy's median speed-ups, by the comparison's folder and the factor."""
     cells = {}
     for one in found:
-        label = _label(one, strategy)
-        for factor in TABLE_1_FACTORS:
-            reached = speedup(one, label, factor, axis)
-            cells[one.folder.name, factor] = reached.middle if reached else None
+        for factor, reached in speedups(one, axis=axis)[_label(one, strategy)].items():
+            cells[one.folder.name, factor] = reached.median if reached else None
     return cells
 
 

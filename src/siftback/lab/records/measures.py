@@ -4,6 +4,7 @@ Pure functions over :mod:`siftback.lab.records.comparison_record`. The table, th
 results page show what is computed here and nothing else, so one definition serves all three.
 """
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
@@ -30,6 +31,20 @@ class MeanAndSpread(NamedTuple):
 
     mean: float
     spread: float | None
+
+
+class SpeedUp(NamedTuple):
+    """How many times sooner than Traditional a configuration came to a target, over the seeds.
+
+    Attributes:
+        median: The median; it is what is meant where a speed-up is one number.
+        least: The least of all seeds.
+        most: The most of all seeds.
+    """
+
+    median: float
+    least: float
+    most: float
 
 
 def mean_and_spread(values: Iterable[float]) -> MeanAndSpread:
@@ -68,38 +83,6 @@ def judgement(difference: MeanAndSpread | None) -> Outcome:
     return "paid" if difference.mean < 0 else "lost"
 
 
-def first_reaching(
-    evaluations: Iterable[Evaluation],
-    target: float,
-    axis: Axis = "seconds",
-    metric: MetricName = "error",
-) -> float | None:
-    """What a run had spent when it was first tested at or under an error, or a loss.
-
-    Args:
-        evaluations: The run's evaluations, in the order in which they were made.
-        target: What to reach: a test error in percent, or a test loss.
-        axis: What is counted: seconds of training, cost in forwards, or optimizer steps.
-        metric: Which of them.
-
-    Returns:
-        The amount at that evaluation; nothing is interpolated between two. None where no
-        evaluation reached the target.
-
-    >>> from siftback.lab.records.run_summary import Evaluation
-    >>> early = Evaluation(1, 500, 4, 2.0, 1500, train_loss=2.1, test_loss=2.0, test_error=40)
-    >>> later = Evaluation(2, 1000, 8, 4.5, 3000, train_loss=1.1, test_loss=1.2, test_error=10)
-    >>> first_reaching([early, later], 12.0), first_reaching([early, later], 40, "steps")
-    (4.5, 4.0)
-    >>> first_reaching([early, later], 9.9) is None
-    True
-    """
-    for evaluation in evaluations:
-        if measured(evaluation, metric) <= target:
-            return float(getattr(evaluation, axis))
-    return None
-
-
 def crossing(
     evaluations: Sequence[Evaluation],
     target: float,
@@ -115,7 +98,7 @@ def crossing(
     Args:
         evaluations: The run's evaluations, in the order in which they were made.
         target: What to reach: a test error in percent, or a test loss.
-        axis: What is counted, as for `first_reaching`.
+        axis: What is counted: seconds of training, cost in forwards, or optimizer steps.
         metric: Which of them.
 
     Returns:
@@ -149,7 +132,8 @@ def reaching(
             before = evaluations[max(0, number - 1)]
             start = measured(before, metric)
             fall = start - measured(after, metric)
-            return before, after, (start - target) / fall if fall > 0 else 1.0
+            # A run that diverged before gives no line: it was there by the later evaluation.
+            return before, after, (start - target) / fall if 0 < fall < math.inf else 1.0
     return None
 
 
@@ -186,40 +170,58 @@ def speedups(
     comparison: Comparison,
     factors: Sequence[float] = TABLE_1_FACTORS,
     axis: Axis = "seconds",
-) -> dict[str, dict[float, float | None]]:
-    """How much sooner each configuration came near Traditional's final error.
+) -> dict[str, dict[float, SpeedUp | None]]:
+    """Computes how much sooner each configuration came near Traditional's final error.
 
-    As Table 1 of Jiang et al. 2019: with target e = factor x the final test error of Traditional,
-    or its final test loss,
-    the speed-up of a seed is ``needed(Traditional, e) / needed(run, e)``, both runs of that seed.
+    This is the only definition of a speed-up, after table 1 of Jiang et al. 2019: the table
+    itself, ``siftback compare`` and ``sweep``, the report, the results page and the papers' numbers
+    all show it. For seed s and factor f the target is ``e = f * final(Traditional, s)``, the final
+    test error of Traditional's run of that seed (of language, its test loss), and ::
+
+        speedup(s) = crossing(Traditional, s, e) / crossing(run, s, e)
+        speedup    = median of speedup(s) over the seeds
+
+    `crossing` interpolates between two evaluations. Counting up to the first evaluation under the
+    target instead would round both sides up to an interval between evaluations, and move the ratio
+    by the number of evaluations asked for. Of ratios, the median: a few seeds with a skewed
+    distribution have a mean that the luckiest seed decides, and the mean of ratios is not the
+    inverse of the mean of the inverse ratios, so it would favour whichever run is divided by.
 
     Args:
         comparison: The runs.
         factors: Multiples of Traditional's final error.
-        axis: What is counted on the way, as in :func:`first_reaching`.
+        axis: What is counted on the way, as in `crossing`.
 
     Returns:
-        By label and factor the mean over the seeds that Traditional ran too. None where a seed
-        did not reach the target, since a mean over the lucky seeds would flatter, or where
-        Traditional ran none of the seeds.
+        By label and factor the median, the least and the most over the seeds that Traditional ran
+        too. None where one of these seeds did not reach the target, since a median over the others
+        would flatter; where Traditional ran none of the seeds; and in seconds, where the two ran
+        on different machines.
     """
-    curves = {run.record: comparison.evaluations(run) for run in comparison.runs}
+    paired = {label: pairs(comparison, label, TRADITIONAL) for label in comparison.by_label()}
+    runs = {run.record: run for pair in paired.values() for both in pair for run in both}
+    curves = {record: comparison.evaluations(run) for record, run in runs.items()}
 
     def ratio(run: RunSummary, plain: RunSummary, factor: float) -> float | None:
-        target = plain.final * factor
-        needed = first_reaching(curves[run.record], target, axis, run.metric)
-        plain_needed = first_reaching(curves[plain.record], target, axis, run.metric)
+        target = factor * plain.final
+        needed = crossing(curves[run.record], target, axis, plain.metric)
+        plain_needed = crossing(curves[plain.record], target, axis, plain.metric)
         # Zero is a run that was there before its first step, which says nothing about speed.
         return plain_needed / needed if needed and plain_needed else None
 
-    def over_seeds(label: str, factor: float) -> float | None:
-        ratios = [ratio(*pair, factor) for pair in pairs(comparison, label, TRADITIONAL)]
+    def over_seeds(label: str, factor: float) -> SpeedUp | None:
+        ratios = [ratio(*pair, factor) for pair in paired[label]]
         reached = [value for value in ratios if value is not None]
-        return statistics.mean(reached) if reached and len(reached) == len(ratios) else None
+        if not reached or len(reached) < len(ratios):
+            return None
+        return SpeedUp(statistics.median(reached), min(reached), max(reached))
+
+    def comparable(label: str) -> bool:
+        return axis != "seconds" or comparison.machine(label) == comparison.machine(TRADITIONAL)
 
     return {
-        label: {factor: over_seeds(label, factor) for factor in factors}
-        for label in comparison.by_label()
+        label: {factor: over_seeds(label, factor) if timed else None for factor in factors}
+        for label, timed in ((label, comparable(label)) for label in paired)
     }
 
 

@@ -44,7 +44,7 @@ def rows(comparison: Comparison) -> list[dict[str, str]]:
     """One row per configuration, by column name, every number written as it is shown.
 
     Errors are in percent and losses in nats, mean ± sample standard deviation over the seeds; the
-    other numbers are means. The columns of speed-ups
+    other numbers are means. The columns of median speed-ups
     (:func:`siftback.lab.records.measures.speedups`, in seconds) are left out where there is no
     Traditional run to measure them by.
     """
@@ -54,7 +54,9 @@ def rows(comparison: Comparison) -> list[dict[str, str]]:
     for label in ordered_labels(comparison):
         row = {"strategy": label} | _numbers(groups[label])
         for factor, speedup in faster.get(label, {}).items():
-            row[f"speed-up to ×{factor:g}"] = NOT_REACHED if speedup is None else f"{speedup:.2f}"
+            row[f"speed-up to ×{factor:g}"] = (
+                NOT_REACHED if speedup is None else f"{speedup.median:.2f}"
+            )
         table.append(row)
     return table
 

@@ -30,8 +30,9 @@ def numbers(comparison: Comparison) -> dict[str, Any]:
     Returns:
         ``folder``; ``metric``, by which it was judged; ``configurations``, each with its final and
         best error or loss, mean and sample standard deviation over the seeds, the means of its
-        counts, and its speed-ups in seconds over Traditional by multiples of Traditional's final
-        error; and ``verdicts``, as `verdict_numbers` gives them.
+        counts, and its ``speedups`` in seconds over Traditional by multiples of Traditional's final
+        error, the medians of :func:`siftback.lab.records.measures.speedups`; and ``verdicts``, as
+        `verdict_numbers` gives them.
     """
     groups = comparison.by_label()
     faster = speedups(comparison) if TRADITIONAL in groups else {}
@@ -40,7 +41,12 @@ def numbers(comparison: Comparison) -> dict[str, Any]:
         "metric": comparison.metric.name,
         "configurations": [
             _configuration(label, groups[label])
-            | {"speedups": {f"{factor:g}": of for factor, of in faster.get(label, {}).items()}}
+            | {
+                "speedups": {
+                    f"{factor:g}": None if speedup is None else speedup.median
+                    for factor, speedup in faster.get(label, {}).items()
+                }
+            }
             for label in ordered_labels(comparison)
         ],
         "verdicts": [verdict_numbers(one) for one in verdicts([comparison])],

@@ -14,7 +14,7 @@ define install
 	rm -r $(1)/wheels
 endef
 
-.PHONY: demo test test-fast unit red oldest check results report recipes docs dist wheel clean
+.PHONY: demo test test-fast unit red oldest check results golden report recipes docs dist wheel clean
 
 demo: .venv/lab  ## Train on the embedded digits with and without selection at the same cost; say what it saved.
 	$(BIN)/$(DEMO) --out runs/demo --overwrite
@@ -53,6 +53,9 @@ check: .venv/dev
 
 results: .venv/lab  ## Write docs/results.md, and the README's table and picture, from the records under results/.
 	$(BIN)/siftback results results --out docs/results.md --into README.md --picture docs/budgets.svg
+
+golden: .venv/dev  ## Write the numbers of tests/golden again, where new records or definitions change them.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/golden --remake-golden
 
 report: .venv/lab  ## Build report/index.html, the whole report, from the same records.
 	$(BIN)/siftback report $(filter-out results/tuning results/peers,$(wildcard results/*)) --out report/index.html

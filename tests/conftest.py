@@ -34,6 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, (few, of) in COUNTS.items():
         parser.addoption(f"--{name}", type=int, default=few, help=f"{of} (default: {few})")
     parser.addoption("--one-case", action="store_true", help="the first case of each test alone")
+    parser.addoption(
+        "--remake-golden", action="store_true", help="write the numbers of tests/golden again"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,0 +1,248 @@
+"""Numbers made from the committed records stay as they are.
+
+A change of the laboratory that is meant to leave its numbers alone is compared with the JSON files
+beside this one; ``docs/results.md`` is compared in ``tests/lab/report/test_results_page.py``. Where
+new records or a new definition change the numbers, ``make golden`` writes the files again: their
+difference is reviewed with the change.
+"""
+# ruff: noqa: RUF001 - × and – are meant.
+
+import hashlib
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siftback.lab.analyses import ANALYSES, Figure, Grid, analyse, read
+from siftback.lab.analyses.figure import Cell, Missing, Panel, Range
+from siftback.lab.papers import beside
+from siftback.lab.recipes.running import shown_in
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.measures import TRADITIONAL, Axis, selective_labels, speedups
+from siftback.lab.records.summary_table import rows
+from siftback.lab.report.numbers import numbers
+from siftback.lab.report.verdict import verdicts
+
+GOLDEN = Path(__file__).parent
+RESULTS = GOLDEN.parents[1] / "results"
+APART = ("benchmarks", "peers", "tuning")  # not in the report as comparisons
+PICTURES = ("fig2", "choices", "strip", "diet-e", "diet-f")  # drawn of images, not of records
+COMPARED = ("cifar10-budget", "pays/pays-full/shakespeare-2", "recipes/diet-figs-small/googlenet")
+
+
+@pytest.fixture(scope="module")
+def comparisons() -> list[Comparison]:
+    """The comparisons that the report shows."""
+    folders = [folder for folder in sorted(RESULTS.iterdir()) if folder.name not in APART]
+    comparisons, problems = read(folders)
+    assert not problems
+    return comparisons
+
+
+def total(values: Iterable[float]) -> float:
+    return math.fsum(value for value in values if math.isfinite(value))
+
+
+def view_numbers(panels: Sequence[Panel]) -> list[float]:
+    """Counts and sums over all points of a view: a point that moves changes one of them."""
+    series = [each for panel in panels for each in panel.series]
+    x = [value for each in series for value in each.x if not isinstance(value, str)]
+    sums = (
+        total(values)
+        for values in (
+            x,
+            (y for each in series for y in each.y),
+            (y for each in series for y in each.low or ()),
+            (y for each in series for y in each.high or ()),
+        )
+    )
+    return [len(panels), len(series), sum(len(each.y) for each in series), len(x), *sums]
+
+
+def column_sum(cells: Iterable[Cell]) -> float:
+    numbers = (cell if isinstance(cell, Range) else [cell] for cell in cells)
+    return total(value for each in numbers for value in each if isinstance(value, float))
+
+
+def analysis_numbers(name: str, comparisons: list[Comparison]) -> dict[str, Any]:
+    (analysis,) = analyse(shown_in(name, comparisons), [name]).values()
+    if isinstance(analysis, Missing):
+        return {"missing": analysis.why}
+    assert isinstance(analysis, Figure | Grid)
+    found: dict[str, Any] = {"findings": digest(analysis.sentences)}
+    if isinstance(analysis, Figure):
+        return found | {view: view_numbers(panels) for view, panels in analysis.views.items()}
+    columns = zip(analysis.columns, zip(*analysis.rows, strict=True), strict=True)
+    return found | {"rows": len(analysis.rows)} | {name: column_sum(of) for name, of in columns}
+
+
+def report_numbers(comparisons: list[Comparison]) -> dict[str, Any]:
+    judged = verdicts(comparisons)
+    outcomes = Counter(verdict.outcome for verdict in judged)
+    differences = [verdict.difference for verdict in judged if verdict.difference is not None]
+    return {
+        name: analysis_numbers(name, comparisons) for name in ANALYSES if name not in PICTURES
+    } | {
+        "papers": digest(f"{row['what']}: {row['ours']}" for row in beside(RESULTS)),
+        "verdicts": dict(sorted(outcomes.items()))
+        | {
+            "mean": total(each.mean for each in differences),
+            "spread": total(each.spread or 0.0 for each in differences),
+            "sentences": digest(verdict.sentence for verdict in judged),
+        },
+    }
+
+
+def compare_numbers() -> dict[str, Any]:
+    """The numbers of ``siftback compare --json``, of some comparisons."""
+    return {name: numbers(Comparison.read(RESULTS / name)) | {"folder": name} for name in COMPARED}
+
+
+def digest(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+
+def flattened(value: Any, path: str = "") -> dict[str, Any]:
+    """The leaves of nested dicts and lists, by their paths, and how many each of these holds."""
+    if isinstance(value, dict):
+        entries: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, list):
+        entries = enumerate(value)
+    else:
+        return {path: value}
+    leaves: dict[str, Any] = {f"{path}/": len(value)}
+    for key, entry in entries:
+        leaves |= flattened(entry, f"{path}/{key}")
+    return leaves
+
+
+def as_json(value: Any, depth: int = 2) -> str:
+    """JSON of a line for each entry down to a depth, and of ten digits, to be short."""
+    if isinstance(value, dict) and depth:
+        lines = [f"{json.dumps(key)}: {as_json(entry, depth - 1)}" for key, entry in value.items()]
+        return "{\n" + ",\n".join(lines) + "\n}"
+    rounded = json.loads(json.dumps(value), parse_float=lambda text: float(f"{float(text):.10g}"))
+    return json.dumps(rounded, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def same(golden: Any, current: Any) -> bool:
+    """Whether two leaves agree, numbers to the digits that the files have."""
+    if isinstance(golden, float) and isinstance(current, float | int):
+        return math.isclose(golden, current, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(golden == current)
+
+
+@pytest.fixture
+def hold(request: pytest.FixtureRequest) -> Callable[[str, Any], None]:
+    """Holds numbers against a golden file, or writes it where that was asked for."""
+
+    def check(name: str, found: Any) -> None:
+        path = GOLDEN / f"{name}.json"
+        if request.config.getoption("--remake-golden"):
+            path.write_text(f"{as_json(found)}\n", encoding="utf-8")
+        golden = flattened(json.loads(path.read_text(encoding="utf-8")))
+        current = flattened(json.loads(json.dumps(found)))
+        changed = {
+            path: (golden.get(path), current.get(path))
+            for path in golden | current
+            if path not in golden or path not in current or not same(golden[path], current[path])
+        }
+        assert not changed, "golden, and now"
+
+    return check
+
+
+def test_numbers_of_compare(hold: Callable[[str, Any], None]) -> None:
+    hold("compare", compare_numbers())
+
+
+def test_numbers_of_the_report(
+    comparisons: list[Comparison], hold: Callable[[str, Any], None]
+) -> None:
+    hold("report", report_numbers(comparisons))
+
+
+def reference(curve: Sequence[tuple[float, float]], target: float) -> float:
+    """The amount spent where straight lines through a curve first fall to a target; inf if never.
+
+    Args:
+        curve: Amounts spent, each with the error or loss after it.
+        target: The error or loss.
+    """
+    for number, (spent, height) in enumerate(curve):
+        if height <= target:
+            if number == 0:
+                return spent
+            before, start = curve[number - 1]
+            way = (start - target) / (start - height)
+            return before + way * (spent - before)
+    return math.inf
+
+
+def reference_speedup(
+    comparison: Comparison, label: str, factor: float, axis: Axis
+) -> float | None:
+    """The median over the seeds of Traditional's amount over the configuration's."""
+    if axis == "seconds" and comparison.machine(label) != comparison.machine(TRADITIONAL):
+        return None
+    field = f"test_{comparison.metric.name}"
+    by_seed = [
+        {
+            run.seed: (
+                run.final,
+                [
+                    (getattr(each, axis), getattr(each, field))
+                    for each in comparison.evaluations(run)
+                ],
+            )
+            for run in comparison.by_label()[name]
+        }
+        for name in (label, TRADITIONAL)
+    ]
+    ratios = []
+    for seed, (_, curve) in by_seed[0].items():
+        if seed in by_seed[1]:
+            final, plain = by_seed[1][seed]
+            ratios.append(reference(plain, factor * final) / reference(curve, factor * final))
+    reached = ratios and all(0 < ratio < math.inf for ratio in ratios)
+    return statistics.median(ratios) if reached else None
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [path.parent for path in sorted(RESULTS.rglob("summary.json"))],
+    ids=lambda folder: str(folder.relative_to(RESULTS)),
+)
+def test_a_speed_up_is_one_number(folder: Path) -> None:
+    """In JSON, in the rows of a sweep and in table 1, from which the papers' numbers come."""
+    comparison = Comparison.read(folder)
+    (table,) = analyse([comparison], ["table1"]).values()
+    in_table = {row[0]: row[4:] for row in table.rows} if isinstance(table, Grid) else {}
+    in_rows = {row["strategy"]: row for row in rows(comparison)}
+    selective = set(selective_labels(comparison))
+    found = numbers(comparison)["configurations"]
+    assert set(in_table) == (selective if TRADITIONAL in in_rows else set())
+    for configuration in found:
+        label, speedups = configuration["label"], configuration["speedups"]
+        assert len(speedups) == (3 if TRADITIONAL in in_rows else 0)
+        for factor, speedup in speedups.items():
+            text = "–" if speedup is None else f"{speedup:.2f}"
+            assert in_rows[label][f"speed-up to ×{factor}"] == text
+        if label in selective and speedups:
+            medians = [cell.middle if isinstance(cell, Range) else cell for cell in in_table[label]]
+            assert medians[:3] == list(speedups.values())
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_speed_up_is_the_median_of_ratios_of_crossings(name: str) -> None:
+    comparison = Comparison.read(RESULTS / name)
+    for axis in ("seconds", "cost"):
+        for label, found in speedups(comparison, axis=axis).items():
+            for factor, speedup in found.items():
+                expected = reference_speedup(comparison, label, factor, axis)
+                assert (speedup and speedup.median) == pytest.approx(expected)

@@ -63,7 +63,7 @@ class Address:
         text = self.options.get("size")
         if text is None:
             return None
-        found = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)
+        found = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", text)
         if found is None:
             raise ConfigError(f"size={text}: give pixels, as size=32 or size=HEIGHTxWIDTH")
         return int(found[1]), int(found[2] or found[1])
@@ -72,7 +72,7 @@ class Address:
     def augmentation(self) -> Augment:
         """What is asked for; nothing else is known to harm no label."""
         crop, mirror = self.options.get("crop", "0"), self.options.get("mirror", "no")
-        if not crop.isdecimal():
+        if not re.fullmatch(r"\d{1,5}", crop):
             raise ConfigError(f"crop={crop}: give how many pixels to shift images by at most")
         if mirror not in ("yes", "no"):
             raise ConfigError(f"mirror={mirror}: give yes or no")
@@ -118,6 +118,8 @@ def parse(text: str) -> Address | None:
             )
         if name in options:
             raise ConfigError(f"{text}: {name} is given twice: give it once")
+        if not value:
+            raise ConfigError(f"{text}: {name}= has no value: give {name}=VALUE or leave it out")
         options[name] = value
     return Address(kind, target, options)
 

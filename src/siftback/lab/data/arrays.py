@@ -1,27 +1,33 @@
 """Images in one file of NumPy arrays."""
 
+import math
 import zipfile
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from torch import Tensor
 
 from siftback.errors import ConfigError
 from siftback.lab.data.address import Address
+from siftback.lab.data.data_set import check_memory
 
 CHANNELS = (1, 3)
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Reads ``x_train``, ``y_train``, ``x_test`` and ``y_test`` of an ``.npz`` file.
 
     Images are uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], with 1 or 3 channels; labels are
-    whole numbers [N] or [N, 1] from 0. ``x_test`` and ``y_test`` may be left out.
+    whole numbers [N] or [N, 1] from 0. ``x_test`` and ``y_test`` may be left out; other arrays are
+    not read.
 
     Returns:
         ``train_images``, ``train_labels`` and, where they are there, ``test_images`` and
-        ``test_labels``; and the names of the classes, up to the largest label.
+        ``test_labels``; and the names of the classes, up to the largest label to train on.
 
     Raises:
         ConfigError: If the file cannot be read, or holds something else.
@@ -46,8 +52,14 @@ def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         tensors |= {f"{split}_images": images, f"{split}_labels": labels}
     if len({tensors[f"{split}_images"].shape[1:] for split in splits}) > 1:
         raise ConfigError(f"{address}: x_train and x_test have images of different shapes")
-    largest = max(int(tensors[f"{split}_labels"].max()) for split in splits)
-    return tensors, numbered(largest + 1)
+    labels = tensors["train_labels"]
+    classes = int(labels.max()) + 1
+    if classes > len(labels):  # a model has a logit for each
+        raise ConfigError(
+            f"y_train of {address} has classes up to {classes - 1} for {len(labels)} images: "
+            "number the classes without gaps, as numpy.unique(y, return_inverse=True)[1] does"
+        )
+    return tensors, numbered(classes)
 
 
 def numbered(classes: int) -> tuple[str, ...]:
@@ -60,16 +72,45 @@ def numbered(classes: int) -> tuple[str, ...]:
 
 
 def _held(address: Address) -> dict[str, Any]:
+    """The arrays of the file by name: those that `read` takes, and None for the others."""
+    if not address.path.exists():
+        raise ConfigError(f"{address}: there is no file {address.path}")
+    if not address.path.is_file():  # reading a pipe would wait for ever
+        raise ConfigError(f"{address} cannot be read as a file of arrays: it is not a file")
     try:
-        with np.load(address.path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError as error:
-        raise ConfigError(f"{address}: there is no file {address.path}") from error
-    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
-        # Pickled objects are a ValueError, and a single array (.npy) a TypeError.
+        with zipfile.ZipFile(address.path) as file:
+            infos = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
+            if len(infos) < len(file.infolist()):
+                raise ValueError("it holds an array twice")
+            return {
+                name: _array(file, info, f"{name} of {address}") if name in ARRAYS else None
+                for name, info in infos.items()
+            }
+    except ConfigError:
+        raise
+    except Exception as error:  # a damaged file can fail in any way
         raise ConfigError(
-            f"{address} cannot be read as a file of arrays ({error}): save it by numpy.savez"
+            f"{address} cannot be read as a file of arrays ({error or type(error).__name__}): save "
+            "it by numpy.savez"
         ) from error
+
+
+def _array(file: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Any:
+    """Reads one array, once its header agrees with its length: a false one allocates anything."""
+    with file.open(info) as stream:
+        version = npy.read_magic(stream)
+        if version not in HEADERS:
+            raise ValueError(f"{info.filename} has a header of version {version}")
+        shape, _, dtype = HEADERS[version](stream)
+        declared = math.prod(shape) * dtype.itemsize
+        size = info.file_size - stream.tell()
+    if dtype.hasobject:
+        raise ValueError(f"{info.filename} is of objects, which are not loaded")
+    if declared != size:
+        raise ValueError(f"{info.filename} has {size} bytes, and its header says {declared}")
+    check_memory(size, name)
+    with file.open(info) as stream:
+        return npy.read_array(stream, allow_pickle=False)
 
 
 def _images(array: Any, name: str) -> Tensor:
@@ -91,7 +132,9 @@ def _images(array: Any, name: str) -> Tensor:
 def _labels(array: Any, name: str) -> Tensor:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
-    if array.ndim != 1 or array.dtype.kind not in "iu" or (len(array) and array.min() < 0):
+    numbers = array.ndim == 1 and array.dtype.kind in "iu"
+    # The largest of uint64 would become negative as int64.
+    if not numbers or (len(array) and not 0 <= int(array.min()) <= int(array.max()) < 2**63):
         raise ConfigError(
             f"{name} is of type {array.dtype} and shape {list(array.shape)}, or below 0: give "
             "the number of a class, from 0, for each image"

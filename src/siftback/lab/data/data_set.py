@@ -1,8 +1,12 @@
 """What the laboratory asks of a data set, whatever its examples are."""
 
+import math
 from typing import Any, Literal, Protocol, Self
 
 from torch import Tensor
+
+from siftback.errors import ConfigError
+from siftback.lab.records.environment import memory_gib
 
 Kind = Literal["images", "texts", "language"]
 """What examples are: images or texts of a class each, or text whose next tokens are asked."""
@@ -21,6 +25,51 @@ SUBSET_SEED = 0
 
 TEST_SHARE = 0.2
 """Of each class, what is left to test on where a set has no part for that."""
+
+
+def check_memory(size: int, name: str) -> None:
+    """Raises if an array cannot fit in this machine's memory, before it is allocated.
+
+    Args:
+        size: Bytes of the array.
+        name: What the array holds, for the error.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    limit = memory_gib() or math.inf
+    if size > limit * 2**30:
+        raise ConfigError(
+            f"{name} needs {size / 2**30:,.0f} GiB, and this machine has {limit:g}: give fewer or "
+            "smaller examples"
+        )
+
+
+def check_labels(data: "DataSet") -> None:
+    """Raises if there is nothing to train or to test on, or a label is no class.
+
+    Args:
+        data: A data set as it was read.
+
+    Raises:
+        ConfigError: If a part has no examples, there are fewer than two classes, or a label lies
+            outside of ``[0, classes)``.
+    """
+    parts = {"train": data.train_labels, "test": data.test_labels}
+    for part, labels in parts.items():
+        if not len(labels):
+            raise ConfigError(f"{data.name} has no examples to {part} on: give a set that has some")
+    if data.kind == "language":
+        return
+    if data.classes < 2:
+        raise ConfigError(f"{data.name} has {data.classes} class: give examples of two or more")
+    for part, labels in parts.items():
+        least, most = int(labels.min()), int(labels.max())
+        if least < 0 or most >= data.classes:
+            raise ConfigError(
+                f"{data.name}: labels to {part} on go from {least} to {most}, and there are "
+                f"{data.classes} classes to train on: give labels from 0 to {data.classes - 1}"
+            )
 
 
 class DataSet(Protocol):

@@ -20,7 +20,13 @@ from siftback.lab.data import address, arrays, folder, hub, parquet, texts
 from siftback.lab.data.address import Address
 from siftback.lab.data.augment import Augment
 from siftback.lab.data.cache import cached
-from siftback.lab.data.data_set import SUBSET_SEED, TEST_SHARE, DataSet, Kind
+from siftback.lab.data.data_set import (
+    SUBSET_SEED,
+    TEST_SHARE,
+    DataSet,
+    Kind,
+    check_labels,
+)
 from siftback.lab.data.text_data import TextData
 from siftback.lab.records.formatting import one_of
 
@@ -115,7 +121,10 @@ class ImageData:
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation of the training images scaled to [0, 1], per channel: float32 [C]."""
+        """Standard deviation of the training images scaled to [0, 1], per channel: float32 [C].
+
+        It is 1 for a channel of one value, which has nothing to be scaled by.
+        """
         return self._moments[1]
 
     @cached_property
@@ -128,7 +137,9 @@ class ImageData:
         value = torch.arange(256, dtype=torch.float64) / 255
         mean = share @ value
         variance = (share * (value - mean[:, None]) ** 2).sum(1)
-        return mean.float(), variance.sqrt().float()
+        # A channel of one value would be divided by 0, and have all losses NaN.
+        std = torch.where(variance > 0, variance.sqrt(), 1.0)
+        return mean.float(), std.float()
 
 
 def load(
@@ -159,6 +170,7 @@ def load(
     data = _known(name, max_tokens) if own is None else _own(own, max_tokens)
     if max_tokens is not None and data.kind == "images":
         raise ConfigError(f"max_tokens={max_tokens} of {name}, which are images: leave it out")
+    check_labels(data)
     data = data if train_limit is None else limit(data, train_limit)
     data = data if validation is None else hold_out(data, validation)
     data = with_own_unit(data)
@@ -312,13 +324,19 @@ def _own(place: Address, max_tokens: int | None) -> ImageData | TextData:
         tensors, names = READERS[place.kind](place)
     if "test_images" not in tensors:
         images, labels = tensors["train_images"], tensors["train_labels"]
-        held = _held(labels, len(names), place)
+        held = _held(labels, place)
         tensors = {
             "train_images": images[~held],
             "train_labels": labels[~held],
             "test_images": images[held],
             "test_labels": labels[held],
         }
+    height, width = tensors["train_images"].shape[2:]
+    if augmentation.padding >= min(height, width):
+        raise ConfigError(
+            f"crop={augmentation.padding} of images of {height}x{width} pixels can shift all of an "
+            f"image out of sight: give fewer than {min(height, width)} pixels"
+        )
     return ImageData(place.title, **tensors, names=names, augmentation=augmentation)
 
 
@@ -332,7 +350,7 @@ def _texts_of_hub(
         whole = texts.Split(*found["train"])
         if "test" in found:
             return whole, texts.Split(*found["test"])
-        held = _held(whole.labels, len(names), place)
+        held = _held(whole.labels, place)
         train, test = (
             texts.Split([whole.texts[row] for row in rows], whole.labels[rows])
             for rows in ((~held).nonzero().flatten(), held.nonzero().flatten())
@@ -344,11 +362,11 @@ def _texts_of_hub(
     return texts.classified(place.title, read, names, cache, sources, length, vocabulary)
 
 
-def _held(labels: Tensor, classes: int, place: Address) -> Tensor:
+def _held(labels: Tensor, place: Address) -> Tensor:
     """A fixed fifth of each class, to test on: bool[N]."""
     held = torch.zeros(len(labels), dtype=torch.bool)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
-    for label in range(classes):
+    for label in sorted({*labels.tolist()}):
         of_class = order[labels[order] == label]
         held[of_class[: round(TEST_SHARE * len(of_class))]] = True
     if not held.any():

@@ -253,6 +253,11 @@ def _encoded(data: Any, column: str) -> Iterator[images.Encoded]:
     import datasets
 
     rows = data.select_columns([column]).cast_column(column, datasets.Image(decode=False))
-    for row in rows.with_format(None):
+    for number, row in enumerate(rows.with_format(None)):
         cell = row[column]
+        if cell is None or (cell["bytes"] is None and cell["path"] is None):
+            raise ConfigError(
+                f"row {number} of column {column!r} has no image: leave the row out, or name "
+                "another column by image="
+            )
         yield cell["bytes"] if cell["bytes"] is not None else Path(cell["path"])

@@ -16,9 +16,12 @@ from torch import Tensor
 
 from siftback.errors import ConfigError
 from siftback.lab.data.address import Size
+from siftback.lab.data.data_set import check_memory
 
 GREY = {"1", "L"}
-BROKEN = (OSError, SyntaxError, ValueError)  # what Pillow raises for damaged files
+# What Pillow raises for damaged files, and for those of far more pixels than bytes.
+BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+DEEP = ("I", "F")  # how the names of modes begin whose values are not bytes
 
 Encoded = bytes | Path
 
@@ -73,7 +76,9 @@ def decode(encoded: Iterable[Encoded], count: int, mode: str, size: Size, title:
     Raises:
         ConfigError: If an image cannot be read.
     """
-    pixels = np.empty((count, *size, Image.getmodebands(mode)), np.uint8)
+    bands = Image.getmodebands(mode)
+    check_memory(count * size[0] * size[1] * bands, f"{count} images of {size[0]}x{size[1]} pixels")
+    pixels = np.empty((count, *size, bands), np.uint8)
     likely: str | None = None
     for number, each in enumerate(_progress(encoded, count, title)):
         with _opened(each, number, title, likely) as image:
@@ -90,17 +95,28 @@ def decode(encoded: Iterable[Encoded], count: int, mode: str, size: Size, title:
 
 def _opened(encoded: Encoded, number: int, title: str, likely: str | None = None) -> Image.Image:
     """An image whose header is read; ``likely`` is the format to try before all others."""
+    if isinstance(encoded, Path) and not encoded.is_file():  # reading a pipe would wait for ever
+        raise _unreadable(encoded, number, title, "it is not a file")
     source = encoded if isinstance(encoded, Path) else io.BytesIO(encoded)
     try:
-        if likely is not None:
-            with suppress(UnidentifiedImageError):
-                return Image.open(source, formats=[likely])
-        return Image.open(source)
+        image = _read_header(source, likely)
     except BROKEN as error:
         raise _unreadable(encoded, number, title, error) from error
+    if image.mode.startswith(DEEP):  # conversion to bytes would clip most values to 255
+        raise _unreadable(
+            encoded, number, title, f"mode {image.mode} has more than 8 bits in each channel"
+        )
+    return image
 
 
-def _unreadable(encoded: Encoded, number: int, title: str, error: Exception) -> ConfigError:
+def _read_header(source: Path | io.BytesIO, likely: str | None) -> Image.Image:
+    if likely is not None:
+        with suppress(UnidentifiedImageError):
+            return Image.open(source, formats=[likely])
+    return Image.open(source)
+
+
+def _unreadable(encoded: Encoded, number: int, title: str, error: Exception | str) -> ConfigError:
     which = encoded if isinstance(encoded, Path) else f"image {number} of {title}"
     return ConfigError(f"{which} cannot be read as an image ({error}): fix it or leave it out")
 

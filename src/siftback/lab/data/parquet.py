@@ -4,19 +4,19 @@ Their layout is the Hugging Face hub's: ``<split>-*.parquet`` for each split, wi
 labels, and one of texts or ``struct{bytes, path}`` of encoded images.
 """
 
-import io
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import numpy as np
 import pyarrow as pa
 import torch
-from PIL import Image
 from pyarrow import parquet
 from torch import Tensor
 
@@ -136,14 +136,22 @@ def decode(
 
     Returns:
         Images, uint8 [N, C, H, W] in ``channels_last`` memory format, and labels, int64 [N].
+
+    Raises:
+        ConfigError: If a file is damaged, a column is missing or of another type, there are no
+            rows, or an image cannot be read.
     """
-    table = pa.concat_tables([_read(file) for file in files])
+    table = _table(files, [column, label])
+    column_type = table[column].type
+    if not pa.types.is_struct(column_type) or column_type.get_field_index("bytes") < 0:
+        raise _wrong_column(files, column, column_type, "images, as struct{bytes, path}")
     encoded = table[column].combine_chunks().field("bytes")
-    with Image.open(io.BytesIO(encoded[0].as_py())) as first:
-        size = first.height, first.width
+    if encoded.null_count:
+        raise _wrong_column(files, column, column_type, "an image in each row")
+    _, size = images.survey([encoded[0].as_py()], title, None)
     cells = (cell.as_py() for cell in encoded)
     pixels = images.decode(cells, len(encoded), mode, size, title)
-    return pixels, torch.from_numpy(table[label].to_numpy().astype(np.int64))
+    return pixels, _labels(table, files, label)
 
 
 def texts(
@@ -157,16 +165,22 @@ def texts(
         label: Name of the labels' column.
 
     Raises:
-        ConfigError: If there is no such column.
+        ConfigError: If a file is damaged, there is no such column, it holds something else, or
+            there are no rows.
     """
-    table = pa.concat_tables([_read(file) for file in files])
+    table = _table(files, [label])
     column = next((name for name in columns if name in table.column_names), None)
-    if column is None or label not in table.column_names:
+    if column is None:
         raise ConfigError(
-            f"{files[0]} has the columns {', '.join(table.column_names)}: expected {label}, and "
-            f"one of texts, {' or '.join(columns)}"
+            f"{files[0]} has the columns {', '.join(table.column_names)}: expected one of texts, "
+            f"{' or '.join(columns)}"
         )
-    return table[column].to_pylist(), torch.from_numpy(table[label].to_numpy().astype(np.int64))
+    cells, column_type = table[column], table[column].type
+    if not (pa.types.is_string(column_type) or pa.types.is_large_string(column_type)):
+        raise _wrong_column(files, column, column_type, "texts")
+    if cells.null_count:
+        raise _wrong_column(files, column, column_type, "a text in each row")
+    return cells.to_pylist(), _labels(table, files, label)
 
 
 def class_names(file: Path, label: str) -> tuple[str, ...]:
@@ -176,13 +190,58 @@ def class_names(file: Path, label: str) -> tuple[str, ...]:
         file: A Parquet file, or an Arrow stream that the hub's client made of one.
         label: Name of the labels' column.
     """
-    if file.suffix == ".parquet":
-        schema = parquet.read_schema(file)
-    else:
-        with pa.memory_map(str(file)) as stream:
-            schema = pa.ipc.open_stream(stream).schema
-    metadata = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
-    return tuple(metadata.get("info", {}).get("features", {}).get(label, {}).get("names", ()))
+    with _naming_damage(file):
+        if file.suffix == ".parquet":
+            schema = parquet.read_schema(file)
+        else:
+            with pa.memory_map(str(file)) as stream:
+                schema = pa.ipc.open_stream(stream).schema
+        metadata = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
+        return tuple(metadata.get("info", {}).get("features", {}).get(label, {}).get("names", ()))
+
+
+def _table(files: list[Path], columns: Sequence[str]) -> pa.Table:
+    """The rows of several files.
+
+    Raises:
+        ConfigError: If one is damaged, a column is missing, or there are no rows.
+    """
+    tables = []
+    for file in files:
+        with _naming_damage(file):
+            tables.append(_read(file))
+    with _naming_damage(files[0]):  # of other columns than the other files, perhaps
+        table = pa.concat_tables(tables)
+    if missing := [name for name in columns if name not in table.column_names]:
+        raise ConfigError(
+            f"{files[0]} has the columns {', '.join(table.column_names)}: expected "
+            f"{' and '.join(missing)}"
+        )
+    if not len(table):
+        raise ConfigError(f"{files[0]} has no rows: put a file with examples in its place")
+    return table
+
+
+def _labels(table: pa.Table, files: list[Path], label: str) -> Tensor:
+    """The column of labels: int64 [N]."""
+    cells = table[label]
+    if not pa.types.is_integer(cells.type) or cells.null_count:
+        raise _wrong_column(files, label, cells.type, "an integer in each row")
+    return torch.from_numpy(cells.to_numpy().astype(np.int64))
+
+
+def _wrong_column(files: list[Path], name: str, kind: Any, expected: str) -> ConfigError:
+    return ConfigError(f"{files[0]}: column {name} of type {kind} has to hold {expected}")
+
+
+@contextmanager
+def _naming_damage(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # a damaged file can fail in any way
+        raise ConfigError(
+            f"{file} is damaged ({type(error).__name__}: {error}): put a whole file in its place"
+        ) from error
 
 
 def _read(file: Path) -> pa.Table:

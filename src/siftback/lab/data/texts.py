@@ -8,6 +8,7 @@ them.
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from siftback.errors import ConfigError
 from siftback.lab.data import parquet, tokens
 from siftback.lab.data.address import Address
 from siftback.lab.data.cache import cached
+from siftback.lab.data.data_set import check_memory
 from siftback.lab.data.text_data import PAD, Text, TextData, by_length
 
 LENGTH = 128
@@ -123,6 +125,7 @@ def classified(
         tokenizer = tokens.trained_on(train.texts, vocabulary)
         found = {"tokenizer": _as_bytes(tokenizer)}
         for part, split in (("train", train), ("test", test)):
+            check_memory(4 * length * len(split.texts), f"{name} in rows of {length} tokens")
             rows = tokens.rows(tokenizer, split.texts, length)
             _check(rows, split.labels, len(names), f"{name} ({part})")
             found |= {f"{part}_tokens": rows, f"{part}_labels": split.labels}
@@ -178,7 +181,7 @@ def from_file(address: Address, length: int | None = None) -> TextData:
 def vocabulary_of(address: Address) -> int:
     """The most tokens that an address asks for."""
     text = address.options.get("vocabulary", str(tokens.VOCABULARY))
-    if not text.isdecimal() or not tokens.FEWEST <= int(text) <= 2**16:
+    if not re.fullmatch(r"\d{1,5}", text) or not tokens.FEWEST <= int(text) <= 2**16:
         raise ConfigError(f"vocabulary={text}: give an integer from {tokens.FEWEST} to {2**16}")
     return int(text)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_integer
-from siftback.states import check_state, integer, tensor
+from siftback.states import check_digest, check_state, integer, sealed, tensor
 
 _LONG = 1 << 14  # losses that are quickly sorted
 _WORN = 16  # a part of 1 in so many is exchanged before a long window is sorted again
@@ -157,7 +157,7 @@ class LossHistory:
     def state_dict(self) -> dict[str, Any]:
         """The losses remembered, oldest first, and the size R."""
         losses = self._losses.cpu()
-        return {"settings": {"size": self.size}, "count": len(losses), "losses": losses}
+        return sealed({"settings": {"size": self.size}, "count": len(losses), "losses": losses})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -165,6 +165,7 @@ class LossHistory:
         Raises:
             StateError: If the size differs, or there are not as many finite losses as it says.
         """
+        check_digest(self, state)
         check_state(self, state, {"count": integer(most=self.size)}, {"size": self.size})
         losses = tensor(torch.float32, state["count"], finite=True)
         check_state(self, state, {"losses": losses})

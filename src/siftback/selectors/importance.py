@@ -8,7 +8,7 @@ from torch import Tensor
 from siftback.arguments import checked_number, checked_share
 from siftback.selectors.sampling import choose_exactly, count_of, inclusion_probabilities
 from siftback.selectors.selection import Selection
-from siftback.states import check_state, tensor
+from siftback.states import check_digest, check_state, sealed, tensor
 
 
 def importance_distribution(scores: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ class Kath18:
 
     def state_dict(self) -> dict[str, Any]:
         """The average of tau."""
-        return {"settings": self.settings(), "tau": self._tau.cpu().clone()}
+        return sealed({"settings": self.settings(), "tau": self._tau.cpu().clone()})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -220,6 +220,7 @@ class Kath18:
         Raises:
             StateError: If it was saved with other settings.
         """
+        check_digest(self, state)
         check_state(self, state, {"tau": tensor(torch.float32, least=0)}, self.settings())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

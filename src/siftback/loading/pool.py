@@ -166,7 +166,10 @@ class Pool:
 
     def settings(self) -> dict[str, Any]:
         """The arguments, by name, that a state must have been saved with to fit."""
-        return {"batch_size": self.batch_size, "drop_last": self.drop_last}
+        pad: Any = callable(self.pad)  # of which no state can tell whether it is the same
+        if isinstance(self.pad, Mapping):
+            pad = {str(name): repr(value) for name, value in self.pad.items()}
+        return {"batch_size": self.batch_size, "drop_last": self.drop_last, "pad": pad}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.

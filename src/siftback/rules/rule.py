@@ -212,7 +212,7 @@ class EpochRule(ABC):
     def _table_of(self, state: dict[str, Any]) -> dict[str, Any]:
         """The table's part of a state; of shards, this process's."""
         table: dict[str, Any] = state["table"]
-        return table if self.shards is None else {"values": self.shards.own(table)}
+        return table if self.shards is None else sealed({"values": self.shards.own(table)})
 
     def _check_table(self, name: str, value: Any) -> None:
         if self.shards is None:
@@ -221,7 +221,8 @@ class EpochRule(ABC):
         self.shards.check(name, value, torch.float32, self.shards.height, self.table.columns)
 
     def _named_settings(self) -> dict[str, Any]:
-        return {"rule": type(self).__name__, **self.settings()}
+        when = {"warmup": repr(self.schedule.warmup), "tail": repr(self.schedule.tail)}
+        return {"rule": type(self).__name__, **when, **self.settings()}
 
 
 class LastLossRule(EpochRule):

@@ -89,20 +89,7 @@ def selective(**arguments):
 
 
 def loader(defaults, others):
-    free = (
-        r"history\.losses|table\.values|guard\.(losses|held_back|visited)|stats\.|pool\.dropped|"
-        # An index that no example has is an error as it is read; the number of a loader's batches
-        # bounds the place in it, which of a loader with a state of its own is in that.
-        r"drawn\.weights|rest\.indices|rows\.indices|source\.(batches|position)|"
-        r"pool\.pool\.\d+\.[12]"
-    )
-    return Kind(
-        lambda **changes: selective(**(defaults | changes)),
-        train,
-        others,
-        free,
-        theirs=r"pool\.pool\.\d+\.0|source\.loader",
-    )
+    return Kind(lambda **changes: selective(**(defaults | changes)), train, others)
 
 
 SOURCES = {
@@ -267,7 +254,7 @@ OTHERS = {
             "no rule": {"rule": None}, "seed": {"seed": 4}, "examples": {"count": 25},
             "in order": {"shuffle": False}, "rank": {"rank": 0, "world": 2, "rule": None},
             "warm-up": {"rule": lambda: Memory(keep=0.5, warmup=Epochs(2))},
-        }, r"table\.values",
+        },
     ),
     "sampler without a rule": Kind(
         lambda **given: sampler(**({"rule": None} | given)), draw_from,
@@ -275,7 +262,7 @@ OTHERS = {
     ),
     "sampler in shares": Kind(
         lambda **given: sampler(rule=lambda: Memory(keep=0.5), **given), draw_from,
-        {"epochs": {"epochs": 40}}, r"table\.values",
+        {"epochs": {"epochs": 40}},
     ),
     "in batch": Kind(
         with_defaults(InBatch, keep=0.5, schedule=SELDOM, steps_per_epoch=9),
@@ -283,41 +270,35 @@ OTHERS = {
         KEEP | {"selector": {"keep": None, "selector": TopK(keep=0.5)}, "seed": {"seed": 1},
                 "schedule": {"schedule": Schedule(interrupt=2, warmup=Epochs(0))},
                 "no schedule": {"schedule": None}, "steps": {"steps_per_epoch": 8}},
-        r"history\.losses|steps",
     ),
     "single pass": Kind(
         Single, step,
         KEEP | {"selector": {"keep": None, "selector": TopK(keep=0.5)}, "seed": {"seed": 1}},
-        r"history\.losses|stats|steps",
     ),
     "pool": Kind(
         with_defaults(Pool, batch_size=9, drop_last="carry"), fill,
         {"batch size": {"batch_size": 8}, "drop last": {"drop_last": True}},
-        r"dropped", theirs=r"^pool\.\d",
     ),
     "history": Kind(
         with_defaults(LossHistory, size=9),
         lambda history: history.rank(torch.rand(12, generator=seeded())),
-        {"size": {"size": 8}}, "losses",
+        {"size": {"size": 8}},
     ),
     "table": Kind(
         lambda columns=2: ScoreTable(3, columns),
         lambda table: table.record(torch.arange(2), torch.rand(2, table.columns)),
-        {"columns": {"columns": 1}}, "values",
+        {"columns": {"columns": 1}},
     ),
     "guard": Kind(
         with_defaults(NoiseGuard, classes=4), observe,
         {"cap": {"cap": 0.5}, "visits": {"visits": 2}, "classes": {"classes": 5}},
-        r"losses|held_back|visited",
     ),
     "forgetting": Kind(
         lambda examples=5: Forgetting(examples), recorded, {"examples": {"examples": 6}},
     ),
-    "aum": Kind(lambda examples=5: AUM(examples), recorded, {"examples": {"examples": 6}}, "sum"),
+    "aum": Kind(lambda examples=5: AUM(examples), recorded, {"examples": {"examples": 6}}),
     "pipelined": Kind(
         pipelined, read_some, {"depth": {"depth": 1}, "sync_every": {"sync_every": 3}},
-        r"waiting|weights|syncs|lag|turn|rest\.indices|source\.(batches|position)",
-        theirs=r"waiting\.\d+\.0|^lags",
     ),
 }  # fmt: skip
 

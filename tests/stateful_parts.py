@@ -49,16 +49,11 @@ class Kind:
         make: Makes it; keyword arguments change its settings.
         use: Has it come by a state.
         others: Other settings, by name, with which it is another object.
-        free: Of which entries of its state any value of the right type and shape is right, as a
-            regular expression: values that training found, and counts for the user to read.
-        theirs: Which entries are the user's own objects, and anything may be right.
     """
 
     make: Callable[..., Any]
     use: Callable[[Any], None]
     others: dict[str, dict[str, Any]] = field(default_factory=dict)
-    free: str = "^$"
-    theirs: str = "^$"
 
 
 def select(selector):
@@ -70,8 +65,8 @@ def with_defaults(kind, **defaults):
     return lambda **changes: kind(**(defaults | changes))
 
 
-def selector(kind, defaults, others, free="^$"):
-    return Kind(with_defaults(kind, **defaults), select, others, free)
+def selector(kind, defaults, others):
+    return Kind(with_defaults(kind, **defaults), select, others)
 
 
 def unbiased(*, inner=None, keep=0.5, **arguments):
@@ -82,7 +77,7 @@ KEEP = {"keep": {"keep": 0.3}}
 SELECTORS = {
     "percentile": selector(
         Percentile, {"keep": 0.5, "history": 30},
-        KEEP | {"floor": {"floor": 0.2}, "history": {"history": 40}}, r"history\.losses",
+        KEEP | {"floor": {"floor": 0.2}, "history": {"history": 40}},
     ),
     "uniform": selector(Uniform, {"keep": 0.5}, KEEP),
     "all": selector(All, {}, {}),
@@ -98,13 +93,12 @@ SELECTORS = {
     "in-batch rank": selector(InBatchRank, {"keep": 0.5}, KEEP),
     "moving threshold": selector(
         Threshold, {"keep": 0.5, "history": 30}, KEEP | {"history": {"history": 40}},
-        r"history\.losses",
     ),
     "fixed threshold": selector(Threshold, {"above": 0.5}, {"above": {"above": 0.4}}),
     "unbiased": Kind(
         unbiased, select,
         KEEP | {"floor": {"floor": 0.1}, "inner": {"inner": TopK(keep=0.5)},
-                "self_normalised": {"self_normalised": True}}, r"history\.losses",
+                "self_normalised": {"self_normalised": True}},
     ),
 }  # fmt: skip
 
@@ -145,26 +139,23 @@ SCORERS = {
     "reduced": Kind(
         with_defaults(Reduced, refresh=5), score,
         PASS | {"precision": {"precision": "fp16"}, "refresh": {"refresh": 6},
-                "channels_last": {"channels_last": True}}, r"copy\.",
+                "channels_last": {"channels_last": True}},
     ),
-    "ema": Kind(Ema, score, INNER | {"decay": {"decay": 0.5}}, r"average\."),
+    "ema": Kind(Ema, score, INNER | {"decay": {"decay": 0.5}}),
     "irreducible": Kind(
         irreducible, score,
-        {"inner": {"inner": GradientBound()}, "examples": {"count": 25}}, "losses",
+        {"inner": {"inner": GradientBound()}, "examples": {"count": 25}},
     ),
     "proxy": Kind(
         proxy, score,
         {"inner": {"inner": GradientBound()}, "trained": {"trained": False},
          "model": {"wider": True}},
-        r"model\.|optimizer\.state|forwards|backwards|param_groups\.\d\.(?!params)",
-        theirs=r"^optimizer\.state",
     ),
     "downsampled": Kind(Downsampled, score, INNER | {"factor": {"factor": 4}}),
     "int8": Kind(
         with_defaults(Int8, refresh=5, activations="static"), score,
         PASS | {"activations": {"activations": "dynamic"}, "refresh": {"refresh": 6},
-                "channels_last": {"channels_last": True}}, r"copy\.",
-        theirs=r"range$",  # which is measured again where there is none
+                "channels_last": {"channels_last": True}},
     ),
 }  # fmt: skip
 
@@ -180,8 +171,8 @@ def teach(rule):
         rule.draw(epoch, seeded(epoch))
 
 
-def rule(kind, defaults, others, free=r"table\.values"):
-    return Kind(with_defaults(kind, **defaults), teach, others, free)
+def rule(kind, defaults, others):
+    return Kind(with_defaults(kind, **defaults), teach, others)
 
 
 def guarded(**arguments):
@@ -201,7 +192,6 @@ RULES = {
     "guarded memory": rule(
         guarded, {}, KEEP | {"cap": {"cap": 0.1}, "visits": {"visits": 2},
                              "classes": {"classes": 5}, "none": {"guard": None}},
-        r"table\.values|guard\.(losses|held_back|visited)",
     ),
     "infobatch": rule(
         InfoBatch, {"ratio": 0.5}, {"ratio": {"ratio": 0.4}, "delta": {"delta": 0.5}}
@@ -212,7 +202,6 @@ RULES = {
     "guarded ratio memory": rule(
         lambda **changes: RatioMemory(**{"guard": NoiseGuard(4, visits=1)} | changes),
         {}, {"floor": {"floor": 0.2}, "visits": {"guard": NoiseGuard(4)}, "none": {"guard": None}},
-        r"table\.values|guard\.(losses|held_back|visited)",
     ),
     "rs2": rule(RS2, {"keep": 0.3}, {"keep": {"keep": 0.4}, "replaced": {"replacement": True}}),
     "kakurenbo": rule(
@@ -221,11 +210,10 @@ RULES = {
     "ucb": rule(
         UCB, {"keep": 0.5, "every": 2},
         KEEP | {"c": {"c": 2.0}, "decay": {"decay": 0.5}, "every": {"every": 3}},
-        r"table\.values",
     ),
     "seta": rule(
         SeTa, {}, {"ratio": {"ratio": 0.3}, "groups": {"groups": 5}, "window": {"window": 1.0},
-                   "delta": {"delta": 0.5}}, r"table\.values|draws",
+                   "delta": {"delta": 0.5}},
     ),
     "ies": rule(
         IES, {"window": 1}, {"threshold": {"threshold": 0.3}, "window": {"window": 2},
@@ -236,12 +224,10 @@ RULES = {
     ),
     "ewma": rule(
         Ewma, {"keep": 0.5, "predict": "probability"}, KEEP | PREDICT | {"decay": {"decay": 0.2}},
-        r"table\.values|threshold\.recent",
     ),
     "process": rule(
         GaussianProcess, {"keep": 0.5, "predict": "probability", "history": 2},
         KEEP | PREDICT | {"noise": {"noise": 0.5}, "length_scale": {"length_scale": 2.0},
                           "history": {"history": 3}},
-        r"table\.values|threshold\.recent",
     ),
 }  # fmt: skip

@@ -1,7 +1,6 @@
 """States of other settings and damaged states: refused by name, with nothing changed."""
 
 import collections
-import re
 
 import pytest
 
@@ -27,9 +26,6 @@ def test_a_state_of_other_settings_is_refused_and_changes_nothing(kind, settings
     assert comparable(loaded.state_dict()) == before
 
 
-VALUES = ("nan", "negative", "huge")
-
-
 @pytest.mark.red
 @pytest.mark.parametrize("name", KINDS)
 def test_a_damaged_state_is_refused_and_changes_nothing(name, asked, count):
@@ -42,8 +38,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(name, asked, count):
     assert comparable(other.state_dict()) == comparable(state)
     for path, damage, verdict in verdicts(kind.make, state, kind.use, asked("leaves")):
         counted[verdict.partition(":")[0]] += 1
-        free = re.search(kind.theirs, path) or (damage in VALUES and re.search(kind.free, path))
-        if verdict not in ("refused", "harmless") and not (free and verdict == "accepted"):
+        if verdict != "refused":
             wrong.append((path, damage, verdict))
     assert not wrong
     count(f"{sum(counted.values())} damaged states of {name}: {dict(counted)}")

@@ -34,6 +34,7 @@ from siftback import (
     Uniform,
 )
 from siftback.errors import StateError
+from siftback.states import sealed
 from toys import AT_ONCE, assert_same, at_once, dataset, given_losses, numbered, shuffled
 
 # torchdata's own
@@ -193,7 +194,7 @@ def remembering(count=40, batch_size=8, **arguments):
 
 BASE = {"selector": Percentile(keep=0.5)}
 REFUSED = {
-    "another version": (lambda s: s | {"version": 99}, r"version 99; this release reads version 4"),
+    "another version": (lambda s: s | {"version": 99}, r"version 99; this release reads version 5"),
     "no version": (lambda s: without(s, "version"), r"version None"),
     "no dict": (lambda s: [s], r"version None"),
     "a part is missing": (lambda s: without(s, "generator"), r"without generator: give what"),
@@ -226,7 +227,9 @@ REFUSED = {
     "memory": (
         lambda _: remembering().state_dict(), r"selector=None, and this .* has selector='Perc",
     ),
-    "damaged": (lambda s: s | {"pool": {"batch_size": 8}}, r"a state without weighted, counts"),
+    "damaged": (
+        lambda s: s | {"pool": sealed({"batch_size": 8})}, r"a state without weighted, counts",
+    ),
     "damaged statistics": (
         lambda s: s | {"stats": {"lost": 1}}, r"stats is .*, and should be a dict of seen",
     ),
@@ -242,8 +245,9 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change, messag
     batches = iter(loader)
     next(batches), next(iter(other))
     before = loader.state_dict()
+    state = change(other.state_dict())
     with pytest.raises(StateError, match=message):
-        loader.load_state_dict(change(other.state_dict()))
+        loader.load_state_dict(sealed(state) if isinstance(state, dict) else state)
     assert_same(without_times(loader.state_dict()), without_times(before))
     # And the loop that was going on goes on.
     other.load_state_dict(before)
@@ -251,7 +255,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change, messag
 
 
 def without_times(state):
-    return state | {"stats": state["stats"] | {"seconds_selection": 0}}
+    return sealed(state | {"stats": state["stats"] | {"seconds_selection": 0}})
 
 
 OF_RULES = {

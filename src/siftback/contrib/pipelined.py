@@ -19,6 +19,7 @@ from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
 from siftback.states import (
     anything,
+    check_digest,
     check_state,
     each,
     entries,
@@ -29,6 +30,7 @@ from siftback.states import (
     number,
     part,
     refuse,
+    sealed,
     tensor,
 )
 
@@ -125,7 +127,8 @@ class Pipelined:
             raise ConfigError(f"threads={threads!r} is for a process: leave it out")
         self._device = None if place == "process" else _device(place)
         self._scorer = scorer or Fresh()
-        if not isinstance(self._scorer, Scorer) or {*self._scorer.state_dict()} - {"settings"}:
+        stateless = {"settings", "digest"}
+        if not isinstance(self._scorer, Scorer) or {*self._scorer.state_dict()} - stateless:
             raise ConfigError(f"scorer={scorer!r}: give a scorer without a state, such as Fresh()")
         self.loader: Any = loader
         self.indexed = is_indexed(loader)
@@ -215,7 +218,7 @@ class Pipelined:
         if weights is None and self._replica is not None and self._weights_turn is not None:
             weights = self._replica.weights()
         held = self._weights_turn is not None
-        return {
+        state = {
             "settings": self._settings(),
             "source": self._source.state_dict(),
             "drains": self._drains,
@@ -234,6 +237,7 @@ class Pipelined:
             "lag_count": self._lag_count,
             "lag_max": self._lag_max,
         }
+        return sealed(state)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -241,6 +245,7 @@ class Pipelined:
         Raises:
             StateError: If it is of another wrapped loader or other settings, or damaged.
         """
+        check_digest(self, state)
         counts = ("syncs", "lag_sum", "lag_count", "lag_max")
         own = entries(*(like(weight) for weight in weights_of(self._model)))
         parts = {

@@ -14,7 +14,17 @@ from siftback.loss_functions import Losses, check
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import device_of
-from siftback.states import Check, Stateful, check_state, each_of, entries, integer, like, refuse
+from siftback.states import (
+    Check,
+    Stateful,
+    check_state,
+    each_of,
+    entries,
+    integer,
+    like,
+    refuse,
+    sealed,
+)
 
 
 class Proxy(Stateful, Scorer):
@@ -118,7 +128,7 @@ class Proxy(Stateful, Scorer):
         if self.optimizer is not None:
             state["model"] = {n: t.clone() for n, t in self.model.state_dict().items()}
             state["optimizer"] = copy.deepcopy(self.optimizer.state_dict())
-        return state
+        return sealed(state)
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""

@@ -34,6 +34,7 @@ from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.rules.rule import EpochRule
 from siftback.rules.sampler import SelectiveSampler, gives_all, ranks_of
 from siftback.selective_loader.loader import SelectiveLoader
+from siftback.states import check_digest, sealed
 
 __all__ = ["AcceleratedLoader", "prepare"]
 
@@ -121,7 +122,8 @@ class AcceleratedLoader(DataLoaderStateMixin):
         Save it where gradients were just stepped: what is accumulated is not part of it.
         """
         # An epoch whose last batch was given has no more of them.
-        own = {"loader": self._loader.state_dict(), "given": 0 if self._is_last else self._given}
+        given = 0 if self._is_last else self._given
+        own = sealed({"loader": self._loader.state_dict(), "given": given})
         return {"ranks": states_of_ranks(own)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -131,6 +133,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
             StateError: If it was of another number of processes, or of other arguments.
         """
         own = own_state(state["ranks"])
+        check_digest(self, own)
         self._loader.load_state_dict(own["loader"])
         self._given, self._is_resumed, self._is_last = own["given"], True, False
 

@@ -32,6 +32,7 @@ from siftback.scorers.fresh import Fresh
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
 from siftback.sequence_loss import Head, has_loss, head_of, losses_of, sequence_losses
+from siftback.states import check_digest, sealed
 
 # What is above says what to install where there is no transformers.
 # isort: split
@@ -437,7 +438,7 @@ class SelectiveTrainerMixin(Trainer):
 
     def _settings(self) -> dict[str, Any]:
         return {
-            "version": 1,
+            "version": 2,
             "method": self._method,
             "processes": self.args.world_size,
             "seed": self._seed,
@@ -449,7 +450,8 @@ class SelectiveTrainerMixin(Trainer):
         own: Any = self._selection if self._order is None else self._order
         own = own.get_extra_state() if self._method == "single_pass" else own.state_dict()
         plan = None if self._plan is None else self._plan.batches
-        return {**self._settings(), "own": own, "stats": asdict(self.sift_stats), "plan": plan}
+        stats = asdict(self.sift_stats)
+        return sealed({**self._settings(), "own": own, "stats": stats, "plan": plan})
 
     def _load_state(self, state: dict[str, Any]) -> None:
         for name, here in self._settings().items():
@@ -458,6 +460,7 @@ class SelectiveTrainerMixin(Trainer):
                     f"the checkpoint was saved with {name}={state.get(name)!r}, and this trainer "
                     f"has {name}={here!r}: resume with the same"
                 )
+        check_digest(self, state)
         if self._method == "single_pass":
             self._selection.set_extra_state(state["own"])
             return

@@ -22,7 +22,7 @@ from siftback.errors import BatchError, ConfigError
 from siftback.loading import tree
 from siftback.rules.rule import EpochRule
 from siftback.rules.sampler import SelectiveSampler
-from siftback.states import check_state, part, refuse
+from siftback.states import check_digest, check_state, part, refuse, sealed
 
 __all__ = ["INDEX", "OWN", "WEIGHT", "SelectiveDataset", "keras"]
 
@@ -209,7 +209,7 @@ class SelectiveDataset(keras.utils.PyDataset):
 
     def state_dict(self) -> dict[str, Any]:
         """What is remembered of the examples, and what the orders and draws depend on."""
-        return {"settings": self._settings(), "sampler": self._sampler.state_dict()}
+        return sealed({"settings": self._settings(), "sampler": self._sampler.state_dict()})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -217,6 +217,7 @@ class SelectiveDataset(keras.utils.PyDataset):
         Raises:
             StateError: If that of a data set with other arguments, or damaged.
         """
+        check_digest(self, state)
         check_state(self, state, {"sampler": part(self._sampler)}, self._settings())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

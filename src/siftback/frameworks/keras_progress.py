@@ -11,12 +11,14 @@ from siftback.frameworks.keras_dataset import SelectiveDataset, keras
 from siftback.states import (
     MOST_EPOCHS,
     anything,
+    check_digest,
     check_state,
     each_of,
     entries,
     generator,
     integer,
     optional,
+    sealed,
     tensor,
 )
 
@@ -101,13 +103,14 @@ class Progress:
         """The epoch, the batches of it, and the states of the data set and of random numbers."""
         if self.loaded is not None:
             return self.loaded
-        return {
+        state = {
             "epoch": self._epoch,
             "done": self.done,
             "batches": self._batches,
             "dataset": None if self.dataset is None else self.dataset.state_dict(),
             "random": self._random or _random_state(self._model),
         }
+        return sealed(state)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits, as far as that is known before ``fit()``.
@@ -120,6 +123,7 @@ class Progress:
                 f"weights with the state of a training are loaded within epoch {self._epoch}: load "
                 "them before fit(), or between two epochs"
             )
+        check_digest(self, state)
         random = each_of({"seeds": anything, "cpu": generator, "cuda": optional(anything)})
         epochs = integer(most=MOST_EPOCHS)
         places = {"epoch": epochs, "done": epochs, "batches": integer(_NONE)}

@@ -28,6 +28,7 @@ from siftback.scorers.training_step import CaughtLosses, TrainingStep
 from siftback.selective_loader.loader import SelectiveLoader
 from siftback.selectors.in_batch import InBatch, exact_selector
 from siftback.selectors.selection import Selection, Selector
+from siftback.states import check_digest, sealed
 
 try:
     from lightning.fabric.utilities.data import _auto_add_worker_init_fn
@@ -152,14 +153,14 @@ class SelectiveBackprop(Callback):
         ranks = self._saved
         if self._in_batch is not None and ranks is None:
             own = {"in_batch": self._in_batch.state_dict(), "stats": asdict(self.stats)}
-            ranks = states_of_ranks(own)
+            ranks = states_of_ranks(sealed(own))
         return {"ranks": ranks}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes this process's own of the states of all, or raises a `StateError`."""
         self._saved = state_dict["ranks"]
         if self._saved is not None:
-            own_state(self._saved)
+            check_digest(self, own_state(self._saved))
 
     def _made(self, trainer: Any) -> InBatch:
         """The choice of rows, with random numbers of this process's own."""
@@ -346,7 +347,7 @@ class SelectiveDataModule(LightningDataModule):
         self.datamodule.load_state_dict(state_dict["datamodule"])
         self._saved = state_dict["ranks"]
         if self._saved is not None:
-            own_state(self._saved)
+            check_digest(self, own_state(self._saved))
 
     def _prepare(self, trainer: Any) -> None:
         if self._fitted not in (None, trainer):

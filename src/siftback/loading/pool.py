@@ -13,6 +13,7 @@ from siftback.loading import tree
 from siftback.states import (
     Check,
     anything,
+    check_digest,
     check_state,
     each,
     entries,
@@ -20,6 +21,7 @@ from siftback.states import (
     integer,
     nothing,
     refuse,
+    sealed,
     tensor,
 )
 
@@ -152,7 +154,7 @@ class Pool:
         weighted = bool(pooled) and isinstance(pooled[0], Weighted)
         # Plain tuples, which `torch.load(weights_only=True)` takes.
         pool = [tuple(batch) for batch in pooled] if weighted else pooled
-        return {
+        state = {
             "settings": self.settings(),
             "weighted": weighted,
             "indexed": [weighted and batch.indices is not None for batch in pooled],
@@ -160,10 +162,14 @@ class Pool:
             "pool": pool,
             "dropped": self.dropped,
         }
+        return sealed(state)
 
     def settings(self) -> dict[str, Any]:
         """The arguments, by name, that a state must have been saved with to fit."""
-        return {"batch_size": self.batch_size, "drop_last": self.drop_last}
+        pad: Any = callable(self.pad)  # of which no state can tell whether it is the same
+        if isinstance(self.pad, Mapping):
+            pad = {str(name): repr(value) for name, value in self.pad.items()}
+        return {"batch_size": self.batch_size, "drop_last": self.drop_last, "pad": pad}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -172,6 +178,7 @@ class Pool:
             StateError: If it is of another batch size or ``drop_last``, or batches have other
                 numbers of examples than it says.
         """
+        check_digest(self, state)
         parts = {"weighted": flag, "counts": each(integer(1)), "dropped": integer()}
         check_state(self, state, parts, self.settings())
         counts, weighted = state["counts"], state["weighted"]

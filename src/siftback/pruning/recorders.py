@@ -10,7 +10,7 @@ from torch import Tensor
 
 from siftback.arguments import checked_integer
 from siftback.errors import BatchError, StateError
-from siftback.states import MOST_EPOCHS, check_state, like, refuse, tensor
+from siftback.states import MOST_EPOCHS, check_digest, check_state, like, refuse, sealed, tensor
 
 
 class Forgetting:
@@ -81,7 +81,8 @@ class Forgetting:
     def state_dict(self) -> dict[str, Any]:
         """What was gathered so far."""
         parts = {"seen": self._seen, "events": self._events, "last": self._last}
-        return {name: part.clone() for name, part in (parts | {"learnt": self._learnt}).items()}
+        parts["learnt"] = self._learnt
+        return sealed({name: part.clone() for name, part in parts.items()})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -89,8 +90,10 @@ class Forgetting:
         Raises:
             StateError: If it gathered another number of examples, or is damaged.
         """
+        check_digest(self, state)
         _check_examples(state, len(self._seen))
-        check_state(self, state, {name: like(own) for name, own in self.state_dict().items()})
+        flags = tensor(torch.bool, len(self._seen))
+        check_state(self, state, {"events": like(self._events), "last": flags, "learnt": flags})
         seen, events = state["seen"], state["events"]
         if bool(((seen < 0) | (events < 0) | (events > seen) | (seen > MOST_EPOCHS)).any()):
             refuse("Forgetting.events", events, "counts, at most as many as updates")
@@ -164,7 +167,7 @@ class AUM:
 
     def state_dict(self) -> dict[str, Any]:
         """What was gathered so far."""
-        return {"seen": self._seen.clone(), "sum": self._sum.clone()}
+        return sealed({"seen": self._seen.clone(), "sum": self._sum.clone()})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -172,6 +175,7 @@ class AUM:
         Raises:
             StateError: If it gathered another number of examples, or is damaged.
         """
+        check_digest(self, state)
         _check_examples(state, len(self._seen))
         examples = len(self._seen)
         parts = {

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from siftback.arguments import checked_integer, checked_share
 from siftback.errors import ConfigError
-from siftback.states import check_state, integer, number, tensor
+from siftback.states import check_digest, check_state, integer, number, sealed, tensor
 
 _MOST = 255  # streaks are counted up to this
 _ROUNDING = 1e-6  # of probabilities in float32
@@ -214,7 +214,7 @@ class NoiseGuard:
 
     def state_dict(self) -> dict[str, Any]:
         """The last loss and the streak of doubtful visits of each example, and all counts."""
-        return {
+        state = {
             "settings": self.settings(),
             "examples": len(self.losses),
             "losses": self.losses.clone(),
@@ -225,6 +225,7 @@ class NoiseGuard:
             "regained": self._regained,
             "held_back": self.held_back,
         }
+        return sealed(state)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -232,6 +233,7 @@ class NoiseGuard:
         Raises:
             StateError: If that had other arguments, or is damaged.
         """
+        check_digest(self, state)
         check_state(self, state, {"examples": integer()}, self.settings())
         examples = state["examples"]
         parts = {

@@ -9,7 +9,7 @@ from torch import Tensor
 from siftback.arguments import checked_share
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Epochs, Moment, Share
-from siftback.states import check_state, integer, refuse, tensor
+from siftback.states import check_state, integer, refuse, sealed, tensor
 
 
 def next_of_permutations(
@@ -102,7 +102,7 @@ class RS2(EpochRule):
     def state_dict(self) -> dict[str, Any]:
         """The rest of the permutation, in order."""
         waiting = {"left": len(self._waiting), "waiting": self._waiting.clone()}
-        return {**super().state_dict(), **waiting}
+        return sealed({**super().state_dict(), **waiting})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.

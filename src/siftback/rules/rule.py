@@ -17,7 +17,16 @@ from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.percentile import Percentile
 from siftback.selectors.sampling import count_of
-from siftback.states import MOST_EPOCHS, check_state, integer, part, refuse, take_up
+from siftback.states import (
+    MOST_EPOCHS,
+    check_digest,
+    check_state,
+    integer,
+    part,
+    refuse,
+    sealed,
+    take_up,
+)
 
 
 class EpochRule(ABC):
@@ -161,12 +170,9 @@ class EpochRule(ABC):
     def state_dict(self) -> dict[str, Any]:
         """The name of the rule, its settings, the values remembered, and each member's state."""
         table = self.table.state_dict() if not self.shards else self.shards.state_of(self.values)
-        return {
-            "settings": self._named_settings(),
-            "examples": self._examples,
-            "table": table,
-            **{name: own.state_dict() for name, own in self.members().items()},
-        }
+        members = {name: own.state_dict() for name, own in self.members().items()}
+        own = {"settings": self._named_settings(), "examples": self._examples, "table": table}
+        return sealed(own | members)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -175,6 +181,7 @@ class EpochRule(ABC):
             StateError: If it is of another rule, other settings or fewer examples; or of other
                 shards, or another number of examples in shards; or a member's does not fit.
         """
+        check_digest(self, state)
         check_state(self, state, {"examples": integer()}, self._named_settings())
         unlike = self._shards is not None and state["examples"] != self._examples
         if unlike or state["examples"] < self._examples:
@@ -205,7 +212,7 @@ class EpochRule(ABC):
     def _table_of(self, state: dict[str, Any]) -> dict[str, Any]:
         """The table's part of a state; of shards, this process's."""
         table: dict[str, Any] = state["table"]
-        return table if self.shards is None else {"values": self.shards.own(table)}
+        return table if self.shards is None else sealed({"values": self.shards.own(table)})
 
     def _check_table(self, name: str, value: Any) -> None:
         if self.shards is None:
@@ -214,7 +221,8 @@ class EpochRule(ABC):
         self.shards.check(name, value, torch.float32, self.shards.height, self.table.columns)
 
     def _named_settings(self) -> dict[str, Any]:
-        return {"rule": type(self).__name__, **self.settings()}
+        when = {"warmup": repr(self.schedule.warmup), "tail": repr(self.schedule.tail)}
+        return {"rule": type(self).__name__, **when, **self.settings()}
 
 
 class LastLossRule(EpochRule):
@@ -358,7 +366,7 @@ class RefreshedRule(EpochRule):
     def state_dict(self) -> dict[str, Any]:
         """The values remembered, the epoch of the last pass, and the scorer's state."""
         last = -1 if self._last_pass is None else self._last_pass
-        return {**super().state_dict(), "last_pass": last}
+        return sealed({**super().state_dict(), "last_pass": last})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.

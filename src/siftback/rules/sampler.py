@@ -20,12 +20,14 @@ from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.states import (
     MOST_EPOCHS,
     anything,
+    check_digest,
     check_state,
     each_of,
     integer,
     nothing,
     part,
     refuse,
+    sealed,
 )
 
 _NONE = -1  # in a state: no epoch was begun
@@ -193,7 +195,7 @@ class SelectiveSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         order = _Order(self)
         if self._resumes is not None:
-            order.load_state_dict({"epoch": self._resumes, "given": 0})
+            order.resume(self._resumes, 0)
             self._resumes = None
         return order
 
@@ -245,13 +247,14 @@ class SelectiveSampler(Sampler[int]):
         """What decides the orders, the epoch, and the draw."""
         own = self._own_draw
         common = own is not None and own.is_common and self._current is None
-        return {
+        state = {
             "settings": self._settings() | (_OF_ALL if common else {}),
             "epoch": self._epoch,
             "current": _NONE if self._current is None else self._current,
             "last": self._last,
             "draw": None if own is None else own.state_dict(),
         }
+        return sealed(state)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -259,6 +262,7 @@ class SelectiveSampler(Sampler[int]):
         Raises:
             StateError: If that of a sampler that was made with other arguments, or damaged.
         """
+        check_digest(self, state)
         epoch = integer(most=MOST_EPOCHS)
         parts = {"epoch": epoch, "last": epoch, "current": integer(_NONE, MOST_EPOCHS)}
         draw = nothing if self._own_draw is None else part(self._own_draw)
@@ -316,15 +320,20 @@ class _Order(Iterator[int]):
         return index
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": _NONE if self._epoch is None else self._epoch, "given": self._given}
+        epoch = _NONE if self._epoch is None else self._epoch
+        return sealed({"epoch": epoch, "given": self._given})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_digest(self, state)
         given = integer(most=self._sampler.examples)
         check_state(self, state, {"epoch": integer(_NONE, MOST_EPOCHS), "given": given})
-        self._epoch = None if state["epoch"] == _NONE else state["epoch"]
-        self._given = state["given"]
-        if self._epoch is not None:
-            self._indices = self._from(self._given)
+        self.resume(None if state["epoch"] == _NONE else state["epoch"], state["given"])
+
+    def resume(self, epoch: int | None, given: int) -> None:
+        """Goes on within an epoch after the indices that it gave."""
+        self._epoch, self._given = epoch, given
+        if epoch is not None:
+            self._indices = self._from(given)
 
     def _from(self, place: int) -> Iterator[int]:
         assert self._epoch is not None

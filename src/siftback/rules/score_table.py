@@ -12,7 +12,7 @@ from torch import Tensor
 from siftback.arguments import checked_integer
 from siftback.errors import StateError
 from siftback.rules.undo_journal import UndoJournal
-from siftback.states import check_state, integer, tensor, text
+from siftback.states import check_digest, check_state, integer, sealed, tensor, text
 
 _IN_MEMORY = {"values": tensor(torch.float32, None, None)}
 _OF_FILE = {
@@ -139,13 +139,14 @@ class ScoreTable:
             StateError: If a table in a file was written to other than by `record`.
         """
         if self._journal is None:
-            return {"values": self.values.clone()}
+            return sealed({"values": self.values.clone()})
         self._check_recorded()
         if self._sum is None:
             self._sum = _total(self.values)
         mark, self._version = self._journal.mark(len(self)), self._room._version
         own = {"identity": self._identity, "rows": len(self), "columns": self.columns}
-        return {"file": str(self.path), **own, "mark": mark, "checksum": self._sum % (1 << 64)}
+        found = {"file": str(self.path), "mark": mark, "checksum": self._sum % (1 << 64)}
+        return sealed(own | found)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -155,6 +156,7 @@ class ScoreTable:
                 the state is of another table's file, or of one that cannot go back to it.
         """
         is_file = isinstance(state, dict) and "file" in state
+        check_digest(self, state)
         check_state(self, state, _OF_FILE if is_file else _IN_MEMORY)
         rows, columns = (state["rows"], state["columns"]) if is_file else state["values"].shape
         if columns != self.columns:

@@ -9,7 +9,7 @@ from siftback.arguments import checked_integer, checked_share
 from siftback.rules.rule import LastLossRule, checked_table, rounded_down, weights_of_known
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Share
-from siftback.states import MOST_EPOCHS, check_state, integer
+from siftback.states import MOST_EPOCHS, check_state, integer, sealed
 
 _ROUNDS = 100  # of k-means; in one dimension it converges much earlier
 
@@ -114,7 +114,7 @@ class SeTa(LastLossRule):
 
     def state_dict(self) -> dict[str, Any]:
         """The losses, and the number of draws."""
-        return {**super().state_dict(), "draws": self._draws}
+        return sealed({**super().state_dict(), "draws": self._draws})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.

@@ -12,7 +12,7 @@ from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading.distributed import rank_and_world
 from siftback.loading.seeding import Stream, generator_from
 from siftback.loading.shuffled import WHOLE, permutation
-from siftback.states import each_of, tensor
+from siftback.states import crc_of_bytes, each_of, one_of, refuse, sealed_shards, tensor
 
 _BLOCK = 1 << 20  # examples of an order at a time
 
@@ -234,8 +234,13 @@ class Shards:
         return DTensor.from_local(values, mesh, [Shard(0)], run_check=False)
 
     def state_of(self, values: Tensor) -> dict[str, Any]:
-        """A table with the numbers of its shards; its values are copied."""
-        return {"shards": self.joined(self.owned.clone()), "values": self.joined(values.clone())}
+        """A table with the numbers of its shards and a digest of each; its values are copied.
+
+        The digests are sharded as the values are, so that they go with them to other processes.
+        """
+        tables = {"shards": self.owned.clone(), "values": values.clone()}
+        tables["digests"] = _digests(self.owned, values.view(len(self.owned), -1))
+        return sealed_shards({name: self.joined(table) for name, table in tables.items()})
 
     def check(self, name: str, state: Any, dtype: torch.dtype, *shape: int) -> None:
         """Checks that a part of a state is one of `state_of`, with this process's shards.
@@ -250,8 +255,13 @@ class Shards:
             StateError: If it is not.
         """
         numbers = tensor(torch.int64, self.count, 1)
-        each_of({"shards": numbers, "values": tensor(dtype, self.count, *shape)})(name, state)
+        parts = {"shards": numbers, "values": tensor(dtype, self.count, *shape)}
+        digest = one_of(sealed_shards({})["digest"])
+        each_of({**parts, "digests": numbers, "digest": digest})(name, state)
         self.own(state)
+        shards, values, digests = (_local(state[part]) for part in ("shards", "values", "digests"))
+        if not _digests(shards.flatten(), values.flatten(1)).equal(digests.flatten()):
+            refuse(name, state["values"], "what was saved, by the digest of each shard")
 
     def own(self, state: dict[str, Any]) -> Tensor:
         """What a state of `state_of` holds of this process's shards: [rows, ...].
@@ -298,6 +308,12 @@ class _Shuffled:
         found = torch.cat(taken)
         self._left = found[count:]
         return found[:count] * self._count + self._shard
+
+
+def _digests(shards: Tensor, values: Tensor) -> Tensor:
+    """int64[n], of the numbers of shards and their values [n, ...]."""
+    pairs = zip(shards.tolist(), values, strict=True)
+    return torch.tensor([crc_of_bytes(table, shard) for shard, table in pairs])
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from siftback.arguments import checked_integer, checked_number, checked_share
 from siftback.rules.rule import EpochRule, checked_table, rounded_down, weights_of_known
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Share
-from siftback.states import MOST_EPOCHS, check_state, integer, optional, tensor
+from siftback.states import MOST_EPOCHS, check_state, integer, optional, sealed, tensor
 
 
 def moving_moments(
@@ -136,7 +136,7 @@ class UCB(EpochRule):
     def state_dict(self) -> dict[str, Any]:
         """The averages, the pruned examples, and the epoch of the choice."""
         pruned = {"chosen_of": len(self._pruned), "pruned": self._pruned.clone()}
-        return {**super().state_dict(), "chosen_at": self._chosen_at, **pruned}
+        return sealed({**super().state_dict(), "chosen_at": self._chosen_at, **pruned})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.

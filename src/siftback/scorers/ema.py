@@ -11,7 +11,7 @@ from siftback.loss_functions import Losses
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.snapshot import Snapshot, copied, tensors_of, unwrapped
-from siftback.states import Stateful, check_state, flag
+from siftback.states import Stateful, check_state, flag, sealed
 
 
 class Ema(Stateful, Scorer):
@@ -89,7 +89,8 @@ class Ema(Stateful, Scorer):
         average = self._loaded
         if self._snapshot is not None:
             average = self._snapshot.state_dict()
-        return {**super().state_dict(), "averaged": average is not None, "average": average}
+        averaged = average is not None
+        return sealed({**super().state_dict(), "averaged": averaged, "average": average})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits, as far as it is known which model is averaged.

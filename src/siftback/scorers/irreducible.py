@@ -13,7 +13,7 @@ from siftback.loading.source import Source
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
-from siftback.states import Stateful, check_state, like
+from siftback.states import Stateful, check_state, like, sealed
 
 
 class Irreducible(Stateful, Scorer):
@@ -110,7 +110,7 @@ class Irreducible(Stateful, Scorer):
 
     def state_dict(self) -> dict[str, Any]:
         """The irreducible losses and the inner scorer's state."""
-        return {**super().state_dict(), "losses": self.losses}
+        return sealed({**super().state_dict(), "losses": self.losses})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.

@@ -30,7 +30,7 @@ from siftback.selective_loader.loss_record import LossRecord
 from siftback.selective_loader.step_counts import StepCounts
 from siftback.selective_loader.wrapped_loader import draw_of, no_indices, pool_of, source_of
 from siftback.selectors.selection import Selector
-from siftback.states import take_up
+from siftback.states import sealed, take_up
 
 _PASSED_THROUGH = ("dataset", "num_workers", "collate_fn", "pin_memory", "persistent_workers")
 
@@ -423,13 +423,14 @@ class SelectiveLoader:
         self._flow.finish_step()
         parts = self._parts().items()
         common = self._is_common and self._flow.is_between_epochs  # the state of all processes
-        return {
+        state = {
             "version": loader_state.VERSION,
             "settings": self._settings() | (loader_state.OF_ALL if common else {}),
             **self._flow.state_dict(),
             **{name: None if own is None else own.state_dict() for name, own in parts},
             "generator": self._generator.get_state(),
         }
+        return sealed(state)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits, and changes nothing.

@@ -8,6 +8,7 @@ from siftback.selective_loader.batch_flow import BatchFlow
 from siftback.states import (
     Check,
     anything,
+    check_digest,
     check_state,
     each_of,
     generator,
@@ -18,7 +19,7 @@ from siftback.states import (
     part,
 )
 
-VERSION = 4
+VERSION = 5
 
 # Settings in which processes differ, in a state of all of them together.
 OF_ALL = {"rank": None, "world": None}
@@ -56,6 +57,7 @@ def check(
             f"a loader's state of version {version!r}; this release reads version "
             f"{VERSION}: resume with the release that saved it"
         )
+    check_digest(of, state)
     sizes = {"drop_last": one_of(None, False, True, "carry"), "batch_size": optional(integer(1))}
     names = {name: sizes.get(name, anything) for name in settings}
     check_state(of, state, {"settings": each_of(names)})

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_integer
-from siftback.states import check_state, integer, tensor
+from siftback.states import check_digest, check_state, integer, sealed, tensor
 
 _LONG = 1 << 14  # losses that are quickly sorted
+_MANY = 1 << 20  # float32 tells shares of so many apart, and is searched quickly in any order
 _WORN = 16  # a part of 1 in so many is exchanged before a long window is sorted again
 
 
@@ -35,7 +36,8 @@ def rank_shares(losses: Tensor, history: Tensor) -> RankShares:
         history: float[R], R >= 1, of the same dtype.
 
     Returns:
-        Shares of the dtype of the losses.
+        Shares of the dtype of the losses; of a history of more than a million in float64, as
+        float32 does not tell those of 2^24 apart.
 
     >>> rank_shares(torch.tensor([0.5, 3.0]), torch.tensor([0.5, 0.1, 2.0, 0.5]))
     RankShares(below=tensor([0.2500, 1.0000]), up_to=tensor([0.7500, 1.0000]))
@@ -45,6 +47,14 @@ def rank_shares(losses: Tensor, history: Tensor) -> RankShares:
 
 def _shares(losses: Tensor, size: int, came: list[Tensor], left: list[Tensor]) -> RankShares:
     """Ranks in a history of ``size``: all that came and has not left, in sorted parts."""
+    if len(losses) > _MANY:  # in order, as each search is then near the one before
+        losses, order = losses.sort()
+        shares = _shares_of_few(losses, size, came, left)
+        return RankShares(*(torch.empty_like(s).scatter_(0, order, s) for s in shares))
+    return _shares_of_few(losses, size, came, left)
+
+
+def _shares_of_few(losses: Tensor, size: int, came: list[Tensor], left: list[Tensor]) -> RankShares:
     # Both sides of every tie in one search: the first half from the left, the other from the right,
     # which is the left of the next representable number.
     above = torch.nextafter(losses, losses.new_full((), torch.inf))
@@ -54,7 +64,7 @@ def _shares(losses: Tensor, size: int, came: list[Tensor], left: list[Tensor]) -
         counts += torch.searchsorted(part, sides)
     for part in left:
         counts -= torch.searchsorted(part, sides)
-    below, up_to = (counts.to(losses.dtype) / size).chunk(2)
+    below, up_to = (counts.to(torch.float64 if size > _MANY else losses.dtype) / size).chunk(2)
     return RankShares(below, up_to)
 
 
@@ -123,7 +133,7 @@ class LossHistory:
             losses: float[N], finite, N >= 1; ranked as float32.
 
         Returns:
-            Shares as float32[N]; each ``up_to`` is above its ``below``, as every loss is in the
+            Those of `rank_shares`; each ``up_to`` is above its ``below``, as every loss is in the
             history.
         """
         losses = losses.detach().float()
@@ -149,7 +159,7 @@ class LossHistory:
             losses: float[N], finite, N >= 1.
 
         Returns:
-            float32[N], on the device of the losses.
+            float[N], on the device of the losses.
         """
         below, up_to = self.rank(losses)
         return (below + up_to) / 2
@@ -157,7 +167,7 @@ class LossHistory:
     def state_dict(self) -> dict[str, Any]:
         """The losses remembered, oldest first, and the size R."""
         losses = self._losses.cpu()
-        return {"settings": {"size": self.size}, "count": len(losses), "losses": losses}
+        return sealed({"settings": {"size": self.size}, "count": len(losses), "losses": losses})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -165,6 +175,7 @@ class LossHistory:
         Raises:
             StateError: If the size differs, or there are not as many finite losses as it says.
         """
+        check_digest(self, state)
         check_state(self, state, {"count": integer(most=self.size)}, {"size": self.size})
         losses = tensor(torch.float32, state["count"], finite=True)
         check_state(self, state, {"losses": losses})

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_number, checked_share
-from siftback.selectors.sampling import choose_exactly, count_of, inclusion_probabilities
+from siftback.selectors.sampling import choose_exactly, count_of, inclusion_probabilities, precise
 from siftback.selectors.selection import Selection
-from siftback.states import check_state, tensor
+from siftback.states import check_digest, check_state, sealed, tensor
 
 
 def importance_distribution(scores: Tensor) -> Tensor:
@@ -80,13 +80,15 @@ def draws_with_replacement(distribution: Tensor, count: int, generator: torch.Ge
     >>> draws_with_replacement(torch.tensor([0.0, 0.5, 0.5]), 4, torch.Generator().manual_seed(0))
     tensor([0., 3., 1.])
     """
-    device = distribution.device
-    places = torch.rand(count, generator=generator).to(device, non_blocking=True)
-    ends = distribution.cumsum(0)
+    device, ends = distribution.device, precise(distribution).cumsum(0)
+    places = torch.rand(count, generator=generator, dtype=ends.dtype).to(device, non_blocking=True)
+    if ends.dtype == torch.float64:  # in order, as each search is then near the one before
+        places = places.sort().values
     # Kept below the last end, to which the product may be rounded up.
     places = torch.minimum(places * ends[-1], torch.nextafter(ends[-1], ends.new_zeros(())))
     rows = torch.searchsorted(ends, places, right=True)  # never one of probability 0
-    return torch.zeros_like(distribution).scatter_add_(0, rows, torch.ones_like(places))
+    drawn = torch.ones_like(rows, dtype=distribution.dtype)
+    return torch.zeros_like(distribution).scatter_add_(0, rows, drawn)
 
 
 class Kath18:
@@ -154,7 +156,7 @@ class Kath18:
             None if threshold is None else checked_number("threshold", threshold, least=0)
         )
         self.momentum = checked_share("momentum", momentum)
-        self._tau = torch.zeros(())
+        self._tau = torch.zeros((), dtype=torch.float32)
 
     @property
     def tau(self) -> float:
@@ -184,7 +186,8 @@ class Kath18:
         if not self.replace:
             positions = choose_exactly(drawn, asked, generator)
             weights = asked / (size * inclusion_probabilities(drawn, asked)[positions])
-            return Selection(positions, weights if self.reweight else torch.ones_like(weights))
+            weights = weights if self.reweight else torch.ones_like(weights)
+            return Selection(positions, weights.float())
         uniform = torch.zeros_like(drawn)
         uniform[choose_exactly(torch.ones_like(drawn), asked, generator)] = 1
         times = torch.where(on, draws_with_replacement(drawn, asked, generator), uniform)
@@ -212,7 +215,7 @@ class Kath18:
 
     def state_dict(self) -> dict[str, Any]:
         """The average of tau."""
-        return {"settings": self.settings(), "tau": self._tau.cpu().clone()}
+        return sealed({"settings": self.settings(), "tau": self._tau.cpu().clone()})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -220,6 +223,7 @@ class Kath18:
         Raises:
             StateError: If it was saved with other settings.
         """
+        check_digest(self, state)
         check_state(self, state, {"tau": tensor(torch.float32, least=0)}, self.settings())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.ranking import Threshold
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selection, Selector
-from siftback.states import Stateful, check_state, integer
+from siftback.states import Stateful, check_state, integer, sealed
 from siftback.states import generator as random_state
 
 
@@ -146,7 +146,7 @@ class InBatch(Stateful):
     def state_dict(self) -> dict[str, Any]:
         """All state that the next selections depend on; can be saved with ``torch.save``."""
         generator = self._generator.get_state()
-        return {**super().state_dict(), "steps": self.steps, "generator": generator}
+        return sealed({**super().state_dict(), "steps": self.steps, "generator": generator})
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""

@@ -14,6 +14,8 @@ from siftback.selectors.sampling import (
     choose_exactly,
     count_of,
     inclusion_probabilities,
+    precise,
+    unweighted,
 )
 from siftback.selectors.selection import Selection
 from siftback.states import Stateful
@@ -37,7 +39,7 @@ def top_probabilities(scores: Tensor, count: int) -> Tensor:
     """
     last = scores.topk(count).values[-1]
     above, equal = scores > last, scores == last
-    share = (count - above.sum()) / equal.sum()
+    share = (count - above.sum()).float() / equal.sum()
     return torch.where(equal, share, above.float())
 
 
@@ -143,7 +145,7 @@ class TopK(_ByShare):
     ) -> Selection:
         """See `Selector.select`."""
         positions = choose_top(scores, count or count_of(self.keep, len(scores)), generator)
-        return Selection(positions, torch.ones(len(positions), device=scores.device))
+        return Selection(positions, unweighted(positions))
 
 
 class SoftTopK(_ByShare):
@@ -182,12 +184,14 @@ class SoftTopK(_ByShare):
     ) -> Selection:
         """See `Selector.select`."""
         scores = scores.detach().float().nan_to_num()
-        noise = torch.empty(len(scores)).exponential_(generator=generator).log_().neg_()
+        dtype = precise(scores).dtype  # the highest of many are rare, and coarse in float32
+        noise = torch.empty(len(scores), dtype=dtype)
+        noise = noise.exponential_(generator=generator).log_().neg_()
         # Relative to the highest score; scores of -inf stay in random order.
         highest = ((scores - scores.max()) / self.temperature).nan_to_num()
         keys = highest + noise.to(scores.device, non_blocking=True)
         positions = choose_top(keys, count or count_of(self.keep, len(scores)), generator)
-        return Selection(positions, torch.ones(len(positions), device=scores.device))
+        return Selection(positions, unweighted(positions))
 
 
 class InBatchRank(_ByShare):
@@ -222,7 +226,7 @@ class InBatchRank(_ByShare):
         """See `Selector.select`."""
         count = count or count_of(self.keep, len(scores))
         positions = choose_exactly(rank_probabilities(scores, self.keep), count, generator)
-        return Selection(positions, torch.ones(len(positions), device=scores.device))
+        return Selection(positions, unweighted(positions))
 
 
 class Threshold(Stateful):
@@ -298,7 +302,7 @@ class Threshold(Stateful):
         if count is None:
             return choose(probabilities, generator)
         positions = choose_top(scores, count, generator)
-        return Selection(positions, torch.ones(len(positions), device=scores.device))
+        return Selection(positions, unweighted(positions))
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""

@@ -7,6 +7,8 @@ from siftback.selectors.selection import Selection
 
 # Used in place of a probability of 0, so that k examples can always be kept.
 _LEAST = 1e-12
+# Of more values than these, the error of sums in float32 is not far below a single value.
+_FEW = 1 << 16
 
 
 def count_of(keep: float, size: int) -> int:
@@ -18,13 +20,22 @@ def count_of(keep: float, size: int) -> int:
     return max(1, round(keep * size))
 
 
+def precise(values: Tensor) -> Tensor:
+    """Returns values in float64 if they are so many that sums of float32 would lose some of them.
+
+    >>> precise(torch.ones(3)).dtype, precise(torch.ones(1 << 17)).dtype
+    (torch.float32, torch.float64)
+    """
+    return values.double() if len(values) > _FEW else values
+
+
 def choose(
     probabilities: Tensor, generator: torch.Generator, count: int | None = None
 ) -> Selection:
     """Keeps each example at random, independently of the others: Algorithm 1's ``choose``.
 
     Args:
-        probabilities: float32[N] in [0, 1].
+        probabilities: float[N] in [0, 1].
         generator: On the CPU. N numbers are drawn, however many examples are kept.
         count: k, to keep exactly k by `choose_exactly`; None for independent draws.
 
@@ -37,10 +48,16 @@ def choose(
     if count is not None:
         positions = choose_exactly(probabilities, count, generator)
     else:
-        draws = torch.rand(len(probabilities), generator=generator)
+        dtype = torch.promote_types(probabilities.dtype, torch.float32)
+        draws = torch.rand(len(probabilities), generator=generator, dtype=dtype)
         kept = draws.to(probabilities.device, non_blocking=True) < probabilities
         positions = kept.nonzero().squeeze(1)
-    return Selection(positions, torch.ones(len(positions), device=positions.device))
+    return Selection(positions, unweighted(positions))
+
+
+def unweighted(positions: Tensor) -> Tensor:
+    """float32[k], a weight of 1 for each position."""
+    return torch.ones(len(positions), dtype=torch.float32, device=positions.device)
 
 
 def choose_exactly(probabilities: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -59,9 +76,7 @@ def choose_exactly(probabilities: Tensor, count: int, generator: torch.Generator
     over batches for ``keep = k / N``, the probabilities are those of the independent draws.
 
     Args:
-        probabilities: float[N], at least 0. Sums are computed in their dtype: give float64 for
-            hundreds of thousands of examples or more, where the error of float32 sums exceeds
-            the length of an interval.
+        probabilities: float[N], at least 0.
         count: k, in [1, N].
         generator: On the CPU. Nothing is drawn if k = N.
 
@@ -76,9 +91,10 @@ def choose_exactly(probabilities: Tensor, count: int, generator: torch.Generator
     if count == size:
         return torch.arange(size, device=device)
     order = torch.randperm(size, generator=generator).to(device, non_blocking=True)
-    dtype = torch.promote_types(probabilities.dtype, torch.float32)  # of u, near 1 without it
+    lengths = inclusion_probabilities(probabilities, count)[order]
+    dtype = torch.promote_types(lengths.dtype, torch.float32)  # of u, near 1 without it
     start = torch.rand((), generator=generator, dtype=dtype).to(device, non_blocking=True)
-    ends = inclusion_probabilities(probabilities, count)[order].cumsum(0)
+    ends = lengths.cumsum(0)
     points = torch.ceil((ends * (count / ends[-1]) - start).clamp(min=0))  # left of each end
     hits = points.diff(prepend=points.new_zeros(1))
     # By rounding, an interval of about 1 may hold no point or two: `topk` still keeps exactly k.
@@ -93,12 +109,12 @@ def inclusion_probabilities(probabilities: Tensor, count: int) -> Tensor:
         count: k, in [1, N]. If fewer than k are above 0, the others share the remainder.
 
     Returns:
-        float[N] in [0, 1], of the same dtype.
+        float[N] in [0, 1], of the same dtype; of more than 65,536 in float64 (`precise`).
 
     >>> inclusion_probabilities(torch.tensor([0.1, 0.2, 0.9]), 2)
     tensor([0.3333, 0.6667, 1.0000])
     """
-    ordered, order = probabilities.clamp(min=_LEAST).sort(descending=True)
+    ordered, order = precise(probabilities).clamp(min=_LEAST).sort(descending=True)
     certain = torch.arange(len(ordered), device=ordered.device)
     # With the j largest at 1, the others are scaled by (k - j) / (their sum). The right j is the
     # first for which the largest of them stays within 1.

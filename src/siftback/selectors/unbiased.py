@@ -105,7 +105,7 @@ class Unbiased(Stateful):
         weights = share / probabilities[positions]
         if self.self_normalised:
             weights = weights * (len(weights) / weights.sum())
-        return Selection(positions, weights)
+        return Selection(positions, weights.float())
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""

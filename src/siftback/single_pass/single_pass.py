@@ -23,9 +23,19 @@ from siftback.single_pass.self_check import GradientCheck
 from siftback.single_pass.sliced_backward import Pending, kept_mean
 from siftback.single_pass.trace_errors import UNTRACEABLE, explain
 from siftback.single_pass.tracing import Backend, trace
-from siftback.states import check_state, each_of, generator, integer, number, part, take_up
+from siftback.states import (
+    check_digest,
+    check_state,
+    each_of,
+    generator,
+    integer,
+    number,
+    part,
+    sealed,
+    take_up,
+)
 
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 
 
 class SinglePass(nn.Module):
@@ -192,7 +202,7 @@ class SinglePass(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """What the next selections depend on: the part of ``state_dict()`` besides the model."""
-        return {
+        state = {
             "version": _STATE_VERSION,
             "settings": self._settings(),
             "selector": self.selector.state_dict(),
@@ -200,6 +210,7 @@ class SinglePass(nn.Module):
             "steps": self.steps,
             "stats": asdict(self.stats),
         }
+        return sealed(state)
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Continues from the state of another single pass, built with the same arguments.
@@ -216,6 +227,7 @@ class SinglePass(nn.Module):
                 f"a state of version {version!r}: give what a SinglePass of version "
                 f"{_STATE_VERSION} saved"
             )
+        check_digest(self, state)
         stats = {name: integer() for name in ("seen", "considered", "kept", "compilations")}
         seconds = {name: number(0) for name in ("seconds_compiling", "seconds_selection")}
         parts = {"selector": part(self.selector), "generator": generator, "steps": integer()}

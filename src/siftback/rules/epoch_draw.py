@@ -146,7 +146,7 @@ class EpochDraw:
         """Draws for an epoch, unless it is one in which everything is read.
 
         Raises:
-            ConfigError: If the processes have rules, data or seeds that do not fit each other.
+            ConfigError: If shards are not those of the processes, or a rule draws too few of one.
         """
         if self._shards is not None:
             self._shards.check_processes(self.rank, self.world)
@@ -377,6 +377,12 @@ class EpochDraw:
             self._whole, self._mine = whole, mine
         self._recorded = [Finding(*finding) for finding in state["recorded"]]
 
+    def common_settings(self) -> dict[str, Any]:
+        """What all processes must have alike, see `meet`; of the draw, where they share one."""
+        own = {"memory": self.rule, "schedule": repr(self.schedule), "epochs": self.epochs}
+        shared = {"examples": self.rule.examples, "seed": self._seed}
+        return {**own, **(shared if self.world > 1 else {})}
+
     def _settings(self) -> dict[str, Any]:
         schedule = self.schedule
         return {"memory": type(self.rule).__name__, **schedule.settings(self.epochs)}
@@ -445,27 +451,9 @@ class EpochDraw:
         return {**self._packed, **own}
 
     def _take_up_others(self) -> None:
-        if self.world == 1:
+        if not self._shares:
             return
-        own = {
-            "seed": self._seed,
-            "memory": type(self.rule).__name__,
-            "examples": self.rule.examples,
-            **self.rule.settings(),
-        }
-        others = all_gather((own, size_of(self._recorded)))
-        for rank, (theirs, _) in enumerate(others):
-            for name in own | theirs:
-                here, there = own.get(name), theirs.get(name)
-                if here != there:
-                    raise ConfigError(
-                        f"{name}={here} in the process of rank {self.rank}, and {there} in that "
-                        f"of rank {rank}: give all processes the same {name}, as they share one "
-                        "order and one draw"
-                    )
-        if self._shards is not None:
-            return
-        found = exchanged(self._recorded, [size for _, size in others])
+        found = exchanged(self._recorded, all_gather(size_of(self._recorded)))
         for rank, findings in enumerate(found):
             for finding in findings if rank != self.rank else ():
                 self._take(finding)

@@ -138,6 +138,7 @@ class SelectiveLoader:
         self.model, self.stats = model, Stats()
         self._attach, self._seed = checked_flag("attach", attach), checked_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
+        self._loss = loss_fn if losses is None else losses
         self._draw = draw_of(loader, memory, epochs, schedule, seed)
         # Several processes must make equally many steps, without asking each other.
         self._exact = checked_flag("exact", exact) or rank_and_world()[1] > 1
@@ -184,7 +185,7 @@ class SelectiveLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch of training batches; continues the epoch that a loaded state was within."""
-        return self._flow.epoch()
+        return self._flow.epoch(self._common_settings())
 
     def __len__(self) -> int:
         """Training batches of the current epoch, or of the next one between epochs.
@@ -484,6 +485,27 @@ class SelectiveLoader:
             "batch_size": None if pool is None else pool.batch_size,
             "drop_last": None if pool is None else pool.drop_last,
         }
+
+    def _common_settings(self) -> dict[str, Any]:
+        """What all processes must have alike, see `meet`; of the order, where they share one."""
+        own, source, pool = self._settings(), self._source.settings(), self._flow.pool
+        own |= {
+            "epochs": self.epochs,
+            "attach": self._attach,
+            "pad": None if pool is None else pool.pad,
+            "loss": self._loss,
+            "memory": self.memory,
+            "selector": self.selector,
+            "scorer": self.scorer,
+            "loader": source.get("source", source),
+        }
+        differ = {"rank"}
+        if self._draw is None or not self._intake.shares_order:
+            differ.add("seed")  # each may select by random numbers of its own
+        if not self._intake.shares_order:  # but each has a data set of its own
+            differ.add("examples")
+            own["loader"] = own["loader"] | {"shuffle": None, "seed": None}
+        return {name: value for name, value in own.items() if name not in differ}
 
     def _counts(self) -> StepCounts:
         return StepCounts(

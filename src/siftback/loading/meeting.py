@@ -156,8 +156,9 @@ def _places_of(store: Any, world: int) -> _Places:
 
 
 def _unlike(rank: int, texts: dict[str, str], other: int, theirs: dict[str, str]) -> str:
-    """Names the first setting that two processes do not have alike."""
-    name = next(name for name in texts | theirs if texts.get(name) != theirs.get(name))
+    """Names a setting that two processes do not have alike: no detail before what it is of."""
+    names = [name for name in texts | theirs if texts.get(name) != theirs.get(name)]
+    name = min(names, key=lambda name: name.count("."))
     here, there = texts.get(name, "nothing"), theirs.get(name, "nothing")
     return (
         f"{name}={here} in the process of rank {rank}, and {there} in that of rank {other}: give "

@@ -488,7 +488,8 @@ class SelectiveLoader:
 
     def _common_settings(self) -> dict[str, Any]:
         """What all processes must have alike, see `meet`; of the order, where they share one."""
-        own, source, pool = self._settings(), self._source.settings(), self._flow.pool
+        source, pool = self._source.settings(), self._flow.pool
+        own: dict[str, Any] = {"memory": None} | self._settings()
         own |= {
             "epochs": self.epochs,
             "attach": self._attach,

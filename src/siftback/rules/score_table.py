@@ -89,11 +89,13 @@ class ScoreTable:
         return self._rows
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"columns": self.columns, "values": self.values.clone(), "turn": self._turn}
+        # Not a tensor: as one, it would be gone before a worker process that is spawned has it.
+        values = self.values.numpy().copy()
+        return {"columns": self.columns, "values": values, "turn": self._turn}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         ScoreTable.__init__(self, columns=state["columns"])
-        self._room, self._rows = state["values"], len(state["values"])
+        self._room, self._rows = torch.from_numpy(state["values"]), len(state["values"])
         self._turn = state["turn"]
 
     @property

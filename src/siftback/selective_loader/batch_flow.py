@@ -63,7 +63,7 @@ class BatchFlow:
         """One epoch of training batches; continues the epoch that a loaded state was within.
 
         Args:
-            settings: What all processes must have alike.
+            settings: Of the loader.
 
         Raises:
             BatchError: If the source gives no batch.
@@ -76,7 +76,7 @@ class BatchFlow:
             self._begin_epoch(settings)
         elif self._intake.shares_order:
             # Else one whose state is of between epochs would wait for the others in vain.
-            meet(f"the rest of epoch {self._source.epoch}", settings)
+            meet(f"the rest of epoch {self._source.epoch}", self._common(settings))
         epoch, items = self._source.epoch, self._source.batches()
         yield from self._full_batches(epoch)  # those still pooled when a state was saved
         for item in items:
@@ -169,7 +169,12 @@ class BatchFlow:
         """Makes sure that the one before was trained on, and draws the examples of this one."""
         self._record.begin_epoch(broken_off=False)
         self.done.begin(self._source.epoch)
-        self._intake.begin_epoch(settings)
+        self._intake.begin_epoch(self._common(settings))
+
+    def _common(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What all processes must have alike, see `meet`."""
+        pad = None if self.pool is None else self.pool.pad
+        return self._intake.common_settings({**settings, "attach": self._attach, "pad": pad})
 
     def _end_epoch(self) -> None:
         """Notes that the source has no more of this epoch."""

@@ -97,6 +97,27 @@ class Intake:
         sampler: Any = sampler_of(self._source.loader)
         return int(getattr(sampler, "world", getattr(sampler, "num_replicas", 1))) > 1
 
+    def common_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings that all processes must have alike; of the order, where they share one.
+
+        Args:
+            settings: Of the loader, with those in which processes may differ.
+        """
+        draw, selection, source = self._draw, self._selection, self._source.settings()
+        own = {
+            "memory": None if draw is None else draw.rule,
+            **{name: value for name, value in settings.items() if name not in ("memory", "rank")},
+            "selector": None if selection is None else selection.selector,
+            "scorer": None if selection is None else selection.scorer,
+            "loader": source.get("source", source),
+        }
+        if draw is None or not self.shares_order:
+            del own["seed"]  # each may select by random numbers of its own
+        if not self.shares_order:  # but each has a data set of its own
+            del own["examples"]
+            own["loader"] = own["loader"] | {"shuffle": None, "seed": None}
+        return own
+
     def begin_epoch(self, settings: Mapping[str, Any]) -> None:
         """Draws the examples of an epoch.
 

@@ -185,7 +185,8 @@ class SelectiveLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch of training batches; continues the epoch that a loaded state was within."""
-        return self._flow.epoch(self._common_settings())
+        more = {"epochs": self.epochs, "loss": self._loss}
+        return self._flow.epoch({**self._settings(), **more})
 
     def __len__(self) -> int:
         """Training batches of the current epoch, or of the next one between epochs.
@@ -418,7 +419,8 @@ class SelectiveLoader:
         Of a ``DataLoader`` over a map-style data set, the rest of the epoch's order is part of it,
         so that nothing done is read again. Another loader's own state is saved with it where it has
         one; otherwise the batches done are read again and skipped on resuming, which needs an order
-        that repeats. PyTorch's global generator is the training loop's own to save. Of a rule with
+        that repeats. PyTorch's global generator is the training loop's own to save, and random
+        augmentation is the same again only as a function of seed, epoch and index. Of a rule with
         shards, ``torch.distributed.checkpoint`` re-shards what is saved between epochs.
         """
         self._flow.finish_step()
@@ -485,28 +487,6 @@ class SelectiveLoader:
             "batch_size": None if pool is None else pool.batch_size,
             "drop_last": None if pool is None else pool.drop_last,
         }
-
-    def _common_settings(self) -> dict[str, Any]:
-        """What all processes must have alike, see `meet`; of the order, where they share one."""
-        source, pool = self._source.settings(), self._flow.pool
-        own: dict[str, Any] = {"memory": None} | self._settings()
-        own |= {
-            "epochs": self.epochs,
-            "attach": self._attach,
-            "pad": None if pool is None else pool.pad,
-            "loss": self._loss,
-            "memory": self.memory,
-            "selector": self.selector,
-            "scorer": self.scorer,
-            "loader": source.get("source", source),
-        }
-        differ = {"rank"}
-        if self._draw is None or not self._intake.shares_order:
-            differ.add("seed")  # each may select by random numbers of its own
-        if not self._intake.shares_order:  # but each has a data set of its own
-            differ.add("examples")
-            own["loader"] = own["loader"] | {"shuffle": None, "seed": None}
-        return {name: value for name, value in own.items() if name not in differ}
 
     def _counts(self) -> StepCounts:
         return StepCounts(

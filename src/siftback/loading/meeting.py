@@ -135,10 +135,10 @@ def _text(value: Any) -> str:
         content = value.detach().cpu().flatten().view(torch.uint8).numpy()
         digest = hashlib.sha256(content.tobytes()).hexdigest()[:8]
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} of digest {digest}"
-    if is_number(value):  # 3 and 3.0 are the same number of epochs
-        return repr(int(value)) if value == int(value) else repr(value)
-    if isinstance(value, str | bool) or value is None:
+    if isinstance(value, str | bool | int) or value is None:
         return str(value)
+    if is_number(value):  # 3.0 epochs are 3
+        return repr(int(value)) if value == int(value) else repr(float(value))
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_text, value))}]"
     return str(getattr(value, "__qualname__", type(value).__qualname__))

@@ -80,7 +80,6 @@ class Threshold:
         (float("nan"), float("nan"), True),
         (10**400, 10**400 + 1, False),
     ],
-    ids=repr,
 )
 def test_settings_are_compared_by_their_values(one, other, alike):
     assert (described({"setting": one}) == described({"setting": other})) == alike

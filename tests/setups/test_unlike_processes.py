@@ -2,6 +2,7 @@
 
 import fnmatch
 
+import numpy as np
 import pytest
 import torch
 from unlike_ranks import CASES, COUNT
@@ -68,7 +69,7 @@ class Threshold:
     [
         (3, 3.0, True),
         (True, 1, False),
-        (0.1, 0.1 + 1e-17, True),
+        (0.5, np.float32(0.5), True),
         (0.1, 0.3 - 0.2, False),
         ((1, "a"), [1.0, "a"], True),
         ({"a": {"b": 1}}, {"a": {"b": 2}}, False),

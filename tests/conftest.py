@@ -91,6 +91,7 @@ RANKS = {
         "selective_loader/matrix_ranks",
         "selective_loader/distributed_ranks",
         "single_pass/single_pass_ranks",
+        "setups/unlike_ranks",
     ],
     4: ["selective_loader/matrix_ranks", "selective_loader/sharded_ranks"],
 }

@@ -146,9 +146,10 @@ def test_orders_of_their_own_are_refused(ranks):
     for rank, found in enumerate(ranks):
         other = 0 if rank else 1
         for message in found["unlike"]:
-            here, there = (f"{COUNT} examples in the order of seed={one}" for one in (rank, other))
-            assert f"{here} in the process of rank {rank}, and {there} in that of" in message
-        assert f"{COUNT + rank} examples in the order of seed=0 in the process" in found["unequal"]
+            here = f"loader.seed={rank} in the process of rank {rank}"
+            assert message.startswith(f"{here}, and {other} in that of rank {other}: give all")
+        here = f"examples={COUNT + rank} in the process of rank {rank}"
+        assert found["unequal"].startswith(f"{here}, and {COUNT + other} in that of rank {other}")
 
 
 def test_a_scorer_that_copies_a_sharded_model_is_refused(ranks):

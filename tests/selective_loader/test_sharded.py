@@ -112,7 +112,8 @@ def test_another_number_of_processes_is_refused_but_for_a_checkpoint_between_epo
 
 def test_what_does_not_fit_all_processes_is_refused(ranks):
     for rank, found in enumerate(of(ranks, "second")):
-        assert f"order of seed={rank} in the process of rank {rank}, and" in found["seeds"]
+        expected = f"seed={rank} in the process of rank {rank}, and {1 - rank} in that of"
+        assert expected in found["seeds"]
         expected = "shards=9 cannot be shared equally among 2 processes: give a multiple of all"
         assert expected in found["unequal"]
         assert "a RandomSampler gives examples of all shards" in found["sampler"]

@@ -188,7 +188,7 @@ class Source:
         workers = self._iterated and bool(getattr(self.loader, "persistent_workers", False))
         length = self._length()
         state = {
-            "settings": self._settings(),
+            "settings": self.settings(),
             "epoch": self.epoch,
             "position": self.position,
             "batches": -1 if length is None else length,
@@ -219,7 +219,7 @@ class Source:
         began = self._began if self.is_within else self._generators.states()
         return state | {"kind": kind, "generators": began, "loader": own}
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """What the order depends on, as far as the loader says it."""
         if self._order is None:
             return {"loader": type(self.loader).__name__}
@@ -253,7 +253,7 @@ class Source:
             "position": integer(),
             "workers": flag,
         }
-        check_state(self, state, parts, self._settings())
+        check_state(self, state, parts, self.settings())
         if self._order is not None:
             check_state(self, state, {"begun": flag})
             stored = state["begun"] and self._replayed is None

@@ -102,6 +102,7 @@ class EpochDraw:
         self._whole = self._mine = 0  # of all examples and of the drawn, what this process reads
         self._read = self._passed = 0  # of the drawn examples and of all, in this epoch
         self._recorded: list[Finding] = []  # in this epoch, where others are to know it
+        self._turn: int | None = None  # with the rule's table; None before the first epoch
 
     @property
     def learns(self) -> bool:
@@ -146,8 +147,12 @@ class EpochDraw:
         """Draws for an epoch, unless it is one in which everything is read.
 
         Raises:
-            ConfigError: If the processes have rules, data or seeds that do not fit each other.
+            ConfigError: If another training used the rule or its table since the last epoch;
+                shards are not those of the processes; or a rule draws too few of a shard.
         """
+        if self._turn is None:
+            self._turn = self.rule.table.claim()
+        self._check_turn()
         if self._shards is not None:
             self._shards.check_processes(self.rank, self.world)
         self._take_up_others()
@@ -288,7 +293,8 @@ class EpochDraw:
             confidence: float[n], likewise.
 
         Raises:
-            ConfigError: If a rule that needs them was not given correct and confidence.
+            ConfigError: If a rule that needs them was not given correct and confidence, or another
+                training used the rule or its table since this epoch began.
             LossError: If there is not one of each for each example.
         """
         parts: dict[str, Tensor | None] = {}
@@ -361,6 +367,7 @@ class EpochDraw:
         """
         self.check_state(state)
         self.rule.load_state_dict(state["rule"])
+        self._turn = self.rule.table.claim()
         if self._rows is not None:
             self._rows.load_state_dict(state["rows"])
         self.draws = state["draws"]
@@ -376,6 +383,12 @@ class EpochDraw:
         if self._shards is None:  # whose state may be that of another number of processes
             self._whole, self._mine = whole, mine
         self._recorded = [Finding(*finding) for finding in state["recorded"]]
+
+    def common_settings(self) -> dict[str, Any]:
+        """What all processes must have alike, see `meet`; of the draw, where they share one."""
+        own = {"memory": self.rule, "schedule": repr(self.schedule), "epochs": self.epochs}
+        shared = {"examples": self.rule.examples, "seed": self._seed}
+        return {**own, **(shared if self.world > 1 else {})}
 
     def _settings(self) -> dict[str, Any]:
         schedule = self.schedule
@@ -418,7 +431,18 @@ class EpochDraw:
         weighed = (self.weights != 0) & (self.weights != 1)
         self.reweights = self.reweights or bool(weighed.any())
 
+    def _check_turn(self) -> None:
+        """Checks that no other training has begun to use what the rule remembers."""
+        if self._turn not in (None, self.rule.table.turn):
+            name = type(self.rule).__name__
+            raise ConfigError(
+                f"another loader or sampler began to train with this {name} or its table, so that "
+                "its losses are of both trainings: give each training a rule of its own, such as "
+                f"{name}(...), with a table of its own; to go on with this one, load a state of it"
+            )
+
     def _give(self, finding: Finding) -> None:
+        self._check_turn()
         self._take(finding)
         if self._shares:
             self._recorded.append(finding)
@@ -445,27 +469,9 @@ class EpochDraw:
         return {**self._packed, **own}
 
     def _take_up_others(self) -> None:
-        if self.world == 1:
+        if not self._shares:
             return
-        own = {
-            "seed": self._seed,
-            "memory": type(self.rule).__name__,
-            "examples": self.rule.examples,
-            **self.rule.settings(),
-        }
-        others = all_gather((own, size_of(self._recorded)))
-        for rank, (theirs, _) in enumerate(others):
-            for name in own | theirs:
-                here, there = own.get(name), theirs.get(name)
-                if here != there:
-                    raise ConfigError(
-                        f"{name}={here} in the process of rank {self.rank}, and {there} in that "
-                        f"of rank {rank}: give all processes the same {name}, as they share one "
-                        "order and one draw"
-                    )
-        if self._shards is not None:
-            return
-        found = exchanged(self._recorded, [size for _, size in others])
+        found = exchanged(self._recorded, all_gather(size_of(self._recorded)))
         for rank, findings in enumerate(found):
             for finding in findings if rank != self.rank else ():
                 self._take(finding)

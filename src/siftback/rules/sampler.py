@@ -135,6 +135,7 @@ class SelectiveSampler(Sampler[int]):
         self._current: int | None = None  # that of the order that is being given
         self._last = 0  # the one that was begun last
         self._resumes: int | None = None  # the one that the next order goes on with
+        self._met = False  # the other processes
 
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch the next ``iter()`` gives."""
@@ -222,7 +223,9 @@ class SelectiveSampler(Sampler[int]):
         """Begins the next epoch, and says which one it is.
 
         Raises:
-            ConfigError: If there are other processes than when the sampler was made.
+            ConfigError: If there are other processes than when the sampler was made, or another
+                has other settings.
+            ProcessError: If not all processes begin it.
         """
         here, among = rank_and_world()
         if self._as_found and (here, among) != (self.rank, self.world):
@@ -233,9 +236,13 @@ class SelectiveSampler(Sampler[int]):
             )
         self._current = self._last = self._epoch
         self._epoch += 1
-        if self.draw is not None and self._draws_itself:
-            meet(f"the beginning of epoch {self._current}")
+        if self._draws_itself and self.draw is not None:
+            meet(f"the beginning of epoch {self._current}", self._common_settings())
             self.draw.begin(self._current)
+        elif self.draw is None and self._as_found and not self._met:
+            # Only once, as nothing but settings can make their orders differ.
+            meet("the first epoch of a SelectiveSampler", self._common_settings())
+            self._met = True
         return self._current
 
     def end(self) -> None:
@@ -291,6 +298,12 @@ class SelectiveSampler(Sampler[int]):
     def _own_draw(self) -> EpochDraw | None:
         """The draw, if it makes that itself."""
         return self.draw if self._draws_itself else None
+
+    def _common_settings(self) -> dict[str, Any]:
+        """What all processes must have alike; of the order, where they share one."""
+        shared = {name: getattr(self, name) for name in ("examples", "seed", "shuffle")}
+        own = {"rule": None} if self.draw is None else self.draw.common_settings()
+        return {**(shared if self.world > 1 else {}), "world": self.world, **own}
 
     def _settings(self) -> dict[str, Any]:
         names = ("examples", "seed", "shuffle", "rank", "world")

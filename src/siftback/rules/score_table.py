@@ -11,6 +11,7 @@ from torch import Tensor
 
 from siftback.arguments import checked_integer
 from siftback.errors import StateError
+from siftback.rules.file_lock import FileLock
 from siftback.rules.undo_journal import UndoJournal
 from siftback.states import check_digest, check_state, integer, sealed, tensor, text
 
@@ -39,13 +40,19 @@ class ScoreTable:
     back from what the table is by then. It is for a process that is killed; whether the values
     are those of the state is checked as it is loaded, by a checksum over all of them.
 
+    A file belongs to one process at a time, and in it to the table that was opened last; the lock
+    ends with the process, also if it is killed. A copy of a table (``copy``, ``pickle``) is in
+    memory, with the values that the table has then.
+
     Args:
         rows: Number of examples; a file that has more rows keeps them.
         columns: Number of values per example. The first is its score.
         path: The file; opened if it exists, else created. None keeps the table in memory.
 
     Raises:
-        ConfigError: If ``rows`` or ``columns`` is not an integer, at least 0.
+        ConfigError: If ``rows`` or ``columns`` is not an integer, at least 0, or another process
+            has the file; as values are recorded or a state is saved or loaded, if another table
+            of this process has opened the file since.
         StateError: If the file is not a score table, has another number of columns, or ends
             within a row.
 
@@ -65,7 +72,9 @@ class ScoreTable:
         rows = checked_integer("rows", rows, 0)
         self.columns = checked_integer("columns", columns, 0)
         self.path = None if path is None else Path(path)
+        self._turn = 0  # of those that used the table in turn, see `claim`
         self._map: np.memmap[Any, Any] | None = None
+        self._lock: FileLock | None = None
         self._journal: UndoJournal | None = None
         self._identity = ""
         self._sum: int | None = None  # of all values, `_checksum`; None where not known
@@ -78,6 +87,30 @@ class ScoreTable:
 
     def __len__(self) -> int:
         return self._rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Not a tensor: as one, it would be gone before a worker process that is spawned has it.
+        values = self.values.numpy().copy()
+        return {"columns": self.columns, "values": values, "turn": self._turn}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        ScoreTable.__init__(self, columns=state["columns"])
+        self._room, self._rows = torch.from_numpy(state["values"]), len(state["values"])
+        self._turn = state["turn"]
+
+    @property
+    def turn(self) -> int:
+        """The number of the last `claim`; 0 before the first."""
+        return self._turn
+
+    def claim(self) -> int:
+        """Begins the turn of a training that is to be the only one to use this table from now on.
+
+        Returns:
+            Its number. The training goes on only while `turn` is this number.
+        """
+        self._turn += 1
+        return self._turn
 
     @property
     def values(self) -> Tensor:
@@ -103,6 +136,7 @@ class ScoreTable:
         place = slice(None) if column is None else slice(column, column + 1)
         width = self.columns if column is None else 1
         rows = scores.detach().to(values).reshape(len(indices), width)
+        self._check_lock()
         if self._journal is not None and self._journal.is_begun:
             self._check_recorded()
             old, numbers = values[indices], indices.numpy()
@@ -140,6 +174,7 @@ class ScoreTable:
         """
         if self._journal is None:
             return sealed({"values": self.values.clone()})
+        self._check_lock()
         self._check_recorded()
         if self._sum is None:
             self._sum = _total(self.values)
@@ -185,6 +220,7 @@ class ScoreTable:
                 are then not those of the state.
         """
         self.check_state(state)
+        self._check_lock()
         if "file" in state:
             self._go_back(state)
             return
@@ -220,6 +256,10 @@ class ScoreTable:
             )
         self._journal.put(state["mark"])
 
+    def _check_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.check()
+
     def _check_recorded(self) -> None:
         begun = self._journal is not None and self._journal.is_begun
         if begun and self._room._version != self._version:
@@ -229,8 +269,17 @@ class ScoreTable:
             )
 
     def _open(self, path: Path) -> None:
+        is_new = not path.exists()
+        self._lock = FileLock(path)
+        try:
+            self._open_locked(path, is_new)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open_locked(self, path: Path, is_new: bool) -> None:
         magic = f"siftback score table 3: {self.columns} columns of float32, ".encode()
-        if not path.exists():
+        if is_new and path.stat().st_size == 0:
             path.write_bytes((magic + secrets.token_hex(16).encode()).ljust(_HEADER, b"\0"))
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -255,6 +304,7 @@ class ScoreTable:
         return 4 * self.columns
 
     def _append(self, path: Path, rows: int) -> None:
+        self._check_lock()
         self._check_recorded()
         missing = np.full(min(_CHUNK, rows * self.columns), np.nan, np.float32)
         with path.open("ab") as file:

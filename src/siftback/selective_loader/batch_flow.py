@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import nn
 
 from siftback.errors import BatchError
 from siftback.loading.attaching import attached
+from siftback.loading.meeting import meet
 from siftback.loading.pool import Pool, Weighted
 from siftback.loading.source import Item, Source, size_of
 from siftback.loading.stats import Stats
@@ -58,8 +59,11 @@ class BatchFlow:
         self._attach = attach
         self._unfinished: Any = None  # the batch that training was given last
 
-    def epoch(self) -> Iterator[Any]:
+    def epoch(self, settings: Mapping[str, Any]) -> Iterator[Any]:
         """One epoch of training batches; continues the epoch that a loaded state was within.
+
+        Args:
+            settings: Of the loader.
 
         Raises:
             BatchError: If the source gives no batch.
@@ -69,7 +73,10 @@ class BatchFlow:
         if not resumed and self._source.is_within:
             self._break_off()
         if not (resumed and self._source.is_within):
-            self._begin_epoch()
+            self._begin_epoch(settings)
+        elif self._intake.shares_order:
+            # Else one whose state is of between epochs would wait for the others in vain.
+            meet(f"the rest of epoch {self._source.epoch}", self._common(settings))
         epoch, items = self._source.epoch, self._source.batches()
         yield from self._full_batches(epoch)  # those still pooled when a state was saved
         for item in items:
@@ -158,11 +165,16 @@ class BatchFlow:
         pad = None if self.pool is None else self.pool.pad
         return Pool(size["batch_size"], size["drop_last"], pad=pad)
 
-    def _begin_epoch(self) -> None:
+    def _begin_epoch(self, settings: Mapping[str, Any]) -> None:
         """Makes sure that the one before was trained on, and draws the examples of this one."""
         self._record.begin_epoch(broken_off=False)
         self.done.begin(self._source.epoch)
-        self._intake.begin_epoch()
+        self._intake.begin_epoch(self._common(settings))
+
+    def _common(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What all processes must have alike, see `meet`."""
+        pad = None if self.pool is None else self.pool.pad
+        return self._intake.common_settings({**settings, "attach": self._attach, "pad": pad})
 
     def _end_epoch(self) -> None:
         """Notes that the source has no more of this epoch."""

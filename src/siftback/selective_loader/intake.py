@@ -1,6 +1,7 @@
 """What is kept of the batches of a wrapped loader, before training's forward."""
 
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -90,11 +91,42 @@ class Intake:
             return True
         return self._selection is not None and self._selection.selector.reweights
 
-    def begin_epoch(self) -> None:
-        """Draws the examples of an epoch."""
+    @property
+    def shares_order(self) -> bool:
+        """Whether each process has a share of one order that all of them have."""
+        sampler: Any = sampler_of(self._source.loader)
+        return int(getattr(sampler, "world", getattr(sampler, "num_replicas", 1))) > 1
+
+    def common_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings that all processes must have alike; of the order, where they share one.
+
+        Args:
+            settings: Of the loader, with those in which processes may differ.
+        """
+        draw, selection, source = self._draw, self._selection, self._source.settings()
+        own = {
+            "memory": None if draw is None else draw.rule,
+            **{name: value for name, value in settings.items() if name not in ("memory", "rank")},
+            "selector": None if selection is None else selection.selector,
+            "scorer": None if selection is None else selection.scorer,
+            "loader": source.get("source", source),
+        }
+        if draw is None or not self.shares_order:
+            del own["seed"]  # each may select by random numbers of its own
+        if not self.shares_order:  # but each has a data set of its own
+            del own["examples"]
+            own["loader"] = own["loader"] | {"shuffle": None, "seed": None}
+        return own
+
+    def begin_epoch(self, settings: Mapping[str, Any]) -> None:
+        """Draws the examples of an epoch.
+
+        Args:
+            settings: What all processes must have alike.
+        """
         self._check.begin_epoch()
         self._offered = self._kept = 0
-        meet(f"the beginning of epoch {self._source.epoch}", self._order)
+        meet(f"the beginning of epoch {self._source.epoch}", settings)
         if self._draw is not None:
             started = time.perf_counter()
             self._draw.begin(self._source.epoch)
@@ -158,14 +190,6 @@ class Intake:
         self._stats.kept += len(weights)
         self._stats.seconds_selection += time.perf_counter() - started
         return Kept(batch, weights, indices, known)
-
-    @property
-    def _order(self) -> str:
-        """What decides the order that processes share, in words; empty where they share none."""
-        sampler: Any = sampler_of(self._source.loader)
-        if getattr(sampler, "world", getattr(sampler, "num_replicas", 1)) == 1:
-            return ""
-        return f"{self.examples} examples in the order of seed={getattr(sampler, 'seed', None)}"
 
     @property
     def _leaves_unread(self) -> bool:

@@ -138,6 +138,7 @@ class SelectiveLoader:
         self.model, self.stats = model, Stats()
         self._attach, self._seed = checked_flag("attach", attach), checked_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
+        self._loss = loss_fn if losses is None else losses
         self._draw = draw_of(loader, memory, epochs, schedule, seed)
         # Several processes must make equally many steps, without asking each other.
         self._exact = checked_flag("exact", exact) or rank_and_world()[1] > 1
@@ -184,7 +185,8 @@ class SelectiveLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch of training batches; continues the epoch that a loaded state was within."""
-        return self._flow.epoch()
+        more = {"epochs": self.epochs, "loss": self._loss}
+        return self._flow.epoch({**self._settings(), **more})
 
     def __len__(self) -> int:
         """Training batches of the current epoch, or of the next one between epochs.
@@ -417,7 +419,8 @@ class SelectiveLoader:
         Of a ``DataLoader`` over a map-style data set, the rest of the epoch's order is part of it,
         so that nothing done is read again. Another loader's own state is saved with it where it has
         one; otherwise the batches done are read again and skipped on resuming, which needs an order
-        that repeats. PyTorch's global generator is the training loop's own to save. Of a rule with
+        that repeats. PyTorch's global generator is the training loop's own to save, and random
+        augmentation is the same again only as a function of seed, epoch and index. Of a rule with
         shards, ``torch.distributed.checkpoint`` re-shards what is saved between epochs.
         """
         self._flow.finish_step()

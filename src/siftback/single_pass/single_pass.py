@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map_only
 from siftback.arguments import checked_seed
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
+from siftback.loading.meeting import meet
 from siftback.loading.stats import SinglePassStats
 from siftback.loss_functions import Losses, LossFn, check, pair, resolve
 from siftback.schedule import Schedule, StepSchedule
@@ -156,6 +157,7 @@ class SinglePass(nn.Module):
         self._has_outputs = outputs
         self._backend = backend
         self._check_asked = self._checks = check
+        self._met = False  # the other processes
         self._pending: Pending = {}
         self._seed = checked_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
@@ -188,6 +190,9 @@ class SinglePass(nn.Module):
             pair(whole)
         device = device_of(self.model, whole)
         processes.check_gradients(self, averaged=self._check_asked)
+        if self._check_asked and not self._met and torch.is_grad_enabled():
+            meet("the first step of a SinglePass", self._common_settings())
+            self._met = True
         if self._checks and count > 1 and torch.is_grad_enabled():
             self._checks = False
             self.gradient_check = self._check(whole, count, device)
@@ -237,6 +242,11 @@ class SinglePass(nn.Module):
         self.steps = state["steps"]
         for name in ("seen", "considered", "kept", "seconds_selection"):
             setattr(self.stats, name, state["stats"][name])
+
+    def _common_settings(self) -> dict[str, Any]:
+        """What all processes must have alike; each may select by random numbers of its own."""
+        own = {name: value for name, value in self._settings().items() if name != "seed"}
+        return own | {"selector": self.selector}
 
     def _settings(self) -> dict[str, Any]:
         own = {"selector": type(self.selector).__name__, "keep": self._own, "seed": self._seed}

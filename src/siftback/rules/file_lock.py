@@ -1,0 +1,116 @@
+"""A file that one object of one process writes to at a time."""
+
+import errno
+import os
+import warnings
+import weakref
+from pathlib import Path
+
+from siftback.errors import ConfigError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+# Some network file systems do without locks.
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+
+class FileLock:
+    """Locks a file until this object, or its process, is gone.
+
+    Among processes it is the operating system's lock (``flock``), which ends with the process,
+    however that ends; a process that is forked does not inherit it. Within a process the newest
+    object has the file, as older ones may only wait to be collected; they are refused by `check`.
+    Where the system or the file system has no ``flock``, only the objects of one process are told
+    apart.
+
+    Args:
+        path: The file; created if it does not exist.
+
+    Raises:
+        ConfigError: If another process has it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lost = ""  # why this object does not have the file any more
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._close = weakref.finalize(self, _release, self._descriptor, os.getpid())
+        for other in list(_locks):
+            if os.path.sameopenfile(other._descriptor, self._descriptor):
+                other._lose("was opened again by another ScoreTable of this process, which has it")
+        if not _locked(self._descriptor, path):
+            self._close()
+            raise ConfigError(
+                f"{path} is in use by another process, whose losses would mix with those of this "
+                "one: wait until it has ended, or give another path; each process of a training "
+                "needs its own"
+            )
+        _locks.add(self)
+
+    def check(self) -> None:
+        """Checks that this object may still write to the file.
+
+        Raises:
+            ConfigError: If another one of this process has it, or the process was forked since.
+        """
+        if self._lost:
+            raise ConfigError(
+                f"{self._path} {self._lost}: train with one ScoreTable of a path, or give each "
+                "training a path of its own"
+            )
+
+    def release(self) -> None:
+        """Lets others have the file."""
+        self._lose("was released")
+
+    def _lose(self, why: str) -> None:
+        self._lost = why
+        _locks.discard(self)
+        self._close()
+
+    def _leave_to_parent(self) -> None:
+        # Unlocking here would unlock the parent's file, with which the child shares it.
+        self._lost = "was opened by the process that this one was forked from, which has it"
+        if self._close.detach():
+            os.close(self._descriptor)
+
+
+_locks: "weakref.WeakSet[FileLock]" = weakref.WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for lock in list(_locks):
+        lock._leave_to_parent()
+    _locks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    # Else a worker process of a DataLoader would hold the lock when its parent was killed.
+    os.register_at_fork(after_in_child=_leave_all_to_parent)
+
+
+def _locked(descriptor: int, path: Path) -> bool:
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        warnings.warn(
+            f"the file system of {path} has no locks ({error}): make sure that no other training "
+            "has the same path",
+            stacklevel=5,
+        )
+    return True
+
+
+def _release(descriptor: int, process: int) -> None:
+    if fcntl is not None and os.getpid() == process:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # though a child may have the file open
+    os.close(descriptor)

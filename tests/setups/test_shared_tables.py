@@ -1,0 +1,325 @@
+"""One table, file or rule of two trainings: refused in the first step that mixes their losses."""
+
+import copy
+import errno
+import gc
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from siftback import Epochs, Memory, RatioMemory, SelectiveLoader, SelectiveSampler
+from siftback.errors import ConfigError, StateError
+from siftback.rules import file_lock
+from siftback.rules.score_table import ScoreTable
+
+HOLDER = Path(__file__).with_name("table_holder.py")
+ROWS = 12
+
+
+def same(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def recorded(table):
+    table.grow(4)
+    table.record(torch.arange(4), torch.tensor([0.5, 3.0, 1.0, 2.0]))
+    return table
+
+
+# Two trainings in turns
+
+
+def loader_with(rule, add=0):
+    """Over other examples, as many."""
+    data = TensorDataset(torch.arange(ROWS) + add)
+    return SelectiveLoader(DataLoader(data, 4, shuffle=True), memory=rule, epochs=4, attach=True)
+
+
+def sampler_with(rule):
+    return SelectiveSampler(range(ROWS), rule, epochs=4)
+
+
+def epoch_of(trained):
+    """The examples of an epoch, whose losses are recorded batch by batch."""
+    if isinstance(trained, SelectiveSampler):
+        indices = torch.tensor(list(trained))
+        trained.update(indices, indices / 7)
+        return indices
+    found = []
+    for _, indices, _ in trained:
+        trained.loss(indices / 7)
+        found.append(indices)
+    return torch.cat(found)
+
+
+def rule_of(table=None, kind=Memory):
+    return kind(0.5, warmup=Epochs(1), table=table) if kind is Memory else kind(table=table)
+
+
+def two_of_one_rule(path):
+    rule = rule_of()
+    return loader_with(rule), loader_with(rule, add=100)
+
+
+def two_of_one_table(path):
+    table = ScoreTable()
+    return loader_with(rule_of(table)), loader_with(rule_of(table, RatioMemory), add=100)
+
+
+def two_of_one_table_in_a_file(path):
+    table = ScoreTable(path=path)
+    return loader_with(rule_of(table)), loader_with(rule_of(table))
+
+
+def two_of_one_path(path):
+    return tuple(loader_with(rule_of(ScoreTable(path=path))) for _ in range(2))
+
+
+def a_sampler_and_a_loader(path):
+    rule = rule_of()
+    return sampler_with(rule), loader_with(rule)
+
+
+def two_samplers(path):
+    rule = rule_of()
+    return sampler_with(rule), sampler_with(rule)
+
+
+MIXED = [
+    two_of_one_rule,
+    two_of_one_table,
+    two_of_one_table_in_a_file,
+    two_of_one_path,
+    a_sampler_and_a_loader,
+    two_samplers,
+]
+REFUSED = r"began to train with this Memory or its table|was opened again by another ScoreTable"
+
+
+@pytest.mark.parametrize("make", MIXED)
+def test_trainings_in_turns_are_refused_before_their_losses_mix(make, tmp_path):
+    first, second = make(tmp_path / "scores.table")
+    if make is not two_of_one_path:  # of which the older one is refused from the start
+        epoch_of(first)
+    epoch_of(second)
+    before = second.memory.values.clone() if hasattr(second, "memory") else None
+    with pytest.raises(ConfigError, match=REFUSED):
+        epoch_of(first)
+    if before is not None:
+        same(second.memory.values, before)
+    epoch_of(second)  # goes on
+
+
+@pytest.mark.parametrize("make", [two_of_one_rule, two_of_one_table])
+def test_a_training_is_refused_in_the_step_after_another_began(make, tmp_path):
+    first, second = make(tmp_path)
+    batches = iter(first)
+    _, indices, _ = next(batches)
+    first.loss(indices / 7)
+    next(iter(second))
+    _, indices, _ = next(batches)
+    with pytest.raises(ConfigError, match="give each training a rule of its own"):
+        first.loss(indices / 7)
+
+
+def test_a_rule_goes_on_in_another_loader():
+    rule, steps = rule_of(), []
+    for _ in range(3):
+        steps.append(epoch_of(loader_with(rule)))
+    assert [len(indices) for indices in steps] == [ROWS] * 3  # the first epoch of each
+    expected = torch.arange(ROWS) / 7
+    same(rule.values[:, 0], expected)
+
+
+def test_counting_the_steps_of_another_loader_changes_nothing():
+    rule = rule_of()
+    loader = loader_with(rule)
+    epoch_of(loader)
+    assert loader_with(rule).total_steps == loader.total_steps
+    assert len(epoch_of(loader)) == ROWS // 2
+
+
+def test_a_sampler_with_the_rule_of_the_loader_round_it_is_one_training():
+    rule = rule_of()
+    data = TensorDataset(torch.arange(ROWS))
+    sampler = SelectiveSampler(data, rule, epochs=4)
+    loader = SelectiveLoader(DataLoader(data, 4, sampler=sampler), epochs=4, attach=True)
+    assert [len(epoch_of(loader)) for _ in range(3)] == [ROWS, ROWS // 2, ROWS // 2]
+
+
+def test_a_training_goes_on_from_its_state_after_another_had_the_rule():
+    rule = rule_of()
+    first, second = loader_with(rule), loader_with(rule)
+    epoch_of(first)
+    state, values = first.state_dict(), rule.values.clone()
+    epoch_of(second)
+    first.load_state_dict(state)
+    same(rule.values, values)
+    assert len(epoch_of(first)) == ROWS // 2
+    with pytest.raises(ConfigError, match=REFUSED):
+        epoch_of(second)
+
+
+# One file
+
+
+def test_a_file_that_another_process_has_is_refused_until_that_is_killed(tmp_path):
+    path = tmp_path / "scores.table"
+    table = ScoreTable(2, path=path)
+    del table  # which lets the other process have it
+    command = [sys.executable, HOLDER, path]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        found = json.loads(process.stdout.readline())
+        content = path.read_bytes()
+        for _ in range(2):
+            with pytest.raises(ConfigError, match=r"scores.table is in use by another process"):
+                ScoreTable(4, path=path)
+        assert path.read_bytes() == content
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        # At once, though its workers may not have ended yet.
+        table = ScoreTable(path=path)
+    assert found["values"] == table.scores().tolist() == [5.0, 1.0, 2.0, 3.0]
+    table.record(torch.tensor([3]), torch.tensor([0.5]))
+    for index, (value, message) in enumerate(found["forked"]):
+        assert value == index
+        assert "was opened by the process that this one was forked from" in message
+    # Those have a copy, whose changes are their own.
+    assert found["spawned"] == [[float(index), "recorded"] for index in range(4)]
+
+
+def test_the_table_that_was_opened_last_has_the_file(tmp_path):
+    path = tmp_path / "scores.table"
+    older = recorded(ScoreTable(path=path))
+    state = older.state_dict()
+    newer = ScoreTable(path=path)
+    same(newer.values, older.values)
+    writing = (
+        lambda: older.record(torch.tensor([0]), torch.tensor([9.0])),
+        lambda: older.grow(5),
+        older.state_dict,
+        lambda: older.load_state_dict(state),
+    )
+    for write in writing:
+        with pytest.raises(ConfigError, match="was opened again by another ScoreTable of this"):
+            write()
+    newer.record(torch.tensor([0]), torch.tensor([7.0]))
+    newer.load_state_dict(state)
+    same(newer.scores(), torch.tensor([0.5, 3.0, 1.0, 2.0]))
+
+
+def test_a_link_to_a_file_is_the_file(tmp_path):
+    older = recorded(ScoreTable(path=tmp_path / "scores.table"))
+    (tmp_path / "link.table").symlink_to(tmp_path / "scores.table")
+    ScoreTable(path=tmp_path / "link.table")
+    with pytest.raises(ConfigError, match="was opened again"):
+        recorded(older)
+
+
+def test_files_are_told_apart_though_one_is_a_copy_of_the_other(tmp_path):
+    older = recorded(ScoreTable(path=tmp_path / "scores.table"))
+    (tmp_path / "copy.table").write_bytes((tmp_path / "scores.table").read_bytes())
+    newer = ScoreTable(path=tmp_path / "copy.table")
+    newer.record(torch.tensor([0]), torch.tensor([7.0]))
+    recorded(older)
+    assert newer.scores()[0] == 7.0
+
+
+def test_a_file_of_another_kind_is_not_locked(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_bytes(b"notes")
+    with pytest.raises(StateError, match="is not a score table") as refused:
+        ScoreTable(path=path)
+    fcntl = pytest.importorskip("fcntl")
+    with path.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert path.read_bytes() == b"notes"
+    del refused
+
+
+def test_tables_leave_no_files_open(tmp_path):
+    folder = Path("/proc/self/fd")
+    if not folder.exists():
+        pytest.skip("the open files of a process are listed by Linux alone")
+    gc.collect()
+    before = len(list(folder.iterdir()))
+    for _ in range(20):
+        recorded(ScoreTable(path=tmp_path / "scores.table"))
+    assert len(list(folder.iterdir())) == before
+
+
+@pytest.mark.parametrize("system", ["without locks", "whose file system has none"])
+def test_without_locks_of_the_system_one_process_is_still_told_apart(system, tmp_path, monkeypatch):
+    path = tmp_path / "scores.table"
+    if system == "without locks":
+        monkeypatch.setattr(file_lock, "fcntl", None)
+        older, newer = recorded(ScoreTable(path=path)), ScoreTable(path=path)
+    else:
+        monkeypatch.setattr(file_lock, "fcntl", NoLocks)
+        with pytest.warns(UserWarning, match=r"scores.table has no locks .* no other training"):
+            older = recorded(ScoreTable(path=path))
+        with pytest.warns(UserWarning, match="has no locks"):
+            newer = ScoreTable(path=path)
+    recorded(newer)
+    with pytest.raises(ConfigError, match="was opened again"):
+        recorded(older)
+
+
+class NoLocks:
+    """A file system that cannot lock, as some in networks."""
+
+    LOCK_EX, LOCK_NB, LOCK_UN = 2, 4, 8
+
+    @staticmethod
+    def flock(descriptor, operation):
+        if operation != NoLocks.LOCK_UN:
+            raise OSError(errno.ENOLCK, "No locks available")
+
+
+# Copies
+
+
+@pytest.mark.parametrize("where", ["memory", "file"])
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda table: pickle.loads(pickle.dumps(table))],
+    ids=["copy", "deepcopy", "pickle"],
+)
+def test_a_copy_is_in_memory_and_apart(where, copied, tmp_path):
+    path = None if where == "memory" else tmp_path / "scores.table"
+    table = recorded(ScoreTable(3, path=path))
+    table.state_dict()
+    files = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    other = copied(table)
+    same(other.values, table.values)
+    assert other.path is None
+    other.grow(6)
+    other.record(torch.tensor([0, 5]), torch.tensor([9.0, 8.0]))
+    state = other.state_dict()
+    assert len(table) == 4
+    assert table.scores()[0] == 0.5
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == files
+    table.record(torch.tensor([1]), torch.tensor([4.0]))
+    assert other.scores()[1] == 3.0
+    again = ScoreTable()
+    again.load_state_dict(state)
+    same(again.values, other.values)
+
+
+def test_a_copy_of_a_rule_is_a_training_of_its_own(tmp_path):
+    rule = rule_of(ScoreTable(path=tmp_path / "scores.table"))
+    loader = loader_with(rule)
+    epoch_of(loader)
+    other = copy.deepcopy(rule)
+    same(other.values, rule.values)
+    epoch_of(loader_with(other))
+    assert len(epoch_of(loader)) == ROWS // 2

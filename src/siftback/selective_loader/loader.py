@@ -13,7 +13,7 @@ from siftback.loading.distributed import rank_and_world
 from siftback.loading.order import batches_of, sampler_of
 from siftback.loading.pool import Pool
 from siftback.loading.stats import Stats
-from siftback.loss_functions import Losses, LossFn, per_example
+from siftback.loss_functions import Losses, LossFn, Reduction
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.scorer import Scorer
@@ -223,10 +223,11 @@ class SelectiveLoader:
         """Training batches of an epoch, from 0.
 
         Raises:
+            ConfigError: If ``epoch`` is not an integer, at least 0.
             TypeError: If they are not known before it: where a selector leaves the number to
                 chance (``exact=True`` does not), or a rule or the wrapped loader cannot say.
         """
-        return self._counts().of_epoch(epoch)
+        return self._counts().of_epoch(checked_integer("epoch", epoch, 0))
 
     @property
     def total_steps(self) -> int:
@@ -255,6 +256,13 @@ class SelectiveLoader:
     ) -> Tensor:
         """The mean loss to run backward: records the losses, and applies weights if there are any.
 
+        It is the plain mean over the examples of the batch, of losses times weights::
+
+            1/b * sum of w_i * losses_i
+
+        without those that ``on_nonfinite="drop"`` leaves out. A loss function that reduces in
+        another way, such as by class weights or as a sum, is for `watch`, which keeps that.
+
         Args:
             losses: float[b], one for each example of the batch: of those that wait for their
                 losses, the one that was given first.
@@ -262,15 +270,16 @@ class SelectiveLoader:
             confidence: float[b], the probability of the prediction, likewise.
             indices: int64[b], in place of the order: of which examples the losses are, such as
                 ``sift_index`` of a batch with ``attach=True``.
-            weights: float32[b], with ``indices``: their weights, such as ``sift_weight``; by
-                default those that they were given with.
+            weights: float32[b], at least 0, with ``indices``: their weights, such as
+                ``sift_weight``; by default those that they were given with.
             reduced: Whether ``losses`` is one number for the whole batch. Each of its examples
                 is then remembered by the mean of the numbers it had a part in.
 
         Raises:
             BatchError: If ``indices`` are not those of examples.
-            ConfigError: If no batch waits for its losses, or weights cannot be applied.
-            LossError: If there is not one finite loss for each example.
+            ConfigError: If no batch waits for its losses, or weights cannot be applied; or if the
+                rule has a `NoiseGuard`, and the losses are not plain cross-entropy.
+            LossError: If there is not one finite loss for each example, or one weight.
         """
         return self._record.loss(
             losses,
@@ -309,13 +318,33 @@ class SelectiveLoader:
             losses, correct=correct, confidence=confidence, indices=indices, reduced=reduced
         )
 
-    def watch(self, loss_fn: LossFn) -> Callable[[Any, Any], Tensor]:
-        """A loss function that gives the mean of ``loss_fn`` over a batch, and records its losses.
+    def watch(self, loss_fn: LossFn) -> Callable[..., Tensor]:
+        """The same loss function, which also records the losses of the examples.
+
+        Its value and gradient are those of ``loss_fn`` itself, with its class weights,
+        ``ignore_index`` and reduction. Loss weights, if the rule has any, multiply each example's
+        term of that sum or mean, whose divisor stays that of the whole batch. The losses per
+        example come from a second call, without gradient (see `per_example`). Of a function that
+        gives one loss per example the value is the mean, as that of `loss`.
 
         Where no gradient is followed, as in validation, nothing is recorded.
 
         Args:
-            loss_fn: ``loss_fn(outputs, targets)``, as for the loader itself.
+            loss_fn: ``loss_fn(outputs, targets)``, or of other arguments, such as a
+                ``TripletMarginLoss``.
+
+        Returns:
+            A function of the same arguments that gives one number.
+
+        Raises:
+            ConfigError: If the rule has a `NoiseGuard`, and ``loss_fn`` is a loss of PyTorch that
+                is not plain cross-entropy; or its ``reduction`` is not one of PyTorch's.
+
+        On a call:
+
+        Raises:
+            LossError: As for `loss`; or if there are weights, and ``loss_fn`` reduces in a way
+                that is not known.
 
         >>> from torch.nn import functional as F
         >>> from siftback import Memory
@@ -326,11 +355,29 @@ class SelectiveLoader:
         >>> for x, y in loader:
         ...     criterion(model(x), y).backward()
         """
-        each = per_example(loss_fn)
+        reduction = Reduction(loss_fn)
+        reduction.check_name()
+        if self._record.guard is not None:
+            reduction.check_cross_entropy()
 
-        def watched(outputs: Any, targets: Any) -> Tensor:
-            losses = each(outputs, targets)
-            return self.loss(losses) if torch.is_grad_enabled() else losses.mean()
+        def watched(*arguments: Any, **options: Any) -> Tensor:
+            if reduction.name == "none":
+                losses = reduction.per_example(*arguments, **options)
+                return self.loss(losses) if torch.is_grad_enabled() else losses.mean()
+            value = loss_fn(*arguments, **options)
+            if not torch.is_grad_enabled():
+                return value
+            with torch.no_grad():
+                losses = reduction.per_example(*arguments, **options)
+            weights, finite = self._record.take(losses)
+            if weights is None and finite is None:
+                return value
+            terms = reduction.terms(*arguments, **options)
+            if not reduction.is_known:
+                reduction.check(value, terms, *arguments, **options)
+            rows = torch.ones_like(losses, dtype=torch.bool) if finite is None else finite
+            rows = rows.nonzero().squeeze(1)
+            return reduction.reduce(terms, rows, weights, *arguments, **options)
 
         return watched
 

@@ -106,11 +106,12 @@ class Reduction:
         # A compiled module would pass on to the user's module what is set on it.
         inner: Any = getattr(loss_fn, "_orig_mod", loss_fn)
         self._inner, self._unreduced = inner, loss_fn
-        self.name, self.takes_name = "none", True
+        self.name: str = "none"
+        self.takes_name = True
         if isinstance(inner, nn.Module) and hasattr(inner, "reduction"):
-            self.name, unreduced = inner.reduction, copy.copy(inner)
-            unreduced.reduction = "none"
-            self._unreduced = cast(LossFn, unreduced)
+            unreduced: Any = copy.copy(inner)
+            self.name, unreduced.reduction = unreduced.reduction, "none"
+            self._unreduced = unreduced
         elif "reduction" in _parameters(inner):
             _refuse_legacy(inner)
             self.name = _option(inner, "reduction", "none")
@@ -389,19 +390,18 @@ def _is_of_torch(loss_fn: Any) -> bool:
     return weight is None and vars(functional).get(_name_of(function)) is function
 
 
-def pair_losses(loss_fn: LossFn, with_outputs: bool = False) -> Losses:
+def pair_losses(loss_fn: LossFn) -> Losses:
     """The general form ``losses(model, batch)`` of a loss function for ``(inputs, targets)`` pairs.
 
     Args:
         loss_fn: ``loss_fn(outputs, targets)``.
-        with_outputs: Whether the function returns ``(losses, outputs)`` instead of the losses.
 
     Raises:
         BatchError: If called with a batch that is not a pair.
         ConfigError: If the function needs other arguments than outputs and targets.
     """
     check_takes_pair(loss_fn)
-    return functools.partial(_of_pair, per_example(loss_fn), with_outputs)
+    return functools.partial(_of_pair, per_example(loss_fn))
 
 
 def check_takes_pair(loss_fn: LossFn) -> None:
@@ -422,11 +422,9 @@ def check_takes_pair(loss_fn: LossFn) -> None:
         ) from None
 
 
-def _of_pair(unreduced: LossFn, with_outputs: bool, model: nn.Module, batch: Any) -> Any:
+def _of_pair(unreduced: LossFn, model: nn.Module, batch: Any) -> Tensor:
     inputs, targets = pair(batch)
-    outputs = model(inputs)
-    values = unreduced(outputs, targets)
-    return (values, outputs) if with_outputs else values
+    return unreduced(model(inputs), targets)
 
 
 def pair(batch: Any) -> tuple[Any, Any]:
@@ -445,19 +443,18 @@ def pair(batch: Any) -> tuple[Any, Any]:
     )
 
 
-def resolve(loss_fn: LossFn | None, losses: Losses | None, with_outputs: bool = False) -> Losses:
+def resolve(loss_fn: LossFn | None, losses: Losses | None) -> Losses:
     """The general form ``losses(model, batch)``, from whichever form was passed.
 
     Args:
         loss_fn: ``loss_fn(outputs, targets)``, for pairs.
         losses: ``losses(model, batch)``, for any batch.
-        with_outputs: Whether the function made for pairs returns ``(losses, outputs)``.
 
     Raises:
         ConfigError: If both or neither are given.
     """
     check_form(loss_fn, losses)
-    return losses if losses is not None else pair_losses(cast(LossFn, loss_fn), with_outputs)
+    return losses if losses is not None else pair_losses(cast(LossFn, loss_fn))
 
 
 def check_form(loss_fn: LossFn | None, losses: Losses | None) -> None:

@@ -309,7 +309,7 @@ class EpochDraw:
             taken: Any = {
                 name: None if part is None else part[rows] for name, part in parts.items()
             }
-            check_guesses(taken["correct"], taken["confidence"], len(rows))
+            check_guesses(taken["correct"], taken["confidence"], taken["losses"])
             self._give(Finding(False, epoch, indices[rows], **taken))
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:

@@ -145,7 +145,7 @@ class Kakurenbo(EpochRule):
                 f"Kakurenbo was passed no {missing}=: call loader.loss(losses, correct=guess == y, "
                 "confidence=confidence), with confidence, guess = outputs.softmax(1).max(1)"
             )
-        check_guesses(correct, confidence, len(indices))
+        check_guesses(correct, confidence, losses)
         parts = (losses, correct, confidence)
         self.table.record(
             indices, torch.stack([part.detach().to(self.values) for part in parts], 1)

@@ -403,17 +403,18 @@ def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTab
     return table
 
 
-def check_guesses(correct: Tensor | None, confidence: Tensor | None, count: int) -> None:
+def check_guesses(correct: Tensor | None, confidence: Tensor | None, losses: Tensor) -> None:
     """Checks what a loop found of the predictions of some examples.
 
     Args:
         correct: bool[n], whether each was predicted correctly; None where it was not passed.
         confidence: float[n], the probability of each prediction, likewise.
-        count: n.
+        losses: float[n]; where one is not finite, neither may its probability be.
 
     Raises:
         LossError: If they are of another type or shape, or a probability is outside [0, 1].
     """
+    count = len(losses)
     if correct is not None and (correct.shape != (count,) or correct.dtype != torch.bool):
         raise LossError(
             f"correct is {correct.dtype} of shape {list(correct.shape)}: give whether each "
@@ -427,6 +428,7 @@ def check_guesses(correct: Tensor | None, confidence: Tensor | None, count: int)
             f"probability of each prediction, float[{count}]"
         )
     fits = (confidence >= 0) & (confidence <= 1 + 1e-2)  # rounded in half precision
+    fits |= ~losses.isfinite().to(fits.device)
     if not bool(fits.all()):
         row = int((~fits).nonzero()[0])
         raise LossError(

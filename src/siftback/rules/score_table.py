@@ -131,13 +131,13 @@ class ScoreTable:
         if not fits or scores.dtype == torch.bool or scores.is_complex():
             expected = f"float[{len(indices)}]" if width == 1 else f"float{list(shapes[0])}"
             raise BatchError(f"scores={_described(scores)}: give {expected}, for as many indices")
-        indices = indices.to("cpu", torch.int64)
-        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < len(self):
+        rows: Tensor = indices.to("cpu", torch.int64)
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
             raise BatchError(
-                f"the indices range from {int(indices.min())} to {int(indices.max())}, and the "
+                f"the indices range from {int(rows.min())} to {int(rows.max())}, and the "
                 f"table has {len(self)} rows: give indices from 0, and call grow(rows) for more"
             )
-        return indices
+        return rows
 
     def grow(self, rows: int) -> None:
         """Makes room for a number of examples; never removes any."""

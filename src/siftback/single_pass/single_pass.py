@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from siftback.arguments import checked_flag, checked_seed
+from siftback.arguments import checked_flag, checked_model, checked_seed
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
 from siftback.loading.stats import SinglePassStats
@@ -141,8 +141,7 @@ class SinglePass(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if not isinstance(model, nn.Module):
-            raise ConfigError(f"model={model!r}: give a torch.nn.Module, an instance of a model")
+        checked_model(model)
         processes.check_model(model)
         selector = exact_selector(selector, keep, beta)
         if backend not in ("graph", "inductor"):
@@ -297,14 +296,15 @@ class SinglePass(nn.Module):
     def _check_reduction(self, batch: Any, device: torch.device) -> None:
         """Compares a loss function that is not PyTorch's with its terms, at step 0, 1, 3, 7, ..."""
         reduction = self._reduction
-        if reduction is None or reduction.is_known or self.steps & (self.steps + 1):
+        if reduction is None or reduction.is_known or reduction.name == "none":
+            return
+        if self.steps & (self.steps + 1):
             return
         inputs, targets = pair(batch)
         with untouched(self.model, None, device), torch.no_grad():
             outputs = self.model(inputs)
             value = cast(LossFn, self._loss_fn)(outputs, targets)
-            if reduction.name != "none":
-                reduction.check(value, reduction.terms(outputs, targets), outputs, targets)
+            reduction.check(value, reduction.terms(outputs, targets), outputs, targets)
 
     def _count_kept(self, count: int) -> int:
         return count_of(self.selector.keep, count)

@@ -13,7 +13,7 @@ from siftback.loading.distributed import rank_and_world
 from siftback.loading.order import batches_of, sampler_of
 from siftback.loading.pool import Pool
 from siftback.loading.stats import Stats
-from siftback.loss_functions import Losses, LossFn, Reduction
+from siftback.loss_functions import Losses, LossFn
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.scorer import Scorer
@@ -223,7 +223,6 @@ class SelectiveLoader:
         """Training batches of an epoch, from 0.
 
         Raises:
-            ConfigError: If ``epoch`` is not an integer, at least 0.
             TypeError: If they are not known before it: where a selector leaves the number to
                 chance (``exact=True`` does not), or a rule or the wrapped loader cannot say.
         """
@@ -256,12 +255,8 @@ class SelectiveLoader:
     ) -> Tensor:
         """The mean loss to run backward: records the losses, and applies weights if there are any.
 
-        It is the plain mean over the examples of the batch, of losses times weights::
-
-            1/b * sum of w_i * losses_i
-
-        without those that ``on_nonfinite="drop"`` leaves out. A loss function that reduces in
-        another way, such as by class weights or as a sum, is for `watch`, which keeps that.
+        That is the plain mean over the batch's examples, ``1/b * sum of w_i * losses_i``, without
+        those that are dropped as not finite; `watch` keeps the reduction of a loss function.
 
         Args:
             losses: float[b], one for each example of the batch: of those that wait for their
@@ -277,8 +272,7 @@ class SelectiveLoader:
 
         Raises:
             BatchError: If ``indices`` are not those of examples.
-            ConfigError: If no batch waits for its losses, or weights cannot be applied; or if the
-                rule has a `NoiseGuard`, and the losses are not plain cross-entropy.
+            ConfigError: If no batch waits for its losses, or weights or a `NoiseGuard` do not fit.
             LossError: If there is not one finite loss for each example, or one weight.
         """
         return self._record.loss(
@@ -321,30 +315,17 @@ class SelectiveLoader:
     def watch(self, loss_fn: LossFn) -> Callable[..., Tensor]:
         """The same loss function, which also records the losses of the examples.
 
-        Its value and gradient are those of ``loss_fn`` itself, with its class weights,
-        ``ignore_index`` and reduction. Loss weights, if the rule has any, multiply each example's
-        term of that sum or mean, whose divisor stays that of the whole batch. The losses per
-        example come from a second call, without gradient (see `per_example`). Of a function that
-        gives one loss per example the value is the mean, as that of `loss`.
-
-        Where no gradient is followed, as in validation, nothing is recorded.
+        Its value and gradient are those of ``loss_fn`` itself, whatever its reduction; of one loss
+        per example, their mean. Weights of a rule multiply the examples' terms of it. What is
+        recorded is `per_example`, by a second call; without gradients nothing is.
 
         Args:
-            loss_fn: ``loss_fn(outputs, targets)``, or of other arguments, such as a
-                ``TripletMarginLoss``.
-
-        Returns:
-            A function of the same arguments that gives one number.
+            loss_fn: ``loss_fn(outputs, targets)``, or of other arguments, such as a ``CTCLoss``.
 
         Raises:
-            ConfigError: If the rule has a `NoiseGuard`, and ``loss_fn`` is a loss of PyTorch that
-                is not plain cross-entropy; or its ``reduction`` is not one of PyTorch's.
-
-        On a call:
-
-        Raises:
-            LossError: As for `loss`; or if there are weights, and ``loss_fn`` reduces in a way
-                that is not known.
+            ConfigError: If its ``reduction`` is not one of PyTorch's, or a `NoiseGuard` of the rule
+                needs plain cross-entropy.
+            LossError: On a call, as for `loss`, or if weights cannot be applied to its reduction.
 
         >>> from torch.nn import functional as F
         >>> from siftback import Memory
@@ -355,31 +336,7 @@ class SelectiveLoader:
         >>> for x, y in loader:
         ...     criterion(model(x), y).backward()
         """
-        reduction = Reduction(loss_fn)
-        reduction.check_name()
-        if self._record.guard is not None:
-            reduction.check_cross_entropy()
-
-        def watched(*arguments: Any, **options: Any) -> Tensor:
-            if reduction.name == "none":
-                losses = reduction.per_example(*arguments, **options)
-                return self.loss(losses) if torch.is_grad_enabled() else losses.mean()
-            value = loss_fn(*arguments, **options)
-            if not torch.is_grad_enabled():
-                return value
-            with torch.no_grad():
-                losses = reduction.per_example(*arguments, **options)
-            weights, finite = self._record.take(losses)
-            if weights is None and finite is None:
-                return value
-            terms = reduction.terms(*arguments, **options)
-            if not reduction.is_known:
-                reduction.check(value, terms, *arguments, **options)
-            rows = torch.ones_like(losses, dtype=torch.bool) if finite is None else finite
-            rows = rows.nonzero().squeeze(1)
-            return reduction.reduce(terms, rows, weights, *arguments, **options)
-
-        return watched
+        return self._record.watch(loss_fn)
 
     @property
     def weights(self) -> Tensor:

@@ -1,5 +1,6 @@
 """Losses that training found: of which batch they are, and what becomes of them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from siftback.errors import ConfigError, LossError
 from siftback.loading.handover import MOST_AHEAD, Handed, Handover
 from siftback.loading.indices import checked_indices
 from siftback.loading.stats import Stats
+from siftback.loss_functions import LossFn, Reduction
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.noise_guard import check_cross_entropy
 from siftback.rules.score_table import ScoreTable
@@ -116,6 +118,35 @@ class LossRecord:
         if finite is not None:
             losses = losses[finite]
         return losses.mean() if len(losses) else losses.sum()  # of none, a zero
+
+    def watch(self, loss_fn: LossFn) -> Callable[..., Tensor]:
+        """A loss function that records its losses: see `SelectiveLoader.watch`."""
+        reduction = Reduction(loss_fn)
+        reduction.check_name()
+        if self.guard is not None:
+            reduction.check_cross_entropy()
+
+        def of_examples(*arguments: Any, **options: Any) -> Tensor:
+            losses = reduction.per_example(*arguments, **options)
+            return self.loss(losses, reduced=False) if torch.is_grad_enabled() else losses.mean()
+
+        def watched(*arguments: Any, **options: Any) -> Tensor:
+            value = loss_fn(*arguments, **options)
+            if not torch.is_grad_enabled():
+                return value
+            with torch.no_grad():
+                losses = reduction.per_example(*arguments, **options)
+            weights, finite = self.take(losses)
+            if weights is None and finite is None:
+                return value
+            terms = reduction.terms(*arguments, **options)
+            if not reduction.is_known:
+                reduction.check(value, terms, *arguments, **options)
+            stays = torch.ones_like(losses, dtype=torch.bool) if finite is None else finite
+            rows = stays.nonzero().squeeze(1)
+            return reduction.reduce(terms, rows, weights, *arguments, **options)
+
+        return of_examples if reduction.name == "none" else watched
 
     def take(
         self,

@@ -7,6 +7,8 @@ import math
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
+from torch import nn
+
 from siftback.errors import ConfigError
 
 
@@ -131,3 +133,14 @@ def checked_object(name: str, value: Object, example: str, *needed: str) -> Obje
         hint = ", an instance and not the class" if isinstance(kind, type) else ""
         raise ConfigError(f"{name}={given}: give {example}{hint}")
     return value
+
+
+def checked_model(model: nn.Module) -> nn.Module:
+    """Returns a model, after checking that it is a module.
+
+    Raises:
+        ConfigError: If it is anything else, such as a class.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model={model!r}: give a torch.nn.Module, an instance of a model")
+    return model

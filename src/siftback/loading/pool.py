@@ -86,7 +86,7 @@ class Pool:
         self, batch_size: int, drop_last: DropLast = False, *, pad: Pad | None = None
     ) -> None:
         batch_size = checked_integer("batch_size", batch_size, 1)
-        if drop_last not in (False, True, "carry"):
+        if not isinstance(drop_last, bool) and drop_last != "carry":
             raise ConfigError(f'drop_last={drop_last!r}: give False, True or "carry"')
         if not (pad is None or callable(pad) or isinstance(pad, Mapping)):
             raise ConfigError(

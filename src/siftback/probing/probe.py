@@ -8,7 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from siftback.arguments import checked_integer, is_number
+from siftback.arguments import (
+    checked_flag,
+    checked_integer,
+    checked_model,
+    checked_seed,
+    is_number,
+)
 from siftback.errors import ConfigError
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.probing.advice import advise
@@ -70,7 +76,7 @@ def probe(
     Raises:
         BatchError: If the loader gives no batch.
         ConfigError: If an argument is out of range, or the loader leaves examples out.
-        LossError: If there is not one floating-point loss per example.
+        LossError: If there is not one finite floating-point loss per example.
 
     >>> from torch.nn import functional as F
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
@@ -81,8 +87,15 @@ def probe(
     (True, 13, True)
     """
     started = time.monotonic()
+    checked_model(model)
     keeps = _checked(loader, keep, scorers, seconds)
     checked_integer("epochs", epochs, least=1)
+    checked_flag("single_pass", single_pass)
+    if autocast is not None and not isinstance(autocast, torch.dtype):
+        raise ConfigError(f"autocast={autocast!r}: give a dtype, such as torch.bfloat16, or None")
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(f"optimizer={optimizer!r}: give a torch.optim.Optimizer, or None")
+    checked_seed(seed)
     compute = resolve(loss_fn, losses)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(
@@ -135,8 +148,11 @@ def _checked(
             f"{type(sampler.draw.rule).__name__}: give a loader over all examples, with "
             "SelectiveSampler(dataset) or shuffle=True"
         )
-    if not keeps or not all(is_number(share) and 0 < share < 1 for share in keeps):
+    listed = isinstance(keeps, Sequence) and not isinstance(keeps, str)
+    if not listed or not keeps or not all(is_number(share) and 0 < share < 1 for share in keeps):
         raise ConfigError(f"keep={keeps!r}: give shares in (0, 1), such as (1/2, 1/3)")
+    if scorers is not None and not isinstance(scorers, Mapping):
+        raise ConfigError(f"scorers={scorers!r}: give them by name, such as {{'ema': Ema()}}")
     for name, scorer in (scorers or {}).items():
         if not isinstance(scorer, Scorer):
             raise ConfigError(

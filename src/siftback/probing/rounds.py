@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from siftback.device_time import now
+from siftback.errors import LossError
 from siftback.loading import tree
 from siftback.loading.pool import Pool
 from siftback.loading.source import Item, ScoredBatch
@@ -166,7 +167,13 @@ class Rounds:
                 return self._losses(self._model, batch)
 
         losses = self._timed("forward", forward)
-        check(losses, self._sample.size)
+        finite = check(losses, self._sample.size).isfinite()
+        if not bool(finite.all()):
+            raise LossError(
+                f"the loss of example {int((~finite).nonzero()[0])} of a batch is not finite, and "
+                "what selection saves cannot be told from such losses: give a model and a loss "
+                "function whose losses are finite, and data without NaN"
+            )
         self._timed("backward", lambda: gradients(self._model, losses.mean()))
 
     def _score(self, name: str, scorer: Scorer, place: int, item: Item) -> None:

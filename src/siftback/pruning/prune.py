@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_seed, checked_share
+from siftback.arguments import checked_seed, checked_share, is_number
 from siftback.errors import ConfigError
 
 
@@ -71,6 +71,8 @@ def _numbers(scores: Tensor) -> Tensor:
     if not isinstance(scores, Tensor) or scores.ndim != 1 or not len(scores):
         given = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
         raise ConfigError(f"scores of {given}: give a tensor with one score per example, float[N]")
+    if scores.dtype == torch.bool or scores.is_complex():
+        raise ConfigError(f"scores are {scores.dtype}: give numbers that can be ranked, float[N]")
     missing = scores.isnan().nonzero().flatten()
     if len(missing):
         raise ConfigError(
@@ -90,7 +92,8 @@ def _check_shares(drop: float | None, keep: str, window: tuple[float, float] | N
         checked_share("drop", drop)
     if keep not in ("hardest", "easiest"):
         raise ConfigError(f'keep={keep!r}: give "hardest" or "easiest"')
-    if window is not None and not (len(window) == 2 and 0 <= window[0] < window[1] <= 1):
+    listed = isinstance(window, tuple | list) and len(window) == 2 and all(map(is_number, window))
+    if window is not None and not (listed and 0 <= window[0] < window[1] <= 1):
         raise ConfigError(f"window={window}: give shares (a, b) with 0 <= a < b <= 1")
 
 
@@ -100,7 +103,7 @@ def _classes(per_class: Tensor, count: int) -> Tensor:
         raise ConfigError(
             f"per_class={given} for {count} scores: give the class of each example, int64[{count}]"
         )
-    if per_class.is_floating_point():
+    if per_class.is_floating_point() or per_class.is_complex():
         raise ConfigError(f"per_class is {per_class.dtype}: give integers, int64[{count}]")
     return per_class.cpu()
 

@@ -58,9 +58,9 @@ class Forgetting:
             BatchError: If shapes, types or indices do not fit.
         """
         indices = _checked(indices, len(self._seen))
-        if correct.shape != indices.shape or correct.dtype != torch.bool:
+        if not _is(correct, torch.bool, len(indices)):
             raise BatchError(
-                f"correct is {correct.dtype} of shape {list(correct.shape)}: give one bool for "
+                f"correct is {_described(correct)}: give one bool for "
                 f"each of the {len(indices)} indices, such as logits.argmax(1) == labels"
             )
         correct = correct.cpu()
@@ -215,17 +215,17 @@ def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
     Raises:
         BatchError: If there is not.
     """
-    if not logits.is_floating_point() or logits.ndim != 2 or len(logits) != count:
+    is_matrix = isinstance(logits, Tensor) and logits.is_floating_point() and logits.ndim == 2
+    if not is_matrix or len(logits) != count:
         raise BatchError(
-            f"the logits are {logits.dtype} of shape {list(logits.shape)}: give floats, a row "
+            f"the logits are {_described(logits)}: give floats, a row "
             f"for each of the {count} examples and a column for each class"
         )
     if logits.shape[1] < 2:
         raise BatchError("the logits have one class: give a column for each of at least two")
-    if labels.shape != (count,) or labels.dtype != torch.int64:
+    if not _is(labels, torch.int64, count):
         raise BatchError(
-            f"the labels are {labels.dtype} of shape {list(labels.shape)}: give the class of each "
-            f"example, int64[{count}]"
+            f"the labels are {_described(labels)}: give the class of each example, int64[{count}]"
         )
     if count and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):
         raise BatchError(
@@ -235,10 +235,8 @@ def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
 
 
 def _checked(indices: Tensor, examples: int) -> Tensor:
-    if indices.ndim != 1 or indices.dtype != torch.int64:
-        raise BatchError(
-            f"the indices are {indices.dtype} of shape {list(indices.shape)}: give int64[n]"
-        )
+    if not isinstance(indices, Tensor) or not _is(indices, torch.int64, indices.numel()):
+        raise BatchError(f"the indices are {_described(indices)}: give int64[n]")
     indices = indices.cpu()
     if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < examples):
         raise BatchError(
@@ -251,6 +249,16 @@ def _checked(indices: Tensor, examples: int) -> Tensor:
             "an index appears twice in one update: call update once for each of its predictions"
         )
     return indices
+
+
+def _is(value: Any, dtype: torch.dtype, count: int) -> bool:
+    return isinstance(value, Tensor) and value.dtype == dtype and value.shape == (count,)
+
+
+def _described(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    return f"{value.dtype} of shape {list(value.shape)}"
 
 
 def _check_examples(state: dict[str, Any], examples: int) -> None:

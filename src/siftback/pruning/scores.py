@@ -13,7 +13,7 @@ from torch.func import functional_call, grad
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from siftback.arguments import checked_integer
+from siftback.arguments import checked_integer, checked_model
 from siftback.errors import ConfigError, LossError
 from siftback.loading import tree
 from siftback.loading.indices import IndexCheck, examples_of
@@ -265,9 +265,14 @@ def _mean_scores(
     score: Callable[[nn.Module, Any], Tensor], models: Models, data: Any, batch_size: int
 ) -> Tensor:
     """float32[N], the mean over models of the scores of all examples, in the data set's order."""
+    checked_integer("batch_size", batch_size, 1)
+    if not isinstance(models, nn.Module | Sequence) or isinstance(models, str):
+        raise ConfigError(f"models={models!r}: give a torch.nn.Module, or a list of them")
     listed = [models] if isinstance(models, nn.Module) else list(models)
     if not listed:
         raise ConfigError("no model given: give at least one")
+    for model in listed:
+        checked_model(model)
     loader = data
     if isinstance(data, Dataset):  # with a generator, so that the global one is not used
         loader = DataLoader(data, batch_size, generator=torch.Generator())

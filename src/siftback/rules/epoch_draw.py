@@ -20,7 +20,7 @@ from siftback.rules.exchange import (
     size_of,
     unpacked_weights,
 )
-from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.rules.rule import EpochRule, RefreshedRule, check_guesses
 from siftback.rules.shards import Shards
 from siftback.schedule import Schedule
 from siftback.selectors.selection import Selection
@@ -295,7 +295,7 @@ class EpochDraw:
         Raises:
             ConfigError: If a rule that needs them was not given correct and confidence, or another
                 training used the rule or its table since this epoch began.
-            LossError: If there is not one of each for each example.
+            LossError: If there is not one of each for each example, or a confidence is none.
         """
         parts: dict[str, Tensor | None] = {}
         for name, found in (("losses", losses), ("correct", correct), ("confidence", confidence)):
@@ -315,6 +315,7 @@ class EpochDraw:
             taken: Any = {
                 name: None if part is None else part[rows] for name, part in parts.items()
             }
+            check_guesses(taken["correct"], taken["confidence"], taken["losses"])
             self._give(Finding(False, epoch, indices[rows], **taken))
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:

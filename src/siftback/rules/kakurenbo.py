@@ -6,8 +6,14 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_share
-from siftback.errors import ConfigError, LossError
-from siftback.rules.rule import EpochRule, checked_table, rounded_down, weights_of_known
+from siftback.errors import ConfigError
+from siftback.rules.rule import (
+    EpochRule,
+    check_guesses,
+    checked_table,
+    rounded_down,
+    weights_of_known,
+)
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Share
 
@@ -131,7 +137,7 @@ class Kakurenbo(EpochRule):
 
         Raises:
             ConfigError: If ``correct`` or ``confidence`` is missing.
-            LossError: If they are not bool[n] and float[n].
+            LossError: If they are not bool[n] and probabilities, float[n].
         """
         if correct is None or confidence is None:
             missing = "correct" if correct is None else "confidence"
@@ -139,16 +145,7 @@ class Kakurenbo(EpochRule):
                 f"Kakurenbo was passed no {missing}=: call loader.loss(losses, correct=guess == y, "
                 "confidence=confidence), with confidence, guess = outputs.softmax(1).max(1)"
             )
-        if correct.shape != indices.shape or correct.dtype != torch.bool:
-            raise LossError(
-                f"correct is {correct.dtype} of shape {list(correct.shape)}: give whether each "
-                f"example was predicted correctly, bool[{len(indices)}]"
-            )
-        if confidence.shape != indices.shape or not confidence.is_floating_point():
-            raise LossError(
-                f"confidence is {confidence.dtype} of shape {list(confidence.shape)}: give the "
-                f"probability of each prediction, float[{len(indices)}]"
-            )
+        check_guesses(correct, confidence, losses)
         parts = (losses, correct, confidence)
         self.table.record(
             indices, torch.stack([part.detach().to(self.values) for part in parts], 1)

@@ -1,10 +1,11 @@
 """Holding back suspects: examples whose labels stay doubtful while others are learnt."""
 
 import math
+from collections import deque
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from siftback.arguments import checked_integer, checked_share
 from siftback.errors import ConfigError
@@ -12,6 +13,7 @@ from siftback.states import check_digest, check_state, integer, number, sealed, 
 
 _MOST = 255  # streaks are counted up to this
 _ROUNDING = 1e-6  # of probabilities in float32
+_NEAR, _TOLERANCE = 32, 1e-2  # nodes of a graph to look at; of losses, in half precision too
 _REGAINED, _ENOUGH = 0.2, 30  # share that releases the suspects; of at least so many visits
 
 
@@ -48,13 +50,83 @@ def label_doubt(losses: Tensor, confidence: float, classes: int) -> Tensor:
     return (1 - confidence) / (classes - 1) - (-losses).exp()
 
 
+def check_cross_entropy(losses: Tensor) -> None:
+    """Checks that losses are minus the log probability of the label, as far as their graph tells.
+
+    Class weights make every label of a rare class look improbable, so that it would be held back.
+    Losses without a graph, or from a compiled function, say nothing and pass.
+
+    Args:
+        losses: float[n], with the graph of the loss function.
+
+    Raises:
+        ConfigError: If they are weighted, smoothed, or have other terms.
+
+    >>> outputs, labels = torch.zeros(2, 2, requires_grad=True), torch.tensor([0, 1])
+    >>> weight = torch.tensor([1.0, 9.0])
+    >>> losses = nn.functional.cross_entropy(outputs, labels, weight, reduction="none")
+    >>> check_cross_entropy(losses)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    siftback.errors.ConfigError: the losses are cross-entropy with weights, ...
+    """
+    nodes: deque[Any] = deque([losses.grad_fn])
+    for _ in range(_NEAR):
+        node = nodes.popleft() if nodes else None
+        if node is None:
+            continue
+        name = node.name()
+        is_nll, is_binary = name.startswith("NllLoss"), name.startswith("BinaryCrossEntropy")
+        options = ("_saved_weight", "_saved_pos_weight") if is_nll or is_binary else ()
+        if any(getattr(node, option, None) is not None for option in options):
+            _refuse_losses("cross-entropy with weights")
+        if is_binary and not _equals(losses, _binary(node)):
+            _refuse_losses("more than a binary cross-entropy")
+        if name.startswith("LogSoftmax"):
+            if not _is_in(losses, -node._saved_result):
+                _refuse_losses("not minus a log probability that the model gives")
+        elif not is_binary:
+            nodes.extend(before for before, _ in node.next_functions if before is not None)
+
+
+def _refuse_losses(kind: str) -> None:
+    raise ConfigError(
+        f"the losses are {kind}, and NoiseGuard judges labels by exp(-loss), which must be their "
+        "probability: call loader.record(losses) with cross-entropy losses without weights and "
+        "smoothing, and run your own loss backward, its terms multiplied with loader.weights"
+    )
+
+
+def _binary(node: Any) -> Tensor:
+    """The losses of a node of the graph that is a binary cross-entropy without weights."""
+    found, target = node._saved_self.detach(), node._saved_target
+    if node.name().startswith("BinaryCrossEntropyWithLogits"):
+        return nn.functional.binary_cross_entropy_with_logits(found, target, reduction="none")
+    return nn.functional.binary_cross_entropy(found, target, reduction="none")
+
+
+def _equals(losses: Tensor, others: Tensor) -> bool:
+    """Whether losses are others, or means of the rows of them."""
+    others = others.reshape(len(others), -1).mean(1) if others.ndim else others
+    return others.shape != losses.shape or _is_in(losses, others.unsqueeze(1))
+
+
+def _is_in(losses: Tensor, choices: Tensor) -> bool:
+    """Whether each loss is one of its row; of other shapes nothing is known."""
+    if choices.ndim != 2 or len(choices) != len(losses):
+        return True
+    losses = losses.detach().float().unsqueeze(1)
+    near = torch.isclose(losses, choices.float(), rtol=_TOLERANCE, atol=_TOLERANCE)
+    return bool((near.any(1) | ~losses.squeeze(1).isfinite() | (losses.squeeze(1) == 0)).all())
+
+
 class NoiseGuard:
     """Holds back examples whose labels stay doubtful while others are learnt.
 
     Used as a part of a rule, ``Memory(guard=NoiseGuard(classes))``. Selecting high losses favours
     wrong labels; this prevents it. An example is a suspect while its label was doubtful
-    (`label_doubt`) in each of its last m visits; a visit is a training step on it. Losses should be
-    cross-entropy.
+    (`label_doubt`) in each of its last m visits; a visit is a training step on it. Losses must be
+    plain cross-entropy, without class weights or label smoothing: others are refused where that can
+    be seen, by `SelectiveLoader.watch` and from the graph of the losses (`check_cross_entropy`).
 
     The rule draws the other examples as if there were no suspects. Of S suspects exactly
     ``round(min(cap, keep) * S)`` are admitted, with ``keep`` the rule's share, all with the same

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_integer
-from siftback.errors import ConfigError, StateError
+from siftback.errors import ConfigError, LossError, StateError
 from siftback.rules.percentile_draw import drawn_by_percentile
 from siftback.rules.score_table import ScoreTable
 from siftback.rules.shards import Shards
@@ -409,6 +409,40 @@ def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTab
             f"{table.columns} columns: give it ScoreTable(columns={columns}, path=...)"
         )
     return table
+
+
+def check_guesses(correct: Tensor | None, confidence: Tensor | None, losses: Tensor) -> None:
+    """Checks what a loop found of the predictions of some examples.
+
+    Args:
+        correct: bool[n], whether each was predicted correctly; None where it was not passed.
+        confidence: float[n], the probability of each prediction, likewise.
+        losses: float[n]; where one is not finite, neither may its probability be.
+
+    Raises:
+        LossError: If they are of another type or shape, or a probability is outside [0, 1].
+    """
+    count = len(losses)
+    if correct is not None and (correct.shape != (count,) or correct.dtype != torch.bool):
+        raise LossError(
+            f"correct is {correct.dtype} of shape {list(correct.shape)}: give whether each "
+            f"example was predicted correctly, bool[{count}]"
+        )
+    if confidence is None:
+        return
+    if confidence.shape != (count,) or not confidence.is_floating_point():
+        raise LossError(
+            f"confidence is {confidence.dtype} of shape {list(confidence.shape)}: give the "
+            f"probability of each prediction, float[{count}]"
+        )
+    fits = (confidence >= 0) & (confidence <= 1 + 1e-2)  # rounded in half precision
+    fits |= ~losses.isfinite().to(fits.device)
+    if not bool(fits.all()):
+        row = int((~fits).nonzero()[0])
+        raise LossError(
+            f"confidence[{row}] is {float(confidence[row])}: give the probability of each "
+            "prediction, such as outputs.softmax(1).amax(1)"
+        )
 
 
 def record_average(table: ScoreTable, indices: Tensor, losses: Tensor, decay: float) -> None:

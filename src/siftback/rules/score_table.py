@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_integer
-from siftback.errors import StateError
+from siftback.errors import BatchError, ConfigError, StateError
 from siftback.rules.file_lock import FileLock
 from siftback.rules.undo_journal import UndoJournal
 from siftback.states import check_digest, check_state, integer, sealed, tensor, text
@@ -24,6 +24,7 @@ _OF_FILE = {
 }
 
 _HEADER = 4096  # bytes before the first row of a file
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _CHUNK = 1 << 22  # values written to a file at a time
 
 
@@ -131,10 +132,17 @@ class ScoreTable:
             indices: int64[n], distinct, each less than the number of rows.
             scores: float[n], or float[n, columns].
             column: In which they are the values; None for whole rows.
+
+        Raises:
+            BatchError: If the indices are not integers of rows, or there is not one score, or row
+                of scores, for each.
+            ConfigError: If there is no such column.
         """
-        values, indices = self.values, indices.cpu()
-        place = slice(None) if column is None else slice(column, column + 1)
+        if column is not None and checked_integer("column", column, 0) >= self.columns:
+            raise ConfigError(f"column={column} of a table with {self.columns}: give a smaller one")
         width = self.columns if column is None else 1
+        values, indices = self.values, self._checked(indices, scores, width)
+        place = slice(None) if column is None else slice(column, column + 1)
         rows = scores.detach().to(values).reshape(len(indices), width)
         self._check_lock()
         if self._journal is not None and self._journal.is_begun:
@@ -147,6 +155,23 @@ class ScoreTable:
                 self._sum += _checksum(numbers, new) - _checksum(numbers, old)
         values[indices, place] = rows
         self._version = self._room._version
+
+    def _checked(self, indices: Any, scores: Any, width: int) -> Tensor:
+        """The indices to record scores for, on the CPU."""
+        if not isinstance(indices, Tensor) or indices.ndim != 1 or indices.dtype not in _INTEGERS:
+            raise BatchError(f"indices={_described(indices)}: give the rows of a table, int64[n]")
+        shapes = [(len(indices), width)] + [(len(indices),)] * (width == 1)
+        fits = isinstance(scores, Tensor) and tuple(scores.shape) in shapes
+        if not fits or scores.dtype == torch.bool or scores.is_complex():
+            expected = f"float[{len(indices)}]" if width == 1 else f"float{list(shapes[0])}"
+            raise BatchError(f"scores={_described(scores)}: give {expected}, for as many indices")
+        rows: Tensor = indices.to("cpu", torch.int64)
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
+            raise BatchError(
+                f"the indices range from {int(rows.min())} to {int(rows.max())}, and the "
+                f"table has {len(self)} rows: give indices from 0, and call grow(rows) for more"
+            )
+        return rows
 
     def grow(self, rows: int) -> None:
         """Makes room for a number of examples; never removes any."""
@@ -320,6 +345,12 @@ class ScoreTable:
         else:
             self._room = torch.empty(rows, self.columns)
         self._version = self._room._version
+
+
+def _described(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    return f"{value.dtype} of shape {list(value.shape)}"
 
 
 def _total(values: Tensor) -> int:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from siftback.arguments import checked_model
 from siftback.errors import ConfigError, LossError
 from siftback.loading import tree
 from siftback.loading.source import Item
@@ -168,8 +169,8 @@ def selection_of(
     """
     if selector is None:
         return None
-    if model is not None and not isinstance(model, nn.Module):
-        raise ConfigError(f"model={model!r}: give a torch.nn.Module, an instance of a model")
+    if model is not None:
+        checked_model(model)
     if selector.needs_scores and model is None:
         raise ConfigError(
             f"{type(selector).__name__} selects by losses, and no model was given: give "

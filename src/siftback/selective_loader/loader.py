@@ -13,7 +13,7 @@ from siftback.loading.distributed import rank_and_world
 from siftback.loading.order import batches_of, sampler_of
 from siftback.loading.pool import Pool
 from siftback.loading.stats import Stats
-from siftback.loss_functions import Losses, LossFn, per_example
+from siftback.loss_functions import Losses, LossFn
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.scorer import Scorer
@@ -228,7 +228,7 @@ class SelectiveLoader:
             TypeError: If they are not known before it: where a selector leaves the number to
                 chance (``exact=True`` does not), or a rule or the wrapped loader cannot say.
         """
-        return self._counts().of_epoch(epoch)
+        return self._counts().of_epoch(checked_integer("epoch", epoch, 0))
 
     @property
     def total_steps(self) -> int:
@@ -257,6 +257,9 @@ class SelectiveLoader:
     ) -> Tensor:
         """The mean loss to run backward: records the losses, and applies weights if there are any.
 
+        That is the plain mean over the batch's examples, ``1/b * sum of w_i * losses_i``, without
+        those that are dropped as not finite; `watch` keeps the reduction of a loss function.
+
         Args:
             losses: float[b], one for each example of the batch: of those that wait for their
                 losses, the one that was given first.
@@ -264,15 +267,15 @@ class SelectiveLoader:
             confidence: float[b], the probability of the prediction, likewise.
             indices: int64[b], in place of the order: of which examples the losses are, such as
                 ``sift_index`` of a batch with ``attach=True``.
-            weights: float32[b], with ``indices``: their weights, such as ``sift_weight``; by
-                default those that they were given with.
+            weights: float32[b], at least 0, with ``indices``: their weights, such as
+                ``sift_weight``; by default those that they were given with.
             reduced: Whether ``losses`` is one number for the whole batch. Each of its examples
                 is then remembered by the mean of the numbers it had a part in.
 
         Raises:
             BatchError: If ``indices`` are not those of examples.
-            ConfigError: If no batch waits for its losses, or weights cannot be applied.
-            LossError: If there is not one finite loss for each example.
+            ConfigError: If no batch waits for its losses, or weights or a `NoiseGuard` do not fit.
+            LossError: If there is not one finite loss for each example, or one weight.
         """
         return self._record.loss(
             losses,
@@ -311,13 +314,20 @@ class SelectiveLoader:
             losses, correct=correct, confidence=confidence, indices=indices, reduced=reduced
         )
 
-    def watch(self, loss_fn: LossFn) -> Callable[[Any, Any], Tensor]:
-        """A loss function that gives the mean of ``loss_fn`` over a batch, and records its losses.
+    def watch(self, loss_fn: LossFn) -> Callable[..., Tensor]:
+        """The same loss function, which also records the losses of the examples.
 
-        Where no gradient is followed, as in validation, nothing is recorded.
+        Its value and gradient are those of ``loss_fn`` itself, whatever its reduction; of one loss
+        per example, their mean. Weights of a rule multiply the examples' terms of it. What is
+        recorded is `per_example`, by a second call; without gradients nothing is.
 
         Args:
-            loss_fn: ``loss_fn(outputs, targets)``, as for the loader itself.
+            loss_fn: ``loss_fn(outputs, targets)``, or of other arguments, such as a ``CTCLoss``.
+
+        Raises:
+            ConfigError: If its ``reduction`` is not one of PyTorch's, or a `NoiseGuard` of the rule
+                needs plain cross-entropy.
+            LossError: On a call, as for `loss`, or if weights cannot be applied to its reduction.
 
         >>> from torch.nn import functional as F
         >>> from siftback import Memory
@@ -328,13 +338,7 @@ class SelectiveLoader:
         >>> for x, y in loader:
         ...     criterion(model(x), y).backward()
         """
-        each = per_example(loss_fn)
-
-        def watched(outputs: Any, targets: Any) -> Tensor:
-            losses = each(outputs, targets)
-            return self.loss(losses) if torch.is_grad_enabled() else losses.mean()
-
-        return watched
+        return self._record.watch(loss_fn)
 
     @property
     def weights(self) -> Tensor:

@@ -1,15 +1,19 @@
 """Losses that training found: of which batch they are, and what becomes of them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from siftback.arguments import checked_flag
 from siftback.errors import ConfigError, LossError
 from siftback.loading.handover import MOST_AHEAD, Handed, Handover
 from siftback.loading.indices import checked_indices
 from siftback.loading.stats import Stats
+from siftback.loss_functions import LossFn, Reduction
 from siftback.rules.epoch_draw import EpochDraw
+from siftback.rules.noise_guard import check_cross_entropy
 from siftback.rules.score_table import ScoreTable
 from siftback.selective_loader.batch_selection import OnNonfinite, checked_nonfinite
 from siftback.states import check_state, flag, nothing, part
@@ -48,6 +52,7 @@ class LossRecord:
         self._epoch = 0  # of the batch given last
         self._reweights = False  # any batch given
         self._without_finite = 0  # batches one after another
+        self._calls = 0  # with losses that a guard judges by
         # Of losses of whole batches: the mean that each example had a part in, and of how many.
         self._means: ScoreTable | None = None
 
@@ -103,17 +108,62 @@ class LossRecord:
         self._handover.clear()
         self._reweights = False
 
-    def loss(
+    def loss(self, losses: Tensor, *, reduced: bool, **found: Tensor | None) -> Tensor:
+        """The weighted mean of losses, which are recorded: see `SelectiveLoader.loss`."""
+        weights, finite = self.take(losses, reduced=reduced, **found)
+        if reduced:
+            return losses.reshape(())
+        if weights is not None:
+            losses = losses * weights.to(losses.device)
+        if finite is not None:
+            losses = losses[finite]
+        return losses.mean() if len(losses) else losses.sum()  # of none, a zero
+
+    def watch(self, loss_fn: LossFn) -> Callable[..., Tensor]:
+        """A loss function that records its losses: see `SelectiveLoader.watch`."""
+        reduction = Reduction(loss_fn)
+        reduction.check_name()
+        if self.guard is not None:
+            reduction.check_cross_entropy()
+
+        def of_examples(*arguments: Any, **options: Any) -> Tensor:
+            losses = reduction.per_example(*arguments, **options)
+            return self.loss(losses, reduced=False) if torch.is_grad_enabled() else losses.mean()
+
+        def watched(*arguments: Any, **options: Any) -> Tensor:
+            value = loss_fn(*arguments, **options)
+            if not torch.is_grad_enabled():
+                return value
+            with torch.no_grad():
+                losses = reduction.per_example(*arguments, **options)
+            weights, finite = self.take(losses)
+            if weights is None and finite is None:
+                return value
+            terms = reduction.terms(*arguments, **options)
+            if not reduction.is_known:
+                reduction.check(value, terms, *arguments, **options)
+            stays = torch.ones_like(losses, dtype=torch.bool) if finite is None else finite
+            rows = stays.nonzero().squeeze(1)
+            return reduction.reduce(terms, rows, weights, *arguments, **options)
+
+        return of_examples if reduction.name == "none" else watched
+
+    def take(
         self,
         losses: Tensor,
         *,
-        correct: Tensor | None,
-        confidence: Tensor | None,
-        indices: Tensor | None,
-        weights: Tensor | None,
-        reduced: bool,
-    ) -> Tensor:
-        """The weighted mean of losses, which are recorded: see `SelectiveLoader.loss`."""
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+        indices: Tensor | None = None,
+        weights: Tensor | None = None,
+        reduced: bool = False,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Records losses: see `SelectiveLoader.loss`.
+
+        Returns:
+            float32[b], the weights to multiply them with, None if all are 1; and bool[b], which of
+            them stay in the loss, None if all do.
+        """
         self._check_kind(losses, reduced)
         if indices is None:
             if weights is not None:
@@ -128,6 +178,8 @@ class LossRecord:
         else:
             indices, epoch = self._checked(indices, losses, reduced), self._epoch
             count = len(indices)
+            if weights is not None:
+                check_weights(weights, count)
             found = self._found(indices, use=True)
             if weights is None and self._reweights:
                 weights = found
@@ -137,24 +189,14 @@ class LossRecord:
                         "losses, so that their weights are not known: give weights= too, or call "
                         "loader.record(losses, indices=...), which applies none"
                     )
-            elif weights is not None and weights.shape != (count,):
-                raise LossError(
-                    f"weights has shape {list(weights.shape)}, and there are {count} examples: "
-                    f"give one for each, float[{count}]"
-                )
-        if reduced and weights is not None and bool((weights != 1).any()):
+        if weights is not None and not bool((weights != 1).any()):
+            weights = None
+        if reduced and weights is not None:
             raise ConfigError(
                 "the examples of this batch have weights, which cannot be applied to a loss of "
                 "the whole batch: give one loss per example"
             )
-        kept = self._take(losses, indices, count, epoch, correct, confidence, reduced)
-        if reduced:
-            return losses.reshape(())
-        if weights is not None:
-            losses = losses * weights.to(losses.device)
-        if kept is not None:
-            losses = losses[kept]
-        return losses.mean() if len(losses) else losses.sum()  # of none, a zero
+        return weights, self._take(losses, indices, count, epoch, correct, confidence, reduced)
 
     def record(
         self,
@@ -226,9 +268,9 @@ class LossRecord:
             "which applies them, or multiply each batch's losses with loader.weights"
         )
 
-    @staticmethod
-    def _check_kind(losses: Any, reduced: bool) -> None:
+    def _check_kind(self, losses: Any, reduced: bool) -> None:
         """Makes sure that it is one loss for each example, or one for the batch as was said."""
+        checked_flag("reduced", reduced)
         if not isinstance(losses, Tensor) or not losses.is_floating_point():
             kind = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
             raise LossError(
@@ -249,6 +291,15 @@ class LossRecord:
                 f"the losses have shape {list(losses.shape)}: give one loss per example, averaged "
                 "over the other dimensions"
             )
+        if self.guard is not None and losses.grad_fn is not None:
+            self._calls += 1
+            if self._calls & (self._calls - 1) == 0:  # the 1st, 2nd, 4th, ...: it reads numbers
+                check_cross_entropy(losses)
+
+    @property
+    def guard(self) -> Any:
+        """The rule's `NoiseGuard`; None without one."""
+        return None if self._draw is None else getattr(self._draw.rule, "guard", None)
 
     def _checked(self, indices: Any, losses: Tensor, reduced: bool) -> Tensor:
         """The indices given with losses, as int64[n] on the CPU."""
@@ -322,3 +373,22 @@ class LossRecord:
         mean: Tensor = before[:, 0] + (values - before[:, 0]) / visits
         self._means.record(indices, torch.stack((mean, visits), 1))
         return mean
+
+
+def check_weights(weights: Any, count: int) -> None:
+    """Checks the weights of some losses.
+
+    Raises:
+        LossError: If there is not one finite number, at least 0, for each.
+    """
+    expected = f"there are {count} examples: give one weight for each, float[{count}], at least 0"
+    if not isinstance(weights, Tensor):
+        raise LossError(f"weights is a {type(weights).__name__}, and {expected}")
+    if weights.shape != (count,):
+        raise LossError(f"weights has shape {list(weights.shape)}, and {expected}")
+    if not weights.is_floating_point():
+        raise LossError(f"weights is {weights.dtype}, and {expected}")
+    wrong = ~(weights.isfinite() & (weights >= 0))
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
+        raise LossError(f"weights[{row}] is {float(weights[row])}, and {expected}")

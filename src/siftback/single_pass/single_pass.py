@@ -1,6 +1,7 @@
 """One forward pass over the batch, and a backward pass over only the kept rows."""
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -8,12 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from siftback.arguments import checked_seed
+from siftback.arguments import checked_flag, checked_model, checked_seed
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
 from siftback.loading.meeting import meet
 from siftback.loading.stats import SinglePassStats
-from siftback.loss_functions import Losses, LossFn, check, pair, resolve
+from siftback.loss_functions import (
+    Losses,
+    LossFn,
+    Reduction,
+    check,
+    check_form,
+    check_takes_pair,
+    pair,
+)
 from siftback.schedule import Schedule, StepSchedule
 from siftback.scorers.selection_pass import device_of, untouched
 from siftback.selectors.in_batch import everything, exact_selector
@@ -21,7 +30,7 @@ from siftback.selectors.sampling import choose, count_of
 from siftback.selectors.selection import Selection, Selector
 from siftback.single_pass import processes, self_check
 from siftback.single_pass.self_check import GradientCheck
-from siftback.single_pass.sliced_backward import Pending, kept_mean
+from siftback.single_pass.sliced_backward import Pending, kept_loss
 from siftback.single_pass.trace_errors import UNTRACEABLE, explain
 from siftback.single_pass.tracing import Backend, trace
 from siftback.states import (
@@ -53,17 +62,21 @@ class SinglePass(nn.Module):
     epoch with share s kept, in forwards (1) and backwards (2): ``1 + 2s``, where two passes cost
     ``1 + 3s`` and ordinary training 3.
 
-    The loss returned is ``1/k * sum of w_i * loss_i`` over the kept rows. Its gradient is exactly
-    that of autograd, if examples do not interact. With BatchNorm they do: its backward uses the
-    means over the kept rows instead of those over the batch, see docs/single_pass.md.
+    The loss returned is ``loss_fn`` of the kept rows alone, with its reduction, class weights and
+    ``ignore_index``: a sum of one term for each row, divided by what ``loss_fn`` divides it by for
+    these rows; weights w of the selector multiply the terms. With ``losses``, or a function that
+    gives one loss per example, it is ``1/k * sum of w_i * loss_i``. Its gradient is exactly that of
+    autograd, if examples do not interact. With BatchNorm they do: its backward uses the means over
+    the kept rows instead of those over the batch, see docs/single_pass.md.
 
     Args:
         model: The model to train. It is not copied or modified; buffers are updated as in an
             ordinary training forward of the whole batch. In several processes, wrap the single
             pass: ``DistributedDataParallel(SinglePass(model, ...))``.
         loss_fn: ``loss_fn(outputs, targets)`` for batches that are ``(inputs, targets)`` pairs.
-            A loss of ``torch.nn`` or ``torch.nn.functional`` is called without reduction; any
-            other function must return one loss per example.
+            Its reduction is kept, see above; a function without one must return one loss per
+            example. An example without any valid target has nothing to train on, and is selected
+            last.
         losses: In place of ``loss_fn``, for any batch: ``losses(model, batch) -> Tensor[N]``.
         keep: Share of the examples to keep, in (0, 1]; ``keep = 1 / (beta + 1)``.
         beta: In place of ``keep``: the exponent, at least 0.
@@ -92,8 +105,9 @@ class SinglePass(nn.Module):
         stats: A `SinglePassStats`.
 
     Raises:
-        ConfigError: If an argument is out of range or two exclude each other, or ``model`` is
-            wrapped in ``DistributedDataParallel`` itself.
+        ConfigError: If an argument is out of range or two exclude each other, ``loss_fn`` needs
+            other arguments or reduces in a way that is not known, or ``model`` is wrapped in
+            ``DistributedDataParallel`` itself.
 
     On a call:
 
@@ -101,9 +115,10 @@ class SinglePass(nn.Module):
         BatchError: If a batch is empty, has parts of mismatched sizes, or is on a different device
             from the model.
         ConfigError: If there are several processes, and nothing averages the gradients, or FSDP
-            shards the weights.
+            shards the weights; or if nothing requires a gradient.
         GradientError: If the first batch's gradient is not that of the kept losses.
-        LossError: If there is not one floating-point loss per example.
+        LossError: If there is not one floating-point loss per example, or a ``loss_fn`` that is
+            not PyTorch's reduces them in another way than those do.
         TraceError: If the model cannot be traced, or not with a dynamic batch size.
 
     >>> from torch.nn import functional as F
@@ -137,8 +152,7 @@ class SinglePass(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if not isinstance(model, nn.Module):
-            raise ConfigError(f"model={model!r}: give a torch.nn.Module, an instance of a model")
+        checked_model(model)
         processes.check_model(model)
         selector = exact_selector(selector, keep, beta)
         if backend not in ("graph", "inductor"):
@@ -153,57 +167,63 @@ class SinglePass(nn.Module):
         self.outputs: Any = None
         self.gradient_check: GradientCheck | None = None
         self.stats = SinglePassStats()
-        self._takes_pairs = loss_fn is not None
-        self._has_outputs = outputs
+        self._loss_fn = loss_fn
+        self._has_outputs = checked_flag("outputs", outputs)
         self._backend = backend
-        self._check_asked = self._checks = check
+        self._check_asked = self._checks = checked_flag("check", check)
         self._met = False  # the other processes
         self._pending: Pending = {}
         self._seed = checked_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
-        compute = resolve(loss_fn, losses, outputs)
+        check_form(loss_fn, losses)
+        self._reduction: Reduction | None = None
+        if loss_fn is not None:
+            check_takes_pair(loss_fn)
+            self._reduction = Reduction(loss_fn)
+            self._reduction.check_name()
+        terms_of = self._terms_of(losses)
 
         def forward(batch: Any) -> Any:
-            results = compute(model, batch)
-            if not outputs:
-                return results
-            return results[0], tree_map_only(Tensor, Tensor.detach, results[1])
+            terms, found = terms_of(model, batch)
+            return (terms, tree_map_only(Tensor, Tensor.detach, found)) if outputs else terms
 
         self._plain = forward
         self._traced = trace(forward, backend, self._pending, self.stats)
 
     def forward(self, *batch: Any) -> Tensor:
-        """The mean loss of the kept rows of a batch.
+        """The loss of the kept rows of a batch.
 
         Args:
             batch: A nested batch of N examples on the model's device, as one argument, or as
                 inputs and targets.
 
         Returns:
-            The weighted mean of the kept losses, a scalar to call ``backward()`` on.
+            The loss of the kept rows, weighted, a scalar to call ``backward()`` on.
         """
         whole = batch[0] if len(batch) == 1 else batch
         count = tree.size(whole)
         if count == 0:
             raise BatchError("an empty batch: leave empty batches out of the loader")
-        if self._takes_pairs:
-            pair(whole)
+        targets = pair(whole)[1] if self._reduction is not None else None
         device = device_of(self.model, whole)
         processes.check_gradients(self, averaged=self._check_asked)
         if self._check_asked and not self._met and torch.is_grad_enabled():
             meet("the first step of a SinglePass", self._common_settings())
             self._met = True
+        if torch.is_grad_enabled():
+            self._check_reduction(whole, device)
         if self._checks and count > 1 and torch.is_grad_enabled():
             self._checks = False
-            self.gradient_check = self._check(whole, count, device)
-        losses = self._losses_of(whole, count)
-        self.losses = check(losses, count)
+            self.gradient_check = self._check(whole, targets, count, device)
+        terms = self._forward(whole, count)
+        self.losses = check(self._losses_of(terms, targets), count)
         self.stats.seen += count
-        self.selection = self._select(self.losses)
+        self.selection = self._select(self.losses, targets)
         self.steps += torch.is_grad_enabled()
+        divisor = self._divisor(self.selection.positions, targets)
         if count == 1:
-            return (losses * self.selection.weights).mean()
-        return kept_mean(losses, self.selection, self._pending)
+            return (terms * self.selection.weights).sum() / divisor
+        return kept_loss(terms, self.selection, divisor, self._pending)
 
     def get_extra_state(self) -> dict[str, Any]:
         """What the next selections depend on: the part of ``state_dict()`` besides the model."""
@@ -252,21 +272,66 @@ class SinglePass(nn.Module):
         own = {"selector": type(self.selector).__name__, "keep": self._own, "seed": self._seed}
         return {**own, **self._schedule.settings()}
 
-    def _losses_of(self, batch: Any, count: int) -> Tensor:
+    def _terms_of(self, losses: Losses | None) -> Callable[..., tuple[Tensor, Any]]:
+        """The terms of a batch, or the losses per example, and the outputs if they are stored."""
+        reduction, has_outputs = self._reduction, self._has_outputs
+
+        def of_pair(model: nn.Module, batch: Any) -> tuple[Tensor, Any]:
+            inputs, targets = pair(batch)
+            outputs = model(inputs)
+            assert reduction is not None
+            return reduction.terms(outputs, targets), outputs
+
+        def of_batch(model: nn.Module, batch: Any) -> tuple[Tensor, Any]:
+            assert losses is not None
+            results: Any = losses(model, batch)
+            return results if has_outputs else (results, None)
+
+        return of_batch if reduction is None else of_pair
+
+    def _forward(self, batch: Any, count: int) -> Tensor:
         """One forward pass, traced, or untraced for a single example, which is always kept."""
         try:
             results = (self._traced if count > 1 else self._plain)(batch)
         except UNTRACEABLE as error:
             raise explain(error, self.model) from error
-        if not self._has_outputs:
-            return cast(Tensor, results)
-        losses, self.outputs = results
-        return cast(Tensor, losses)
+        terms, self.outputs = results if self._has_outputs else (results, None)
+        check(terms, count)
+        if torch.is_grad_enabled() and not terms.requires_grad:
+            raise ConfigError(
+                f"nothing that the loss of {type(self.model).__name__} depends on requires a "
+                "gradient: unfreeze some of its parameters, or call it under torch.no_grad()"
+            )
+        return cast(Tensor, terms)
+
+    def _losses_of(self, terms: Tensor, targets: Any) -> Tensor:
+        if self._reduction is None:
+            return terms
+        return self._reduction.losses(terms.detach(), None, targets)
+
+    def _divisor(self, rows: Tensor, targets: Any) -> Tensor | int:
+        """What the loss function divides the sum of the terms of some rows by."""
+        return (
+            len(rows) if self._reduction is None else self._reduction.divisor(rows, None, targets)
+        )
+
+    def _check_reduction(self, batch: Any, device: torch.device) -> None:
+        """Compares a loss function that is not PyTorch's with its terms, at step 0, 1, 3, 7, ..."""
+        reduction = self._reduction
+        if reduction is None or reduction.is_known or reduction.name == "none":
+            return
+        if self.steps & (self.steps + 1):
+            return
+        inputs, targets = pair(batch)
+        with untouched(self.model, None, device), torch.no_grad():
+            outputs = self.model(inputs)
+            value = cast(LossFn, self._loss_fn)(outputs, targets)
+            reduction.check(value, reduction.terms(outputs, targets), outputs, targets)
 
     def _count_kept(self, count: int) -> int:
         return count_of(self.selector.keep, count)
 
-    def _select(self, losses: Tensor) -> Selection:
+    def _select(self, losses: Tensor, targets: Any) -> Selection:
         keep, count = self._schedule.keep(self.steps), len(losses)
         if keep is None:
             return everything(losses)
@@ -275,26 +340,29 @@ class SinglePass(nn.Module):
             cast(Any, self.selector).set_keep(keep)  # checked when made
         # NaN ranks highest, so that it appears in the loss if it is kept.
         ranked = losses.nan_to_num(nan=torch.inf)
+        if self._reduction is not None:
+            valid = self._reduction.counts(losses, None, targets)
+            ranked = ranked if valid is None else ranked.masked_fill(valid == 0, 0)
         selection = self.selector.select(ranked, self._generator, self._count_kept(count))
         self.stats.seconds_selection += time.perf_counter() - started
         self.stats.considered += count
         self.stats.kept += len(selection.positions)
         return selection
 
-    def _check(self, batch: Any, count: int, device: torch.device) -> GradientCheck:
+    def _check(self, batch: Any, targets: Any, count: int, device: torch.device) -> GradientCheck:
         """Compares gradients of the same rows; random state, buffers and history are restored."""
         rows = choose(torch.ones(count, device=device), torch.Generator(), self._count_kept(count))
+        divisor = self._divisor(rows.positions, targets)
 
         def run(other: Any) -> Tensor:
             results = self._plain(other)
             return cast(Tensor, results[0] if self._has_outputs else results)
 
         with untouched(self.model, None, device):
-            losses = self._losses_of(batch, count)
-            check(losses, count)
-            fast = self_check.gradients(self.model, kept_mean(losses, rows, self._pending))
+            terms = self._forward(batch, count)
+            fast = self_check.gradients(self.model, kept_loss(terms, rows, divisor, self._pending))
         with untouched(self.model, None, device):
-            loss = run(batch).index_select(0, rows.positions).mean()
+            loss = run(batch).index_select(0, rows.positions).sum() / divisor
             exact = self_check.gradients(self.model, loss)
         found = self_check.compare(self.model, fast, exact)
         allowed = self_check.tolerance(device, exact, same_kernels=self._backend == "graph")

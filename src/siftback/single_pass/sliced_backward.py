@@ -26,41 +26,51 @@ class Kept(NamedTuple):
     size: int
 
 
-def kept_mean(losses: Tensor, selection: Selection, pending: Pending) -> Tensor:
-    """The weighted mean of the kept losses; its backward registers the kept rows.
+def kept_loss(
+    terms: Tensor, selection: Selection, divisor: Tensor | int, pending: Pending
+) -> Tensor:
+    """The weighted sum of the kept terms over a divisor; its backward registers the kept rows.
 
     Args:
-        losses: float[N] of a traced forward.
+        terms: float[N] of a traced forward.
         selection: The k rows to keep, and their weights.
-        pending: Registers the rows for the backward graph of the losses.
+        divisor: Of their sum: k, for a mean.
+        pending: Registers the rows for the backward graph of the terms.
 
     Returns:
-        ``sum(w_i * losses_i) / k``, a scalar.
+        ``sum(w_i * terms_i) / divisor``, a scalar.
     """
-    return cast(Tensor, _KeptMean.apply(losses, *selection, pending))  # type: ignore[no-untyped-call]
+    loss = _KeptLoss.apply(terms, *selection, divisor, pending)  # type: ignore[no-untyped-call]
+    return cast(Tensor, loss)
 
 
-class _KeptMean(torch.autograd.Function):
+class _KeptLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, losses: Tensor, positions: Tensor, weights: Tensor, pending: Pending
+        ctx: Any,
+        terms: Tensor,
+        positions: Tensor,
+        weights: Tensor,
+        divisor: Tensor | int,
+        pending: Pending,
     ) -> Tensor:
         ctx.save_for_backward(positions, weights)
-        ctx.pending, ctx.count, ctx.dtype = pending, len(losses), losses.dtype
-        return (losses.index_select(0, positions) * weights).mean()
+        ctx.pending, ctx.count, ctx.dtype = pending, len(terms), terms.dtype
+        ctx.divisor = divisor
+        return (terms.index_select(0, positions) * weights).sum() / divisor
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         positions, weights = ctx.saved_tensors
         rows = None if len(positions) == ctx.count else positions
-        gradients = (gradient * weights / len(positions)).to(ctx.dtype)
+        gradients = (gradient * weights / ctx.divisor).to(ctx.dtype)
         if len(positions) == 1:
             # A dynamic size cannot be 1: the row is taken twice, at half its gradient.
             rows, gradients = positions.repeat(2), gradients / 2
         tangent = gradients.new_zeros(ctx.count).index_copy_(0, positions, gradients)
         # By address, not in a queue: backwards may run in any order, or more than once.
         ctx.pending[tangent.untyped_storage().data_ptr()] = Kept(rows, ctx.count)
-        return tangent, None, None, None
+        return tangent, None, None, None, None
 
 
 class BackwardPlan:

@@ -103,7 +103,7 @@ def size(batch: Any, known: int | None = None, *, lists: Lists | None = None) ->
     """
     if lists is None:
         return _preferred(_candidates(batch, known, False), known).size
-    sizes = {path: len(part) for path, part in _parts(batch, "", lists)}
+    sizes = {path: len(part) for path, part in parts(batch, lists)}
     if len(set(sizes.values())) != 1:
         raise _mismatched(batch, sizes)
     return next(iter(sizes.values()))
@@ -218,7 +218,7 @@ def concatenate(
 
 def shapes(batch: Any, lists: Lists) -> list[Any]:
     """The shape and type of a row of each part: batches of the same ones can be joined."""
-    return [(path, _row_of(part)) for path, part in _parts(batch, "", lists)]
+    return [(path, _row_of(part)) for path, part in parts(batch, lists)]
 
 
 def _row_of(part: Any) -> Any:
@@ -244,10 +244,9 @@ def to_device_of(batch: Any, model: nn.Module) -> Any:
     weight = next(model.parameters(), None)
     if weight is None:
         return batch
-    leaves = _leaves(batch)
     if any(
         part.device != weight.device if isinstance(part, Tensor) else hasattr(part, "to")
-        for part in leaves
+        for part in leaves(batch)
     ):
         return to_device(batch, weight.device)
     return batch
@@ -264,7 +263,7 @@ def map_tensors(fn: Callable[[Tensor], Tensor], batch: Any) -> Any:
 
 def tensors(batch: Any) -> list[Tensor]:
     """The tensors of a batch, in the order of its structure."""
-    return [part for part in _leaves(batch) if isinstance(part, Tensor)]
+    return [part for part in leaves(batch) if isinstance(part, Tensor)]
 
 
 def device(batch: Any) -> torch.device:
@@ -327,14 +326,14 @@ def _rebuild(batch: Any, values: list[Any]) -> Any:
     return same
 
 
-def _leaves(batch: Any) -> list[Any]:
+def leaves(batch: Any) -> list[Any]:
     """The parts of a batch that are no structure, whatever they are; without None."""
     if batch is None:
         return []
     children = None if isinstance(batch, _ARRAYS) or _is_values(batch) else _children(batch)
     if children is None:
         return [batch]
-    return [leaf for child in children.values() for leaf in _leaves(child)]
+    return [leaf for child in children.values() for leaf in leaves(child)]
 
 
 def _map_leaves(fn: Callable[[Any], Any], batch: Any) -> Any:
@@ -385,13 +384,13 @@ def _has_rows(part: Any) -> bool:
     return bool(part.ndim > 0)
 
 
-def _parts(batch: Any, path: str, lists: Lists | None) -> list[tuple[str, Any]]:
+def parts(batch: Any, lists: Lists | None, path: str = "") -> list[tuple[str, Any]]:
     """The parts of a batch that hold a row or an entry per example, by path.
 
     Args:
         batch: A batch.
-        path: Of it.
         lists: The lists that hold one example per entry; None is all whose entries are objects.
+        path: Of the batch within another one.
 
     Raises:
         BatchError: If a part has no rows.
@@ -405,7 +404,7 @@ def _parts(batch: Any, path: str, lists: Lists | None) -> list[tuple[str, Any]]:
     children = _children(batch)
     if children is None:
         raise _without_rows(batch, path)
-    return [part for step, child in children.items() for part in _parts(child, path + step, lists)]
+    return [part for step, child in children.items() for part in parts(child, lists, path + step)]
 
 
 def _without_rows(part: Any, path: str) -> BatchError:
@@ -434,7 +433,7 @@ def _candidates(batch: Any, size: int | None, collated: bool) -> dict[int, Readi
     """
     readings = _readings(batch, "", size, collated)
     if not readings:
-        raise _mismatched(batch, {path: len(part) for path, part in _parts(batch, "", None)})
+        raise _mismatched(batch, {path: len(part) for path, part in parts(batch, None)})
     return readings
 
 

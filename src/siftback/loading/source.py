@@ -391,7 +391,7 @@ class Source:
         size: int | None = known
         lists: tree.Lists | None = None
         with suppress(BatchError):  # of an unknown structure, which matters only where it is split
-            size, lists, _ = self.read(given, known)
+            size, lists = self.read(given, known)[:2]
         if self._indexed:
             if size is not None:
                 indices = checked_indices(indices, size, self.place)

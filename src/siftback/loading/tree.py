@@ -38,12 +38,14 @@ class Reading(NamedTuple):
     Attributes:
         size: N, the number of examples.
         lists: Which lists and tuples hold one example per entry.
-        doubtful: Those of them that might also be a structure of parts with N rows each.
+        doubtful: Others that do, or are a structure of parts with N rows each.
+        values: Others that do, of strings and numbers.
     """
 
     size: int
     lists: Lists = frozenset()
     doubtful: Lists = frozenset()
+    values: Lists = frozenset()
 
 
 def read(batch: Any, size: int | None = None, *, collated: bool = False) -> Reading:
@@ -84,7 +86,7 @@ def read(batch: Any, size: int | None = None, *, collated: bool = False) -> Read
             "tensor with a row per example, or take another batch size"
         )
     # Where one list holds an example per entry, so do those beside it.
-    return Reading(reading.size, reading.lists | reading.doubtful)
+    return Reading(reading.size, reading.lists | reading.doubtful | reading.values)
 
 
 def size(batch: Any, known: int | None = None, *, lists: Lists | None = None) -> int:
@@ -444,7 +446,8 @@ def _preferred(readings: dict[int, Reading], size: int | None) -> Reading:
 
 def _lists_of(batch: Any) -> Lists:
     """The lists of a batch by itself that hold one example per entry."""
-    return _preferred(_candidates(batch, None, False), None).lists
+    reading = _preferred(_candidates(batch, None, False), None)
+    return reading.lists | reading.values
 
 
 def _readings(part: Any, path: str, size: int | None, collated: bool) -> dict[int, Reading] | None:
@@ -454,7 +457,7 @@ def _readings(part: Any, path: str, size: int | None, collated: bool) -> dict[in
     if isinstance(part, _ARRAYS):
         return {len(part): Reading(len(part))} if _has_rows(part) else {}
     if _is_values(part):
-        return {len(part): Reading(len(part))}
+        return {len(part): Reading(len(part), values=frozenset({path}))}
     children = _children(part)
     if children is None:
         return {}
@@ -471,11 +474,11 @@ def _common(
     """The readings of two parts together, of the numbers of examples that both may have."""
     if one is None or other is None:
         return other if one is None else one
-    return {
-        size: Reading(size, first.lists | other[size].lists, first.doubtful | other[size].doubtful)
-        for size, first in one.items()
-        if size in other
-    }
+    joined: dict[int, Reading] = {}
+    for size in one.keys() & other.keys():
+        kinds = zip(one[size][1:], other[size][1:], strict=True)
+        joined[size] = Reading(size, *(first | second for first, second in kinds))
+    return {size: joined[size] for size in one if size in joined}
 
 
 def _readings_of_list(

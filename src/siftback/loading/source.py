@@ -70,7 +70,8 @@ class Item(NamedTuple):
         size: N; None where nothing says it.
         lists: Which lists in it hold one example per entry, see `tree.read`; None where it cannot
             be split into examples.
-        is_whole: Whether it is as large as its sampler said, and can be split into examples.
+        asked: How many examples its sampler asked for, of which a collate function may have left
+            out or repeated some; None where there is no such sampler.
     """
 
     batch: Any
@@ -78,7 +79,7 @@ class Item(NamedTuple):
     scores: Tensor | None
     size: int | None = None
     lists: tree.Lists | None = None
-    is_whole: bool = True
+    asked: int | None = None
 
 
 class Source:
@@ -401,8 +402,7 @@ class Source:
             indices = self._positions(asked)
         if self.order_is_lost:
             indices = None
-        is_whole = asked is None or (lists is not None and size == len(asked))
-        return Item(given, indices, scores, size, lists, is_whole)
+        return Item(given, indices, scores, size, lists, None if asked is None else len(asked))
 
     def _positions(self, asked: list[Any]) -> Tensor | None:
         """What a sampler gave as int64[N]; None where something else than integers is among it."""

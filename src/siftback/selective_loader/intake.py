@@ -158,7 +158,7 @@ class Intake:
         assert count is not None
         if count == 0:
             raise BatchError(f"{place} is empty: leave empty batches out of the wrapped loader")
-        self._stats.seen += count
+        self._stats.seen += count if self._draw is None else item.asked or count
         started = time.perf_counter()
         if self._model is not None:
             batch = tree.to_device_of(batch, self._model)
@@ -170,7 +170,8 @@ class Intake:
         self._offered += count
         self._kept += count if selection is None else len(selection.positions)
         known = None if self.splits else count  # which an unknown structure need not say
-        is_whole = self.splits or item.is_whole
+        fits = item.lists is not None and item.asked in (None, count)
+        is_whole = self.splits or fits
         if selection is None:
             ones = torch.ones(count, device=tree.device(batch))
             return Kept(batch, ones, indices, known, is_whole)
@@ -220,7 +221,8 @@ class Intake:
         if draw is not None and draw.draws:
             assert item.indices is not None
             if self._leaves_unread:
-                self._count_unread(draw.passed(count) - count)
+                read = item.asked or count
+                self._count_unread(draw.passed(read) - read)
             return draw.keep(item.indices)
         if selection is None:
             return None

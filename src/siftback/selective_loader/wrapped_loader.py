@@ -144,8 +144,10 @@ def no_indices(name: str, source: Source) -> str:
             "them: leave in_order= out, or give the DataLoader Indexed(dataset)"
         )
     elif source.has_keys:
+        sampler = sampler_of(loader)
+        sampler = getattr(sampler, "sampler", sampler)  # which a filtering one is of
         why = (
-            f"a {type(sampler_of(loader)).__name__} gives keys that are not integers: give the "
+            f"a {type(sampler).__name__} gives keys that are not integers: give the "
             "DataLoader a data set and a sampler of positions, from 0 on"
         )
     elif is_trackable(loader):

@@ -13,7 +13,7 @@ from siftback.loading import tree
 from siftback.loss_functions import Losses, check
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import device_of
+from siftback.scorers.selection_pass import device_of, size_of
 from siftback.states import (
     Check,
     Stateful,
@@ -91,7 +91,7 @@ class Proxy(Stateful, Scorer):
         """One score per example, float32[N], by the inner scorer with the proxy."""
         if model is self.model:
             raise ConfigError("the proxy is the model that is trained: give a smaller one")
-        self.forwards += tree.size(batch)
+        self.forwards += size_of(batch, indices)
         return self.scorer.score(losses, self.model, batch, indices)
 
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:

@@ -11,16 +11,17 @@ from siftback.errors import BatchError
 INDEX, WEIGHT = "sift_index", "sift_weight"
 
 
-def attached(batch: Any, indices: Tensor | None, weights: Tensor) -> Any:
+def attached(batch: Any, indices: Tensor | None, weights: Tensor, *, is_list: bool = False) -> Any:
     """Adds indices and weights to a batch: two keys of a dict, or elements of a tuple or list.
 
     Args:
         batch: A batch of b examples; it is not changed.
         indices: int64[b], the dataset indices; None gives -1 for all.
         weights: float32[b], the loss weights.
+        is_list: Whether the batch is a list or tuple of its examples.
 
     Raises:
-        BatchError: If the batch is none of these, or already has such a key.
+        BatchError: If the batch is none of these, a list of examples, or already has such a key.
 
     >>> import torch
     >>> attached({"x": torch.zeros(1)}, torch.tensor([7]), torch.ones(1))
@@ -35,9 +36,10 @@ def attached(batch: Any, indices: Tensor | None, weights: Tensor) -> Any:
         same: Any = copy.copy(batch)
         same[INDEX], same[WEIGHT] = indices, weights
         return same
-    if type(batch) in (tuple, list):
+    if type(batch) in (tuple, list) and not is_list:
         return type(batch)([*batch, indices, weights])
+    of = " of its examples" if is_list else ""
     raise BatchError(
-        f"attach=True adds index and weight to a dict, a tuple or a list, and the batch is a "
-        f"{type(batch).__name__}: have the collate function make one of them"
+        f"attach=True adds index and weight to a dict, or to a tuple or list of parts, and the "
+        f"batch is a {type(batch).__name__}{of}: have the collate function make one of them"
     )

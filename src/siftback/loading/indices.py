@@ -8,10 +8,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+from siftback.arguments import checked_object
 from siftback.errors import BatchError, ConfigError
+from siftback.loading.collating import Collate, with_test
 from siftback.loading.order import TrackedBatches, is_trackable, sampler_of, with_order
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+CARRY = (
+    "have each example carry its index through it, and give Indexed(loader, index_of=fn), where "
+    "fn(batch) gives the indices of a batch, as in docs/guides/loaders.md"
+)
 
 IndexOf = Callable[[Any], Tensor]
 """``index_of(batch) -> int64[N]``, the dataset indices of a batch's examples."""
@@ -31,7 +38,10 @@ def Indexed(source: Any, index_of: IndexOf | None = None) -> Any:  # noqa: N802 
             process counts its own examples: its n-th gets ``n * workers + worker``. Or a
             ``DataLoader`` over a map-style data set, with any collate function; or, with
             ``index_of``, any loader.
-        index_of: ``index_of(batch) -> int64[N]``, for a loader whose batches hold the indices.
+        index_of: ``index_of(batch) -> int64[N]``, for a loader whose batches hold the indices,
+            such as those that rode with their examples through a collate function that sorts,
+            leaves out or repeats examples. Those of a ``DataLoader`` over a map-style data set
+            are positions in the data set; it is still ordered and drawn from before it is read.
 
     Raises:
         ConfigError: If ``source`` is none of these.
@@ -44,7 +54,8 @@ def Indexed(source: Any, index_of: IndexOf | None = None) -> Any:  # noqa: N802 
     [tensor([7, 8])]
     """
     if index_of is not None:
-        return _IndexedLoader(source, index_of)
+        checked_object("index_of", index_of, "a function index_of(batch)", "__call__")
+        return _IndexedLoader(source, index_of, finds_indices=is_trackable(source))
     if is_trackable(source):
         order = TrackedBatches(source.batch_sampler)
         return _IndexedLoader(with_order(source, order), lambda _: torch.tensor(order.take()))
@@ -90,16 +101,25 @@ class _IndexedIterable(IterableDataset[tuple[int, Any]]):
 
 
 class _IndexedLoader:
-    """Any loader, whose batches are given with the indices that a function finds in them."""
+    """Any loader, whose batches are given with the indices that a function finds in them.
+
+    Args:
+        loader: The loader.
+        index_of: The function.
+        finds_indices: Whether the loader's order is known too, which the indices must be of.
+    """
 
     indexed = True
 
-    def __init__(self, loader: Any, index_of: IndexOf) -> None:
-        self.loader, self._index_of = loader, index_of
+    def __init__(self, loader: Any, index_of: IndexOf, *, finds_indices: bool = False) -> None:
+        self.loader, self._index_of, self.finds_indices = loader, index_of, finds_indices
 
     def __iter__(self) -> Iterator[tuple[Tensor, Any]]:
-        for batch in self.loader:
-            yield self._index_of(batch), batch
+        # Not a generator: the loader draws its order as it is iterated, not at its first batch.
+        return map(self._indexed, self.loader)
+
+    def _indexed(self, batch: Any) -> tuple[Tensor, Any]:
+        return self._index_of(batch), batch
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # a copy without attributes yet
@@ -139,15 +159,31 @@ def collating(loader: Any) -> Any:
     return same
 
 
+def testing_order(loader: Any) -> Any:
+    """The same loader, whose first batch is `Reordered` if its rows are not as it asked for them.
+
+    Args:
+        loader: A ``DataLoader``, of a batch sampler.
+    """
+    collate = loader.collate_fn
+    if isinstance(collate, _IndexedCollate):
+        collate = _IndexedCollate(with_test(collate.function))
+    else:
+        collate = with_test(collate)
+    same = copy.copy(loader)
+    same.__dict__.update(collate_fn=collate, _iterator=None)
+    return same
+
+
 class _IndexedCollate:
     """Collates pairs of index and example to ``(indices, batch)``; sent to worker processes."""
 
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self._collate = collate
+    def __init__(self, collate: Collate) -> None:
+        self.function = collate
 
     def __call__(self, pairs: list[tuple[int, Any]]) -> tuple[Tensor, Any]:
         indices, examples = zip(*pairs, strict=True)
-        return torch.tensor(indices), self._collate(list(examples))
+        return torch.tensor(indices), self.function(list(examples))
 
 
 def checked_indices(indices: Any, count: int, place: str) -> Tensor:
@@ -172,7 +208,8 @@ def checked_indices(indices: Any, count: int, place: str) -> Tensor:
     if indices.shape != (count,) or indices.dtype not in _INTEGERS:
         raise BatchError(
             f"{place} has {count} examples, and its indices are {indices.dtype} of shape "
-            f"{list(indices.shape)}: give one integer for each, int64[{count}]"
+            f"{list(indices.shape)}: give one integer for each, int64[{count}]; where a collate "
+            f"function leaves out or repeats examples, {CARRY}"
         )
     return cast(Tensor, indices).to("cpu", torch.int64)
 

@@ -104,12 +104,23 @@ def is_trackable(loader: object) -> bool:
     >>> is_trackable(DataLoader(range(4))), is_trackable([1, 2])
     (True, False)
     """
+    inner = data_loader_of(loader)
     return (
-        isinstance(loader, DataLoader)
-        and loader.batch_sampler is not None
-        and not isinstance(loader.dataset, IterableDataset)
-        and keeps_order(loader)
+        isinstance(inner, DataLoader)
+        and inner.batch_sampler is not None
+        and not isinstance(inner.dataset, IterableDataset)
+        and keeps_order(inner)
     )
+
+
+def data_loader_of(loader: Any) -> Any:
+    """What gives a loader's batches: itself, or the loader whose batches hold their indices."""
+    return loader.loader if has_indices_within(loader) else loader
+
+
+def has_indices_within(loader: Any) -> bool:
+    """Whether the indices of a loader's batches are found in them, and checked by its order."""
+    return getattr(loader, "finds_indices", False) is True
 
 
 def keeps_order(loader: object) -> bool:
@@ -131,6 +142,9 @@ def with_order(loader: "DataLoader[Any]", batches: TrackedBatches) -> "DataLoade
         batches: A batch sampler.
     """
     same = copy.copy(loader)
+    if has_indices_within(loader):
+        same.__dict__.update(loader=with_order(data_loader_of(loader), batches))
+        return same
     # A DataLoader refuses that these are set once it was made, since its iterator may have
     # read them; this one has no iterator yet.
     same.__dict__.update(

@@ -62,6 +62,8 @@ class Pool:
 
     Attributes:
         dropped: Number of examples that ``drop_last=True`` has dropped.
+        lists: Which lists in a batch hold one example per entry, see `tree.read`; None before the
+            first batch, which says it unless it is set.
 
     Raises:
         ConfigError: If ``batch_size`` is not a positive integer, or ``drop_last`` is not one of
@@ -97,6 +99,7 @@ class Pool:
         self.drop_last = drop_last
         self.pad = pad
         self.dropped = 0
+        self.lists: tree.Lists | None = None
         self._pool: deque[tuple[Any, int]] = deque()  # batches, and their sizes
         self._pooled = 0
 
@@ -114,11 +117,14 @@ class Pool:
         Raises:
             BatchError: If the parts of the batch have mismatched sizes.
         """
+        lists = None
+        if rows is not None or size is None:
+            lists = self._lists_of(batch)
         if rows is not None:
-            batch = tree.take(batch, rows)
-        elif size is None and self._pooled + tree.size(batch) < self.batch_size:
+            batch = tree.take(batch, rows, lists)
+        elif size is None and self._pooled + tree.size(batch, lists=lists) < self.batch_size:
             batch = tree.clone(batch)  # it waits, and its loader may fill the same memory again
-        added = tree.size(batch) if size is None else size
+        added = tree.size(batch, lists=lists) if size is None else size
         if added:
             self._pool.append((batch, added))
             self._pooled += added
@@ -210,7 +216,7 @@ class Pool:
         while count:
             batch, held = self._pool.popleft()
             if held > count:
-                batch, rest = tree.split(batch, count)
+                batch, rest = tree.split(batch, count, self._lists_of(batch))
                 # The rest is copied, so that it does not keep the released batch's memory alive,
                 # unless the next batch takes it immediately.
                 stays = self._pooled < self.batch_size
@@ -218,16 +224,29 @@ class Pool:
                 held = count
             taken.append(batch)
             count -= held
-        return self._join(taken)
+        return self.join(taken)
 
-    def _join(self, taken: list[Any]) -> Any:
+    def join(self, taken: list[Any]) -> Any:
+        """Joins batches into one, as those are that it releases.
+
+        Raises:
+            BatchError: If their rows differ in shape and ``pad`` does not say how to join them.
+        """
         if isinstance(taken[0], Weighted):
             batches, weights, indices = zip(*taken, strict=True)
-            rest = tree.concatenate(list(zip(weights, indices, strict=True)))
-            return Weighted(self._join(list(batches)), *rest)
+            rest = tree.concatenate(list(zip(weights, indices, strict=True)), lists=frozenset())
+            return Weighted(self.join(list(batches)), *rest)
         if callable(self.pad):
             return taken[0] if len(taken) == 1 else self.pad(taken)
-        return tree.concatenate(taken, self.pad)
+        return tree.concatenate(taken, self.pad, self._lists_of(taken[0]))
+
+    def _lists_of(self, batch: Any) -> tree.Lists:
+        """The lists in a batch, or in what is pooled with its weights, of one example per entry."""
+        weighted = isinstance(batch, Weighted)
+        if self.lists is None:
+            inner = batch.batch if weighted else batch
+            self.lists = tree.read(inner, len(batch.weights) if weighted else None).lists
+        return frozenset(f".batch{path}" for path in self.lists) if weighted else self.lists
 
 
 def _holds(count: int, weighted: bool, indexed: bool) -> Check:
@@ -240,7 +259,7 @@ def _holds(count: int, weighted: bool, indexed: bool) -> Check:
             entries(anything, weights, indices)(name, value)
         batch = value[0] if weighted else value
         try:
-            fits = tree.size(batch) == count
+            fits = tree.size(batch, count) == count
         except BatchError:  # a structure of the user's own, with the size that it was given with
             fits = not isinstance(batch, str | int | float | None)
         if not fits:

@@ -3,19 +3,23 @@
 import copy
 import operator
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, default_collate
 
 from siftback.errors import BatchError, StateError
 from siftback.loading import tree
+from siftback.loading.collating import Reordered
 from siftback.loading.generators import Generators
-from siftback.loading.indices import checked_indices, collating, is_indexed
+from siftback.loading.indices import checked_indices, collating, is_indexed, testing_order
 from siftback.loading.order import (
     TrackedBatches,
     batches_of,
+    data_loader_of,
+    has_indices_within,
     is_plain,
     is_trackable,
     keeps_order,
@@ -34,9 +38,11 @@ from siftback.states import (
     integer,
     nothing,
     one_of,
+    optional,
     refuse,
     take_up,
     tensor,
+    text,
 )
 
 _END = object()
@@ -61,11 +67,19 @@ class Item(NamedTuple):
         batch: The batch, as training is to get it.
         indices: int64[N], the dataset indices of its examples, on the CPU; None where unknown.
         scores: float32[N], where they came with it; else None.
+        size: N; None where nothing says it.
+        lists: Which lists in it hold one example per entry, see `tree.read`; None where it cannot
+            be split into examples.
+        asked: How many examples its sampler asked for, of which a collate function may have left
+            out or repeated some; None where there is no such sampler.
     """
 
     batch: Any
     indices: Tensor | None
     scores: Tensor | None
+    size: int | None = None
+    lists: tree.Lists | None = None
+    asked: int | None = None
 
 
 class Source:
@@ -89,6 +103,10 @@ class Source:
         loader: What is iterated.
         epoch: The current epoch, from 0; or the next one, between epochs.
         position: Batches of this epoch that were dealt with.
+        lists: Which lists in a batch hold one example per entry, as the first batch said; None
+            where none has come that can be split into examples.
+        order_is_lost: Whether the collate function gives examples in another order.
+        has_keys: Whether the sampler gives keys that are not integers.
 
     >>> source = Source([torch.tensor([1]), torch.tensor([2]), torch.tensor([3])])
     >>> first = next(source.batches())
@@ -103,14 +121,21 @@ class Source:
         self.epoch = 0
         self.position = 0
         self._order: TrackedBatches | None = None
+        self.lists: tree.Lists | None = None
+        self.order_is_lost = self.has_keys = False
         self._indexed = is_indexed(loader)
         self.loader: Any = loader
         if is_trackable(loader):
             self._order = TrackedBatches(batches or cast(Any, loader).batch_sampler)
             self.loader = with_order(cast(Any, loader), self._order)
+        collate = getattr(data_loader_of(loader), "collate_fn", None)
+        self._collated = collate is default_collate
         if self._indexed:
             self.loader = collating(self.loader)
-        self._generators = Generators([self.loader, self._order and self._order.batches])
+        if isinstance(self.loader, DataLoader) and self.loader.batch_sampler is not None:
+            self.loader = testing_order(self.loader) if self.knows_indices else self.loader
+        owners = [self.loader, data_loader_of(self.loader), self._order and self._order.batches]
+        self._generators = Generators(owners)
         self._began: list[Any] = []  # the generators' states as the epoch began
         self._state: dict[str, Any] | None = None  # to be gone on from
         self._iterated = False
@@ -193,6 +218,7 @@ class Source:
             "position": self.position,
             "batches": -1 if length is None else length,
             "workers": workers,
+            "lists": None if self.lists is None else sorted(self.lists),
         }
         if self._order is not None:
             begun, rest = self._order.begun, None
@@ -252,6 +278,7 @@ class Source:
             "batches": integer(-1),
             "position": integer(),
             "workers": flag,
+            "lists": optional(each(text)),
         }
         check_state(self, state, parts, self.settings())
         if self._order is not None:
@@ -275,6 +302,7 @@ class Source:
         else:
             self._generators.put_back_own(state["generators"])
         self.epoch, self.position = state["epoch"], state["position"]
+        self.lists = None if state["lists"] is None else frozenset(state["lists"])
         self._state = state
 
     @property
@@ -349,37 +377,76 @@ class Source:
         return batches
 
     def _item(self, given: Any) -> Item:
-        scores = None
+        scores, indices, known = None, None, None
         if isinstance(given, ScoredBatch):
             given, scores = given
+            known = len(scores)
+        asked = None if self._order is None else self._order.take()
         if self._indexed:
-            indices, batch = given
-            if self._order is not None:
-                self._order.take()
-            return Item(batch, checked_indices(indices, tree.size(batch), self.place), scores)
-        if self._order is None:
-            return Item(given, None, scores)
-        asked = _integers(self._order.take())
-        # A sampler may give keys that are not numbers, and a collate function leave examples out.
-        known = asked is not None and size_of(given, len(asked)) == len(asked)
-        return Item(given, torch.tensor(asked, dtype=torch.int64) if known else None, scores)
+            indices, given = given
+            known = len(indices) if hasattr(indices, "__len__") else None
+        elif asked is not None:
+            known = len(asked)
+        if isinstance(given, Reordered):
+            given, self.order_is_lost = given.batch, True
+        size: int | None = known
+        lists: tree.Lists | None = None
+        with suppress(BatchError):  # of an unknown structure, which matters only where it is split
+            size, lists = self.read(given, known)[:2]
+        if self._indexed:
+            if size is not None:
+                indices = checked_indices(indices, size, self.place)
+            if asked is not None:
+                self._check_asked(indices, asked)
+        elif asked is not None and size == known:  # a collate function may leave some out
+            indices = self._positions(asked)
+        if self.order_is_lost:
+            indices = None
+        return Item(given, indices, scores, size, lists, None if asked is None else len(asked))
+
+    def _positions(self, asked: list[Any]) -> Tensor | None:
+        """What a sampler gave as int64[N]; None where something else than integers is among it."""
+        positions = _integers(asked)
+        self.has_keys = self.has_keys or positions is None
+        return None if positions is None else torch.tensor(positions, dtype=torch.int64)
+
+    def _check_asked(self, indices: Any, asked: list[Any]) -> None:
+        """Makes sure that indices found in a batch are of examples that its sampler asked for.
+
+        Raises:
+            BatchError: If one is not.
+        """
+        if not has_indices_within(self.loader):
+            return
+        others = set(indices.tolist()) - set(asked)
+        if others:
+            raise BatchError(
+                f"index_of found the index {min(others)} in {self.place}, for which the sampler "
+                "did not ask: have it give positions in the data set, those that dataset[i] is "
+                "called with"
+            )
+
+    def read(self, batch: Any, known: int | None) -> tree.Reading:
+        """How a batch is made of examples: as the first one is, from which few are known as well.
+
+        Args:
+            batch: The batch.
+            known: How many examples it has, where that is known from elsewhere.
+
+        Raises:
+            BatchError: If it cannot be split into examples.
+        """
+        if self.lists is not None:
+            return tree.Reading(tree.size(batch, lists=self.lists), self.lists)
+        reading = tree.read(batch, known, collated=self._collated)
+        if reading.size:
+            self.lists = reading.lists
+        return reading
 
     def _move_to(self, epoch: int) -> None:
         self.epoch, self.position, self._state = epoch, 0, None
         if self._order is not None:
             self._order.begun = False
-
-
-def size_of(batch: Any, otherwise: int) -> int:
-    """The number of examples in a batch; another one where the batch is of an unknown structure.
-
-    >>> size_of([torch.zeros(3, 8, 6), torch.zeros(2, 4)], otherwise=2)  # images of any size
-    2
-    """
-    try:
-        return tree.size(batch)
-    except BatchError:
-        return otherwise
 
 
 _KINDS = {

@@ -282,9 +282,10 @@ def _mean_scores(
     check = IndexCheck(examples_of(loader))
     found: list[Tensor] = []
     places: list[Tensor] = []
-    for number, (batch, indices, _) in enumerate(source.batches()):
+    for number, item in enumerate(source.batches()):
+        batch = item.batch
         if source.knows_indices:
-            places.append(_known(indices, number))
+            places.append(_known(item.indices, number))
             check.check(places[-1], f"batch {number}")
         each = [_of_model(score, model, batch) for model in listed]
         found.append(torch.stack(each).mean(0))

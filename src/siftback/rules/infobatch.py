@@ -91,6 +91,8 @@ class InfoBatch(LastLossRule):
     (0, True)
     """
 
+    reweights = True
+
     def __init__(
         self,
         ratio: float = 0.5,

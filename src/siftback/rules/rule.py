@@ -49,6 +49,8 @@ class EpochRule(ABC):
         schedule: When the rule leaves examples out.
         table: Values remembered per example.
         shards: Which examples are this process's, once their number is known; None where all are.
+        reweights: Whether its draws have weights other than 0 and 1, which training must then
+            apply. A rule of your own whose draws have some should say so in its class.
 
     Raises:
         ConfigError: If ``warmup`` or ``tail`` is not `Epochs` or a `Share`, the tail is the whole
@@ -62,6 +64,8 @@ class EpochRule(ABC):
     >>> rule.draw(0, torch.Generator()), rule.draw(1, torch.Generator())
     (tensor([0., 1., 0., 1.]), tensor([1., 0., 1., 0.]))
     """
+
+    reweights = False
 
     def __init__(
         self,

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import checked_object
-from siftback.loading import tree
 from siftback.loss_functions import Losses, check
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import Mode, SelectionPass
+from siftback.scorers.selection_pass import Mode, SelectionPass, size_of
 from siftback.states import Stateful
 
 
@@ -54,7 +53,7 @@ class Fresh(Stateful, Scorer):
             losses: ``losses(model, batch) -> Tensor[N]``.
             model: The model; read only.
             batch: A nested batch of N examples on the model's device.
-            indices: Not used.
+            indices: int64[N], of which only the length is used; None where they are not known.
 
         Returns:
             float32[N].
@@ -66,7 +65,7 @@ class Fresh(Stateful, Scorer):
         # `no_grad`, not `inference_mode`: a tensor that the model caches meanwhile, such as a
         # table of positions, must remain usable in training.
         with torch.no_grad(), self._pass.over(model, batch) as called:
-            return check(losses(called, batch), tree.size(batch))  # type: ignore[arg-type]
+            return check(losses(called, batch), size_of(batch, indices))  # type: ignore[arg-type]
 
 
 def checked_scorer(scorer: Scorer | None) -> Scorer:

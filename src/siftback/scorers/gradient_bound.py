@@ -8,10 +8,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from siftback.errors import LossError
-from siftback.loading import tree
 from siftback.loss_functions import Losses, check
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import Mode, SelectionPass
+from siftback.scorers.selection_pass import Mode, SelectionPass, size_of
 from siftback.states import Stateful
 
 
@@ -58,7 +57,7 @@ class GradientBound(Stateful, Scorer):
             losses: ``losses(model, batch) -> Tensor[N]``, which calls the model.
             model: The model; read only. Its outputs have one row per example.
             batch: A nested batch of N examples on the model's device.
-            indices: Not used.
+            indices: int64[N], of which only the length is used; None where they are not known.
 
         Returns:
             float32[N].
@@ -68,7 +67,7 @@ class GradientBound(Stateful, Scorer):
             LossError: If the losses are not a floating-point tensor of shape [N], do not depend
                 on the model's outputs, or these do not have one row per example.
         """
-        count = tree.size(batch)
+        count = size_of(batch, indices)
         with self._pass.over(model, batch) as called, torch.enable_grad():
             watched: Any = _Watched(model, called)
             values = losses(watched, batch)

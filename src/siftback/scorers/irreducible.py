@@ -179,7 +179,8 @@ def irreducible_losses(
     source, check = Source(loader), IndexCheck(examples_of(loader))
     weight = next(model.parameters(), None)
     indices, found = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
-    for batch, of, _ in source.batches():
+    for item in source.batches():
+        batch, of = item.batch, item.indices
         if of is None:
             raise ConfigError(
                 f"a {type(loader).__name__} does not give the indices of its examples: give a "

@@ -86,6 +86,19 @@ def device_of(model: nn.Module, batch: Any) -> torch.device:
     return devices[0] if weight is None else weight.device
 
 
+def size_of(batch: Any, indices: Tensor | None) -> int:
+    """The number of examples in a batch, where the indices of its examples may say it.
+
+    Args:
+        batch: A batch.
+        indices: int64[N], the indices of its examples; None where they are not known.
+
+    Raises:
+        BatchError: If they are not known and the parts of the batch have mismatched sizes.
+    """
+    return tree.size(batch) if indices is None else len(indices)
+
+
 @contextmanager
 def untouched(model: nn.Module, mode: Mode | None, device: torch.device) -> Iterator[None]:
     """Puts the model in a mode, and restores it afterwards.

@@ -12,10 +12,11 @@ from siftback.errors import BatchError
 from siftback.loading.attaching import attached
 from siftback.loading.meeting import meet
 from siftback.loading.pool import Pool, Weighted
-from siftback.loading.source import Item, Source, size_of
+from siftback.loading.source import Item, Source
 from siftback.loading.stats import Stats
 from siftback.selective_loader.batch_selection import BatchSelection
 from siftback.selective_loader.epochs_done import EpochsDone
+from siftback.selective_loader.first_batch import PoolTrial
 from siftback.selective_loader.intake import Intake
 from siftback.selective_loader.loss_record import LossRecord
 from siftback.selective_loader.wrapped_loader import drop_last_of
@@ -58,6 +59,8 @@ class BatchFlow:
         self._selection, self._model, self._stats = selection, model, stats
         self._attach = attach
         self._unfinished: Any = None  # the batch that training was given last
+        self._given_whole: Weighted | None = None  # one that cannot be pooled
+        self._trial = PoolTrial()
 
     def epoch(self, settings: Mapping[str, Any]) -> Iterator[Any]:
         """One epoch of training batches; continues the epoch that a loaded state was within.
@@ -157,6 +160,9 @@ class BatchFlow:
             pool.load_state_dict(state["pool"])
         self._source.load_state_dict(state["source"])
         self.pool, self.done, self._unfinished = pool, done, None
+        self._given_whole = None
+        if pool is not None:
+            pool.lists = self._source.lists
         vars(self._stats).update(vars(stats))
         self._record.clear()
         self._intake.resume_epoch()
@@ -203,12 +209,22 @@ class BatchFlow:
         """Adds to the pool what is kept of a batch of the wrapped loader."""
         kept = self._intake.keep(item)
         if self.pool is None:
-            size = size_of(item.batch, len(kept.weights))
+            size = len(kept.weights) if item.size is None else item.size
             self.pool = Pool(size, drop_last_of(self._source.loader))
-        batch, weights, indices, size_known = kept
+        batch, weights, indices, size_known, is_whole = kept
+        if not is_whole:
+            self._given_whole = Weighted(batch, weights, indices)
+            return
+        if item.lists is not None:
+            self.pool.lists = item.lists
+            if self._intake.leaves_out:
+                self._trial.see(item.batch, self.pool, item.lists, self._source.place)
         self.pool.add(Weighted(batch, weights, indices), size=size_known)
 
     def _full_batches(self, epoch: int) -> Iterator[Any]:
+        whole, self._given_whole = self._given_whole, None
+        if whole is not None:
+            yield from self._give(iter([whole]), 1, epoch)
         if self.pool is not None:
             full = len(self.pool) // self.pool.batch_size
             if full:
@@ -227,5 +243,8 @@ class BatchFlow:
             self._record.give(weights, indices, epoch, self._intake.reweights)
             self._unfinished = batch
             self.done.give(left)
-            yield attached(batch, indices, weights) if self._attach else batch
+            if self._attach:
+                is_list = "" in (self._source.lists or ())
+                batch = attached(batch, indices, weights, is_list=is_list)
+            yield batch
             self.finish_step()

@@ -67,6 +67,16 @@ class BatchSelection:
         """Whether batches are scored: some selectors need no scores."""
         return self._losses is not None
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some examples are left out where it is on."""
+        return self.own_keep < 1 or getattr(self.selector, "above", None) is not None
+
+    @property
+    def scoring(self) -> tuple[Scorer, Losses | None]:
+        """What scores a batch, and the losses that it is called with."""
+        return self.scorer, self._losses
+
     def score(self, model: nn.Module, item: Item, count: int) -> Tensor:
         """float32[N], the scores of a batch; zeros if the selector needs none.
 

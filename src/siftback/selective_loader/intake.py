@@ -11,13 +11,14 @@ from siftback.errors import BatchError
 from siftback.loading import tree
 from siftback.loading.indices import IndexCheck, examples_of
 from siftback.loading.meeting import meet
-from siftback.loading.order import sampler_of
-from siftback.loading.source import Item, Source, size_of
+from siftback.loading.order import has_indices_within, sampler_of
+from siftback.loading.source import Item, Source
 from siftback.loading.stats import Stats
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.sampler import repeats
 from siftback.schedule import Schedule
 from siftback.selective_loader.batch_selection import BatchSelection
+from siftback.selective_loader.first_batch import try_scores
 from siftback.selective_loader.wrapped_loader import no_indices
 from siftback.selectors.selection import Selection
 
@@ -30,12 +31,14 @@ class Kept(NamedTuple):
         weights: float32[k], their loss weights.
         indices: int64[k], their dataset indices, on the CPU; None where unknown.
         size: k, where the structure of the batch need not say it; else None.
+        is_whole: Whether it can be pooled with others; any other batch is given as it came.
     """
 
     batch: Any
     weights: Tensor
     indices: Tensor | None
     size: int | None
+    is_whole: bool = True
 
 
 class Intake:
@@ -50,6 +53,7 @@ class Intake:
         epochs: Of the whole training; None where it is not known.
         model: Whose device batches are moved to; None where they stay.
         stats: Counts what is done.
+        regroups: Whether batches of other sizes are made than those of the wrapped loader.
 
     Attributes:
         examples: How many there are; None where nobody knows.
@@ -65,13 +69,17 @@ class Intake:
         epochs: float | None,
         model: nn.Module | None,
         stats: Stats,
+        *,
+        regroups: bool = False,
     ) -> None:
+        self._regroups, self._scored = regroups, False
         self._source, self._draw, self._selection = source, draw, selection
         self._schedule, self._epochs = schedule, epochs
         self._model, self._stats = model, stats
         self._offered = self._kept = 0  # examples of this epoch
         self.examples = examples_of(loader)
-        self._check = IndexCheck(self.examples, repeats=repeats(sampler_of(loader)))
+        may_repeat = repeats(sampler_of(loader)) or has_indices_within(source.loader)
+        self._check = IndexCheck(self.examples, repeats=may_repeat)
         if draw is not None and draw.rule.shards is not None:
             self._check = IndexCheck(self.examples, rows_of=draw.rows_of)
         # What of another loader than a DataLoader leaves out examples that were not drawn.
@@ -87,7 +95,7 @@ class Intake:
     @property
     def reweights(self) -> bool:
         """Whether what is kept may have weights other than 1, which training must apply."""
-        if self._draw is not None and self._draw.reweights:
+        if self._draw is not None and (self._draw.reweights or self._draw.rule.reweights):
             return True
         return self._selection is not None and self._selection.selector.reweights
 
@@ -96,6 +104,18 @@ class Intake:
         """Whether each process has a share of one order that all of them have."""
         sampler: Any = sampler_of(self._source.loader)
         return int(getattr(sampler, "world", getattr(sampler, "num_replicas", 1))) > 1
+
+    @property
+    def splits(self) -> bool:
+        """Whether batches are taken apart, or joined with others."""
+        draws_after_reading = self._draw is not None and not self._reads_what_is_drawn
+        return self._selection is not None or self._regroups or draws_after_reading
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some examples of the batches that were read will be left out."""
+        draws_after_reading = self._draw is not None and not self._reads_what_is_drawn
+        return draws_after_reading or (self._selection is not None and self._selection.leaves_out)
 
     def common_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings that all processes must have alike; of the order, where they share one.
@@ -135,6 +155,7 @@ class Intake:
 
     def resume_epoch(self) -> None:
         """Goes on within an epoch, or before it, whose draw was loaded."""
+        self._scored = self._source.epoch > 0 or self._source.is_within
         self._offered = self._kept = 0
         self._check.begin_epoch()  # as batches that were done do not come here again
         self._tell_drawer()
@@ -159,42 +180,64 @@ class Intake:
             BatchError: If it is empty, or its indices are needed and missing or wrong.
             LossError: If its scores cannot be selected by.
         """
-        batch, indices, known = item.batch, item.indices, None
-        if self._selection is None and indices is not None:
-            known = len(indices)  # which a batch of an unknown structure need not say
-        count = tree.size(batch) if known is None else size_of(batch, known)
+        batch, indices, count = item.batch, item.indices, item.size
         place = self._source.place
+        if self._draw is not None and indices is None:
+            name = type(self._draw.rule).__name__
+            raise BatchError(f"{place}: {no_indices(name, self._source)}")
+        if count is None or (self.splits and item.lists is None):
+            self._raise_unsplit(item)
+        assert count is not None
         if count == 0:
             raise BatchError(f"{place} is empty: leave empty batches out of the wrapped loader")
-        self._stats.seen += count
+        self._stats.seen += count if self._draw is None else item.asked or count
         started = time.perf_counter()
         if self._model is not None:
             batch = tree.to_device_of(batch, self._model)
         if self._draw is not None:
-            if indices is None:
-                name = type(self._draw.rule).__name__
-                raise BatchError(f"{place}: {no_indices(name, self._source.loader)}")
+            assert indices is not None
             self._check.check(indices, place)
             self._draw.admit(indices)
         selection = self._select(item._replace(batch=batch), count)
         self._offered += count
         self._kept += count if selection is None else len(selection.positions)
+        known = None if self.splits else count  # which an unknown structure need not say
+        fits = item.lists is not None and item.asked in (None, count)
+        is_whole = self.splits or fits
         if selection is None:
-            return Kept(batch, torch.ones(count, device=tree.device(batch)), indices, known)
+            ones = torch.ones(count, device=tree.device(batch))
+            return Kept(batch, ones, indices, known, is_whole)
         if len(selection.positions) < count:
-            batch, known = tree.take(batch, selection.positions), None
+            batch, known = tree.take(batch, selection.positions, item.lists), None
         weights = selection.weights.to(tree.device(batch))  # those from memory are on the CPU
         if indices is not None:
             indices = indices[selection.positions.to(indices.device)]
         self._stats.considered += count
         self._stats.kept += len(weights)
         self._stats.seconds_selection += time.perf_counter() - started
-        return Kept(batch, weights, indices, known)
+        return Kept(batch, weights, indices, known, is_whole)
+
+    def _raise_unsplit(self, item: Item) -> None:
+        """Says why a batch cannot be split into examples.
+
+        Raises:
+            BatchError: Always.
+        """
+        try:
+            self._source.read(item.batch, item.size)
+        except BatchError as error:
+            raise BatchError(
+                f"{self._source.place} cannot be split into examples: {error}"
+            ) from None
 
     @property
     def _leaves_unread(self) -> bool:
         """Whether what was not drawn is not read either."""
-        return self.draws and (self._source.is_ordered or self._drawer is not None)
+        return self.draws and self._reads_what_is_drawn
+
+    @property
+    def _reads_what_is_drawn(self) -> bool:
+        return self._source.is_ordered or self._drawer is not None
 
     def _select(self, item: Item, count: int) -> Selection | None:
         """What is to be kept of a batch; None where all of it is, without selection."""
@@ -202,17 +245,23 @@ class Intake:
         if draw is not None and draw.draws:
             assert item.indices is not None
             if self._leaves_unread:
-                self._count_unread(draw.passed(count) - count)
+                read = item.asked or count
+                self._count_unread(draw.passed(read) - read)
             return draw.keep(item.indices)
-        if selection is None or (draw is not None and not draw.is_pass(source.epoch)):
+        if selection is None:
             return None
         done = source.epochs_done
-        if not self._schedule.is_on(done, self._epochs, source.position):
+        is_on = draw.is_pass(source.epoch) if draw is not None else True
+        model = self._model if self._model is not None else nn.Identity()
+        if not is_on or not self._schedule.is_on(done, self._epochs, source.position):
+            if not self._scored:
+                self._scored = True
+                try_scores(selection, model, item, count, source.place)
             return None
+        self._scored = True
         if self._schedule.anneal is not None:
             keep = self._schedule.keep(done, self._epochs, own=selection.own_keep)
             selection.selector.set_keep(keep)  # type: ignore[attr-defined]
-        model = self._model if self._model is not None else nn.Identity()
         scores = selection.score(model, item, count)
         if selection.scores:
             self._stats.scored += count

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from siftback.arguments import checked_flag, checked_integer, checked_number, checked_seed
 from siftback.errors import ConfigError
+from siftback.loading.collating import TestedCollate
 from siftback.loading.distributed import rank_and_world
 from siftback.loading.order import batches_of, sampler_of
 from siftback.loading.pool import Pool
@@ -28,7 +29,13 @@ from siftback.selective_loader.batch_selection import (
 from siftback.selective_loader.intake import Intake
 from siftback.selective_loader.loss_record import LossRecord
 from siftback.selective_loader.step_counts import StepCounts
-from siftback.selective_loader.wrapped_loader import draw_of, no_indices, pool_of, source_of
+from siftback.selective_loader.wrapped_loader import (
+    draw_of,
+    no_indices,
+    pool_of,
+    regroups,
+    source_of,
+)
 from siftback.selectors.selection import Selector
 from siftback.states import sealed, take_up
 
@@ -164,6 +171,7 @@ class SelectiveLoader:
             self.epochs,
             model,
             self.stats,
+            regroups=regroups(loader, pool),
         )
         self._record = LossRecord(
             self._draw,
@@ -208,7 +216,8 @@ class SelectiveLoader:
 
     def __getattr__(self, name: str) -> Any:
         if name in _PASSED_THROUGH and "_source" in self.__dict__:
-            return getattr(self._source.loader, name)
+            value = getattr(self._source.loader, name)
+            return value.function if isinstance(value, TestedCollate) else value
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
@@ -358,7 +367,7 @@ class SelectiveLoader:
         """
         handed = self._record.current("indices")
         if handed.indices is None:
-            raise ConfigError(no_indices("loader.indices", self._source.loader))
+            raise ConfigError(no_indices("loader.indices", self._source))
         return handed.indices
 
     @property

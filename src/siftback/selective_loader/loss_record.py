@@ -189,14 +189,15 @@ class LossRecord:
                         "losses, so that their weights are not known: give weights= too, or call "
                         "loader.record(losses, indices=...), which applies none"
                     )
-        if weights is not None and not bool((weights != 1).any()):
-            weights = None
-        if reduced and weights is not None:
+        weighs = weights is not None and bool((weights != 1).any())
+        # Also while all of them are 1, as in a warm-up, since others will come.
+        if reduced and (weighs or (weights is not None and self._reweights)):
             raise ConfigError(
                 "the examples of this batch have weights, which cannot be applied to a loss of "
                 "the whole batch: give one loss per example"
             )
-        return weights, self._take(losses, indices, count, epoch, correct, confidence, reduced)
+        finite = self._take(losses, indices, count, epoch, correct, confidence, reduced)
+        return weights if weighs else None, finite
 
     def record(
         self,

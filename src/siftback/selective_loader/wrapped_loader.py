@@ -8,7 +8,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from siftback.errors import ConfigError
 from siftback.loading.distributed import rank_and_world
-from siftback.loading.indices import examples_of
+from siftback.loading.indices import CARRY, examples_of
 from siftback.loading.order import batches_of, is_plain, is_trackable, keeps_order, sampler_of
 from siftback.loading.pool import Pool
 from siftback.loading.source import Source
@@ -97,7 +97,7 @@ def source_of(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Sourc
         return Source(loader, selective_batches(cast("DataLoader[Any]", loader), draw, seed))
     source = Source(loader)
     if not source.knows_indices:
-        raise ConfigError(no_indices(type(draw.rule).__name__, loader))
+        raise ConfigError(no_indices(type(draw.rule).__name__, source))
     return source
 
 
@@ -117,15 +117,18 @@ def _check_shared(loader: Any) -> None:
         )
 
 
-def no_indices(name: str, loader: Any) -> str:
+def no_indices(name: str, source: Source) -> str:
     """Why a loader's examples are not known by index, and what to do.
 
     Args:
         name: What needs the indices.
-        loader: The wrapped loader.
+        source: The wrapped loader.
     """
+    loader = source.loader
     kind = type(loader).__name__
-    if isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
+    if source.order_is_lost:
+        why = f"the collate function gives examples in another order: {CARRY}"
+    elif isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
         why = (
             f"the {type(loader.dataset).__name__} is an IterableDataset: if it gives the same "
             "examples in the same order each epoch, give the DataLoader Indexed(dataset)"
@@ -140,11 +143,15 @@ def no_indices(name: str, loader: Any) -> str:
             "a DataLoader with in_order=False gives batches in another order than it asked for "
             "them: leave in_order= out, or give the DataLoader Indexed(dataset)"
         )
-    elif is_trackable(loader):
+    elif source.has_keys:
+        sampler = sampler_of(loader)
+        sampler = getattr(sampler, "sampler", sampler)  # which a filtering one is of
         why = (
-            "the collate function gives another number of examples than it was given, or the "
-            "sampler keys that are not integers: give the DataLoader Indexed(dataset)"
+            f"a {type(sampler).__name__} gives keys that are not integers: give the "
+            "DataLoader a data set and a sampler of positions, from 0 on"
         )
+    elif is_trackable(loader):
+        why = f"the collate function gives another number of examples than it was given: {CARRY}"
     else:
         why = (
             f"a {kind} does not say it: give a DataLoader over a map-style data set, or "
@@ -172,3 +179,12 @@ def pool_of(loader: Any, pool: Pool | None) -> Pool | None:
     owner = batches_of(loader)
     size = getattr(owner if is_plain(owner) else loader, "batch_size", None)
     return None if size is None else Pool(size, drop_last_of(loader))
+
+
+def regroups(loader: Any, pool: Pool | None) -> bool:
+    """Whether a pool that was given may make other batches than the loader's."""
+    batches, made = batches_of(loader), pool_of(loader, pool)
+    if pool is None or made is None:
+        return False
+    same = made.batch_size == getattr(batches, "batch_size", None) and made.drop_last != "carry"
+    return not (is_plain(batches) and same)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 _SCALE = 2.0**10  # keeps the gradient of a mean over many tokens representable in float16
 _BATCHES = 4  # of a few rows, by which a term of the examples is told from a constant
@@ -17,14 +18,14 @@ class LossPair(NamedTuple):
     Attributes:
         trained: The loss that is trained on, a scalar, before its backward.
         ranked: The sum of the losses that selection goes by, or their mean.
-        outputs: What the step computed its loss from, such as the logits; a row per example.
+        outputs: What the step computed its loss from, such as the logits, or its edge in the graph.
         gradient: That of ``ranked`` at the outputs, or at those of the first rows alone.
         scale: What gradients at the outputs are multiplied with before they are compared.
     """
 
     trained: Tensor
     ranked: Tensor
-    outputs: Tensor
+    outputs: Tensor | GradientEdge
     gradient: Tensor
     scale: Tensor | float = 1.0
 
@@ -98,7 +99,7 @@ def ranks_alike(
     if on_rows is None:
         return False
     size = 2 if count >= 2 * _BATCHES else 1
-    rows = torch.arange(min(count, size * _BATCHES)).split(size)
+    rows = torch.split(torch.arange(min(count, size * _BATCHES)), size)
     rests = [_rest(pair) for pair in map(on_rows, rows) if _is_known(pair)]
     numbers = [rest for rest in rests if rest is not None]
     if len(numbers) < max(len(rests), 2):
@@ -126,13 +127,14 @@ def _rest(pair: LossPair) -> float | None:
     )
     if gradient is None:
         return None
+    tolerance = _tolerance(gradient.dtype)
     ranked = (pair.gradient * pair.scale).float()
     # Of the rows that both are of; the others' gradient is as large as the outputs themselves.
     trained = (gradient[: len(ranked)] if ranked.ndim else gradient).float() * pair.scale
     trained = trained / _SCALE
     slope = float((trained * ranked).sum() / ranked.square().sum())
     apart = (trained - slope * ranked).norm()
-    if not slope > 0 or apart > _tolerance(pair.outputs.dtype) * trained.norm():
+    if not slope > 0 or apart > tolerance * trained.norm():
         return None
     return float(pair.trained.detach()) - slope * float(pair.ranked.detach())
 

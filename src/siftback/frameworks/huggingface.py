@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler
 
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.frameworks.huggingface_loss import loss_pair
@@ -30,6 +29,7 @@ from siftback.loading.seeding import Stream, generator_of
 from siftback.loading.stats import SinglePassStats, Stats
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.epoch_plan import EpochPlan, plan_of
+from siftback.rules.last_batches import LastBatches
 from siftback.rules.rule import EpochRule
 from siftback.rules.sampler import SelectiveSampler
 from siftback.schedule import Schedule, checked_schedule
@@ -467,7 +467,7 @@ class SelectiveTrainerMixin(Trainer):
         # What accelerate wraps. Its sharding would repeat examples; the order is shared already.
         base = loader.base_dataloader
         drop_last = self.args.dataloader_drop_last
-        batches = BatchSampler(cast(Any, self._order), self._train_batch_size, drop_last)
+        batches = LastBatches(cast(Any, self._order), self._train_batch_size, drop_last)
         base.__dict__.update(batch_sampler=batches, sampler=self._order)
         base.__dict__["dataset"] = Indexed(base.dataset)
         base.__dict__["collate_fn"] = collating(base).collate_fn

@@ -9,8 +9,7 @@ from siftback.errors import ConfigError
 from siftback.probing.probe import probe
 from siftback.rules.memory import Memory
 from siftback.rules.rule import EpochRule
-from siftback.selectors.in_batch import exact_selector
-from siftback.selectors.sampling import count_of
+from siftback.selectors.in_batch import count_in_batch, exact_selector
 from siftback.selectors.selection import Selector
 
 try:
@@ -106,7 +105,7 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
     if keep is not None and keep.keep < 1:
         size = trainer._train_batch_size
         what = f"batches of {size}, all of which keep={keep.keep:g} keeps: give larger batches"
-        refused[what] = count_of(keep.keep, size) >= size
+        refused[what] = count_in_batch(keep.keep, size) >= size
     if method != "single_pass" and by_default:
         smooth = f"label_smoothing_factor={args.label_smoothing_factor}, as rows would be chosen by"
         what = f"{smooth} losses without it: {advice_on_losses(method)}"

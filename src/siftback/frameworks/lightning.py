@@ -53,15 +53,17 @@ class SelectiveBackprop(Callback):
     """Selective-Backprop within each training step: scores the batch, and trains on k rows of it.
 
     Each batch is scored by a forward pass in eval mode, without gradients, under the autocast of
-    training; exactly ``max(1, round(keep * N))`` of its N rows are chosen (see `InBatch`), and the
-    module's own ``training_step`` runs on those. Steps, schedules, accumulation, logging, sharding
-    and resuming remain Lightning's own::
+    training; exactly ``round(keep * N)`` of its N rows, at least two, are chosen (see `InBatch`),
+    and the module's own ``training_step`` runs on those. Steps, schedules, accumulation, logging,
+    sharding and resuming remain Lightning's own::
 
         Trainer(callbacks=[SelectiveBackprop(keep=1 / 3)])
 
     The losses are by default those of ``training_step`` itself, which runs on the whole batch up to
     its first call of a loss function of ``torch.nn.functional``, and no further. What it logs, adds
-    to metrics or sets on its module before that call is undone.
+    to metrics or sets on its module before that call is undone. In steps 1, 2, 4, 8 and so on, the
+    loss that is trained on is compared with those: a constant factor, and a term without the
+    examples, such as a penalty of the weights, choose the same examples; anything else is refused.
 
     Args:
         keep: As for `InBatch`, like ``beta``, ``selector`` and ``schedule``.
@@ -78,7 +80,8 @@ class SelectiveBackprop(Callback):
     Raises:
         ConfigError: If an argument is out of its range; at the start of `fit`, if the strategy is
             not a single device or DDP; at the first batch, if ``training_step`` calls no loss
-            function or several, or returns another loss than that of the one it calls.
+            function or several; there or later, if it trains on another loss than that of the one
+            it calls.
         LossError: If there is not one finite loss per example.
 
     >>> callback = SelectiveBackprop(keep=1 / 3)  # Trainer(callbacks=[callback])

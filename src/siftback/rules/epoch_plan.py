@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from siftback.errors import ConfigError, StateError
 from siftback.rules.epoch_draw import EpochDraw
+from siftback.rules.last_batches import count_batches
 from siftback.rules.rule import EpochRule
 
 
@@ -93,9 +94,7 @@ def plan_of(
     while True:
         draw.epochs = epochs
         counts = [_count(draw, epoch) // world for epoch in range(math.ceil(epochs))]
-        found = [
-            count // batch_size if drop_last else math.ceil(count / batch_size) for count in counts
-        ]
+        found = [count_batches(count, batch_size, drop_last) for count in counts]
         if not all(found):
             epoch = found.index(0)
             raise ConfigError(

@@ -197,9 +197,7 @@ class SelectiveTrainerMixin(Trainer):
         if self._method == "single_pass":
             return self._single_pass_step(model, inputs, **kwargs)
         step = partial(super().training_step, model, inputs, num_items_in_batch, **kwargs)
-        # By losses of the user's, rows may be chosen that are not those of the highest loss.
-        by_default = self._head() is not None
-        checks = by_default and tree.size(inputs) > 1 and self._times.is_due()
+        checks = self.needs_own_losses and tree.size(inputs) > 1 and self._times.is_due()
         if self._method == "two_pass" and not checks:
             return cast(Tensor, step())
         # An attribute of this object, which stands before what any derived class computes.
@@ -328,6 +326,15 @@ class SelectiveTrainerMixin(Trainer):
         self._count(seen=count, considered=count, scored=count)
         self._count(kept=len(rows), released=len(rows))
         return tree.take(batch, rows)
+
+    @property
+    def needs_own_losses(self) -> bool:
+        """Whether rows are chosen by the model's own losses, and not by losses of the user's."""
+        if self._rule is None:
+            by_losses = cast(Selector, self._selector).needs_scores
+        else:
+            by_losses = type(self._rule).update is not EpochRule.update
+        return by_losses and self._head() is not None
 
     def _head(self) -> Head | None:
         """What the model's logits are compared with; None with losses of the user's own."""

@@ -88,7 +88,7 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
         ConfigError: If there is any such thing.
     """
     args, method, keep = trainer.args, trainer._method, trainer._selector
-    by_default = trainer._head() is not None  # raises where it is not known
+    trainer._head()  # raises where it is not known
     kinds = ("tp", "cp", "sp")  # the last is unknown to older releases of Accelerate
     split = any(getattr(trainer, f"get_{kind}_size", lambda: 1)() > 1 for kind in kinds)
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
@@ -106,7 +106,7 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
         size = trainer._train_batch_size
         what = f"batches of {size}, all of which keep={keep.keep:g} keeps: give larger batches"
         refused[what] = count_in_batch(keep.keep, size) >= size
-    if method != "single_pass" and by_default:
+    if method != "single_pass" and trainer.needs_own_losses:
         smooth = f"label_smoothing_factor={args.label_smoothing_factor}, as rows would be chosen by"
         what = f"{smooth} losses without it: {advice_on_losses(method)}"
         refused[what] = trainer.label_smoother is not None

@@ -61,9 +61,10 @@ class SelectiveBackprop(Callback):
 
     The losses are by default those of ``training_step`` itself, which runs on the whole batch up to
     its first call of a loss function of ``torch.nn.functional``, and no further. What it logs, adds
-    to metrics or sets on its module before that call is undone. In steps 1, 2, 4, 8 and so on, the
-    loss that is trained on is compared with those: a constant factor, and a term without the
-    examples, such as a penalty of the weights, choose the same examples; anything else is refused.
+    to metrics or sets on its module before that call is undone. The loss that is trained on is
+    compared with those in the first eight steps, and in steps 16, 32 and so on: a constant factor,
+    and a term without the examples, such as a penalty of the weights, choose the same examples;
+    anything else is refused.
 
     Args:
         keep: As for `InBatch`, like ``beta``, ``selector`` and ``schedule``.

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 _SCALE = 2.0**10  # keeps the gradient of a mean over many tokens representable in float16
+_FIRST = 8  # steps that are all checked
 _BATCHES = 4  # of a few rows, by which a term of the examples is told from a constant
 
 
@@ -31,18 +32,18 @@ class LossPair(NamedTuple):
 
 
 class CheckTimes:
-    """Says which steps to check: 1, 2, 4, 8 and so on.
+    """Says which steps to check: the first eight, and then 16, 32, 64 and so on.
 
-    A term that anneals in is 0 in the first step, and a check of every step would have the host
-    wait for the device.
+    A first batch may have no example of a class that has another weight, and a term that anneals
+    in is 0 in the first step. A check of every step would have the host wait for the device.
 
     >>> times, checked = CheckTimes(), []
-    >>> for step in range(1, 20):
+    >>> for step in range(1, 50):
     ...     if times.is_due():
     ...         checked.append(step)
     ...         times.reset()
     >>> checked
-    [1, 2, 4, 8, 16]
+    [1, 2, 3, 4, 5, 6, 7, 8, 16, 32]
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class CheckTimes:
 
     def reset(self) -> None:
         """Notes that the step was checked."""
-        self._next = 2 * self._steps
+        self._next = self._steps + 1 if self._steps < _FIRST else 2 * self._steps
 
 
 def ranks_alike(
@@ -93,19 +94,20 @@ def ranks_alike(
     trained = abs(float(pair.trained.detach()))
     if not math.isfinite(trained) or not _is_known(pair):
         return True
-    rest, tolerance = _rest(pair), _tolerance(pair.trained.dtype)
-    if rest is None or has_batch_term or abs(rest) <= tolerance / 10 * trained + 1e-6:
-        return rest is not None
+    term = _term(pair)
+    if term is None or has_batch_term or abs(term.rest) <= max(1e-3 * trained, 4 * term.error):
+        return term is not None
     if on_rows is None:
         return False
     size = 2 if count >= 2 * _BATCHES else 1
     rows = torch.split(torch.arange(min(count, size * _BATCHES)), size)
-    rests = [_rest(pair) for pair in map(on_rows, rows) if _is_known(pair)]
-    numbers = [rest for rest in rests if rest is not None]
-    if len(numbers) < max(len(rests), 2):
+    found = [_term(pair) for pair in map(on_rows, rows) if _is_known(pair)]
+    terms = [term for term in found if term is not None]
+    if len(terms) < max(len(found), 2):
         return False
-    allowed = tolerance * max(map(abs, numbers)) + 1e-5 * trained
-    return max(numbers) - min(numbers) <= allowed
+    rests = [term.rest for term in terms]
+    error = 2 * max(term.error for term in terms)
+    return max(rests) - min(rests) <= 1e-2 * max(map(abs, rests)) + error
 
 
 def _is_known(pair: LossPair) -> bool:
@@ -114,8 +116,15 @@ def _is_known(pair: LossPair) -> bool:
     return bool(gradient.isfinite().all()) and bool(gradient.any())
 
 
-def _rest(pair: LossPair) -> float | None:
-    """The b of ``trained = a * ranked + b``; None where no a > 0 fits the outputs."""
+class _Term(NamedTuple):
+    """The b of ``trained = a * ranked + b``, and how far it may be off by rounding."""
+
+    rest: float
+    error: float
+
+
+def _term(pair: LossPair) -> _Term | None:
+    """What a loss has besides its examples' losses; None where no a > 0 fits the outputs."""
     if not pair.trained.requires_grad:
         return None
     (gradient,) = torch.autograd.grad(
@@ -127,18 +136,15 @@ def _rest(pair: LossPair) -> float | None:
     )
     if gradient is None:
         return None
-    tolerance = _tolerance(gradient.dtype)
+    is_half = torch.finfo(gradient.dtype).bits < 32
     ranked = (pair.gradient * pair.scale).float()
     # Of the rows that both are of; the others' gradient is as large as the outputs themselves.
     trained = (gradient[: len(ranked)] if ranked.ndim else gradient).float() * pair.scale
     trained = trained / _SCALE
     slope = float((trained * ranked).sum() / ranked.square().sum())
     apart = (trained - slope * ranked).norm()
-    if not slope > 0 or apart > tolerance * trained.norm():
+    if not slope > 0 or apart > (3e-2 if is_half else 1e-2) * trained.norm():
         return None
-    return float(pair.trained.detach()) - slope * float(pair.ranked.detach())
-
-
-def _tolerance(dtype: torch.dtype) -> float:
-    """How far equal losses and gradients may be apart by rounding, as a share."""
-    return 1e-2 if torch.finfo(dtype).bits >= 32 else 3e-2
+    value = float(pair.trained.detach())
+    error = (5e-3 if is_half else 1e-5) * abs(value) + 1e-6
+    return _Term(value - slope * float(pair.ranked.detach()), error)

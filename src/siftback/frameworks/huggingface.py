@@ -473,8 +473,9 @@ class SelectiveTrainerMixin(Trainer):
             return loader
         # What accelerate wraps. Its sharding would repeat examples; the order is shared already.
         base = loader.base_dataloader
-        drop_last = self.args.dataloader_drop_last
-        batches = LastBatches(cast(Any, self._order), self._train_batch_size, drop_last)
+        order, drop_last = cast(SelectiveSampler, self._order), self.args.dataloader_drop_last
+        whole = order.examples // order.world
+        batches = LastBatches(order, self._train_batch_size, drop_last, whole)
         base.__dict__.update(batch_sampler=batches, sampler=self._order)
         base.__dict__["dataset"] = Indexed(base.dataset)
         base.__dict__["collate_fn"] = collating(base).collate_fn

@@ -156,8 +156,9 @@ def _single_pass(trainer: Any, owner: str | None) -> dict[str, bool]:
     """What a loss that replaces the Trainer's own does not work with."""
     config = getattr(trainer.model, "config", None)
     alone = f"leave it out, and {GIVE_LOSSES}"
+    other = f"and where it is another loss than the model's, {GIVE_LOSSES}"
     return {
-        f'a compute_loss of {owner}\'s own: give method="two_pass"': owner is not None,
+        f'a compute_loss of {owner}\'s own: give method="two_pass", {other}': owner is not None,
         f"compute_loss_func: {alone}": trainer.compute_loss_func is not None,
         f"label_smoothing_factor: {alone}": trainer.label_smoother is not None,
         'a router\'s auxiliary loss: give method="two_pass"': getattr(

@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
 from siftback.arguments import checked_integer
 from siftback.errors import BatchError, ConfigError
 from siftback.loading import tree
-from siftback.rules.last_batches import count_batches, end_of
+from siftback.rules.last_batches import count_batches, start_of
 from siftback.rules.rule import EpochRule
 from siftback.rules.sampler import SelectiveSampler
 from siftback.states import check_state, part, refuse
@@ -45,7 +45,7 @@ class SelectiveDataset(keras.utils.PyDataset):
         data: A tuple of arrays or tensors, ``(x, y)`` or ``(x, y, sample_weight)``, each of which
             may be nested; or a map-style data set of examples that are such tuples.
         batch_size: Examples of a batch; the last one of an epoch may be smaller. Where it would be
-            a single example, the last two batches share theirs.
+            a single one of those that a rule draws, the last two batches share theirs.
         memory: An `EpochRule` that needs no scoring passes, such as `Memory`. Its loss weights, if
             it has any, are applied. None leaves no example out.
         epochs: Of the whole training, which ``fit`` must agree with.
@@ -241,12 +241,12 @@ class SelectiveDataset(keras.utils.PyDataset):
         self._order, self._first = torch.cat([*self._sampler.order(epoch)]), 0
 
     def _batches_of(self, count: int) -> int:
-        return count_batches(count, self.batch_size)
+        return count_batches(count, self.batch_size, whole=self.examples)
 
     def _start_of(self, batch: int) -> int:
         """The place in the epoch's order of a batch's first example."""
-        whole = self.examples if self._order is None else len(self._order)
-        return 0 if batch == 0 else end_of(batch - 1, whole, self.batch_size)
+        examples = self.examples if self._order is None else len(self._order)
+        return start_of(batch, examples, self.batch_size, whole=self.examples)
 
     def _read(self, indices: Tensor) -> tuple[Any, Any, Any]:
         if self._is_arrays:

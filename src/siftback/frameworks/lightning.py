@@ -431,7 +431,7 @@ class SelectiveDataModule(LightningDataModule):
         except TypeError as error:
             raise ConfigError(
                 "Lightning reads a batch ahead if a loader has no length, which a checkpoint would "
-                f"lack: take a rule of a fixed count, such as Memory ({error})"
+                f"lack: {error}; or, for selection in a batch, SelectiveBackprop"
             ) from error
         if least < 1:
             raise ConfigError(

@@ -94,7 +94,10 @@ def plan_of(
     while True:
         draw.epochs = epochs
         counts = [_count(draw, epoch) // world for epoch in range(math.ceil(epochs))]
-        found = [count_batches(count, batch_size, drop_last) for count in counts]
+        found = [
+            count_batches(count, batch_size, drop_last, whole=rule.examples // world)
+            for count in counts
+        ]
         if not all(found):
             epoch = found.index(0)
             raise ConfigError(

@@ -1,67 +1,79 @@
-"""Batches of an epoch of which none has a single example out of several."""
+"""Batches of an epoch of which some examples are left out, none of a single row."""
 
 from collections.abc import Iterator, Sized
 from typing import cast
 
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, Sampler
 
 
 class LastBatches(BatchSampler):
-    """Batches as torch's, but the last two share their examples where the last would have one.
+    """Batches as torch's, but the last two share their rows where the last would have a single one.
 
-    A single example stops ``BatchNorm``, and how many examples a rule draws is not in the hands of
-    the user. The number of batches stays the same; of batches of two, where it cannot, the last
-    has three. It depends on the number of examples alone, and so is the same in all processes. With
-    ``drop_last``, and in batches of one, all is as torch has it.
+    A single row stops ``BatchNorm``, and how many examples a rule draws is not in the hands of the
+    user. B and 1 rows become B - 1 and 2, and 2 and 1 become 3. That depends on their number alone,
+    and so is the same in all processes. Where nothing is left out of an epoch, with ``drop_last``,
+    and in batches of one, all is as torch has it.
 
-    >>> [len(batch) for batch in LastBatches(range(17), 8, False)]
-    [8, 4, 5]
-    >>> list(LastBatches(range(5), 2, False)), list(LastBatches(range(1), 8, False))
-    ([[0, 1], [2, 3, 4]], [[0]])
+    Args:
+        sampler: The order.
+        batch_size: Examples per batch.
+        drop_last: Whether a last batch of fewer is left out.
+        whole: Examples of an epoch of which none is left out.
+
+    >>> list(LastBatches(range(7), 3, False, whole=10))
+    [[0, 1, 2], [3, 4], [5, 6]]
+    >>> list(LastBatches(range(5), 2, False, whole=10))
+    [[0, 1], [2, 3, 4]]
     """
 
+    def __init__(self, sampler: Sampler[int], batch_size: int, drop_last: bool, whole: int) -> None:
+        super().__init__(sampler, batch_size, drop_last)
+        self._whole = whole
+
     def __iter__(self) -> Iterator[list[int]]:
-        waiting: list[int] = []
-        for index in self.sampler:
-            waiting.append(index)
-            if len(waiting) == 2 * self.batch_size + 1:  # so that the last two are still together
-                yield waiting[: self.batch_size]
-                del waiting[: self.batch_size]
-        start = 0
-        for end in ends_of(len(waiting), self.batch_size, self.drop_last):
-            yield waiting[start:end]
-            start = end
+        last: list[int] = []
+        count = 0
+        for batch in super().__iter__():
+            count += len(batch)
+            is_single = len(batch) == 1 < self.batch_size and len(last) > 0 and count < self._whole
+            if is_single and len(last) == 2:
+                last = last + batch
+                continue
+            if is_single:
+                last, batch = last[:-1], last[-1:] + batch
+            if last:
+                yield last
+            last = batch
+        if last:
+            yield last
 
     def __len__(self) -> int:
         examples = len(cast(Sized, self.sampler))
-        return count_batches(examples, self.batch_size, self.drop_last)
+        return count_batches(examples, self.batch_size, self.drop_last, whole=self._whole)
 
 
-def count_batches(examples: int, batch_size: int, drop_last: bool = False) -> int:
+def count_batches(
+    examples: int, batch_size: int, drop_last: bool = False, *, whole: int | None = None
+) -> int:
     """How many batches `LastBatches` makes.
 
     >>> count_batches(17, 8), count_batches(17, 8, drop_last=True), count_batches(5, 2)
     (3, 2, 2)
     """
-    whole, left = divmod(examples, batch_size)
-    is_merged = left == 1 and batch_size == 2 and whole > 0
-    return whole + (left > 0 and not drop_last and not is_merged)
+    if drop_last:
+        return examples // batch_size
+    is_merged = batch_size == 2 and examples % 2 == 1 and 1 < examples != whole
+    return -(-examples // batch_size) - is_merged
 
 
-def end_of(batch: int, examples: int, batch_size: int, drop_last: bool = False) -> int:
-    """The place in an epoch's order after a batch, from 0.
+def start_of(batch: int, examples: int, batch_size: int, *, whole: int | None = None) -> int:
+    """The place in an epoch's order of the first example of a batch, both from 0.
 
-    >>> [end_of(batch, 17, 8) for batch in range(3)]
-    [8, 12, 17]
+    >>> [start_of(batch, 17, 8) for batch in range(4)]
+    [0, 8, 15, 17]
     """
-    last = count_batches(examples, batch_size, drop_last) - 1
-    if batch == last and not drop_last:
+    batches = count_batches(examples, batch_size, whole=whole)
+    if batch >= batches:
         return examples
-    is_shared = examples % batch_size == 1 and batch_size > 2 and not drop_last
-    return (batch + 1) * batch_size - (batch_size // 2 if is_shared and batch == last - 1 else 0)
-
-
-def ends_of(examples: int, batch_size: int, drop_last: bool = False) -> Iterator[int]:
-    """The places after each batch of an epoch."""
-    for batch in range(count_batches(examples, batch_size, drop_last)):
-        yield end_of(batch, examples, batch_size, drop_last)
+    is_shared = examples % batch_size == 1 and batch_size > 2 and examples != whole
+    return batch * batch_size - (is_shared and 0 < batch == batches - 1)

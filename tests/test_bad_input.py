@@ -56,7 +56,7 @@ ARGUMENTS = {
         lambda: {"keep": 0.5, "losses": given_losses}, r"both of loss_fn and losses given",
     ),
     "no model": (
-        lambda: {"keep": 0.5, "model": None}, r"Percentile selects by losses, and no model was giv",
+        lambda: {"keep": 0.5, "model": None}, r"keep=0.5 selects by losses, and no model was giv",
     ),
     "batch size": (lambda: {"keep": 0.5, "pool": Pool(0)}, r"batch_size=0: give an integer"),
     "drop_last": (

@@ -164,6 +164,23 @@ def losses_of(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor:
     return _of_sequences(head, outputs, inputs)
 
 
+def summed_losses(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor:
+    """The sum of the losses of all labels, whose mean is the loss that a model trains on.
+
+    Args:
+        head: What `head_of` found.
+        outputs: What the model returned.
+        inputs: The batch, with its labels.
+
+    Raises:
+        LossError: If logits and labels do not fit together.
+    """
+    if head.kind == "tokens":
+        losses, mask = _of_tokens(head, outputs, inputs)
+        return losses.masked_fill(~mask, 0).sum()
+    return _of_sequences(head, outputs, inputs).nansum()
+
+
 def has_loss(head: Head, inputs: Mapping[str, Any]) -> Tensor:
     """bool[B], which sequences of a batch have a valid label, so that their loss has a value.
 
@@ -221,10 +238,10 @@ def head_of(model: Any, *, shift: bool | None = None) -> Head:
         if shifts is not None:
             return Head("tokens", shifts, needs_labels=is_seq2seq)
     raise ConfigError(
-        f"whether the loss of {owner.__name__} compares the logits of a position with the label "
-        "there or with the next one is not known: give shift=False or True, as by "
-        "losses=functools.partial(sequence_losses, shift=...), or a function of your own, "
-        "losses=fn(model, batch)"
+        f"which labels the logits of {owner.__name__} are compared with is not known from its "
+        "class: give losses=fn(model, batch), which returns one loss per example. Only where its "
+        "logits are of shape [batch, tokens, classes], functools.partial(sequence_losses, "
+        "shift=...) is such a function, with False or True for labels of the same or the next token"
     )
 
 
@@ -355,7 +372,8 @@ def _logits_of(outputs: Any) -> Tensor:
     if not isinstance(logits, Tensor):
         raise LossError(
             f"a {type(outputs).__name__} has no logits to compute losses from: give a model that "
-            "returns them, with return_dict=True, or losses=fn(model, batch)"
+            "returns them, with return_dict=True, or losses=fn(model, batch), which returns one "
+            "loss per example"
         )
     return logits
 

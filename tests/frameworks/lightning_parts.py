@@ -84,6 +84,12 @@ class Penalised(Net):
         return F.cross_entropy(self(batch[0]), batch[1]) + self.net.weight.norm()
 
 
+class OfOutputs(Net):
+    def training_step(self, batch, batch_idx):
+        logits = self(batch[0])
+        return F.cross_entropy(logits, batch[1]) + logits.square().mean()
+
+
 class OfTokens(Net):
     def training_step(self, batch, batch_idx):
         return F.cross_entropy(self(batch[0]).repeat(2, 1), batch[1].repeat(2))

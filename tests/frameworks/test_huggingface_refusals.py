@@ -173,14 +173,17 @@ def test_orders_and_loaders_that_a_memory_does_not_have_are_refused(tmp_path, mo
         trainer(tmp_path, **memory).train()
 
 
-def test_a_compute_loss_that_takes_no_losses_is_refused(tmp_path):
+def test_a_compute_loss_that_does_not_call_super_is_refused_by_a_single_pass(tmp_path):
     class Own(SelectiveTrainerMixin, transformers.Trainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             return model(**inputs).loss
 
-    with pytest.raises(ConfigError, match=r"Own\.compute_loss does not call super"):
-        trainer(tmp_path, "classifier", of=Own, selection=selection("memory")).train()
+    with pytest.raises(ConfigError, match=r"Own\.compute_loss does not call super.*losses=fn"):
+        trainer(tmp_path, "classifier", of=Own, selection=selection("single_pass")).train()
     trainer(tmp_path, "classifier", of=Own, selection=selection("two_pass"), max_steps=1).train()
+    memory = selection("memory")
+    trainer(tmp_path, "classifier", of=Own, selection=memory, num_train_epochs=1).train()
+    assert not memory["memory"].values.isnan().any()
 
 
 def test_a_model_whose_loss_is_not_known_is_refused_before_training(tmp_path):

@@ -14,8 +14,8 @@ from lightning_parts import (
     Endless,
     Manual,
     NoLoss,
+    OfOutputs,
     OfTokens,
-    Penalised,
     Summed,
     TwoLosses,
     Unreduced,
@@ -292,7 +292,7 @@ class CatchesAll(Net):
 REFUSED = [
     (TwoLosses, ConfigError, r"calls 2 loss functions \(cross_entropy, mse_loss\).*losses=fn"),
     (NoLoss, ConfigError, "calls no loss function.*losses=fn"),
-    (Penalised, ConfigError, "training_step returns .*cross_entropy in it .*losses=fn"),
+    (OfOutputs, ConfigError, "training_step trains on .*cross_entropy in it .*losses=fn"),
     (OfTokens, LossError, r"losses of shape \[16\], and the batch 8 examples.*losses=fn"),
     (InPlace, ConfigError, "changes its batch in place before its loss.*losses=fn"),
     (CatchesAll, ConfigError, "catches every exception"),

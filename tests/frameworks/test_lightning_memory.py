@@ -14,8 +14,8 @@ from lightning_parts import (
     Endless,
     Manual,
     NoLoss,
+    OfOutputs,
     OfTokens,
-    Penalised,
     Summed,
     TwoLosses,
     Unreduced,
@@ -161,7 +161,7 @@ def test_weights_of_a_rule_are_applied_to_the_mean():
             fit_remembering(kind(), memory=Half(), max_epochs=1)
 
 
-@pytest.mark.parametrize("kind", [TwoLosses, NoLoss, Penalised, OfTokens])
+@pytest.mark.parametrize("kind", [TwoLosses, NoLoss, OfOutputs, OfTokens])
 def test_a_step_whose_losses_cannot_be_recorded_is_refused(kind):
     with pytest.raises((ConfigError, LossError), match=r"record|datamodule\.loss"):
         fit_remembering(kind())

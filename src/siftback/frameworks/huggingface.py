@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler
 
 from siftback.errors import BatchError, ConfigError, StateError
+from siftback.frameworks.huggingface_loss import loss_pair
 from siftback.frameworks.huggingface_refusals import (
+    GIVE_LOSSES,
+    OF_OUTPUTS,
     Method,
+    advice_on_losses,
     check_trainer,
     chosen,
     faster_pass,
@@ -25,10 +29,13 @@ from siftback.loading.seeding import Stream, generator_of
 from siftback.loading.stats import SinglePassStats, Stats
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.epoch_plan import EpochPlan, plan_of
+from siftback.rules.last_batches import LastBatches
 from siftback.rules.rule import EpochRule
 from siftback.rules.sampler import SelectiveSampler
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.fresh import Fresh
+from siftback.scorers.selection_pass import untouched
+from siftback.scorers.trained_loss import CheckTimes, LossPair, ranks_alike
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
 from siftback.sequence_loss import Head, has_loss, head_of, losses_of, sequence_losses
@@ -113,6 +120,7 @@ class SelectiveTrainerMixin(Trainer):
     sift_stats: Stats | SinglePassStats
     _selection: Any  # an InBatch or a SinglePass
     _indices: Tensor | None  # the examples of the batch in training
+    _tried: bool  # whether a batch was scored
 
     def __init__(
         self,
@@ -186,19 +194,39 @@ class SelectiveTrainerMixin(Trainer):
         self, model: Any, inputs: Any, num_items_in_batch: Any = None, **kwargs: Any
     ) -> Tensor:
         """A forward and a backward; see ``Trainer.training_step``."""
-        self._indices, self._computes = inputs.pop(_KEY, None), self._method != "two_pass"
-        self._trains = self._computes
+        self._indices = inputs.pop(_KEY, None)
         if self._method == "single_pass":
-            num_items_in_batch = None  # the loss is a mean, for the Trainer to divide
+            return self._single_pass_step(model, inputs, **kwargs)
+        step = partial(super().training_step, model, inputs, num_items_in_batch, **kwargs)
+        checks = self.needs_own_losses and tree.size(inputs) > 1 and self._times.is_due()
+        if self._method == "two_pass" and not checks:
+            return cast(Tensor, step())
+        # An attribute of this object, which stands before what any derived class computes.
+        variables = self.__dict__
+        before = variables.get("compute_loss")
+        variables["compute_loss"] = partial(self._watched, self.compute_loss, checks)
         try:
-            loss: Tensor = super().training_step(model, inputs, num_items_in_batch, **kwargs)
+            return cast(Tensor, step())
+        finally:
+            del variables["compute_loss"]
+            if before is not None:
+                variables["compute_loss"] = before
+
+    def _single_pass_step(self, model: Any, inputs: Any, **kwargs: Any) -> Tensor:
+        self._trains, self._computes, cause = True, True, None
+        try:  # the loss is a mean, for the Trainer to divide
+            loss: Tensor = super().training_step(model, inputs, None, **kwargs)
+        except TypeError as error:
+            if not self._computes:
+                raise
+            cause = error  # of a single pass that was called as the model is
         finally:
             self._trains = False
         if self._computes:
             raise ConfigError(
                 f"{type(self).__name__}.compute_loss does not call super().compute_loss, where "
-                f'method="{self._method}" takes the losses: call it, or give method="two_pass"'
-            )
+                f'method="single_pass" computes the loss: leave compute_loss out, and {GIVE_LOSSES}'
+            ) from cause
         return loss
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -206,42 +234,120 @@ class SelectiveTrainerMixin(Trainer):
         if not self._trains:
             return super().compute_loss(model, inputs, *args, **kwargs)
         self._trains = self._computes = False
-        if self._method == "single_pass":
-            return self._sifted(model, inputs)
-        found: list[Any] = []
+        return self._sifted(model, inputs)
+
+    def _watched(
+        self, compute: Any, checks: bool, model: Any, inputs: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """A training step's loss by ``compute``; records or checks the losses of its rows."""
         labelled = dict(inputs)  # from which the Trainer may take the labels
+        result, found = self._observed(compute, model, inputs, *args, **kwargs)
+        if checks:
+            self._check_trained(compute, result, found, labelled, args, kwargs)
+        if self._method == "memory":
+            self._remember(found, labelled)
+        return result
+
+    def _observed(
+        self, compute: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any
+    ) -> tuple[Any, list[Any]]:
+        """What a function returns for a batch, and what it got of the model with gradients."""
+        found: list[Any] = []
 
         def find(module: Any, given: Any, outputs: Any) -> None:
             found.extend([outputs] if torch.is_grad_enabled() else [])
 
         hook = self.model.register_forward_hook(find)
+        compiled = self.args.torch_compile  # whose code does not call the hook
         try:
-            loss = super().compute_loss(model, inputs, *args, **kwargs)
+            with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+                return compute(model, inputs, *args, **kwargs), found
         finally:
             hook.remove()
-        self._remember(found, labelled)
-        return loss
+
+    def _check_trained(
+        self, compute: Any, result: Any, found: list[Any], inputs: Any, args: Any, kwargs: Any
+    ) -> None:
+        """Makes sure that the rows with the highest losses are those that the loss is made of.
+
+        Raises:
+            ConfigError: If the loss that is trained on is another one.
+        """
+
+        def pair(result: Any, found: list[Any], inputs: Any) -> LossPair:
+            loss = result[0] if isinstance(result, tuple) else result
+            (outputs,) = found
+            return loss_pair(cast(Head, self._head()), loss, outputs, inputs)
+
+        def on_rows(rows: Tensor) -> LossPair:
+            some = tree.take(inputs, rows)
+            before, labelled = dict(self.__dict__), dict(some)
+            with untouched(self.model, "eval", tree.device(some)):
+                again = self._observed(compute, self.model, some, *args, **kwargs)
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            return pair(*again, labelled)
+
+        advice = advice_on_losses(self._method)
+        if len(found) != 1:
+            raise ConfigError(
+                f"a training step called {type(self.model).__name__} {len(found)} times with "
+                "gradients, so that whether it trains on the losses that rows are chosen by is not "
+                f"known: {advice}"
+            )
+        has_batch_term = getattr(found[0], "aux_loss", None) is not None  # of a router
+        count = tree.size(inputs)
+        alike = ranks_alike(
+            pair(result, found, inputs), count, on_rows, has_batch_term=has_batch_term
+        )
+        if not alike:
+            raise ConfigError(
+                f"{type(self).__name__} trains on another loss than the mean of the losses that "
+                "rows are chosen by, which are those of the model itself, such as one with class "
+                f"weights or with another term: {advice}"
+            )
+        self._times.reset()
 
     def _kept(self, batch: Any) -> Any:
         """The rows of a batch to train on."""
         batch = self._prepare_inputs(batch)
-        if self._selection.skips():
-            count = tree.size(batch)
+        tries, self._tried = not self._tried, True
+        skips, count = self._selection.skips(), tree.size(batch)
+        if tries:  # what is wrong with a batch tells before an epoch of warm-up
+            tree.take(batch, torch.zeros(1, dtype=torch.int64))
+        if tries or not skips:
+            with self.compute_loss_context_manager():
+                losses = Fresh().score(self._losses, self.model, batch, None)
+        if skips:
             self._count(seen=count, released=count)
             return batch
-        with self.compute_loss_context_manager():
-            losses = Fresh().score(self._losses, self.model, batch, None)
         head = self._head()
         mask = None if head is None else has_loss(head, batch)
         rows = self._selection.select(losses, mask).positions
-        self._count(seen=len(losses), considered=len(losses), scored=len(losses))
+        self._count(seen=count, considered=count, scored=count)
         self._count(kept=len(rows), released=len(rows))
         return tree.take(batch, rows)
+
+    @property
+    def needs_own_losses(self) -> bool:
+        """Whether rows are chosen by the model's own losses, and not by losses of the user's."""
+        if self._rule is None:
+            by_losses = cast(Selector, self._selector).needs_scores
+        else:
+            by_losses = type(self._rule).update is not EpochRule.update
+        return by_losses and self._head() is not None
 
     def _head(self) -> Head | None:
         """What the model's logits are compared with; None with losses of the user's own."""
         given = self._losses if isinstance(self._losses, partial) else partial(self._losses)
-        return head_of(self.model, **given.keywords) if given.func is sequence_losses else None
+        if given.func is not sequence_losses:
+            return None
+        try:
+            return head_of(self.model, **given.keywords)
+        except ConfigError as error:
+            if self._method != "memory":
+                raise
+            raise ConfigError(f"{error}; {OF_OUTPUTS}") from error
 
     def _sifted(self, step_loss: Any, inputs: Any) -> Tensor:
         head = self._head()
@@ -298,7 +404,8 @@ class SelectiveTrainerMixin(Trainer):
         if len(found) != 1 or self._indices is None:
             raise ConfigError(
                 f"a training step called the model {len(found)} times with gradients, and "
-                'method="memory" takes the losses from one call: give method="two_pass"'
+                'method="memory" takes the losses from one call: give method="two_pass", and '
+                f"{GIVE_LOSSES}"
             )
         order = cast(SelectiveSampler, self._order)
         head, (outputs,) = self._head(), found
@@ -367,8 +474,9 @@ class SelectiveTrainerMixin(Trainer):
             return loader
         # What accelerate wraps. Its sharding would repeat examples; the order is shared already.
         base = loader.base_dataloader
-        drop_last = self.args.dataloader_drop_last
-        batches = BatchSampler(cast(Any, self._order), self._train_batch_size, drop_last)
+        order, drop_last = cast(SelectiveSampler, self._order), self.args.dataloader_drop_last
+        whole = order.examples // order.world
+        batches = LastBatches(order, self._train_batch_size, drop_last, whole)
         base.__dict__.update(batch_sampler=batches, sampler=self._order)
         base.__dict__["dataset"] = Indexed(base.dataset)
         base.__dict__["collate_fn"] = collating(base).collate_fn
@@ -423,7 +531,8 @@ class SelectiveTrainerMixin(Trainer):
 
     def _reset(self) -> None:
         """Resets the selection at the beginning of training."""
-        self._trains = self._computes = False
+        self._trains = self._computes = self._tried = False
+        self._times = CheckTimes()
         self._indices = self._selection = None
         self.sift_stats = Stats()
 

@@ -9,8 +9,7 @@ from siftback.errors import ConfigError
 from siftback.probing.probe import probe
 from siftback.rules.memory import Memory
 from siftback.rules.rule import EpochRule
-from siftback.selectors.in_batch import exact_selector
-from siftback.selectors.sampling import count_of
+from siftback.selectors.in_batch import count_in_batch, exact_selector
 from siftback.selectors.selection import Selector
 
 try:
@@ -24,8 +23,15 @@ except ImportError as error:
 Method = Literal["two_pass", "single_pass", "auto", "memory"]
 """When the Trainer's examples are chosen; see `SelectiveTrainerMixin`."""
 
+GIVE_LOSSES = "give losses=fn(model, batch), which returns one loss per row as it is trained on"
+OF_OUTPUTS = 'with method="memory", fn is called with what the model returned in place of the model'
 MEASURED_SECONDS = 10
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def advice_on_losses(method: Method) -> str:
+    """What to do where rows would be chosen by other losses than those that are trained on."""
+    return f"{GIVE_LOSSES}; {OF_OUTPUTS}" if method == "memory" else GIVE_LOSSES
 
 
 def chosen(
@@ -99,7 +105,11 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
     if keep is not None and keep.keep < 1:
         size = trainer._train_batch_size
         what = f"batches of {size}, all of which keep={keep.keep:g} keeps: give larger batches"
-        refused[what] = count_of(keep.keep, size) >= size
+        refused[what] = count_in_batch(keep.keep, size) >= size
+    if method != "single_pass" and trainer.needs_own_losses:
+        smooth = f"label_smoothing_factor={args.label_smoothing_factor}, as rows would be chosen by"
+        what = f"{smooth} losses without it: {advice_on_losses(method)}"
+        refused[what] = trainer.label_smoother is not None
     if method == "single_pass":
         refused |= _single_pass(trainer, _owner(trainer, mixin, "compute_loss"))
     elif method == "memory":
@@ -145,12 +155,15 @@ def faster_pass(trainer: Any, mixin: type, keep: float) -> Literal["two_pass", "
 def _single_pass(trainer: Any, owner: str | None) -> dict[str, bool]:
     """What a loss that replaces the Trainer's own does not work with."""
     config = getattr(trainer.model, "config", None)
-    two_pass = 'give method="two_pass"'
+    alone = f"leave it out, and {GIVE_LOSSES}"
+    other = f"and where it is another loss than the model's, {GIVE_LOSSES}"
     return {
-        f"a compute_loss of {owner}'s own: {two_pass}": owner is not None,
-        f"compute_loss_func: {two_pass}, or losses=": trainer.compute_loss_func is not None,
-        f"label_smoothing_factor: {two_pass}, or losses=": trainer.label_smoother is not None,
-        f"a router's auxiliary loss: {two_pass}": getattr(config, "output_router_logits", False),
+        f'a compute_loss of {owner}\'s own: give method="two_pass", {other}': owner is not None,
+        f"compute_loss_func: {alone}": trainer.compute_loss_func is not None,
+        f"label_smoothing_factor: {alone}": trainer.label_smoother is not None,
+        'a router\'s auxiliary loss: give method="two_pass"': getattr(
+            config, "output_router_logits", False
+        ),
         "torch_compile: leave it out": trainer.args.torch_compile,
     }
 

@@ -8,12 +8,15 @@ Set ``KERAS_BACKEND=torch`` before Keras is imported.
 
 from typing import Any
 
+import torch
+
 from siftback.arguments import checked_integer
 from siftback.errors import ConfigError, LossError
 from siftback.frameworks.keras_dataset import INDEX, OWN, WEIGHT, SelectiveDataset, keras
 from siftback.frameworks.keras_wrapper import KerasWrapper, without_traces
 from siftback.loading import tree
 from siftback.loading.stats import Stats
+from siftback.loss_functions import check
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
 
@@ -26,7 +29,7 @@ class SelectiveBackprop(KerasWrapper):
 
     Selective-Backprop (Jiang et al. 2019) within Keras's own training step: a forward pass without
     side effects gives the loss of each of the N examples of a batch, `InBatch` chooses exactly
-    ``max(1, round(keep * N))`` of them, and Keras's step trains on those. So steps, bars,
+    ``round(keep * N)`` of them, at least two, and Keras's step trains on those. So steps, bars,
     schedules and callbacks are as without it. ``compile()``, ``fit()``, ``evaluate()``,
     ``predict()`` and ``save()`` are used as with the wrapped model. Ideal cost per example of an
     epoch, in forwards (1) and backwards (2): ``1 + 3 * keep``, instead of 3.
@@ -93,6 +96,7 @@ class SelectiveBackprop(KerasWrapper):
         self._warmup = checked_integer("warmup", warmup, 0)
         self._in_batch = InBatch(keep, beta, selector, seed=checked_integer("seed", seed, 0))
         self._own_selector = selector is not None
+        self._tried = False  # whether the losses of a batch were computed
         self.stats = Stats()
 
     def check_data(self, data: Any) -> None:
@@ -112,11 +116,19 @@ class SelectiveBackprop(KerasWrapper):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         count = tree.size((x, y, sample_weight))
         self.stats.seen += count
-        if self.progress.is_training and self.progress.done < self._warmup:
+        warms = self.progress.is_training and self.progress.done < self._warmup
+        tries, self._tried = not self._tried, True
+        if tries or not warms:
+            with without_traces(self):
+                losses = self.losses_of(y, self(x, training=False), sample_weight)
+        if tries:  # what is wrong with a batch or its losses tells before an epoch of warm-up
+            check(losses, count)
+            tree.take((x, y, sample_weight), torch.zeros(1, dtype=torch.int64))
+            if self._in_batch.selector.reweights:
+                self.check_weights()
+        if warms:
             self.stats.released += count
             return super().train_step((x, y, sample_weight))
-        with without_traces(self):
-            losses = self.losses_of(y, self(x, training=False), sample_weight)
         rows, weights = self._in_batch.select(losses)
         stats, kept = self.stats, len(rows)
         stats.considered, stats.scored = stats.considered + count, stats.scored + count
@@ -238,6 +250,8 @@ class LossRecorder(KerasWrapper):
             assert dataset is not None
             indices, own = self._current
             losses = self.losses_of(y, y_pred, own)
+            if dataset.reweights:  # also in epochs whose weights are 1
+                self.check_weights()
             wrong = ~losses.isfinite()
             if wrong.any():
                 row = int(wrong.nonzero()[0])

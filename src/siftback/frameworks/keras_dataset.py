@@ -1,6 +1,5 @@
 """For `siftback.frameworks.keras`: a data set whose order and position are known and saved."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ except ModuleNotFoundError as error:
 from siftback.arguments import checked_integer
 from siftback.errors import BatchError, ConfigError
 from siftback.loading import tree
+from siftback.rules.last_batches import count_batches, start_of
 from siftback.rules.rule import EpochRule
 from siftback.rules.sampler import SelectiveSampler
 from siftback.states import check_digest, check_state, part, refuse, sealed
@@ -44,7 +44,8 @@ class SelectiveDataset(keras.utils.PyDataset):
     Args:
         data: A tuple of arrays or tensors, ``(x, y)`` or ``(x, y, sample_weight)``, each of which
             may be nested; or a map-style data set of examples that are such tuples.
-        batch_size: Examples of a batch; the last one of an epoch may be smaller.
+        batch_size: Examples of a batch; the last one of an epoch may be smaller. Where it would be
+            a single one of those that a rule draws, the last two batches share theirs.
         memory: An `EpochRule` that needs no scoring passes, such as `Memory`. Its loss weights, if
             it has any, are applied. None leaves no example out.
         epochs: Of the whole training, which ``fit`` must agree with.
@@ -110,6 +111,11 @@ class SelectiveDataset(keras.utils.PyDataset):
         return self._sampler.examples
 
     @property
+    def reweights(self) -> bool:
+        """Whether the rule may give examples weights other than 1."""
+        return self._sampler.draw is not None and self._sampler.draw.reweights
+
+    @property
     def num_batches(self) -> int:
         """Batches that the epoch in training still had as fit() began it; else of all examples."""
         if self._order is None:
@@ -120,7 +126,7 @@ class SelectiveDataset(keras.utils.PyDataset):
     def remaining(self) -> int:
         """Examples of those batches."""
         whole = self.examples if self._order is None else len(self._order)
-        return whole - self._first * self.batch_size
+        return whole - self._start_of(self._first)
 
     def __len__(self) -> int:
         return self.num_batches
@@ -157,8 +163,8 @@ class SelectiveDataset(keras.utils.PyDataset):
                 "SelectiveBackprop(model) on it, or with memory= LossRecorder(model), and evaluate "
                 "or predict with the data itself"
             )
-        start = (self._first + index) * self.batch_size
-        indices = self._order[start : start + self.batch_size]
+        batch = self._first + index
+        indices = self._order[self._start_of(batch) : self._start_of(batch + 1)]
         x, y, own = self._read(indices)
         if self._sampler.draw is None:
             return (x, y) if own is None else (x, y, own)
@@ -236,7 +242,12 @@ class SelectiveDataset(keras.utils.PyDataset):
         self._order, self._first = torch.cat([*self._sampler.order(epoch)]), 0
 
     def _batches_of(self, count: int) -> int:
-        return math.ceil(count / self.batch_size)
+        return count_batches(count, self.batch_size, whole=self.examples)
+
+    def _start_of(self, batch: int) -> int:
+        """The place in the epoch's order of a batch's first example."""
+        examples = self.examples if self._order is None else len(self._order)
+        return start_of(batch, examples, self.batch_size, whole=self.examples)
 
     def _read(self, indices: Tensor) -> tuple[Any, Any, Any]:
         if self._is_arrays:

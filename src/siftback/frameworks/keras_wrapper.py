@@ -136,6 +136,15 @@ class KerasWrapper(keras.Model):
         with torch.no_grad():
             return self._loss_of_each(y, y_pred, sample_weight)
 
+    def check_weights(self) -> None:
+        """Makes sure that loss weights can be applied to the losses computed last.
+
+        Raises:
+            ConfigError: If the loss's reduction would undo them.
+        """
+        assert self._loss_of_each is not None
+        self._loss_of_each.check_weights()
+
     def compute_loss(
         self,
         x: Any = None,
@@ -245,21 +254,25 @@ class LossOfEach:
         return losses
 
     def weighted(self, sample_weight: Any, factors: Tensor) -> Tensor:
-        """An example's own weights times those of the selection.
+        """An example's own weights times those of the selection."""
+        self.check_weights()
+        factors = _fitted(factors, self._ndim)
+        if sample_weight is None:
+            return factors
+        own = to_tensor(sample_weight)
+        return _fitted(own, self._ndim) * factors.to(own)
+
+    def check_weights(self) -> None:
+        """Makes sure that the reduction does not undo weights.
 
         Raises:
-            ConfigError: If the reduction would undo them.
+            ConfigError: If it does.
         """
         if self._reduction == "mean_with_sample_weight":
             raise ConfigError(
                 f'the loss {self._name} has reduction="mean_with_sample_weight", which would '
                 "undo the loss weights of the selection: leave reduction= out"
             )
-        factors = _fitted(factors, self._ndim)
-        if sample_weight is None:
-            return factors
-        own = to_tensor(sample_weight)
-        return _fitted(own, self._ndim) * factors.to(own)
 
     def _check(self, y: Any, y_pred: Any) -> None:
         """Compares the losses of a batch with the loss of its first example alone."""

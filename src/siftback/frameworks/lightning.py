@@ -24,7 +24,7 @@ from siftback.loss_functions import Losses
 from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.fresh import Fresh
-from siftback.scorers.training_step import CaughtLosses, TrainingStep
+from siftback.scorers.training_step import TrainingStep
 from siftback.selective_loader.loader import SelectiveLoader
 from siftback.selectors.in_batch import InBatch, exact_selector
 from siftback.selectors.selection import Selection, Selector
@@ -40,6 +40,13 @@ except ImportError as error:
 
 _FLAGS = ("prepare_data_per_node", "allow_zero_length_dataloader_with_multiple_devices")
 _TRANSFER = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+_GIVE_LOSSES = (
+    "give SelectiveBackprop(losses=fn), where fn(module, batch) returns one loss per example"
+)
+_RECORD_LOSSES = (
+    "compute one loss per example in training_step, and have it return "
+    "self.trainer.datamodule.loss(losses), which records them and is their mean"
+)
 _HOOKS = ("prepare_data", "test_dataloader", "predict_dataloader", *_TRANSFER)
 
 
@@ -47,15 +54,18 @@ class SelectiveBackprop(Callback):
     """Selective-Backprop within each training step: scores the batch, and trains on k rows of it.
 
     Each batch is scored by a forward pass in eval mode, without gradients, under the autocast of
-    training; exactly ``max(1, round(keep * N))`` of its N rows are chosen (see `InBatch`), and the
-    module's own ``training_step`` runs on those. Steps, schedules, accumulation, logging, sharding
-    and resuming remain Lightning's own::
+    training; exactly ``round(keep * N)`` of its N rows, at least two, are chosen (see `InBatch`),
+    and the module's own ``training_step`` runs on those. Steps, schedules, accumulation, logging,
+    sharding and resuming remain Lightning's own::
 
         Trainer(callbacks=[SelectiveBackprop(keep=1 / 3)])
 
     The losses are by default those of ``training_step`` itself, which runs on the whole batch up to
     its first call of a loss function of ``torch.nn.functional``, and no further. What it logs, adds
-    to metrics or sets on its module before that call is undone.
+    to metrics or sets on its module before that call is undone. The loss that is trained on is
+    compared with those in the first eight steps, and in steps 16, 32 and so on: a constant factor,
+    and a term without the examples, such as a penalty of the weights, choose the same examples;
+    anything else is refused.
 
     Args:
         keep: As for `InBatch`, like ``beta``, ``selector`` and ``schedule``.
@@ -72,7 +82,8 @@ class SelectiveBackprop(Callback):
     Raises:
         ConfigError: If an argument is out of its range; at the start of `fit`, if the strategy is
             not a single device or DDP; at the first batch, if ``training_step`` calls no loss
-            function or several, or returns another loss than that of the one it calls.
+            function or several; there or later, if it trains on another loss than that of the one
+            it calls.
         LossError: If there is not one finite loss per example.
 
     >>> callback = SelectiveBackprop(keep=1 / 3)  # Trainer(callbacks=[callback])
@@ -100,7 +111,7 @@ class SelectiveBackprop(Callback):
         self._in_batch: InBatch | None = None
         self._trainer: Any = None  # of this fit
         self._saved: list[Any] | None = None
-        self._checked = False
+        self._tried = False  # whether a batch was scored
         self._step: TrainingStep | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -114,7 +125,7 @@ class SelectiveBackprop(Callback):
                 f"{kind.__name__}: use a single device or DDPStrategy"
             )
         if self._trainer is not trainer:  # another training
-            self._trainer, self._in_batch, self._checked = trainer, None, False
+            self._trainer, self._in_batch, self._tried = trainer, None, False
             self.stats = Stats()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -136,7 +147,7 @@ class SelectiveBackprop(Callback):
             # estimated_stepping_batches asked for that before the state of the loops was there.
             fit_loop._load_combined_loader_states()
             iter(fit_loop._data_fetcher)
-        self._step = TrainingStep(pl_module, self._run)
+        self._step = TrainingStep(pl_module, self._run, _GIVE_LOSSES)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Puts ``training_step`` back."""
@@ -196,27 +207,33 @@ class SelectiveBackprop(Callback):
         self.stats.released += count
         self.stats.seconds_selection += time.perf_counter() - started
         from_step = self._losses is None and self._in_batch.selector.needs_scores
-        if weights is None and (self._checked or not from_step):
+        checks = (from_step or weights is not None) and count > 1 and step.times.is_due()
+        if weights is None and not checks:
             return step.own(batch, *rest, **kwargs)
-        catch = CaughtLosses(count, weights)
-        with catch:
-            output = step.eager(batch, *rest, **kwargs)
+        output, catch = step.catching(weights, (batch, *rest), kwargs, count, checks=checks)
         catch.check_only(weights)
-        self._checked = catch.check_returned(output, step.module) or self._checked
         return output
 
     def _select(
         self, in_batch: InBatch, step: TrainingStep, batch: Any, count: int, more: tuple[Any, Any]
     ) -> Selection | None:
         """Chooses rows; None if the schedule is off."""
-        if in_batch.skips():
+        tries, self._tried = not self._tried, True
+        skips, by_losses = in_batch.skips(), in_batch.selector.needs_scores
+        if tries:  # what is wrong with a batch tells before an epoch of warm-up
+            tree.take(batch, torch.zeros(1, dtype=torch.int64))
+        losses = torch.zeros(count, device=tree.device(batch))
+        if by_losses and (tries or not skips):
+            reweights = {"reweights": in_batch.selector.reweights and tries}
+            of_step = self._losses or (
+                lambda _, of: step.losses((of, *more[0]), more[1], count, **reweights)
+            )
+            losses = Fresh().score(of_step, step.module, batch, None)
+        if skips:
             return None
         self.stats.considered += count
-        if not in_batch.selector.needs_scores:
-            return in_batch.select(torch.zeros(count, device=tree.device(batch)))
-        self.stats.scored += count
-        losses = self._losses or (lambda _, of: step.losses((of, *more[0]), more[1], count))
-        return in_batch.select(Fresh().score(losses, step.module, batch, None), step.valid)
+        self.stats.scored += count * by_losses
+        return in_batch.select(losses, step.valid if by_losses else None)
 
 
 class SelectiveDataModule(LightningDataModule):
@@ -275,7 +292,7 @@ class SelectiveDataModule(LightningDataModule):
         self._fitted: Any = None  # the trainer that the memory is of
         self._kind: Any = None  # the class of the trainer, while it has another one
         self._saved: list[Any] | None = None
-        self._checked = self._recorded = False
+        self._recorded = False
         self._step: TrainingStep | None = None
         hooks = [name for name in _HOOKS if is_overridden(name, inner)]
         for name in (*_FLAGS, *hooks, *(own for own in vars(inner) if "hparams" in own)):
@@ -303,6 +320,8 @@ class SelectiveDataModule(LightningDataModule):
         if self.loader is None or not self.trainer.training:
             return losses.mean()
         self._recorded = True
+        if self._step is not None:
+            self._step.checks = False  # what is recorded is what is trained on
         return self.loader.loss(losses, **more)
 
     def setup(self, stage: str) -> None:
@@ -332,7 +351,7 @@ class SelectiveDataModule(LightningDataModule):
             self._saved = None
         if self._step is None:
             self._check_counts(self.trainer)
-            self._step = TrainingStep(self.trainer.lightning_module, self._run)
+            self._step = TrainingStep(self.trainer.lightning_module, self._run, _RECORD_LOSSES)
         return _TrainLoader(self, self.loader)
 
     def state_dict(self) -> dict[str, Any]:
@@ -413,7 +432,7 @@ class SelectiveDataModule(LightningDataModule):
         except TypeError as error:
             raise ConfigError(
                 "Lightning reads a batch ahead if a loader has no length, which a checkpoint would "
-                f"lack: take a rule of a fixed count, such as Memory ({error})"
+                f"lack: {error}; or, for selection in a batch, SelectiveBackprop"
             ) from error
         if least < 1:
             raise ConfigError(
@@ -447,12 +466,12 @@ class SelectiveDataModule(LightningDataModule):
         assert self.loader is not None
         self._recorded, weights = False, self.loader.weights
         applied = weights if bool((weights != 1).any()) else None
-        catch = CaughtLosses(len(weights), applied, strict=False)
-        with catch:
-            output = step.eager(batch, *rest, **kwargs)
+        count = len(weights)
+        checks = count > 1 and step.times.is_due()
+        args = (batch, *rest)
+        output, catch = step.catching(applied, args, kwargs, count, checks=checks, strict=False)
         if not self._recorded:
             catch.check_only(applied)
-            self._checked = self._checked or catch.check_returned(output, step.module)
             self.loader.record(catch.calls[0].losses)
         return output
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from siftback.errors import ConfigError, StateError
 from siftback.rules.epoch_draw import EpochDraw
+from siftback.rules.last_batches import count_batches
 from siftback.rules.rule import EpochRule
 
 
@@ -94,7 +95,8 @@ def plan_of(
         draw.epochs = epochs
         counts = [_count(draw, epoch) // world for epoch in range(math.ceil(epochs))]
         found = [
-            count // batch_size if drop_last else math.ceil(count / batch_size) for count in counts
+            count_batches(count, batch_size, drop_last, whole=rule.examples // world)
+            for count in counts
         ]
         if not all(found):
             epoch = found.index(0)

@@ -3,19 +3,19 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from siftback.errors import ConfigError, LossError
+from siftback.errors import BatchError, ConfigError, LossError
 from siftback.loading import tree
 from siftback.loss_functions import has_valid, per_example
-
-_GIVE_LOSSES = "give losses=fn(module, batch), which returns one loss per example"
+from siftback.scorers.selection_pass import untouched
+from siftback.scorers.trained_loss import CheckTimes, LossPair, ranks_alike
 
 
 @functools.cache
@@ -40,6 +40,7 @@ class TrainingStep:
     Args:
         module: A module with a ``training_step``.
         run: ``run(step, *args, **kwargs)`` is called in its place, with this object.
+        advice: What to do where its losses are not known, for errors.
 
     Attributes:
         module: The module.
@@ -48,10 +49,13 @@ class TrainingStep:
             The forward that it calls is still the compiled one.
         valid: bool[N], which examples of the `losses` taken last have any, with a target that is
             not ignored; None is all.
+        times: When to check that the loss it trains on is that of its loss function.
+        checks: Whether the step that runs is checked: not if it records its losses itself.
     """
 
-    def __init__(self, module: Any, run: Callable[..., Any]) -> None:
+    def __init__(self, module: Any, run: Callable[..., Any], advice: str) -> None:
         self.module, self.own = module, module.training_step
+        self._advice, self.times, self.checks = advice, CheckTimes(), False
         compiled = getattr(module, "_compiler_ctx", None)
         self.eager = self.own if compiled is None else compiled["original_training_step"]
         self.valid: Tensor | None = None
@@ -64,7 +68,7 @@ class TrainingStep:
         if self._before is not None:
             self.module.training_step = self._before
 
-    def losses(self, args: Any, kwargs: Any, count: int) -> Tensor:
+    def losses(self, args: Any, kwargs: Any, count: int, *, reweights: bool = False) -> Tensor:
         """float[N], the losses of the first loss function that it calls; the rest does not run.
 
         What it does to its module, to metrics, to the parameters' ``requires_grad`` and to the
@@ -74,12 +78,14 @@ class TrainingStep:
             args: Of the step; a batch of N examples first.
             kwargs: Of the step.
             count: N.
+            reweights: Whether weights will be applied to the losses, which is then tried.
 
         Raises:
-            ConfigError: If it calls no loss function, or changes the batch in place.
+            ConfigError: If it calls no loss function, or changes the batch in place, or weights
+                cannot be applied.
             LossError: If there is not one loss per example.
         """
-        catch, (batch, *rest) = _First(count), args
+        catch, (batch, *rest) = _First(count, advice=self._advice), args
         versions = _versions(batch)
         try:
             with _undone(self.module), catch:
@@ -88,14 +94,96 @@ class TrainingStep:
             if _versions(batch) != versions:
                 raise ConfigError(
                     "training_step changes its batch in place before its loss, which a scoring "
-                    f"pass would do a second time: have it change a copy, or {_GIVE_LOSSES}"
+                    f"pass would do a second time: have it change a copy, or {self._advice}"
                 ) from None
             self.valid = catch.calls[0].valid
+            if reweights:
+                weights = torch.ones(count, device=tree.device(batch))
+                catch.check_only(weights)
+                catch.calls[0].reduced(weights)
             return catch.calls[0].checked()
         raise ConfigError(
             "training_step calls no loss function of torch.nn.functional outside of compiled "
-            f"code, or catches every exception: {_GIVE_LOSSES}"
+            f"code, or catches every exception: {self._advice}"
         )
+
+    def catching(
+        self,
+        weights: Tensor | None,
+        args: Any,
+        kwargs: Any,
+        count: int,
+        *,
+        checks: bool,
+        strict: bool = True,
+    ) -> tuple[Any, "CaughtLosses"]:
+        """Runs the step, and catches its loss functions.
+
+        Args:
+            weights: float32[N], loss weights of the examples; None where there are none.
+            args: Of the step; a batch of N examples first.
+            kwargs: Of the step.
+            count: N.
+            checks: Whether to compare the loss that it trains on with its loss function's.
+            strict: As for `CaughtLosses`.
+
+        Returns:
+            What the step returned, and what was caught.
+
+        Raises:
+            ConfigError: If the loss that is trained on prefers other examples.
+        """
+        self.checks = checks
+        batch, *rest = args
+        same = None
+        if checks:
+            with suppress(BatchError):  # of a structure that is unknown, and need not be split
+                same = tree.map_tensors(lambda part: part, batch)  # the step may pop some
+        catch = CaughtLosses(count, weights, strict=strict, advice=self._advice)
+
+        def on_rows(rows: Tensor) -> LossPair:
+            some = tree.take(same, rows)
+            again = CaughtLosses(len(rows), strict=False, advice=self._advice)
+            with _undone(self.module), untouched(self.module, "eval", tree.device(some)), again:
+                output = self.eager(some, *rest, **kwargs)
+            return again.pair(cast(Tensor, _loss_of(output)))
+
+        automatic = self.module.automatic_optimization
+        with catch:
+            if automatic or not checks:
+                output = self.eager(batch, *rest, **kwargs)
+            else:  # which steps its optimizers, so that it cannot be run for some rows again
+                with _watched_backward(self.module, functools.partial(self._check, catch)):
+                    output = self.eager(batch, *rest, **kwargs)
+                self.times.reset()
+        if automatic:
+            self._check(catch, _loss_of(output), on_rows)
+        return output, catch
+
+    def _check(
+        self,
+        catch: "CaughtLosses",
+        loss: Any,
+        on_rows: Callable[[Tensor], LossPair] | None = None,
+    ) -> None:
+        """Makes sure that a loss ranks the examples as the losses that were caught."""
+        # A skipped step has no loss; several calls are for `check_only` to refuse.
+        is_scalar = isinstance(loss, Tensor) and loss.numel() == 1
+        if not (self.checks and is_scalar) or len(catch.calls) != 1:
+            return
+        self.times.reset()
+        cause = None
+        try:
+            alike = ranks_alike(catch.pair(loss), catch.count, on_rows)
+        except Exception as error:  # a step of the user's may need all rows
+            alike, cause = False, error
+        if not alike:
+            name, value = catch.calls[0].name, float(catch.value.detach().float().mean())
+            raise ConfigError(
+                f"training_step trains on {float(loss.detach()):g}, and {name} in it is {value:g}: "
+                "besides a constant factor and terms without the examples, the two differ, and "
+                f"examples would be selected by {name} alone: {self._advice}"
+            ) from cause
 
 
 class _Aborted(BaseException):
@@ -110,11 +198,12 @@ class LossCall:
         args: Its arguments.
         kwargs: Its arguments by name.
         count: Of how many examples its losses should be.
+        advice: What to do if they are not, for errors.
     """
 
-    def __init__(self, fn: Any, args: Any, kwargs: Any, count: int) -> None:
+    def __init__(self, fn: Any, args: Any, kwargs: Any, count: int, advice: str) -> None:
         given = _signature(fn).bind(*args, **kwargs).arguments
-        self.name, self._count = fn.__name__, count
+        self.name, self._count, self._advice = fn.__name__, count, advice
         self.reduction = given.pop("reduction", "mean")
         if given.pop("size_average", None) is not None or given.pop("reduce", None) is not None:
             raise ConfigError(f"{self.name} with size_average= or reduce=: give reduction= instead")
@@ -131,7 +220,7 @@ class LossCall:
         if self.losses.shape != (self._count,):
             raise LossError(
                 f"{self.name} in training_step has losses of shape {list(self.losses.shape)}, and "
-                f"the batch {self._count} examples: {_GIVE_LOSSES}, or record them in the step"
+                f"the batch {self._count} examples: {self._advice}"
             )
         return self.losses
 
@@ -158,17 +247,26 @@ class CaughtLosses(TorchFunctionMode):
         count: Examples of the batch.
         weights: float32[N], loss weights of the examples; None where there are none.
         strict: Whether a second call is refused at once.
+        advice: What to do where the losses are not known, for errors.
+
+    Attributes:
+        count: As given.
+        calls: The calls.
+        value: What the first of them returned.
     """
 
-    def __init__(self, count: int, weights: Tensor | None = None, *, strict: bool = True) -> None:
+    value: Tensor
+
+    def __init__(
+        self, count: int, weights: Tensor | None = None, *, strict: bool = True, advice: str
+    ) -> None:
         super().__init__()
         self.calls: list[LossCall] = []
-        self._count, self._weights, self._strict = count, weights, strict
-        self._value: Tensor | None = None
+        self.count, self._weights, self._strict, self._advice = count, weights, strict, advice
 
     def __torch_function__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if fn in _LOSSES and not torch.compiler.is_compiling():
-            return self.caught(LossCall(fn, args, kwargs or {}, self._count))
+            return self.caught(LossCall(fn, args, kwargs or {}, self.count, self._advice))
         return fn(*args, **(kwargs or {}))
 
     def caught(self, call: LossCall) -> Tensor:
@@ -177,8 +275,17 @@ class CaughtLosses(TorchFunctionMode):
         if self._strict:
             self.check_only(None)
         value = call.reduced(self._weights)
-        self._value = value if self._value is None else self._value
+        if len(self.calls) == 1:
+            self.value = value
         return value
+
+    def pair(self, trained: Tensor) -> LossPair:
+        """The loss that the step trains on, beside what its loss function returned."""
+        value = self.value
+        # Of losses that the step reduces itself, those of ignored positions are 0, whatever their
+        # gradient is.
+        scale = value.detach() if value.ndim else 1.0
+        return LossPair(trained, value.sum(), value, torch.ones_like(value), scale)
 
     def check_only(self, weights: Tensor | None) -> None:
         """Makes sure that one loss function was called, and that weights were applied to it."""
@@ -186,30 +293,15 @@ class CaughtLosses(TorchFunctionMode):
         if len(names) != 1:
             raise ConfigError(
                 f"training_step calls {_listed(names)}, so that which loss each example has is "
-                f"not known: {_GIVE_LOSSES}, to SelectiveBackprop; with a SelectiveDataModule, "
-                "have the step call self.trainer.datamodule.loss(losses)"
+                f"not known: {self._advice}"
             )
         self.calls[0].checked()
         if weights is not None and self.calls[0].reduction == "none":
             raise ConfigError(
                 f'{names[0]} in training_step has reduction="none", and the examples have weights, '
-                'which nothing applied: leave reduction="none" out, or, with a '
-                "SelectiveDataModule, call self.trainer.datamodule.loss(losses), which applies them"
+                'which nothing applied: leave reduction="none" out, or take a selector or rule '
+                "without weights"
             )
-
-    def check_returned(self, output: Any, module: Any) -> bool:
-        """Makes sure that a step returned the loss that was caught; False where it says none."""
-        loss: Any = output.get("loss") if isinstance(output, Mapping) else output
-        if self._value is None or (module.automatic_optimization and not isinstance(loss, Tensor)):
-            return False
-        if module.automatic_optimization and not _close(self._value, loss):
-            own = float(self._value.detach().mean())
-            raise ConfigError(
-                f"training_step returns {float(loss.detach().mean()):g}, and {self.calls[0].name} "
-                f"in it {own:g}: selection goes by the loss that is trained on, so {_GIVE_LOSSES}, "
-                "or record them in the step"
-            )
-        return True
 
 
 class _First(CaughtLosses):
@@ -242,6 +334,30 @@ def _undone(module: nn.Module) -> Iterator[None]:
             items[:] = copied
         for weight, requires_grad in required:
             weight.requires_grad_(requires_grad)
+
+
+@contextmanager
+def _watched_backward(module: Any, watch: Callable[[Any], None]) -> Iterator[None]:
+    """Passes the losses of a module's ``manual_backward`` to a function before they are used."""
+    own, variables = module.manual_backward, vars(module)
+    before = variables.get("manual_backward")
+
+    def manual_backward(loss: Any, *args: Any, **kwargs: Any) -> None:
+        watch(loss)
+        own(loss, *args, **kwargs)
+
+    variables["manual_backward"] = manual_backward
+    try:
+        yield
+    finally:
+        del variables["manual_backward"]
+        if before is not None:
+            variables["manual_backward"] = before
+
+
+def _loss_of(output: Any) -> Any:
+    """The loss in what a training step returned; None where it skips the step."""
+    return output.get("loss") if isinstance(output, Mapping) else output
 
 
 def _versions(batch: Any) -> list[int]:

@@ -160,6 +160,7 @@ def selection_of(
     on_nonfinite: OnNonfinite,
     generator: torch.Generator,
     exact: bool,
+    keep: float | None = None,
 ) -> BatchSelection | None:
     """The selection by a selector, see `BatchSelection`; None where there is no selector.
 
@@ -172,6 +173,7 @@ def selection_of(
         on_nonfinite: What to do with an example whose score is not finite.
         generator: Where random numbers come from.
         exact: Whether exactly ``round(keep * N)`` are kept.
+        keep: As the user gave it, for errors; None where a selector or rule was given.
 
     Raises:
         ConfigError: If scores are needed, and no model or not one loss function was given; or if
@@ -182,9 +184,11 @@ def selection_of(
     if model is not None:
         checked_model(model)
     if selector.needs_scores and model is None:
+        name = type(selector).__name__ if keep is None else f"keep={keep}"
         raise ConfigError(
-            f"{type(selector).__name__} selects by losses, and no model was given: give "
-            "SelectiveLoader(loader, model, loss_fn, ...)"
+            f"{name} selects by losses, and no model was given: give a model and its loss function "
+            "after the loader, (loader, model, loss_fn, ...), or memory=Memory() in place of it, "
+            "which needs neither"
         )
     if exact:
         check_takes_count(selector)

@@ -160,7 +160,15 @@ class SelectiveLoader:
             selector, scorer = parts_of_rule(self._draw.rule, keep, selector, scorer)
         self.schedule.warn_if_never_on(self.epochs)
         self._selection = selection_of(
-            selector, scorer, model, loss_fn, losses, on_nonfinite, self._generator, self._exact
+            selector,
+            scorer,
+            model,
+            loss_fn,
+            losses,
+            on_nonfinite,
+            self._generator,
+            self._exact,
+            keep,
         )
         self._intake = Intake(
             loader,

@@ -21,6 +21,8 @@ from siftback.states import generator as random_state
 class InBatch(Stateful):
     """Chooses exactly ``round(keep * n)`` of a batch's n losses, which a step then trains on.
 
+    It is at least two of several, as a batch of one row stops ``BatchNorm``.
+
     For a training step of your own: compute the losses of the batch, let `select` choose among
     them, and backpropagate the chosen ones. This saves time if the step then runs a smaller
     forward and backward on the chosen rows only, or runs backward through parts that treat
@@ -103,8 +105,8 @@ class InBatch(Stateful):
             The positions of the kept rows among all N, ascending, or of the kept tokens in
             ``losses.flatten()``, and their weights: ``(losses.flatten()[positions] *
             weights).mean()`` is the loss to train on. `Selection.mask` and `Selection.labels`
-            have the shape of the losses. With n to choose among, ``max(1, round(keep * n))`` are
-            kept, or all while the schedule is off.
+            have the shape of the losses. With n to choose among, ``round(keep * n)`` are kept,
+            and at least two where n > 1; or all while the schedule is off.
 
         Raises:
             LossError: If there is not one floating-point loss per row or token, or one to choose
@@ -141,7 +143,7 @@ class InBatch(Stateful):
             return everything(losses)
         if keep != self.selector.keep:
             self.selector.set_keep(keep)  # type: ignore[attr-defined]  # checked when made
-        return self.selector.select(losses, self._generator, count_of(keep, len(losses)))
+        return self.selector.select(losses, self._generator, count_in_batch(keep, len(losses)))
 
     def state_dict(self) -> dict[str, Any]:
         """All state that the next selections depend on; can be saved with ``torch.save``."""
@@ -175,6 +177,17 @@ class InBatch(Stateful):
         super().load_state_dict(state)
         self._generator.set_state(state["generator"])
         self.steps = state["steps"]
+
+
+def count_in_batch(keep: float, size: int) -> int:
+    """How many rows of a batch are kept: ``round(keep * N)``, and at least two of several.
+
+    A batch of one row stops ``BatchNorm``, such as the last one of an epoch, which is smaller.
+
+    >>> count_in_batch(1 / 3, 128), count_in_batch(1 / 3, 3), count_in_batch(1 / 3, 1)
+    (43, 2, 1)
+    """
+    return max(count_of(keep, size), min(size, 2))
 
 
 def everything(losses: Tensor) -> Selection:

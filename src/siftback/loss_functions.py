@@ -21,10 +21,7 @@ Losses = Callable[[nn.Module, Any], Tensor]
 
 
 _NAMES = ("mean", "sum", "batchmean", "none")
-_INSTEAD = (
-    "give a function of your own that returns one loss per example, of which the mean over the "
-    "examples is taken"
-)
+_INSTEAD = "give a function that returns one loss per example, of which the mean is taken"
 
 
 def per_example(loss_fn: LossFn) -> LossFn:
@@ -44,9 +41,8 @@ def per_example(loss_fn: LossFn) -> LossFn:
         loss_fn: ``loss_fn(outputs, targets)``, or of other arguments.
 
     Returns:
-        A function of the same arguments that returns a tensor of shape [N]. ``loss_fn`` is not
-        changed. It raises a `LossError` if ``loss_fn`` has an ``ignore_index``, and the losses
-        are not of the shape of the targets.
+        A function of the same arguments that returns a tensor of shape [N]. It raises a `LossError`
+        if ``loss_fn`` has an ``ignore_index``, and the losses are not of the targets' shape.
 
     Raises:
         ConfigError: If ``loss_fn`` is not a function, or has ``size_average`` or ``reduce``.
@@ -83,6 +79,7 @@ class Reduction:
             with ``reduction="none"``, are its losses per example, and the loss is their mean.
 
     Attributes:
+        loss_fn: The loss function.
         takes_name: Whether the loss function has a ``reduction``.
         name: Its value: "mean", "sum", "batchmean" or "none".
         is_known: Whether the divisor is known, as for a loss function of PyTorch. For another the
@@ -105,7 +102,7 @@ class Reduction:
         checked_object("loss_fn", loss_fn, "a loss function, such as F.cross_entropy", "__call__")
         # A compiled module would pass on to the user's module what is set on it.
         inner: Any = getattr(loss_fn, "_orig_mod", loss_fn)
-        self._inner, self._unreduced = inner, loss_fn
+        self.loss_fn, self._inner, self._unreduced = loss_fn, inner, loss_fn
         self.name: str = "none"
         self.takes_name = True
         if isinstance(inner, nn.Module) and hasattr(inner, "reduction"):
@@ -118,9 +115,10 @@ class Reduction:
             self._unreduced = functools.partial(inner, reduction="none")
         else:
             self.takes_name = False
-        self._ignored: int | None = _ignored_index(inner) if self.takes_name else None
         self._names = list(_parameters(inner))
-        self._by_class = _is(inner, nn.NLLLoss | nn.CrossEntropyLoss, "nll_loss", "cross_entropy")
+        self._ignored = _ignored_index(inner) if self.takes_name else None
+        # Those of PyTorch that ignore an index divide by the weights of classes, if there are any.
+        self._by_class = self._ignored is not None
         self._by_length = _is(inner, nn.CTCLoss, "ctc_loss")
         self.is_known = not self.takes_name or _is_of_torch(inner)
 
@@ -231,11 +229,11 @@ class Reduction:
         """The loss of some rows, from the terms and weights of all examples.
 
         Args:
-            terms: float[N].
+            terms: float[N], of the arguments and options.
             rows: int64[k].
             weights: float[N]; None are all 1.
-            arguments: Those that the terms are of.
-            options: Those that the terms are of.
+            arguments: Those of the loss function.
+            options: Those of the loss function.
         """
         if weights is not None:
             terms = terms * weights.to(terms.device)
@@ -343,7 +341,9 @@ def _refuse_legacy(loss_fn: LossFn) -> None:
 
 def _ignored_index(loss_fn: LossFn) -> int | None:
     """The class whose positions a loss function ignores; None without one."""
-    return cast(int | None, _option(loss_fn, "ignore_index", None))
+    index = _option(loss_fn, "ignore_index", None)
+    is_linear = _name_of(loss_fn) in ("LinearCrossEntropyLoss", "linear_cross_entropy")
+    return -100 if index is None and is_linear else cast(int | None, index)
 
 
 def _parameters(loss_fn: LossFn) -> Mapping[str, inspect.Parameter]:

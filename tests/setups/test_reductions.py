@@ -477,6 +477,36 @@ def test_a_loss_of_the_users_own_gives_the_plain_mean():
     torch.testing.assert_close(loader.watch(unreduced)(model(x), y), F.mse_loss(model(x), y))
 
 
+@pytest.mark.parametrize("loss_fn", [lambda o, t: F.cross_entropy(o, t), F.cross_entropy])
+def test_one_number_is_refused_with_a_way_out(loss_fn):
+    loader, model = loader_of(LABELS), Scale(CLASSES)
+    ((x, y),) = loader
+    outputs, targets = (model(x)[0], y[0]) if loss_fn is F.cross_entropy else (model(x), y)
+    with pytest.raises(LossError, match=r"gives one number.*the loss function of PyTorch itself"):
+        loader.watch(loss_fn)(outputs, targets)
+
+
+def test_a_linear_layer_within_the_loss_is_watched():
+    newest = [kind for kind in (getattr(nn, "LinearCrossEntropyLoss", None),) if kind]
+    for kind in newest:
+        torch.manual_seed(7)
+        loss_fn = kind(FEATURES, CLASSES)
+        loader = loader_of(SOME, Weighing(), on_nonfinite="keep")
+        ((x, y),) = loader
+        each = per_example(loss_fn)(x, y).nan_to_num()
+        torch.testing.assert_close(each.sum() / y.ne(-100).sum(), loss_fn(x, y))
+        expected = (each * Weighing.weights).sum() / y.ne(-100).sum()
+        torch.testing.assert_close(loader.watch(loss_fn)(x, y), expected)
+
+
+def test_a_single_pass_has_no_state_of_its_loss_function():
+    model = Scale(CLASSES)
+    sift = SinglePass(model, nn.CrossEntropyLoss(WEIGHT), keep=0.5)
+    names = {f"model.{name}" for name in model.state_dict()} | {"_extra_state"}
+    assert set(sift.state_dict()) == names
+    assert not [module for module in sift.modules() if isinstance(module, nn.CrossEntropyLoss)]
+
+
 def test_a_loss_that_is_not_finite_leaves_the_divisor_too():
     model, loss_fn = Scale(CLASSES), nn.CrossEntropyLoss(WEIGHT)
     loader = loader_of(LABELS, on_nonfinite="drop")

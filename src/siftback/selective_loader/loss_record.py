@@ -126,8 +126,18 @@ class LossRecord:
         if self.guard is not None:
             reduction.check_cross_entropy()
 
-        def of_examples(*arguments: Any, **options: Any) -> Tensor:
+        def losses_of(*arguments: Any, **options: Any) -> Tensor:
             losses = reduction.per_example(*arguments, **options)
+            if isinstance(losses, Tensor) and losses.ndim == 0:
+                raise LossError(
+                    f"{reduction} gives one number, and loader.watch needs one loss per example: "
+                    "give it the loss function of PyTorch itself, with its options, or a function "
+                    "that returns one loss for each example of a batch"
+                )
+            return losses
+
+        def of_examples(*arguments: Any, **options: Any) -> Tensor:
+            losses = losses_of(*arguments, **options)
             return self.loss(losses, reduced=False) if torch.is_grad_enabled() else losses.mean()
 
         def watched(*arguments: Any, **options: Any) -> Tensor:
@@ -135,7 +145,7 @@ class LossRecord:
             if not torch.is_grad_enabled():
                 return value
             with torch.no_grad():
-                losses = reduction.per_example(*arguments, **options)
+                losses = losses_of(*arguments, **options)
             weights, finite = self.take(losses)
             if weights is None and finite is None:
                 return value

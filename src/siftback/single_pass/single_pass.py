@@ -167,7 +167,6 @@ class SinglePass(nn.Module):
         self.outputs: Any = None
         self.gradient_check: GradientCheck | None = None
         self.stats = SinglePassStats()
-        self._loss_fn = loss_fn
         self._has_outputs = checked_flag("outputs", outputs)
         self._backend = backend
         self._check_asked = self._checks = checked_flag("check", check)
@@ -325,7 +324,7 @@ class SinglePass(nn.Module):
         inputs, targets = pair(batch)
         with untouched(self.model, None, device), torch.no_grad():
             outputs = self.model(inputs)
-            value = cast(LossFn, self._loss_fn)(outputs, targets)
+            value = reduction.loss_fn(outputs, targets)
             reduction.check(value, reduction.terms(outputs, targets), outputs, targets)
 
     def _count_kept(self, count: int) -> int:

@@ -25,6 +25,7 @@ COUNTS = {
     "kills": (4, "kills of a comparison; a twentieth of them of a training of two processes"),
     "folders": (6, "damaged folders that are reported on"),
     "batches": (800, "batches without growth of memory"),
+    "scores": (1 << 18, "scores in one call of each selector"),
     "leaves": (60, "damaged entries of the state of each kind of object"),
 }
 COUNTED = "red"  # the property of a test's report that says so

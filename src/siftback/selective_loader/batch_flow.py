@@ -77,10 +77,11 @@ class BatchFlow:
             self._source.position += 1
             self.done.read(self._source.epochs_done)
             yield from self._full_batches(epoch)
-        if self.pool is None or (self._source.position == 0 and not self._intake.draws):
+        if self.pool is None or self._source.position == 0:
             raise BatchError(
                 f"the wrapped {type(self._source.loader).__name__} gave no batch: "
-                "give one that is not empty and can be iterated once an epoch"
+                "give one that is not empty and can be iterated once an epoch; where examples were "
+                "drawn and are fewer than a batch, one without drop_last=True"
             )
         self._end_epoch()
         yield from self._give(self.pool.end_epoch(), 1, epoch)

@@ -106,11 +106,14 @@ class Source:
         self._indexed = is_indexed(loader)
         self.loader: Any = loader
         if is_trackable(loader):
-            self._order = TrackedBatches(batches or cast(Any, loader).batch_sampler)
+            own = cast(Any, loader).batch_sampler
+            self._order = TrackedBatches(own if batches is None else batches)
             self.loader = with_order(cast(Any, loader), self._order)
         if self._indexed:
             self.loader = collating(self.loader)
-        self._generators = Generators([self.loader, self._order and self._order.batches])
+        # By identity, as the truth of a batch sampler is asked of its length, which it may not have.
+        batches = None if self._order is None else self._order.batches
+        self._generators = Generators([self.loader, batches])
         self._began: list[Any] = []  # the generators' states as the epoch began
         self._state: dict[str, Any] | None = None  # to be gone on from
         self._iterated = False

@@ -369,7 +369,8 @@ class FilteredSampler(Sampler[int]):
         """One epoch.
 
         Raises:
-            BatchError: If the sampler gives no integers, or none of its examples was drawn.
+            BatchError: If the sampler gives what is no index of an example, or none of those that
+                it gives was drawn.
         """
         if not self._draw.draws:
             return iter(self.sampler)
@@ -377,12 +378,9 @@ class FilteredSampler(Sampler[int]):
             self._draw.draw_from(None)
             return self._drawn()
         keys = list(self.sampler)
-        order = torch.tensor(self._integers(keys), dtype=torch.int64)
-        # An index beyond the data set is passed on, to be refused with its batch.
-        valid = (order >= 0) & (order < self._draw.rule.examples)
-        self._draw.draw_from(order[valid], is_weighted=self._is_weighted)
-        drawn = torch.ones(len(order), dtype=torch.bool)
-        drawn[valid] = self._draw.weights[order[valid]] != 0
+        order = self._indices(keys)
+        self._draw.draw_from(order, is_weighted=self._is_weighted)
+        drawn = self._draw.weights[order] != 0
         if keys and not drawn.any():
             self._refuse(len(keys))
         return itertools.compress(keys, drawn.tolist())
@@ -404,24 +402,32 @@ class FilteredSampler(Sampler[int]):
     def _drawn(self) -> Iterator[int]:
         """What is left of a sampler without a length."""
         weights, count, is_empty = self._draw.weights, 0, True
-        for count, key in enumerate(self.sampler, 1):
-            (index,) = self._integers([key])
-            if not 0 <= index < len(weights) or weights[index] != 0:
+        for key in self.sampler:
+            count += 1
+            if weights[self._indices([key])] != 0:
                 is_empty = False
                 yield key
         if count and is_empty:
             self._refuse(count)
 
-    def _integers(self, keys: list[Any]) -> list[int]:
+    def _indices(self, keys: list[Any]) -> Tensor:
+        """int64[n], what the sampler gave, checked."""
+        kind, rule = type(self.sampler).__name__, self._draw.rule
         try:
-            return [operator.index(key) for key in keys]
+            indices = torch.tensor([operator.index(key) for key in keys], dtype=torch.int64)
         except TypeError:
-            kinds = sorted({type(key).__name__ for key in keys})
+            kinds = ", ".join(sorted({type(key).__name__ for key in keys}))
             raise BatchError(
-                f"a {type(self.sampler).__name__} gives {', '.join(kinds)}, and "
-                f"{type(self._draw.rule).__name__} remembers examples by integers: have it give "
-                "indices of the data set"
+                f"a {kind} gives {kinds}, and {type(rule).__name__} remembers examples by "
+                "integers: have it give indices of the data set"
             ) from None
+        beyond = indices[(indices < 0) | (indices >= rule.examples)]
+        if len(beyond):
+            raise BatchError(
+                f"a {kind} gives the index {int(beyond[0])}, and the data set has {rule.examples} "
+                f"examples: have it give indices from 0 to {rule.examples - 1}"
+            )
+        return indices
 
     def _refuse(self, count: int) -> None:
         rule, sampler = type(self._draw.rule).__name__, type(self.sampler).__name__

@@ -62,7 +62,7 @@ class BatchFlow:
         """One epoch of training batches; continues the epoch that a loaded state was within.
 
         Raises:
-            BatchError: If the source gives no batch.
+            BatchError: If the source gives no batch, or what is drawn makes none.
         """
         self.finish_step()
         resumed = self._source.is_resumed
@@ -71,6 +71,7 @@ class BatchFlow:
         if not (resumed and self._source.is_within):
             self._begin_epoch()
         epoch, items = self._source.epoch, self._source.batches()
+        released = None if resumed else self._stats.released
         yield from self._full_batches(epoch)  # those still pooled when a state was saved
         for item in items:
             self._offer(item)
@@ -85,6 +86,11 @@ class BatchFlow:
             )
         self._end_epoch()
         yield from self._give(self.pool.end_epoch(), 1, epoch)
+        if self._intake.draws and self.pool.drop_last is True and released == self._stats.released:
+            raise BatchError(
+                f"the examples drawn for epoch {epoch} make no batch of {self.pool.batch_size} "
+                "with drop_last=True: give smaller batches, keep more, or give drop_last=False"
+            )
         self._record.end_epoch()
         self.done.finish()
         self._stats.dropped = self.pool.dropped

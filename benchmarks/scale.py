@@ -4,8 +4,8 @@ Each size is measured in a process of its own, whose peak memory is that of what
 one `SelectiveSampler` with `Memory`, all of whose losses are known. Bytes and peaks are per
 process; the table, 4 bytes per example, is part of neither the draw's nor the state's peak. It
 is in memory, then in shards, all of them in this one process, then in a file, where between two
-saves a thousand batches are recorded. What a billion examples cost is computed from the two
-largest sizes, as all of it grows in proportion to what is added.
+saves a thousand batches are recorded; then in memory with `RatioMemory`. What a billion examples
+cost is computed from the two largest sizes, as all of it grows in proportion to what is added.
 """
 
 import multiprocessing
@@ -19,13 +19,14 @@ from typing import Any
 import torch
 
 from goals import Goal, begin, options, report
-from siftback import Memory, ScoreTable, SelectiveSampler, Share
+from siftback import Memory, RatioMemory, ScoreTable, SelectiveSampler, Share
 
 TITLE = "What remembering many examples costs: Memory in a SelectiveSampler"
-TABLES = ("in memory", "in shards", "in a file")
+TABLES = ("in memory", "in shards", "in a file", "in memory, of RatioMemory")
 GIGABYTE = 1e9
 COMPUTED = 10**9  # examples
 BEYOND = "gigabytes at a draw's peak, beyond the table"
+PER_EXAMPLE = "bytes per example at a draw's peak, beyond the table"
 MOST_BEYOND = 1.0  # gigabytes, of all sizes that are measured
 SHARDS = 960
 PART = 1 << 20  # examples recorded at a time
@@ -48,9 +49,11 @@ def timed(fn: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - started, found
 
 
-def sampler_of(examples: int, **arguments: Any) -> tuple[Memory, SelectiveSampler]:
-    """A sampler of so many examples, of all of which losses are known."""
-    memory = Memory(warmup=Share(0.0), **arguments)
+def sampler_of(
+    kind: type[Memory | RatioMemory], examples: int, **arguments: Any
+) -> tuple[Memory | RatioMemory, SelectiveSampler]:
+    """A sampler of so many examples, of all of which losses are known, by a rule."""
+    memory = kind(warmup=Share(0.0), **arguments)
     sampler = SelectiveSampler(range(examples), memory, epochs=10)
     for start in range(0, memory.rows, PART):
         rows = torch.arange(start, min(start + PART, memory.rows))
@@ -71,20 +74,24 @@ def measure(where: str, examples: int, threads: int | None) -> dict[str, float]:
         torch.set_num_threads(threads)
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
+        kind = RatioMemory if where.endswith("RatioMemory") else Memory
         arguments: dict[str, Any] = {
             "in memory": {},
+            "in memory, of RatioMemory": {},
             "in shards": {"shards": SHARDS},
             "in a file": {"table": ScoreTable(path=Path(folder, "scores.table"))},
         }[where]
-        memory, sampler = sampler_of(examples, **arguments)
+        memory, sampler = sampler_of(kind, examples, **arguments)
         before = resident()
         draw, _ = timed(sampler.begin)
         beyond = peak() - before
         order, drawn = timed(lambda: sum(len(part) for part in sampler.order(0)))
-        assert drawn == memory.count(0)
+        assert sampler.draw is not None
+        assert drawn == sampler.draw.drawn
         found = {
             "seconds per draw": draw,
             BEYOND: beyond / GIGABYTE,
+            PER_EXAMPLE: beyond / examples,
             "seconds for an epoch's order": order,
         }
         save, size = saved(sampler, folder)
@@ -103,7 +110,7 @@ def measure(where: str, examples: int, threads: int | None) -> dict[str, float]:
     }
 
 
-def record(memory: Memory, examples: int) -> None:
+def record(memory: Memory | RatioMemory, examples: int) -> None:
     """Gives the rule a thousand batches of losses."""
     for _ in range(1000):
         indices = torch.randint(examples, (128,)).unique()

@@ -126,7 +126,8 @@ class Source:
         self._indexed = is_indexed(loader)
         self.loader: Any = loader
         if is_trackable(loader):
-            self._order = TrackedBatches(batches or cast(Any, loader).batch_sampler)
+            own = cast(Any, loader).batch_sampler
+            self._order = TrackedBatches(own if batches is None else batches)
             self.loader = with_order(cast(Any, loader), self._order)
         collate = getattr(data_loader_of(loader), "collate_fn", None)
         self._collated = collate is default_collate
@@ -134,7 +135,9 @@ class Source:
             self.loader = collating(self.loader)
         if isinstance(self.loader, DataLoader) and self.loader.batch_sampler is not None:
             self.loader = testing_order(self.loader) if self.knows_indices else self.loader
-        owners = [self.loader, data_loader_of(self.loader), self._order and self._order.batches]
+        # By identity, as the truth of a batch sampler is asked of its length, which it may not have.
+        batches = None if self._order is None else self._order.batches
+        owners = [self.loader, data_loader_of(self.loader), batches]
         self._generators = Generators(owners)
         self._began: list[Any] = []  # the generators' states as the epoch began
         self._state: dict[str, Any] | None = None  # to be gone on from

@@ -31,6 +31,7 @@ from siftback.states import (
     flag,
     integer,
     nothing,
+    number,
     part,
     refuse,
 )
@@ -57,8 +58,8 @@ class EpochDraw:
         weights: float32[rows], the loss weight of each in this epoch, 0 for those left out.
         draws: Whether this epoch leaves out what its draw did, before it is read.
         reweights: Whether any weight was other than 0 and 1, in this epoch or before.
-        is_filtered: Whether a sampler of the user's own gives the examples, whose number is then
-            known only once it has (`takes`).
+        sampler: The user's sampler that gives the examples, in words; None without such a one. An
+            epoch is then drawn by `draw_from`, once it is known what the sampler gives.
 
     Raises:
         ConfigError: If the schedule needs the number of epochs, or there are not as many
@@ -96,13 +97,20 @@ class EpochDraw:
             )
         self.draws = self.reweights = False
         self.weights = torch.ones(rule.rows)
-        self.is_filtered = False
+        self.sampler: str | None = None
         self._packed: dict[str, Any] | None = None  # the weights, as a state has them
         self._count = rule.examples  # drawn, by all processes
+        self._waits: int | None = None  # the epoch that `draw_from` is to draw
+        self._scale = 1.0  # of the learning rate, as `draw_from` found it
         self._whole = self._mine = 0  # of all examples and of the drawn, what this process reads
         self._read = self._passed = 0  # of the drawn examples and of all, in this epoch
         self._recorded: list[Finding] = []  # in this epoch, where others are to know it
         self._turn: int | None = None  # with the rule's table; None before the first epoch
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether a sampler of the user's gives the examples."""
+        return self.sampler is not None
 
     @property
     def learns(self) -> bool:
@@ -130,25 +138,35 @@ class EpochDraw:
                 last = earlier
         return last == epoch
 
-    def count(self, epoch: int) -> int | None:
-        """How many examples all processes read in an epoch; None where nobody knows before it."""
+    def count(self, epoch: int, given: int | None = None) -> int | None:
+        """How many examples all processes read in an epoch; None where nobody knows before it.
+
+        Args:
+            epoch: The epoch.
+            given: How many examples a sampler of the user's gives; None where it gives all.
+        """
         if not self.schedule.is_on(epoch, self.epochs) or self.plans_pass(epoch):
+            if given is not None:
+                return given
             return self.rule.examples if self._shards is None else self._shards.read
-        if self.schedule.anneal is None:
-            return self.rule.count(epoch)
-        keep = getattr(self.rule, "keep", 1.0)
-        try:
-            self._anneal(epoch)
-            return self.rule.count(epoch)
-        finally:
-            cast(Any, self.rule).set_keep(keep)
+        with self.rule.among(None if given is None else torch.arange(given)):
+            if self.schedule.anneal is None:
+                return self.rule.count(epoch)
+            keep = getattr(self.rule, "keep", 1.0)
+            try:
+                self._anneal(epoch)
+                return self.rule.count(epoch)
+            finally:
+                cast(Any, self.rule).set_keep(keep)
 
     def begin(self, epoch: int) -> None:
         """Draws for an epoch, unless it is one in which everything is read.
 
         Raises:
+            BatchError: If the rule leaves out all examples.
             ConfigError: If another training used the rule or its table since the last epoch;
-                shards are not those of the processes; or a rule draws too few of a shard.
+                shards are not those of the processes; or a rule draws too few of a shard, or not
+                one weight for each example.
         """
         if self._turn is None:
             self._turn = self.rule.table.claim()
@@ -159,15 +177,72 @@ class EpochDraw:
         self._anneal(epoch)
         self._read = self._passed = 0
         self.draws = self.schedule.is_on(epoch, self.epochs) and not self.is_pass(epoch)
-        if not self.draws:
+        self._waits = epoch if self.draws and self.is_filtered else None
+        if not self.draws or self.is_filtered:
             self.weights = torch.ones(self.rule.rows)
         else:
-            weights = self.rule.draw(epoch, generator_of(self._seed, epoch, Stream.DRAW))
+            weights = self._drawn(epoch)
             if self._shards is not None:
                 count = self.rule.count(epoch) or 0
                 self._shards.check_drawn(type(self.rule).__name__, weights, count)
             self.weights = shared_draw(weights) if self._shares else weights
         self._count_drawn()
+        # Of a stream, examples that are new to the rule may come all the same.
+        if self.draws and self._rows is None and self._count < self.world:
+            raise BatchError(
+                f"{type(self.rule).__name__} draws {self._count} of {self.rule.examples} examples "
+                f"in epoch {epoch}, fewer than there are processes, {self.world}: have it keep "
+                "more, or end training before"
+            )
+
+    def draw_from(self, order: Tensor | None, *, is_weighted: bool = False) -> None:
+        """Draws an epoch whose examples a sampler of the user's gives; once after each `begin`.
+
+        Where that gives some examples once each, the rule draws among these. Where it gives them
+        with probabilities of its own, the rule draws among all those that it knows, whatever the
+        sampler gives in this epoch: that an example is trained on then has the product of both
+        probabilities. One that the rule does not know yet is trained on as it first comes, and
+        takes the place of no other.
+
+        Args:
+            order: int64[n], what the sampler gives; None where that is not known beforehand.
+            is_weighted: Whether it gives them with probabilities of its own.
+
+        Raises:
+            ConfigError: If the rule does not draw one weight for each candidate.
+        """
+        if self._waits is None:
+            return
+        epoch, self._waits = self._waits, None
+        candidates = None if order is None or is_weighted else order.sort().values
+        if candidates is None or (candidates.diff() == 0).any():
+            candidates = self.rule.known.nonzero().squeeze(1)
+        weights = torch.ones(0)
+        if len(candidates):
+            # Among all a rule draws as without the sampler.
+            everything = len(candidates) == self.rule.examples
+            with self.rule.among(None if everything else candidates):
+                weights = self._drawn(epoch)
+        self.weights = torch.ones(self.rule.rows).index_copy_(0, candidates, weights)
+        self._count_drawn()
+        if order is not None:
+            weights = self.weights[order]
+            self._whole, self._mine = len(order), int(weights.count_nonzero())
+        self._scale = self.rule.lr_scale(weights) if len(weights) else 1.0
+
+    def _drawn(self, epoch: int) -> Tensor:
+        """float32[rows], what the rule draws of all examples, or of its candidates."""
+        weights = self.rule.draw(epoch, generator_of(self._seed, epoch, Stream.DRAW))
+        if not isinstance(weights, Tensor) or weights.shape != (self.rule.rows,):
+            shape = list(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+            of = "examples" if self.rule.candidates is None else "candidates"
+            raise ConfigError(
+                f"{type(self.rule).__name__}.draw gave {shape} in epoch {epoch}, and there are "
+                f"{self.rule.rows} {of}: have it give float32[{self.rule.rows}], one weight for "
+                "each; state of its own per example is indexed by self.candidates, where a "
+                "sampler gives some examples alone"
+            )
+        return weights
 
     @property
     def drawn(self) -> int:
@@ -219,10 +294,6 @@ class EpochDraw:
         """float32[n], the loss weights of examples in this epoch."""
         return self.weights[self.rows_of(indices)]
 
-    def takes(self, whole: int, mine: int) -> None:
-        """Sets of how many examples this process reads how many, where a sampler decides that."""
-        self._whole, self._mine = whole, mine
-
     @property
     def mine(self) -> int | None:
         """How many examples this process reads in this epoch; None where nobody knows yet."""
@@ -272,6 +343,8 @@ class EpochDraw:
     @property
     def lr_scale(self) -> float:
         """What the rule multiplies the learning rate with in this epoch."""
+        if self.is_filtered:
+            return self._scale if self.draws else 1.0
         return self.rule.lr_scale(self.weights) if self.draws else 1.0
 
     def update(
@@ -333,6 +406,7 @@ class EpochDraw:
             "drawn": self._drawn_state(),
             "reweights": self.reweights,
             "read": (self._whole, self._mine, self._read, self._passed),
+            "lr_scale": self._scale if self.is_filtered else None,
             "recorded": [tuple(finding) for finding in self._recorded],
         }
 
@@ -348,7 +422,8 @@ class EpochDraw:
         shards = self._shards
         most = state["rule"]["examples"] if shards is None else shards.count * shards.height
         own = {"examples": integer(most=most), "draws": flag, "reweights": flag}
-        check_state(self, state, {**own, "read": entries(*[integer()] * 4)})
+        scale = number(0) if self.is_filtered else nothing
+        check_state(self, state, {**own, "read": entries(*[integer()] * 4), "lr_scale": scale})
         drawn = check_packed(state["examples"]) if state["draws"] else nothing
         drawn = drawn if shards is None else self._check_drawn
         check_state(self, state, {"drawn": drawn, "recorded": each(self._check_recorded)})
@@ -357,6 +432,8 @@ class EpochDraw:
         whole, mine, read, passed = state["read"]
         share = state["examples"] // self.world
         fits = self.is_filtered or whole in (0, share)  # 0 before the first epoch
+        if self.is_filtered and not whole:  # of a sampler without a length
+            fits, whole = mine == 0 and passed == read, read
         if not fits or max(mine, passed) > whole or read > max(mine, whole):
             refuse("EpochDraw.read", state["read"], "counts of this epoch's examples")
 
@@ -380,6 +457,7 @@ class EpochDraw:
             self.draws, self.weights = False, torch.ones(state["examples"])
         self._count_drawn()
         self.reweights = state["reweights"]
+        self._waits, self._scale = None, state["lr_scale"] or 1.0
         whole, mine, self._read, self._passed = state["read"]
         if self._shards is None:  # whose state may be that of another number of processes
             self._whole, self._mine = whole, mine
@@ -393,7 +471,8 @@ class EpochDraw:
 
     def _settings(self) -> dict[str, Any]:
         schedule = self.schedule
-        return {"memory": type(self.rule).__name__, **schedule.settings(self.epochs)}
+        own = {"memory": type(self.rule).__name__, "sampler": self.sampler}
+        return {**own, **schedule.settings(self.epochs)}
 
     def _check_recorded(self, name: str, value: Any) -> None:
         if not self._shares:

@@ -54,10 +54,12 @@ class GuardedRule(LastLossRule):
 
     @property
     def held(self) -> Tensor:
-        """int64[n], the suspects that the guard holds back; none without a guard."""
+        """int64[n], the rows of the suspects that the guard holds back; none without a guard."""
         if self.guard is None:
             return torch.zeros(0, dtype=torch.int64)
         held = self.guard.held
+        if self.candidates is not None:
+            return torch.isin(self.candidates, held).nonzero().squeeze(1)
         return held[held < self.examples]
 
     def update(self, indices: Tensor, losses: Tensor, epoch: int, **guesses: Tensor | None) -> None:

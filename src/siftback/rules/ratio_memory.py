@@ -8,7 +8,7 @@ from torch import Tensor
 from siftback.arguments import checked_share
 from siftback.rules.guarded import GuardedRule
 from siftback.rules.noise_guard import NoiseGuard
-from siftback.rules.ratio_draw import ratio_probabilities
+from siftback.rules.ratio_draw import drawn_independently
 from siftback.rules.rule import checked_table
 from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Moment, Share
@@ -81,11 +81,7 @@ class RatioMemory(GuardedRule):
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """See `ratio_probabilities`; of those held back as many as the guard admits."""
         held = self.held
-        trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, held, False)
-        probabilities = ratio_probabilities(self.values[trusted, 0], self.floor)
-        draws = torch.rand(len(probabilities), dtype=torch.float64, generator=generator)
-        weights = torch.zeros(self.examples)
-        weights[trusted] = (draws < probabilities).float()
+        weights = drawn_independently(self.values[:, 0], self.floor, generator, excluded=held)
         if self.guard is not None:
             weights[held] = self.guard.admit(len(held), 1.0, generator).float()
         return weights

@@ -13,18 +13,23 @@ from siftback.states import check_state, integer, refuse, sealed, tensor
 
 
 def next_of_permutations(
-    waiting: Tensor, count: int, examples: int, generator: torch.Generator
+    waiting: Tensor,
+    count: int,
+    examples: int,
+    generator: torch.Generator,
+    among: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The next k examples of a sequence of random permutations.
 
     If fewer than k are waiting, the others are taken from a new permutation, without those
-    already taken: no example is taken twice, or again before all others were taken.
+    already taken: no example is taken twice, or again before all others were taken that could be.
 
     Args:
         waiting: int64[w], the rest of the current permutation, in order.
         count: k, the number of examples to take, at most ``examples``.
         examples: Number of examples.
         generator: On the CPU; used when a new permutation begins.
+        among: int64[m], m >= k, the examples that can be taken; None for all of them.
 
     Returns:
         int64[k], the examples taken, and int64[...], the new rest.
@@ -32,15 +37,18 @@ def next_of_permutations(
     >>> next_of_permutations(torch.tensor([3, 1]), 1, 4, torch.Generator())
     (tensor([3]), tensor([1]))
     """
-    if len(waiting) >= count:
-        return waiting[:count], waiting[count:]
+    free = torch.ones(examples, dtype=torch.bool)
+    if among is not None:
+        free = torch.zeros_like(free).index_fill_(0, among, True)
+    ready = waiting[free[waiting]][:count]
+    free[ready] = False
+    if len(ready) == count:
+        taken = torch.zeros_like(free).index_fill_(0, ready, True)
+        return ready, waiting[~taken[waiting]]
     order = torch.randperm(examples, generator=generator)
-    still = torch.zeros(examples, dtype=torch.bool)
-    still[waiting] = True
-    fresh = order[~still[order]][: count - len(waiting)]
-    came = torch.zeros(examples, dtype=torch.bool)
-    came[fresh] = True
-    return torch.cat((waiting, fresh)), order[~came[order]]
+    fresh = order[free[order]][: count - len(ready)]
+    taken = torch.zeros_like(free).index_fill_(0, fresh, True)
+    return torch.cat((ready, fresh)), order[~taken[order]]
 
 
 class RS2(EpochRule):
@@ -91,9 +99,10 @@ class RS2(EpochRule):
         """1 for drawn examples; see `next_of_permutations`."""
         waiting = self._waiting[:0] if self.replacement else self._waiting
         drawn, self._waiting = next_of_permutations(
-            waiting, self.count(epoch), self.examples, generator
+            waiting, self.count(epoch), self._examples, generator, self.candidates
         )
-        return torch.zeros(self.examples).index_fill_(0, drawn, 1.0)
+        weights = torch.zeros(self._examples).index_fill_(0, drawn, 1.0)
+        return weights if self.candidates is None else weights[self.candidates]
 
     def settings(self) -> dict[str, Any]:
         """See `EpochRule.settings`."""

@@ -1,7 +1,8 @@
 """The base classes of rules, which choose the examples of each epoch before any is read."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,6 +37,10 @@ class EpochRule(ABC):
     which the schedule is on, and `update` with the losses of each training batch. A rule of your
     own defines `draw`; if it learns from training it also overrides `update`, and the loader then
     requires the losses.
+
+    Where a sampler of the user's gives some of the examples alone, an epoch is drawn among those:
+    `examples`, `rows` and `values` are then theirs while `draw` and `count` are called. A rule that
+    has state per example besides its table indexes that by `candidates`.
 
     Args:
         table: Values remembered per example; by default none. A table in a file may have more
@@ -80,6 +85,7 @@ class EpochRule(ABC):
             raise ConfigError(f"tail={tail!r} is the whole of training: give a smaller share")
         self.table = ScoreTable(columns=0) if table is None else table
         self._examples = 0
+        self._candidates: Tensor | None = None
         self._shards = None if shards is None else checked_integer("shards", shards, 1)
         self.shards: Shards | None = None
         if shards is not None and self.table.path is not None:
@@ -89,19 +95,46 @@ class EpochRule(ABC):
             )
 
     @property
+    def candidates(self) -> Tensor | None:
+        """int64[n], the examples that a draw is among, ascending; None where it is among all."""
+        return self._candidates
+
+    @property
     def examples(self) -> int:
         """Number of examples, of all processes."""
-        return self._examples
+        return self._examples if self._candidates is None else len(self._candidates)
 
     @property
     def rows(self) -> int:
         """Number of rows of `values`: one per example, of which shards have this process's."""
-        return self._examples if self.shards is None else self.shards.rows
+        return self.examples if self.shards is None else self.shards.rows
 
     @property
     def values(self) -> Tensor:
         """float32[rows, columns], the values remembered; NaN where nothing is known."""
+        if self._candidates is not None:
+            return self.table.values[self._candidates]
         return self.table.values[: self.rows]
+
+    @property
+    def known(self) -> Tensor:
+        """bool[rows], the examples with a value; all of them where the rule remembers none."""
+        if not self.table.columns:
+            return torch.ones(self.rows, dtype=torch.bool)
+        return ~self.values.isnan().all(1)
+
+    @contextmanager
+    def among(self, candidates: Tensor | None) -> Iterator[None]:
+        """Has draws be among some examples alone, as long as the context lasts.
+
+        Args:
+            candidates: int64[n], their indices, ascending; None for all.
+        """
+        self._candidates = candidates
+        try:
+            yield
+        finally:
+            self._candidates = None
 
     def grow(self, examples: int) -> None:
         """Makes room for a number of examples; never removes any.
@@ -128,8 +161,9 @@ class EpochRule(ABC):
             generator: Source of random numbers, on the CPU.
 
         Returns:
-            float32[examples], the weight of each example's loss, 0 for those left out. Examples
-            without a known loss are kept, as far as `count` allows.
+            float32[examples], the weight of each example's loss, 0 for those left out; of
+            `candidates` one for each of those. Examples without a known loss are kept, as far as
+            `count` allows.
         """
 
     def count(self, epoch: int) -> int | None:

@@ -96,6 +96,7 @@ class UCB(EpochRule):
         self.decay = checked_share("decay", decay)
         self.every = checked_integer("every", every, 1)
         self._pruned = torch.empty(0, dtype=torch.bool)  # of the last choice
+        self._undecided = self._pruned.clone()  # those that it was not among
         self._chosen_at: int | None = None
 
     def bounds(self) -> Tensor:
@@ -106,10 +107,19 @@ class UCB(EpochRule):
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """The choice of this period, renewed when a new period begins."""
         if self._chosen_at is None or not 0 <= epoch - self._chosen_at < self.every:
-            self._pruned = weights_of_known(self.bounds(), self._weigh) == 0
+            self._pruned = torch.zeros(self._examples, dtype=torch.bool)
+            self._undecided = torch.ones_like(self._pruned)
             self._chosen_at = epoch
-        weights = torch.ones(self.examples)
-        weights[: len(self._pruned)][self._pruned] = 0.0
+        rows = torch.arange(self.examples) if self.candidates is None else self.candidates
+        weights = torch.ones(len(rows))
+        there = rows < len(self._pruned)  # what came since is trained on until the next choice
+        new = there.clone()
+        new[there] = self._undecided[rows[there]]
+        # A sampler may give others than it did as the period began: these are chosen among as
+        # they come, so that the share is right in each epoch.
+        self._pruned[rows[new]] = weights_of_known(self.bounds()[new], self._weigh) == 0
+        self._undecided[rows[new]] = False
+        weights[there] = (~self._pruned[rows[there]]).float()
         return weights
 
     def update(
@@ -135,8 +145,10 @@ class UCB(EpochRule):
 
     def state_dict(self) -> dict[str, Any]:
         """The averages, the pruned examples, and the epoch of the choice."""
-        pruned = {"chosen_of": len(self._pruned), "pruned": self._pruned.clone()}
-        return sealed({**super().state_dict(), "chosen_at": self._chosen_at, **pruned})
+        choice = {"pruned": self._pruned.clone(), "undecided": self._undecided.clone()}
+        count = len(self._pruned)
+        counts = {"chosen_at": self._chosen_at, "chosen_of": count}
+        return sealed({**super().state_dict(), **counts, **choice})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -153,6 +165,7 @@ class UCB(EpochRule):
             {
                 "chosen_at": chosen_at if state["chosen_of"] else optional(chosen_at),
                 "pruned": tensor(torch.bool, state["chosen_of"]),
+                "undecided": tensor(torch.bool, state["chosen_of"]),
             },
         )
 
@@ -164,7 +177,8 @@ class UCB(EpochRule):
         """
         self.check_state(state)
         super().load_state_dict(state)
-        self._pruned, self._chosen_at = state["pruned"].clone(), state["chosen_at"]
+        self._pruned, self._undecided = state["pruned"].clone(), state["undecided"].clone()
+        self._chosen_at = state["chosen_at"]
 
     def _weigh(self, bounds: Tensor) -> Tensor:
         """0 for the lowest bounds; among equal ones, earlier examples count as lower."""

@@ -69,7 +69,7 @@ class BatchFlow:
             settings: Of the loader.
 
         Raises:
-            BatchError: If the source gives no batch.
+            BatchError: If the source gives no batch, or what is drawn makes none.
         """
         self.finish_step()
         resumed = self._source.is_resumed
@@ -81,19 +81,26 @@ class BatchFlow:
             # Else one whose state is of between epochs would wait for the others in vain.
             meet(f"the rest of epoch {self._source.epoch}", self._common(settings))
         epoch, items = self._source.epoch, self._source.batches()
+        released = None if resumed else self._stats.released
         yield from self._full_batches(epoch)  # those still pooled when a state was saved
         for item in items:
             self._offer(item)
             self._source.position += 1
             self.done.read(self._source.epochs_done)
             yield from self._full_batches(epoch)
-        if self.pool is None or (self._source.position == 0 and not self._intake.draws):
+        if self.pool is None or self._source.position == 0:
             raise BatchError(
                 f"the wrapped {type(self._source.loader).__name__} gave no batch: "
-                "give one that is not empty and can be iterated once an epoch"
+                "give one that is not empty and can be iterated once an epoch; where examples were "
+                "drawn and are fewer than a batch, one without drop_last=True"
             )
         self._end_epoch()
         yield from self._give(self.pool.end_epoch(), 1, epoch)
+        if self._intake.draws and self.pool.drop_last is True and released == self._stats.released:
+            raise BatchError(
+                f"the examples drawn for epoch {epoch} make no batch of {self.pool.batch_size} "
+                "with drop_last=True: give smaller batches, keep more, or give drop_last=False"
+            )
         self._record.end_epoch()
         self.done.finish()
         self._stats.dropped = self.pool.dropped

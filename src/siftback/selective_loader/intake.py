@@ -78,7 +78,11 @@ class Intake:
         self._model, self._stats = model, stats
         self._offered = self._kept = 0  # examples of this epoch
         self.examples = examples_of(loader)
-        may_repeat = repeats(sampler_of(loader)) or has_indices_within(source.loader)
+        # A sampler of the user's own repeats what it is meant to.
+        is_filtered = draw is not None and draw.is_filtered
+        may_repeat = (
+            repeats(sampler_of(loader)) or has_indices_within(source.loader) or is_filtered
+        )
         self._check = IndexCheck(self.examples, repeats=may_repeat)
         if draw is not None and draw.rule.shards is not None:
             self._check = IndexCheck(self.examples, rows_of=draw.rows_of)
@@ -169,8 +173,6 @@ class Intake:
     @property
     def kept_nothing(self) -> bool:
         """Whether there were examples in this epoch, and none was kept."""
-        if self._draw is not None and self._leaves_unread:
-            return self._draw.drawn < self._draw.world
         return self._offered > 0 == self._kept
 
     def keep(self, item: Item) -> Kept:

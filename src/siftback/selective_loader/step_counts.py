@@ -7,6 +7,7 @@ from siftback.loading.indices import examples_of
 from siftback.loading.order import batches_of, is_plain, is_trackable, sampler_of
 from siftback.loading.pool import Pool
 from siftback.rules.epoch_draw import EpochDraw
+from siftback.rules.sampler import FilteredSampler
 from siftback.schedule import Schedule
 from siftback.selective_loader.batch_selection import BatchSelection
 from siftback.selectors.sampling import count_of
@@ -68,7 +69,9 @@ class StepCounts:
         draw = self._draw
         if draw is None or draw.plans_pass(epoch):
             return sum(self._kept(epoch))
-        count = draw.count(epoch)
+        sampler = sampler_of(self._loader)
+        whole = sampler.whole if isinstance(sampler, FilteredSampler) else None
+        count = draw.count(epoch, whole)
         if count is None:
             raise TypeError(
                 f"how many examples {type(draw.rule).__name__} draws is not known before the "
@@ -87,15 +90,17 @@ class StepCounts:
         loader = self._loader
         if is_trackable(loader):
             sampler = sampler_of(loader)
-            if getattr(sampler, "replays", False) and is_plain(batches_of(loader)):
+            kind, known = sampler, getattr(sampler, "replays", False)
+            if isinstance(sampler, FilteredSampler):
+                kind, known = sampler.sampler, sampler.whole is not None
+            if known and is_plain(batches_of(loader)):
                 return
-            kind = getattr(sampler, "sampler", sampler)  # which a filtering one is of
             if not is_plain(batches_of(loader)):
                 kind = batches_of(loader)
             raise TypeError(
                 f"how many examples of a {type(kind).__name__} are drawn is not known before the "
                 "epoch begins: follow loader.progress in place of a number of steps, or give the "
-                "DataLoader shuffle=True in place of it"
+                "DataLoader shuffle=True or a SubsetRandomSampler in place of it"
             )
         if examples_of(loader) is None:
             raise TypeError(
@@ -140,6 +145,8 @@ class StepCounts:
         try:
             if is_trackable(loader) and is_plain(batches):
                 sampler = sampler_of(loader)
+                if isinstance(sampler, FilteredSampler):  # whose length is of the last epoch
+                    sampler = sampler.sampler
                 examples = len(sampler)
                 if getattr(sampler, "replays", False):  # of which a draw may leave out some
                     examples = sampler.examples // sampler.world

@@ -1,24 +1,36 @@
 """Training batches on their way: from a source, by what is kept of it, into full batches."""
 
+import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 from torch import nn
 
-from siftback.errors import BatchError
+from siftback.errors import BatchError, ConfigError
 from siftback.loading.attaching import attached
 from siftback.loading.pool import Pool, Weighted
 from siftback.loading.source import Item, Source, size_of
 from siftback.loading.stats import Stats
+from siftback.rules.sampler import beyond
 from siftback.selective_loader.batch_selection import BatchSelection
 from siftback.selective_loader.epochs_done import EpochsDone
 from siftback.selective_loader.intake import Intake
 from siftback.selective_loader.loss_record import LossRecord
-from siftback.selective_loader.wrapped_loader import drop_last_of
-from siftback.states import check_state, each_of, entries, integer, nothing, number, part
+from siftback.selective_loader.step_counts import StepCounts
+from siftback.selective_loader.wrapped_loader import batch_size_of, drop_last_of
+from siftback.states import (
+    check_state,
+    each_of,
+    entries,
+    integer,
+    nothing,
+    number,
+    optional,
+    part,
+)
 
 _ROUNDING = 1e-9
 
@@ -35,10 +47,15 @@ class BatchFlow:
         model: The model that is trained; None where it is not known.
         stats: Counts what is done.
         attach: Whether batches carry their indices and weights.
+        counts: Makes the counts of steps, as of now.
+        epochs: Of the whole training; None where it is not known.
 
     Attributes:
         pool: The pool; None before the first batch where none was given.
         done: How far training is, in epochs.
+        current: The epoch whose batches are being given; None between epochs, and once a loop has
+            left one early.
+        batches: Training batches of the current epoch; None where they are not known.
     """
 
     def __init__(
@@ -51,11 +68,26 @@ class BatchFlow:
         model: nn.Module | None,
         stats: Stats,
         attach: bool,
+        counts: Callable[[], StepCounts],
+        epochs: float | None,
     ) -> None:
         self.pool, self.done = pool, EpochsDone()
+        self.current: int | None = None
+        self.batches: int | None = None
         self._source, self._intake, self._record = source, intake, record
         self._selection, self._model, self._stats = selection, model, stats
-        self._attach = attach
+        self._attach, self._counts, self._epochs = attach, counts, epochs
+        # Whether whole batches of the source are training batches as they are.
+        self._is_own_size = pool is None or pool.batch_size == batch_size_of(source.loader)
+        self._to_come: int | None = None  # examples that this epoch still gives, where known
+        self._is_single = False  # the batch that came last: of one row, as it is in plain training
+        self._waiting = 0  # examples that were pooled before this epoch
+        self._given = 0  # batches, since this epoch was begun or gone on with
+        self._turn = object()  # of the iteration that goes on
+        # What a look at the first batch of an epoch that was gone on with goes back to.
+        self._is_set = False  # so that this epoch begins again, whatever was trained on of it
+        self._loaded: tuple[dict[str, Any], tuple[int, int]] | None = None
+        self._warned: set[str] = set()
         self._unfinished: Any = None  # the batch that training was given last
 
     def epoch(self) -> Iterator[Any]:
@@ -65,12 +97,29 @@ class BatchFlow:
             BatchError: If the source gives no batch.
         """
         self.finish_step()
-        resumed = self._source.is_resumed
-        if not resumed and self._source.is_within:
-            self._break_off()
-        if not (resumed and self._source.is_within):
-            self._begin_epoch()
+        self._turn = turn = object()
+        again = False
+        if self._source.is_within and not self._source.is_resumed:
+            again = self._leave_epoch()
+        if not (self._source.is_resumed and self._source.is_within):
+            self._begin_epoch(again)
+        else:
+            self._intake.check_lengths()
         epoch, items = self._source.epoch, self._source.batches()
+        self.current, self._given = epoch, 0
+        try:
+            for batch in self._epoch(epoch, items):
+                yield batch
+                if self._turn is not turn:
+                    raise ConfigError(
+                        "the loader was iterated again since this iterator gave a batch: take the "
+                        "batches of one iter(loader) at a time"
+                    )
+        finally:
+            if self._turn is turn:
+                self.current = None
+
+    def _epoch(self, epoch: int, items: Iterator[Item]) -> Iterator[Any]:
         yield from self._full_batches(epoch)  # those still pooled when a state was saved
         for item in items:
             self._offer(item)
@@ -82,11 +131,42 @@ class BatchFlow:
                 f"the wrapped {type(self._source.loader).__name__} gave no batch: "
                 "give one that is not empty and can be iterated once an epoch"
             )
+        single = self._is_single or self.batches == 1
         self._end_epoch()
-        yield from self._give(self.pool.end_epoch(), 1, epoch)
+        yield from self._give(self.pool.end_epoch(single=single), 1, epoch)
         self._record.end_epoch()
         self.done.finish()
         self._stats.dropped = self.pool.dropped
+
+    @property
+    def next_epoch(self) -> int:
+        """The current epoch; between epochs, and once a loop has left one early, the next one."""
+        left_early = self.current is None and self._source.is_within
+        if not left_early or self._source.is_resumed or self._begins_again:
+            return self._source.epoch
+        return self._source.epoch + 1
+
+    @property
+    def length(self) -> int:
+        """Training batches of the current epoch; between epochs, of the next one.
+
+        Raises:
+            TypeError: If they are not known before the epoch is over, or before it begins.
+        """
+        resumed = self._source.is_resumed and self._source.is_within
+        if (resumed or self.current is not None) and self.batches is not None:
+            return self.batches
+        return self._counts().of_next(self.next_epoch if self.current is None else self.current)
+
+    def steps(self, epoch: int) -> int:
+        """Training batches of an epoch.
+
+        Raises:
+            TypeError: If they are not known before it.
+        """
+        if epoch == self.current and self.batches is not None:
+            return self.batches
+        return self._counts().of_epoch(epoch)
 
     @property
     def is_between_epochs(self) -> bool:
@@ -96,9 +176,12 @@ class BatchFlow:
 
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch comes next; what is left of another one is not given any more."""
-        if epoch != self._source.epoch and self._source.is_within:
+        if self._source.is_within and epoch != self._source.epoch:
             self.finish_step()
-            self._break_off()
+            if self._source.is_exhausted:
+                self._end_epoch()
+            self._drop_rest()
+        self._is_set = self._source.is_within and not self._source.is_resumed
         self._source.set_epoch(epoch)
         if not self._source.is_within and not self._source.is_resumed:
             self.done.begin(epoch)
@@ -117,6 +200,8 @@ class BatchFlow:
             "source": self._source.state_dict(),
             "pool": None if self.pool is None else self.pool.state_dict(),
             "epochs_done": self.done.state_dict(),
+            "to_come": self._to_come if self._source.is_within else None,
+            "batches": self.batches if self._source.is_within else None,
             "stats": asdict(self._stats),
         }
 
@@ -134,6 +219,7 @@ class BatchFlow:
         stats = {name: integer() for name in vars(self._stats)}
         stats["seconds_selection"] = number(0)
         parts = {"source": part(self._source), "pool": pool, "stats": each_of(stats)}
+        parts |= {"to_come": optional(integer()), "batches": optional(integer())}
         check_state(self, state, parts)
         source = state["source"]
         epoch, batches = source["epoch"], source["batches"]
@@ -151,18 +237,41 @@ class BatchFlow:
         self._source.load_state_dict(state["source"])
         self.pool, self.done, self._unfinished = pool, done, None
         vars(self._stats).update(vars(stats))
+        self._to_come, self.batches = state["to_come"], state["batches"]
+        self._turn, self.current, self._given = object(), None, 0
+        self._is_single = self._is_set = False
         self._record.clear()
         self._intake.resume_epoch()
+        self._loaded = None
+        if self._source.is_within:
+            names = ("source", "pool", "epochs_done", "stats", "to_come", "batches")
+            self._loaded = {name: state[name] for name in names}, self._intake.place
 
     def _empty_pool(self, size: dict[str, Any]) -> Pool:
         pad = None if self.pool is None else self.pool.pad
         return Pool(size["batch_size"], size["drop_last"], pad=pad)
 
-    def _begin_epoch(self) -> None:
-        """Makes sure that the one before was trained on, and draws the examples of this one."""
+    def _begin_epoch(self, again: bool) -> None:
+        """Makes sure that the one before was trained on, and draws the examples of this one.
+
+        Args:
+            again: Whether this one begins again as it was drawn, as nothing of it was trained on.
+        """
         self._record.begin_epoch(broken_off=False)
-        self.done.begin(self._source.epoch)
-        self._intake.begin_epoch()
+        epoch = self._source.epoch
+        self.done.begin(epoch)
+        self._intake.begin_epoch(again=again)
+        if self._epochs is not None and epoch >= math.ceil(self._epochs):
+            self._warn("beyond", beyond(epoch, self._epochs))
+        self._is_set, self._loaded = False, None
+        self._waiting = 0 if self.pool is None else len(self.pool)
+        self._count(epoch)
+
+    def _count(self, epoch: int) -> None:
+        """Counts what an epoch that was drawn gives to training."""
+        counts = self._counts()
+        self.batches = counts.of_current(epoch, self._waiting)
+        self._to_come = counts.to_come(epoch)
 
     def _end_epoch(self) -> None:
         """Notes that the source has no more of this epoch."""
@@ -175,17 +284,59 @@ class BatchFlow:
         self._source.end_epoch()
         self.done.read(float(self._source.epoch))
 
-    def _break_off(self) -> None:
-        """Drops what is left of an epoch of which training did not ask for all batches.
+    @property
+    def _begins_again(self) -> bool:
+        """Whether an epoch that was left early begins again, as it was looked at and no more.
 
-        One of whose batches none was left to be read is over; any other begins again.
+        A rule that learns knows it by the losses that it was not given. Otherwise a single batch
+        was taken, while there were others.
         """
-        self._record.begin_epoch(broken_off=True)
+        if self._is_set:
+            return True
+        looked = self._record.learns or (self._given <= 1 and not self._source.is_exhausted)
+        return looked and not self._record.has_losses
+
+    def _leave_epoch(self) -> bool:
+        """Ends an epoch of which training did not ask for all batches, unless it begins again.
+
+        Returns:
+            Whether it begins again as it was drawn.
+        """
+        begins_again, is_set, loaded = self._begins_again, self._is_set, self._loaded
+        epoch, position = self._source.epoch, self._source.position
+        self._drop_rest()
+        if begins_again and loaded is not None and not is_set:
+            state, place = loaded
+            self.load_state_dict(state)
+            self._intake.place = place
+            return False
+        if begins_again:
+            self._source.position = 0
+            return not is_set
         if self._source.is_exhausted:
             self._end_epoch()
+            return False
+        self._source.end_epoch()
+        self._warn(
+            "left",
+            f"epoch {epoch} was left after {position} batches of the wrapped loader, and counts as "
+            "ended: the examples after them are not trained on in it. To begin it again, call "
+            f"loader.set_epoch({epoch}) before iterating; to go on within it, load a state that "
+            "was saved there",
+        )
+        return False
+
+    def _drop_rest(self) -> None:
+        """Drops what is left of an epoch of which training did not ask for all batches."""
+        self._record.begin_epoch(broken_off=True)
         if self.pool is not None:
             self.pool.abandon()
             self._stats.dropped = self.pool.dropped
+
+    def _warn(self, cause: str, message: str) -> None:
+        if cause not in self._warned:
+            self._warned.add(cause)
+            warnings.warn(message, stacklevel=4)
 
     def _offer(self, item: Item) -> None:
         """Adds to the pool what is kept of a batch of the wrapped loader."""
@@ -194,13 +345,24 @@ class BatchFlow:
             size = size_of(item.batch, len(kept.weights))
             self.pool = Pool(size, drop_last_of(self._source.loader))
         batch, weights, indices, size_known = kept
+        # A last batch of one row is the user's own where nothing was left out of the epoch.
+        size = size_of(item.batch, len(weights))
+        self._is_single = (
+            size == len(weights) == 1
+            and self._is_own_size
+            and not (self._intake.draws or len(self.pool))
+        )
         self.pool.add(Weighted(batch, weights, indices), size=size_known)
+        if self._to_come is None and self._source.position == 0:
+            self._count(self._source.epoch)  # of what a sampler gives, known with its first batch
+        if self._to_come is not None:
+            self._to_come -= len(weights)
 
     def _full_batches(self, epoch: int) -> Iterator[Any]:
         if self.pool is not None:
-            full = len(self.pool) // self.pool.batch_size
+            full = self.pool.ready(self._to_come)
             if full:
-                yield from self._give(self.pool.full_batches(), full, epoch)
+                yield from self._give(self.pool.full_batches(self._to_come), full, epoch)
 
     def _give(self, released: Iterator[Any], count: int, epoch: int) -> Iterator[Any]:
         """Gives batches to training, and does after each what is to be done then.
@@ -214,6 +376,7 @@ class BatchFlow:
             self._stats.released += len(weights)
             self._record.give(weights, indices, epoch, self._intake.reweights)
             self._unfinished = batch
+            self._given += 1
             self.done.give(left)
             yield attached(batch, indices, weights) if self._attach else batch
             self.finish_step()

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from siftback.errors import BatchError
 from siftback.loading import tree
-from siftback.loading.indices import IndexCheck, examples_of
+from siftback.loading.indices import IndexCheck, check_length, examples_of, length_of
 from siftback.loading.meeting import meet
 from siftback.loading.order import sampler_of
 from siftback.loading.source import Item, Source, size_of
 from siftback.loading.stats import Stats
 from siftback.rules.epoch_draw import EpochDraw
-from siftback.rules.sampler import repeats
+from siftback.rules.sampler import check_rule_fits, repeats
 from siftback.schedule import Schedule
 from siftback.selective_loader.batch_selection import BatchSelection
 from siftback.selective_loader.wrapped_loader import no_indices
@@ -70,6 +70,7 @@ class Intake:
         self._model, self._stats = model, stats
         self._offered = self._kept = 0  # examples of this epoch
         self.examples = examples_of(loader)
+        self._length = length_of(getattr(loader, "dataset", None))
         self._check = IndexCheck(self.examples, repeats=repeats(sampler_of(loader)))
         if draw is not None and draw.rule.shards is not None:
             self._check = IndexCheck(self.examples, rows_of=draw.rows_of)
@@ -90,16 +91,48 @@ class Intake:
             return True
         return self._selection is not None and self._selection.selector.reweights
 
-    def begin_epoch(self) -> None:
-        """Draws the examples of an epoch."""
+    def begin_epoch(self, *, again: bool = False) -> None:
+        """Draws the examples of an epoch.
+
+        Args:
+            again: Whether it begins again as it was drawn, as nothing of it was trained on.
+
+        Raises:
+            ConfigError: If the data set has another length than when the loader was made.
+        """
+        self.check_lengths()
         self._check.begin_epoch()
         self._offered = self._kept = 0
         meet(f"the beginning of epoch {self._source.epoch}", self._order)
         if self._draw is not None:
             started = time.perf_counter()
-            self._draw.begin(self._source.epoch)
+            self._draw.begin(self._source.epoch, again=again)
             self._tell_drawer()
             self._stats.seconds_selection += time.perf_counter() - started
+
+    def check_lengths(self) -> None:
+        """Checks that the data set and the rule have the length that the loader was made for.
+
+        Without a rule a sampler of PyTorch's follows a data set that grows, as ever.
+
+        Raises:
+            ConfigError: If one has another.
+        """
+        if self._draw is None or self._length is None:
+            return
+        check_length("SelectiveLoader", self._length, getattr(self._source.loader, "dataset", None))
+        if self.examples is not None:
+            check_rule_fits(self._draw.rule, self.examples)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """See `EpochDraw.place`."""
+        return (0, 0) if self._draw is None else self._draw.place
+
+    @place.setter
+    def place(self, place: tuple[int, int]) -> None:
+        if self._draw is not None:
+            self._draw.place = place
 
     def resume_epoch(self) -> None:
         """Goes on within an epoch, or before it, whose draw was loaded."""

@@ -85,7 +85,8 @@ class BatchFlow:
         self._given = 0  # batches, since this epoch was begun or gone on with
         self._turn = object()  # of the iteration that goes on
         # What a look at the first batch of an epoch that was gone on with goes back to.
-        self._is_set = False  # so that this epoch begins again, whatever was trained on of it
+        self._left: int | None = None  # the epoch that was begun, until its last batch is done
+        self._is_set = False  # which epoch comes next, after the one that was left
         self._loaded: tuple[dict[str, Any], tuple[int, int]] | None = None
         self._warned: set[str] = set()
         self._unfinished: Any = None  # the batch that training was given last
@@ -98,15 +99,13 @@ class BatchFlow:
         """
         self.finish_step()
         self._turn = turn = object()
-        again = False
-        if self._source.is_within and not self._source.is_resumed:
-            again = self._leave_epoch()
+        again = self._left is not None and self._leave_epoch()
         if not (self._source.is_resumed and self._source.is_within):
             self._begin_epoch(again)
         else:
             self._intake.check_lengths()
         epoch, items = self._source.epoch, self._source.batches()
-        self.current, self._given = epoch, 0
+        self.current, self._left, self._given = epoch, epoch, 0
         try:
             for batch in self._epoch(epoch, items):
                 yield batch
@@ -115,6 +114,7 @@ class BatchFlow:
                         "the loader was iterated again since this iterator gave a batch: take the "
                         "batches of one iter(loader) at a time"
                     )
+            self._left, self._is_set = None, False
         finally:
             if self._turn is turn:
                 self.current = None
@@ -141,10 +141,9 @@ class BatchFlow:
     @property
     def next_epoch(self) -> int:
         """The current epoch; between epochs, and once a loop has left one early, the next one."""
-        left_early = self.current is None and self._source.is_within
-        if not left_early or self._source.is_resumed or self._begins_again:
+        if self._left is None or self.current is not None or self._is_set:
             return self._source.epoch
-        return self._source.epoch + 1
+        return self._left + (not self._begins_again)
 
     @property
     def length(self) -> int:
@@ -176,12 +175,14 @@ class BatchFlow:
 
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch comes next; what is left of another one is not given any more."""
-        if self._source.is_within and epoch != self._source.epoch:
+        if epoch == self._source.epoch:
+            self._is_set = self._left is not None
+        elif self._left is not None or self._source.is_within:
             self.finish_step()
-            if self._source.is_exhausted:
+            if self._left is not None and self._source.is_exhausted:
                 self._end_epoch()
             self._drop_rest()
-        self._is_set = self._source.is_within and not self._source.is_resumed
+            self._left = None
         self._source.set_epoch(epoch)
         if not self._source.is_within and not self._source.is_resumed:
             self.done.begin(epoch)
@@ -239,7 +240,7 @@ class BatchFlow:
         vars(self._stats).update(vars(stats))
         self._to_come, self.batches = state["to_come"], state["batches"]
         self._turn, self.current, self._given = object(), None, 0
-        self._is_single = self._is_set = False
+        self._is_single, self._is_set, self._left = False, False, None
         self._record.clear()
         self._intake.resume_epoch()
         self._loaded = None
@@ -286,42 +287,47 @@ class BatchFlow:
 
     @property
     def _begins_again(self) -> bool:
-        """Whether an epoch that was left early begins again, as it was looked at and no more.
+        """Whether the epoch that was left early begins again, as it was looked at and no more.
 
-        A rule that learns knows it by the losses that it was not given. Otherwise a single batch
-        was taken, while there were others.
+        Where a rule learns, no loss was recorded; otherwise one batch was taken of several.
         """
-        if self._is_set:
-            return True
-        looked = self._record.learns or (self._given <= 1 and not self._source.is_exhausted)
+        ended = self._source.epoch != self._left or self._source.is_exhausted
+        looked = self._record.learns or (self._given <= 1 and not ended)
         return looked and not self._record.has_losses
 
     def _leave_epoch(self) -> bool:
-        """Ends an epoch of which training did not ask for all batches, unless it begins again.
+        """Ends the epoch that was left early, unless it begins again.
 
         Returns:
             Whether it begins again as it was drawn.
         """
-        begins_again, is_set, loaded = self._begins_again, self._is_set, self._loaded
-        epoch, position = self._source.epoch, self._source.position
+        begins_again, loaded, left = self._begins_again, self._loaded, self._left
+        assert left is not None
+        self._left = None
         self._drop_rest()
-        if begins_again and loaded is not None and not is_set:
+        if self._is_set:
+            self._source.position = 0
+            return False
+        if begins_again and loaded is not None:
             state, place = loaded
             self.load_state_dict(state)
             self._intake.place = place
             return False
         if begins_again:
-            self._source.position = 0
-            return not is_set
+            self._source.restart(left)
+            return True
+        if self._source.epoch != left:
+            return False
         if self._source.is_exhausted:
             self._end_epoch()
             return False
+        position = self._source.position
         self._source.end_epoch()
         self._warn(
             "left",
-            f"epoch {epoch} was left after {position} batches of the wrapped loader, and counts as "
+            f"epoch {left} was left after {position} batches of the wrapped loader, and counts as "
             "ended: the examples after them are not trained on in it. To begin it again, call "
-            f"loader.set_epoch({epoch}) before iterating; to go on within it, load a state that "
+            f"loader.set_epoch({left}) before iterating; to go on within it, load a state that "
             "was saved there",
         )
         return False

@@ -183,15 +183,17 @@ def selection_of(
     return BatchSelection(selector, checked_scorer(scorer), needed, on_nonfinite, generator, exact)
 
 
-def is_exact(exact: bool | None, selector: Selector | None) -> bool:
-    """Returns whether exact numbers are kept: by default where the selector can.
+def is_exact(exact: bool | None, selector: Selector | None, on_nonfinite: OnNonfinite) -> bool:
+    """Returns whether exact numbers are kept: by default wherever they can be.
 
     Args:
         exact: As `SelectiveLoader` was given it.
         selector: The selector; None where there is none.
+        on_nonfinite: What to do with an example whose score is not finite, which may leave fewer
+            or more than an exact number.
     """
     if exact is None:
-        exact = selector is not None and takes_count(selector)
+        exact = selector is not None and takes_count(selector) and on_nonfinite == "error"
     # Several processes must make equally many steps, without asking each other.
     return checked_flag("exact", exact) or rank_and_world()[1] > 1
 

@@ -72,8 +72,9 @@ class SelectiveLoader:
         pool: A `Pool`, which makes the training batches; by default of the wrapped loader's
             ``batch_size`` and ``drop_last``, or of the size of its first batch.
         exact: Whether exactly ``round(keep * N)`` of each scored batch are kept, so that counts
-            of steps are known beforehand; by default where the selector can, and in several
-            processes always. With False the number is left to chance, as in the paper.
+            of steps are known beforehand. By default where the selector can, and no example is
+            dropped or kept as its loss is not finite; in several processes always. With False the
+            number is left to chance, as in the paper.
         attach: Whether each batch carries what belongs to it: keys ``sift_index`` and
             ``sift_weight`` of a dict, two more elements of a tuple or list.
         on_nonfinite: What to do with an example whose loss is not finite, in a scoring pass and in
@@ -150,7 +151,7 @@ class SelectiveLoader:
         else:
             self.schedule = self._draw.schedule
             selector, scorer = parts_of_rule(self._draw.rule, keep, selector, scorer)
-        self._exact = is_exact(exact, selector)
+        self._exact = is_exact(exact, selector, on_nonfinite)
         self.schedule.warn_if_never_on(self.epochs)
         self._selection = selection_of(
             selector, scorer, model, loss_fn, losses, on_nonfinite, self._generator, self._exact

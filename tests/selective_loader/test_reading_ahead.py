@@ -280,7 +280,7 @@ def test_skipping_one_batch_is_an_error_at_the_latest_when_the_next_epoch_begins
 
 
 def test_an_epoch_may_be_broken_off():
-    loader = learning()
+    loader = loader_of(Memory(keep=0.5, warmup=Epochs(3.5)))
     for epoch in range(3):
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")

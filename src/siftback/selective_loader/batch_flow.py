@@ -98,8 +98,8 @@ class BatchFlow:
             BatchError: If the source gives no batch.
         """
         self.finish_step()
-        self._turn = turn = object()
         again = self._left is not None and self._leave_epoch()
+        self._turn = turn = object()
         if not (self._source.is_resumed and self._source.is_within):
             self._begin_epoch(again)
         else:

@@ -64,6 +64,9 @@ def test_only_the_rows_asked_for_are_pooled(rows_of, batch_size):
         pool.add(batch, torch.tensor(rows, dtype=torch.int64))
         expected += [batch["name"][row] for row in rows]
     released = [*pool.full_batches(), *pool.end_epoch()]
+    if len(expected) % batch_size == 1 and batch_size > 1:  # a single row stays
+        assert len(pool) == 1
+        expected.pop()
     assert flat(names(released)) == expected
     assert flat(batch["row"].tolist() for batch in released) == [int(name) for name in expected]
 
@@ -200,7 +203,7 @@ def test_batches_padded_to_different_lengths_are_pooled(pad, lengths):
             went += sequences_of(released)
             for key in PADDING:
                 assert torch.equal(released[key], resumed[key])
-    for rest in pool.end_epoch():
+    for rest in pool.end_epoch(single=True):
         went += sequences_of(rest)
     assert went == came
 

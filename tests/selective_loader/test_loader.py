@@ -105,7 +105,7 @@ def test_selections_are_those_of_algorithm_1(selection_batch, batch_size, keep, 
     loader = SelectiveLoader(
         source, nn.Identity(), losses=given_losses,
         selector=Percentile(keep=keep, history=size), pool=Pool(batch_size, drop_last), seed=5,
-        schedule=AT_ONCE,
+        schedule=AT_ONCE, exact=False,
     )  # fmt: skip
 
     draws, history = torch.Generator().manual_seed(5), deque(maxlen=size)
@@ -125,8 +125,9 @@ def test_selections_are_those_of_algorithm_1(selection_batch, batch_size, keep, 
             lambda prob: prob == 1.0 or drawn.popleft() < prob,
             batch_size,
         )
-        carried = rest if drop_last == "carry" else []
-        expected = [*trained, rest] if rest and drop_last is False else trained
+        # A single row is no batch, and waits too.
+        carried = rest if drop_last == "carry" or (drop_last is False and len(rest) == 1) else []
+        expected = [*trained, rest] if rest and not carried and drop_last is False else trained
         assert [batch["number"].tolist() for batch in loader] == expected
     assert loader.stats.kept == loader.stats.released + loader.stats.dropped + len(carried)
 
@@ -170,7 +171,8 @@ def test_batch_size_is_as_asked_or_that_of_the_wrapped_loader(source, batch_size
     sizes = [len(inputs) for inputs, _ in loader]
     assert sizes[:-1] == [size] * (len(sizes) - 1)
     assert 0 < sizes[-1] <= size
-    assert sum(sizes) == loader.stats.kept
+    waiting = loader.stats.kept - sum(sizes)
+    assert waiting <= (loader.stats.kept % size == 1)  # a single row is no batch
 
 
 def test_what_was_done_is_counted():

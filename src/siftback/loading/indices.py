@@ -284,6 +284,36 @@ def examples_of(loader: Iterable[Any]) -> int | None:
     for owner in (loader, sampler_of(loader)):
         if hasattr(owner, "examples"):
             return int(owner.examples)
-    data = getattr(loader, "dataset", None)
-    known = hasattr(data, "__len__") and not isinstance(data, IterableDataset)
-    return len(cast(Any, data)) if known else None
+    return length_of(getattr(loader, "dataset", None))
+
+
+def length_of(dataset: Any) -> int | None:
+    """Returns the length of a map-style data set; None where it has none."""
+    known = hasattr(dataset, "__len__") and not isinstance(dataset, IterableDataset)
+    return len(dataset) if known else None
+
+
+def check_length(maker: str, examples: int, dataset: Any) -> None:
+    """Checks that a data set has as many examples as something was made for.
+
+    Args:
+        maker: Name of what was made for it, for the error.
+        examples: Length of the data set then.
+        dataset: The data set.
+
+    Raises:
+        ConfigError: If its length is another one now.
+
+    >>> check_length("SelectiveLoader", 3, ["a", "b", "c"])
+    """
+    length = length_of(dataset)
+    if length is None or length == examples:
+        return
+    if length > examples:
+        advice = f", whose new examples would never be read: make a new {maker}, with the same rule"
+    else:
+        advice = f": make a new {maker}, and a new rule for it, as rules remember examples by index"
+    raise ConfigError(
+        f"the data set had {examples} examples when the {maker} was made, and has {length} "
+        f"now{advice}"
+    )

@@ -51,10 +51,14 @@ class Pool:
     The pool of Algorithm 1 in Jiang et al. 2019 (``batch_bp``), over nested batches
     (see `siftback.loading.tree`).
 
+    A single row, at which batch normalisation stops, is never released as a batch. Where it is
+    known how many examples an epoch still adds, the last two batches share their rows: B and 1
+    become B - 1 and 2, and 2 and 1 become 3. Where it is not, the row stays for the next epoch.
+
     Args:
         batch_size: Examples per released batch.
         drop_last: How to treat the rest at the end of an epoch: False releases it as a smaller
-            batch, True drops it, "carry" keeps it for the next epoch.
+            batch, of two rows or more, True drops it, "carry" keeps it for the next epoch.
         pad: For batches whose rows differ in shape, such as those padded to the longest of each:
             the value that fills shorter rows at their end, by key of a dict, position in a tuple
             or list, or name of a field, such as ``{"input_ids": 0, "labels": -100}``; or a
@@ -80,8 +84,8 @@ class Pool:
     >>> pool.add(torch.tensor([0, 1, 2, 3, 4]), torch.tensor([0, 3, 4]))
     >>> list(pool.full_batches())
     [tensor([0, 3])]
-    >>> list(pool.end_epoch())
-    [tensor([4])]
+    >>> list(pool.end_epoch()), len(pool)
+    ([], 1)
     """
 
     def __init__(
@@ -129,16 +133,35 @@ class Pool:
             self._pool.append((batch, added))
             self._pooled += added
 
-    def full_batches(self) -> Iterator[Any]:
-        """Releases batches of exactly ``batch_size`` examples while there are enough."""
-        while self._pooled >= self.batch_size:
-            yield self._release(self.batch_size)
+    def full_batches(self, to_come: int | None = None) -> Iterator[Any]:
+        """Releases batches of ``batch_size`` examples while there are enough.
 
-    def end_epoch(self) -> Iterator[Any]:
-        """Treats the rest as ``drop_last`` says; releases at most one smaller batch."""
+        Args:
+            to_come: Examples that this epoch still adds, where that is known: the batch before
+                the last one then leaves it a second row.
+        """
+        while self._pooled >= (size := self._next_size(self._pooled, to_come)):
+            yield self._release(size)
+
+    def ready(self, to_come: int | None = None) -> int:
+        """Returns the number of batches that `full_batches` releases now."""
+        count, pooled = 0, self._pooled
+        while pooled >= (size := self._next_size(pooled, to_come)):
+            count, pooled = count + 1, pooled - size
+        return count
+
+    def end_epoch(self, *, single: bool = False) -> Iterator[Any]:
+        """Treats the rest as ``drop_last`` says; releases at most one smaller batch.
+
+        Args:
+            single: Whether a single row is released too; it otherwise stays for the next epoch.
+        """
         if self.drop_last == "carry" or not self._pooled:
             return
         count = self._pooled
+        stays = count == 1 < self.batch_size and not (self.drop_last or single)
+        if stays and _is_structured(*self._pool[0]):
+            return
         rest = self._release(count)
         if self.drop_last:
             self.dropped += count
@@ -210,6 +233,26 @@ class Pool:
             self.add(batch, size=count)
         self.dropped = state["dropped"]
 
+    def _next_size(self, pooled: int, to_come: int | None) -> int:
+        """Returns how many examples the next batch has, of which some are pooled."""
+        size = self.batch_size
+        if to_come is None or self.drop_last or size == 1 or pooled + to_come != size + 1:
+            return size
+        if size == 2:
+            return 3
+        return size - 1 if self._can_cut(self._pooled - pooled + size - 1) else size
+
+    def _can_cut(self, count: int) -> bool:
+        """Returns whether a batch can end after so many of the pooled examples.
+
+        It cannot within a batch of unknown structure, which is released whole or not at all.
+        """
+        for batch, size in self._pool:
+            if count < size:
+                return count == 0 or _is_structured(batch, size)
+            count -= size
+        return True
+
     def _release(self, count: int) -> Any:
         self._pooled -= count
         taken: list[Any] = []
@@ -247,6 +290,14 @@ class Pool:
             inner = batch.batch if weighted else batch
             self.lists = tree.read(inner, len(batch.weights) if weighted else None).lists
         return frozenset(f".batch{path}" for path in self.lists) if weighted else self.lists
+
+
+def _is_structured(batch: Any, size: int) -> bool:
+    """Returns whether a batch of some examples can be split, and joined with others."""
+    try:
+        return tree.size(batch.batch if isinstance(batch, Weighted) else batch) == size
+    except BatchError:
+        return False
 
 
 def _holds(count: int, weighted: bool, indexed: bool) -> Check:

@@ -156,6 +156,10 @@ class Source:
         """Moves on to the next epoch."""
         self._move_to(self.epoch + 1)
 
+    def restart(self, epoch: int) -> None:
+        """Goes back to the beginning of an epoch that was begun last."""
+        self._move_to(epoch)
+
     @property
     def is_resumed(self) -> bool:
         """Whether a state was loaded that no epoch has yet gone on from."""

@@ -159,8 +159,12 @@ class EpochDraw:
             finally:
                 cast(Any, self.rule).set_keep(keep)
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, epoch: int, *, again: bool = False) -> None:
         """Draws for an epoch, unless it is one in which everything is read.
+
+        Args:
+            epoch: The epoch.
+            again: Whether it begins again as it was drawn, as nothing of it was trained on.
 
         Raises:
             BatchError: If the rule leaves out all examples.
@@ -171,6 +175,9 @@ class EpochDraw:
         if self._turn is None:
             self._turn = self.rule.table.claim()
         self._check_turn()
+        if again:
+            self.place = 0, 0
+            return
         if self._shards is not None:
             self._shards.check_processes(self.rank, self.world)
         self._take_up_others()
@@ -310,6 +317,15 @@ class EpochDraw:
         if self._whole:
             self._passed = min(round(self._whole * self._read / max(self._mine, 1)), self._whole)
         return self._passed - before
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """How many of the drawn examples, and of all, this epoch has come past."""
+        return self._read, self._passed
+
+    @place.setter
+    def place(self, place: tuple[int, int]) -> None:
+        self._read, self._passed = place
 
     def end_epoch(self) -> int:
         """What is missing of the data set's examples, where a last short batch was dropped."""

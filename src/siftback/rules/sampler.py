@@ -1,21 +1,24 @@
 """The order of an epoch, without what a rule leaves out of it."""
 
 import itertools
+import math
 import operator
+import warnings
 from collections.abc import Iterable, Iterator, Sized
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from siftback.arguments import checked_flag, checked_integer, checked_seed
 from siftback.errors import BatchError, ConfigError
 from siftback.loading.distributed import rank_and_world
-from siftback.loading.indices import checked_indices
+from siftback.loading.indices import check_length, checked_indices
 from siftback.loading.meeting import meet
-from siftback.loading.order import is_plain, is_trackable, sampler_of
+from siftback.loading.order import SelectiveBatches, is_plain, is_trackable, sampler_of
 from siftback.loading.shuffled import shuffled
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.rule import EpochRule, RefreshedRule
@@ -46,11 +49,15 @@ class SelectiveSampler(Sampler[int]):
     ``DataLoader``, it needs the losses by index::
 
         sampler = SelectiveSampler(dataset, Memory(), epochs=20)
-        for indices, (x, y) in DataLoader(Indexed(dataset), 128, sampler=sampler):
-            ...
-            sampler.update(indices, losses)
+        loader = DataLoader(Indexed(dataset), batch_sampler=sampler.batches(128))
+        for epoch in range(20):
+            for indices, (x, y) in loader:
+                ...
+                sampler.update(indices, losses)
 
-    Each ``iter()`` gives the next epoch, unless `set_epoch` sets another one.
+    Each ``iter()`` gives the next epoch, unless `set_epoch` sets another one: an epoch that was
+    left early has ended. Only where a rule learns from training and no loss was recorded, as by a
+    look at one batch, the epoch begins again.
 
     In a training of several processes each has a share of one common order, so they need the
     same ``seed``: of n examples, the process of rank r has those at r, r + world, r + 2 world and
@@ -59,7 +66,7 @@ class SelectiveSampler(Sampler[int]):
     such as ``Memory(shards=960)``, has each process read the examples of its `Shards` instead.
 
     Args:
-        dataset: Anything with a length.
+        dataset: Anything with a length, which must not change.
         rule: What draws each epoch's examples; None leaves none out.
         shuffle: Whether each epoch has an order of its own.
         seed: Of the orders and the draws.
@@ -75,7 +82,7 @@ class SelectiveSampler(Sampler[int]):
 
     Raises:
         ConfigError: If ``rank`` is none of ``world`` processes, there are fewer examples than
-            processes, or the rule needs scoring passes.
+            processes or than the rule has seen, or the rule needs scoring passes.
 
     >>> from siftback import Epochs, Memory
     >>> sampler = SelectiveSampler(range(4), Memory(keep=0.5, floor=0, warmup=Epochs(1)), seed=2)
@@ -132,17 +139,44 @@ class SelectiveSampler(Sampler[int]):
                 "make: give it to SelectiveLoader(loader, model, loss_fn, memory=...)"
             )
         if rule is not None:
+            check_rule_fits(rule, self.examples)
             rule.grow(self.examples)
             self.draw = EpochDraw(rule, epochs=epochs, seed=seed, rank=self.rank, world=self.world)
+        self._dataset = dataset
         self._epoch = 0  # the next one
         self._current: int | None = None  # that of the order that is being given
         self._last = 0  # the one that was begun last
         self._resumes: int | None = None  # the one that the next order goes on with
         self._met = False  # the other processes
+        self._has_losses = True  # of the epoch that was begun last
+        self._warned = False
 
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch the next ``iter()`` gives."""
         self._epoch = checked_integer("epoch", epoch, 0)
+        self._has_losses = True  # so that this one is begun, and not the one before again
+
+    def batches(self, batch_size: int, drop_last: bool = False) -> SelectiveBatches:
+        """Returns a batch sampler of this order, for ``DataLoader(batch_sampler=...)``.
+
+        It has no batch of a single row, at which batch normalisation stops, in an epoch from which
+        the rule leaves examples out; PyTorch's own has one whenever one row is left over.
+
+        Args:
+            batch_size: Examples per batch.
+            drop_last: Whether a last batch of fewer is left out.
+
+        >>> from siftback import Epochs, Memory
+        >>> sampler = SelectiveSampler(range(6), Memory(keep=0.7, warmup=Epochs(0)), seed=1)
+        >>> [len(batch) for batch in sampler.batches(3)]
+        [2, 2]
+        """
+        return SelectiveBatches(self, batch_size, drop_last, self._leaves_out)
+
+    def _leaves_out(self) -> bool:
+        if self.draw is None or self._current is not None or not self._draws_itself:
+            return self.draw is not None and self.draw.draws
+        return self.draw.schedule.is_on(self._epoch, self.draw.epochs)
 
     def resume(self, epoch: int) -> None:
         """Has the next ``iter()`` give an epoch from its start, as it was drawn last.
@@ -173,6 +207,7 @@ class SelectiveSampler(Sampler[int]):
             raise ConfigError("there is no rule to update: give SelectiveSampler(dataset, rule)")
         losses = losses.detach().float().cpu()
         indices = checked_indices(indices, len(losses), "SelectiveSampler.update")
+        self._has_losses = True
         self.draw.update(indices, losses, self._last, **found)
 
     def order(self, epoch: int) -> Iterator[Tensor]:
@@ -214,20 +249,27 @@ class SelectiveSampler(Sampler[int]):
         if self._current is not None or not self._draws_itself:
             return self.draw.drawn // self.world
         count = self.draw.count(self._epoch)
-        if count is None:
+        # In warm-up too: an error is of use in the first epoch, not hours later.
+        if count is None or self.draw.rule.count(self._epoch) is None:
             raise TypeError(
                 f"how many examples {type(self.draw.rule).__name__} draws is not known before the "
-                "epoch begins: take a rule of a fixed count, such as Memory, where a length is "
-                "needed"
+                "epoch begins: ask within the epoch, or take a rule of a fixed count, such as "
+                "Memory, where a length is needed"
             )
         return count // self.world
+
+    def __bool__(self) -> bool:
+        return True  # not by its length, which may be unknown
 
     def begin(self) -> int:
         """Begins the next epoch, and says which one it is.
 
+        An epoch that was not given to its end begins again if the rule learns from losses, and none
+        was recorded.
+
         Raises:
             ConfigError: If there are other processes than when the sampler was made, or another
-                has other settings.
+                has other settings; or the data set has another length.
             ProcessError: If not all processes begin it.
         """
         here, among = rank_and_world()
@@ -237,16 +279,31 @@ class SelectiveSampler(Sampler[int]):
                 f"{among}, which would read the same examples: make it, or the SelectiveLoader, "
                 "when torch.distributed is initialised, or give it rank= and world="
             )
-        self._current = self._last = self._epoch
-        self._epoch += 1
-        if self._draws_itself and self.draw is not None:
-            meet(f"the beginning of epoch {self._current}", self._common_settings())
-            self.draw.begin(self._current)
-        elif self.draw is None and self._as_found and not self._met:
-            # Only once, as nothing but settings can make their orders differ.
-            meet("the first epoch of a SelectiveSampler", self._common_settings())
-            self._met = True
+        check_length("SelectiveSampler", self.examples, self._dataset)
+        own = self._own_draw
+        if own is None:
+            self._current = self._last = self._epoch
+            self._epoch += 1
+            if self.draw is None and self._as_found and not self._met:
+                # Only once, as nothing but settings can make their orders differ.
+                meet("the first epoch of a SelectiveSampler", self._common_settings())
+                self._met = True
+            return self._current
+        check_rule_fits(own.rule, self.examples)
+        again = self._current is not None and not self._has_losses
+        if not again:
+            self._last, self._epoch = self._epoch, self._epoch + 1
+            self._has_losses = not own.learns
+            self._warn_if_beyond(own)
+        self._current = self._last
+        meet(f"the beginning of epoch {self._current}", self._common_settings())
+        own.begin(self._current, again=again)
         return self._current
+
+    def _warn_if_beyond(self, draw: EpochDraw) -> None:
+        if draw.epochs is not None and self._last >= math.ceil(draw.epochs) and not self._warned:
+            self._warned = True
+            warnings.warn(beyond(self._last, draw.epochs), stacklevel=3)
 
     def end(self) -> None:
         """Ends the epoch that was begun."""
@@ -294,7 +351,7 @@ class SelectiveSampler(Sampler[int]):
         self.check_state(state)
         if self._own_draw is not None:
             self._own_draw.load_state_dict(state["draw"])
-        self._epoch, self._last = state["epoch"], state["last"]
+        self._epoch, self._last, self._has_losses = state["epoch"], state["last"], True
         self._current = None if state["current"] == _NONE else state["current"]
 
     @property
@@ -474,9 +531,11 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
         ConfigError: If a batch sampler of the user's own cannot leave examples out.
     """
     batches, inner = cast(Any, loader.batch_sampler), sampler_of(loader)
-    rule = type(draw.rule).__name__
+    rule, leaves_out = type(draw.rule).__name__, partial(getattr, draw, "draws")
     if isinstance(inner, SelectiveSampler) and hasattr(batches, "sampler"):
         inner.follow(draw)
+        if is_plain(batches):
+            return SelectiveBatches(inner, batches.batch_size, batches.drop_last, leaves_out)
         return cast(Iterable[list[int]], batches)
     if not is_plain(batches):
         raise ConfigError(
@@ -508,7 +567,32 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
         )
     else:
         sampler = FilteredSampler(cast(Iterable[int], inner), draw)
-    return BatchSampler(sampler, batches.batch_size, batches.drop_last)
+    return SelectiveBatches(sampler, batches.batch_size, batches.drop_last, leaves_out)
+
+
+def check_rule_fits(rule: EpochRule, examples: int) -> None:
+    """Checks that a rule has not seen more examples than there are.
+
+    It remembers them by index: of more, new ones are unknown, and are drawn first.
+
+    Raises:
+        ConfigError: If it has.
+    """
+    if rule.examples > examples:
+        raise ConfigError(
+            f"{type(rule).__name__} remembers {rule.examples} examples, and there are {examples}: "
+            "give another rule for a data set with fewer examples, such as a new "
+            f"{type(rule).__name__}(...)"
+        )
+
+
+def beyond(epoch: int, epochs: float) -> str:
+    """Returns the warning of an epoch after the last one of a training."""
+    return (
+        f"epoch {epoch}, counted from 0, is beyond epochs={epochs:g}: progress is 1, the tail of "
+        "the schedule is over, and total_steps does not count this epoch. Give epochs= the length "
+        "of the whole training"
+    )
 
 
 def ranks_of(loader: Any) -> tuple[int, int]:

@@ -5,16 +5,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_model
+from siftback.arguments import checked_flag, checked_model
 from siftback.errors import ConfigError, LossError
 from siftback.loading import tree
+from siftback.loading.distributed import rank_and_world
 from siftback.loading.source import Item
 from siftback.loading.stats import Stats
 from siftback.loss_functions import Losses, LossFn, check, resolve
 from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
-from siftback.selectors.in_batch import check_takes_count
+from siftback.selectors.in_batch import check_takes_count, takes_count
 from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selection, Selector
@@ -142,7 +143,7 @@ class BatchSelection:
             if count > len(rows):
                 raise LossError(
                     f"only {len(rows)} losses of {place} are finite, and {count} must be kept: "
-                    'lower the learning rate, or leave exact= or on_nonfinite="drop" out'
+                    'lower the learning rate, give exact=False, or leave on_nonfinite="drop" out'
                 )
         selection = Selection(rows[:0], scores[:0])
         if len(rows) and count != 0:
@@ -194,6 +195,21 @@ def selection_of(
         check_takes_count(selector)
     needed = resolve(loss_fn, losses) if selector.needs_scores else None
     return BatchSelection(selector, checked_scorer(scorer), needed, on_nonfinite, generator, exact)
+
+
+def is_exact(exact: bool | None, selector: Selector | None, on_nonfinite: OnNonfinite) -> bool:
+    """Returns whether exact numbers are kept: by default wherever they can be.
+
+    Args:
+        exact: As `SelectiveLoader` was given it.
+        selector: The selector; None where there is none.
+        on_nonfinite: What to do with an example whose score is not finite, which may leave fewer
+            or more than an exact number.
+    """
+    if exact is None:
+        exact = selector is not None and takes_count(selector) and on_nonfinite == "error"
+    # Several processes must make equally many steps, without asking each other.
+    return checked_flag("exact", exact) or rank_and_world()[1] > 1
 
 
 def selector_of(selector: Selector | None, keep: float | None) -> Selector:

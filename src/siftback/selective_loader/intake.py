@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from siftback.errors import BatchError
 from siftback.loading import tree
-from siftback.loading.indices import IndexCheck, examples_of
+from siftback.loading.indices import IndexCheck, check_length, examples_of, length_of
 from siftback.loading.meeting import meet
 from siftback.loading.order import has_indices_within, sampler_of
 from siftback.loading.source import Item, Source
 from siftback.loading.stats import Stats
 from siftback.rules.epoch_draw import EpochDraw
-from siftback.rules.sampler import repeats
+from siftback.rules.sampler import check_rule_fits, repeats
 from siftback.schedule import Schedule
 from siftback.selective_loader.batch_selection import BatchSelection
 from siftback.selective_loader.first_batch import try_scores
@@ -78,11 +78,10 @@ class Intake:
         self._model, self._stats = model, stats
         self._offered = self._kept = 0  # examples of this epoch
         self.examples = examples_of(loader)
+        self._length = length_of(getattr(loader, "dataset", None))
         # A sampler of the user's own repeats what it is meant to.
         is_filtered = draw is not None and draw.is_filtered
-        may_repeat = (
-            repeats(sampler_of(loader)) or has_indices_within(source.loader) or is_filtered
-        )
+        may_repeat = repeats(sampler_of(loader)) or has_indices_within(source.loader) or is_filtered
         self._check = IndexCheck(self.examples, repeats=may_repeat)
         if draw is not None and draw.rule.shards is not None:
             self._check = IndexCheck(self.examples, rows_of=draw.rows_of)
@@ -142,20 +141,49 @@ class Intake:
             own["loader"] = own["loader"] | {"shuffle": None, "seed": None}
         return own
 
-    def begin_epoch(self, settings: Mapping[str, Any]) -> None:
+    def begin_epoch(self, settings: Mapping[str, Any], *, again: bool = False) -> None:
         """Draws the examples of an epoch.
 
         Args:
             settings: What all processes must have alike.
+            again: Whether it begins again as it was drawn, as nothing of it was trained on.
+
+        Raises:
+            ConfigError: If the data set has another length than when the loader was made.
         """
+        self.check_lengths()
         self._check.begin_epoch()
         self._offered = self._kept = 0
         meet(f"the beginning of epoch {self._source.epoch}", settings)
         if self._draw is not None:
             started = time.perf_counter()
-            self._draw.begin(self._source.epoch)
+            self._draw.begin(self._source.epoch, again=again)
             self._tell_drawer()
             self._stats.seconds_selection += time.perf_counter() - started
+
+    def check_lengths(self) -> None:
+        """Checks that the data set and the rule have the length that the loader was made for.
+
+        Without a rule a sampler of PyTorch's follows a data set that grows, as ever.
+
+        Raises:
+            ConfigError: If one has another.
+        """
+        if self._draw is None or self._length is None:
+            return
+        check_length("SelectiveLoader", self._length, getattr(self._source.loader, "dataset", None))
+        if self.examples is not None:
+            check_rule_fits(self._draw.rule, self.examples)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """See `EpochDraw.place`."""
+        return (0, 0) if self._draw is None else self._draw.place
+
+    @place.setter
+    def place(self, place: tuple[int, int]) -> None:
+        if self._draw is not None:
+            self._draw.place = place
 
     def resume_epoch(self) -> None:
         """Goes on within an epoch, or before it, whose draw was loaded."""

@@ -22,6 +22,7 @@ from siftback.selective_loader import state as loader_state
 from siftback.selective_loader.batch_flow import BatchFlow
 from siftback.selective_loader.batch_selection import (
     OnNonfinite,
+    is_exact,
     parts_of_rule,
     selection_of,
     selector_of,
@@ -78,7 +79,9 @@ class SelectiveLoader:
         pool: A `Pool`, which makes the training batches; by default of the wrapped loader's
             ``batch_size`` and ``drop_last``, or of the size of its first batch.
         exact: Whether exactly ``round(keep * N)`` of each scored batch are kept, so that counts
-            of steps are known beforehand; in several processes always.
+            of steps are known beforehand. By default where the selector can, and no example is
+            dropped or kept as its loss is not finite; in several processes always. With False the
+            number is left to chance, as in the paper.
         attach: Whether each batch carries what belongs to it: keys ``sift_index`` and
             ``sift_weight`` of a dict, two more elements of a tuple or list.
         on_nonfinite: What to do with an example whose loss is not finite, in a scoring pass and in
@@ -136,7 +139,7 @@ class SelectiveLoader:
         schedule: Schedule | None = None,
         epochs: float | None = None,
         pool: Pool | None = None,
-        exact: bool = False,
+        exact: bool | None = None,
         attach: bool = False,
         on_nonfinite: OnNonfinite = "error",
         seed: int = 0,
@@ -147,8 +150,6 @@ class SelectiveLoader:
         self._generator = torch.Generator().manual_seed(self._seed)
         self._loss = loss_fn if losses is None else losses
         self._draw = draw_of(loader, memory, epochs, schedule, seed)
-        # Several processes must make equally many steps, without asking each other.
-        self._exact = checked_flag("exact", exact) or rank_and_world()[1] > 1
         self._source = source_of(loader, self._draw, seed)
         if self._draw is None:
             selector = selector_of(selector, keep)
@@ -158,6 +159,7 @@ class SelectiveLoader:
         else:
             self.schedule = self._draw.schedule
             selector, scorer = parts_of_rule(self._draw.rule, keep, selector, scorer)
+        self._exact = is_exact(exact, selector, on_nonfinite)
         self.schedule.warn_if_never_on(self.epochs)
         self._selection = selection_of(
             selector,
@@ -197,10 +199,17 @@ class SelectiveLoader:
             model,
             self.stats,
             attach,
+            self._counts,
+            self.epochs,
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """One epoch of training batches; continues the epoch that a loaded state was within."""
+        """One epoch of training batches; continues the epoch that a loaded state was within.
+
+        An epoch that the loop left early has ended, and this is the next one; there is one warning.
+        But an epoch begins again if no more was done than to look at it: no loss was recorded, and
+        where a rule does not need losses, a single batch was taken.
+        """
         more = {"epochs": self.epochs, "loss": self._loss}
         return self._flow.epoch({**self._settings(), **more})
 
@@ -208,9 +217,13 @@ class SelectiveLoader:
         """Training batches of the current epoch, or of the next one between epochs.
 
         Raises:
-            TypeError: If that is not known before the epoch is over.
+            TypeError: If that is not known before the epoch is over; or, between epochs, if it is
+                not known before all of them, and so not before the first one either.
         """
-        return self.steps(self.epoch)
+        return self._flow.length
+
+    def __bool__(self) -> bool:
+        return True  # not by its length, which may be unknown
 
     @property
     def sampler(self) -> Any:
@@ -245,7 +258,7 @@ class SelectiveLoader:
             TypeError: If they are not known before it: where a selector leaves the number to
                 chance (``exact=True`` does not), or a rule or the wrapped loader cannot say.
         """
-        return self._counts().of_epoch(checked_integer("epoch", epoch, 0))
+        return self._flow.steps(checked_integer("epoch", epoch, 0))
 
     @property
     def total_steps(self) -> int:
@@ -406,7 +419,7 @@ class SelectiveLoader:
     @property
     def epoch(self) -> int:
         """The current epoch, from 0; or the next one, between epochs."""
-        return self._source.epoch
+        return self._flow.next_epoch
 
     @property
     def epochs_done(self) -> float:

@@ -230,6 +230,16 @@ class LossRecord:
         self._take(losses, indices, count, epoch, correct, confidence, reduced)
 
     @property
+    def learns(self) -> bool:
+        """Whether losses are recorded for a rule."""
+        return self._learns
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether losses of any batch of this epoch were recorded."""
+        return self._handover.settled > 0
+
+    @property
     def has_means(self) -> bool:
         """Whether there are means of losses of whole batches."""
         return self._means is not None

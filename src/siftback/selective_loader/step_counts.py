@@ -1,15 +1,22 @@
-"""How many training batches an epoch has, where that is known before it."""
+"""How many training batches an epoch has, where that is known before it or as it begins."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from siftback.loading.indices import examples_of
-from siftback.loading.order import batches_of, is_plain, is_trackable, sampler_of
+from siftback.loading.order import (
+    batches_of,
+    count_batches,
+    is_plain,
+    is_trackable,
+    sampler_of,
+)
 from siftback.loading.pool import Pool
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.sampler import FilteredSampler
 from siftback.schedule import Schedule
 from siftback.selective_loader.batch_selection import BatchSelection
+from siftback.selective_loader.wrapped_loader import batch_size_of
 from siftback.selectors.sampling import count_of
 
 
@@ -36,7 +43,7 @@ class StepCounts:
     ) -> None:
         self._loader, self._pool, self._draw = loader, pool, draw
         self._selection, self._schedule, self._epochs = selection, schedule, epochs
-        self._examples: dict[int, int] = {}  # of each epoch asked about
+        self._planned: dict[int, tuple[int, bool]] = {}  # of each epoch asked about
 
     def of_epoch(self, epoch: int) -> int:
         """Training batches of an epoch.
@@ -44,42 +51,136 @@ class StepCounts:
         Raises:
             TypeError: If they are not known before it.
         """
+        pool, (rows, is_whole) = self._checked_pool(), self._plan(epoch)
+        if pool.drop_last == "carry":
+            before = sum(self._plan(earlier)[0] for earlier in range(epoch))
+            return (before + rows) // pool.batch_size - before // pool.batch_size
+        return self._batches(rows, is_whole)
+
+    def of_next(self, epoch: int) -> int:
+        """Training batches of an epoch that has not begun, as the length of a loader.
+
+        Raises:
+            TypeError: If they are not known before it, or in other epochs would not be. A loop that
+                needs a length then stops in the first epoch, and not after it.
+        """
+        self._checked_pool()
+        self._check_not_by_chance()
+        if self._draw is not None and self._draw.rule.count(epoch) is None:
+            raise self._unknown(self._draw)
+        return self.of_epoch(epoch)
+
+    def of_current(self, epoch: int, waiting: int) -> int | None:
+        """Training batches of an epoch that has begun; None where they are not known.
+
+        Args:
+            epoch: The epoch.
+            waiting: Examples that were pooled before it.
+        """
+        try:
+            pool = self._checked_pool()
+            self._check_not_by_chance()
+            rows, is_whole = self._begun(epoch)
+        except TypeError:
+            return None
+        if pool.drop_last == "carry":
+            return (waiting + rows) // pool.batch_size
+        return self._batches(waiting + rows, is_whole and not waiting)
+
+    def to_come(self, epoch: int) -> int | None:
+        """Examples that an epoch that has begun gives to training; None where they are not known.
+
+        It is None too where the batches are the user's own, which are given as they are, the last
+        one of a single row included.
+        """
+        try:
+            pool = self._checked_pool()
+            rows, is_whole = self._begun(epoch)
+        except TypeError:
+            draw = self._draw
+            tracked = draw is not None and draw.draws and is_trackable(self._loader)
+            return draw.mine if tracked and draw is not None else None
+        return None if is_whole and pool.batch_size == batch_size_of(self._loader) else rows
+
+    def _batches(self, rows: int, is_whole: bool) -> int:
+        """Training batches of an epoch of some examples, of which no other epoch has any."""
+        pool = self._checked_pool()
+        if is_whole and pool.batch_size == batch_size_of(self._loader) and not pool.drop_last:
+            return -(-rows // pool.batch_size)
+        return count_batches(rows, pool.batch_size, bool(pool.drop_last))
+
+    def _checked_pool(self) -> Pool:
         if self._pool is None:
             raise TypeError(
                 "how many steps an epoch has is not known before its first batch, as a "
                 f"{type(self._loader).__name__} has no batch_size: give pool=Pool(batch_size)"
             )
-        size, kept = self._pool.batch_size, self.examples(epoch)
-        if self._pool.drop_last == "carry":
-            before = sum(self.examples(earlier) for earlier in range(epoch))
-            return (before + kept) // size - before // size
-        return kept // size if self._pool.drop_last else -(-kept // size)
+        return self._pool
 
-    def examples(self, epoch: int) -> int:
-        """Examples given to training in an epoch, but for what its last batch drops.
+    def _check_not_by_chance(self) -> None:
+        """Makes sure that no epoch has a number of examples that is left to chance.
+
+        Raises:
+            TypeError: If one has.
+        """
+        selection = self._selection
+        if selection is None or selection.exact:
+            return
+        if selection.own_keep < 1 or self._schedule.anneal is not None:
+            raise self._left_to_chance(selection)
+
+    @staticmethod
+    def _left_to_chance(selection: BatchSelection) -> TypeError:
+        return TypeError(
+            f"how many examples {type(selection.selector).__name__} keeps is left to "
+            "randomness: give exact=True, which keeps exactly round(keep * N) of each "
+            "batch, or follow loader.progress in place of a number of steps"
+        )
+
+    @staticmethod
+    def _unknown(draw: EpochDraw) -> TypeError:
+        return TypeError(
+            f"how many examples {type(draw.rule).__name__} draws is not known before the "
+            "epoch begins: ask for len(loader) within the epoch, take a rule of a fixed count, "
+            "such as Memory, or follow loader.progress in place of a number of steps"
+        )
+
+    def _plan(self, epoch: int) -> tuple[int, bool]:
+        """Examples of an epoch, but for what its last batch drops, and whether these are all.
 
         Raises:
             TypeError: If they are not known before it.
         """
-        if epoch not in self._examples:
-            self._examples[epoch] = self._count(epoch)
-        return self._examples[epoch]
+        if epoch not in self._planned:
+            self._planned[epoch] = self._count(epoch)
+        return self._planned[epoch]
 
-    def _count(self, epoch: int) -> int:
+    def _count(self, epoch: int) -> tuple[int, bool]:
         draw = self._draw
         if draw is None or draw.plans_pass(epoch):
-            return sum(self._kept(epoch))
+            return self._selected(epoch)
         sampler = sampler_of(self._loader)
         whole = sampler.whole if isinstance(sampler, FilteredSampler) else None
         count = draw.count(epoch, whole)
         if count is None:
-            raise TypeError(
-                f"how many examples {type(draw.rule).__name__} draws is not known before the "
-                "epoch begins: take a rule of a fixed count, such as Memory, or follow "
-                "loader.progress in place of a number of steps"
-            )
+            raise self._unknown(draw)
         self._check_each_once()
-        return self._read_of(count // draw.world)
+        return self._read_of(count // draw.world), not draw.schedule.is_on(epoch, draw.epochs)
+
+    def _begun(self, epoch: int) -> tuple[int, bool]:
+        """As `_plan`, of an epoch whose examples are drawn."""
+        draw = self._draw
+        if draw is None or draw.is_pass(epoch):
+            return self._selected(epoch)
+        if is_trackable(self._loader) and is_plain(batches_of(self._loader)):
+            return self._read_of(len(sampler_of(self._loader))), not draw.draws
+        self._check_each_once()
+        return self._read_of(draw.drawn // draw.world), not draw.draws
+
+    def _selected(self, epoch: int) -> tuple[int, bool]:
+        """As `_plan`, of an epoch whose batches are selected from."""
+        rows = sum(self._kept(epoch))
+        return rows, rows == self._sizes()[2]
 
     def _check_each_once(self) -> None:
         """Makes sure that the loader gives each drawn example once.
@@ -128,11 +229,7 @@ class StepCounts:
                 continue
             keep = self._schedule.keep(done, self._epochs, own=selection.own_keep)
             if not selection.exact and keep < 1:
-                raise TypeError(
-                    f"how many examples {type(selection.selector).__name__} keeps is left to "
-                    "randomness: give exact=True, which keeps exactly round(keep * N) of each "
-                    "batch, or follow loader.progress in place of a number of steps"
-                )
+                raise self._left_to_chance(selection)
             yield count_of(keep, here) if selection.exact else here
 
     def _sizes(self) -> tuple[int, int, int]:

@@ -8,14 +8,19 @@ from torch.utils.data.distributed import DistributedSampler
 
 from siftback.errors import ConfigError
 from siftback.loading.distributed import rank_and_world
-from siftback.loading.indices import CARRY, examples_of
+from siftback.loading.indices import CARRY, examples_of, length_of
 from siftback.loading.order import batches_of, is_plain, is_trackable, keeps_order, sampler_of
 from siftback.loading.pool import Pool
 from siftback.loading.source import Source
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.example_rows import ExampleRows
 from siftback.rules.rule import EpochRule
-from siftback.rules.sampler import SelectiveSampler, ranks_of, selective_batches
+from siftback.rules.sampler import (
+    SelectiveSampler,
+    check_rule_fits,
+    ranks_of,
+    selective_batches,
+)
 from siftback.schedule import Schedule
 
 
@@ -36,9 +41,11 @@ def draw_of(
         seed: Of the draws by a rule that was given.
 
     Raises:
-        ConfigError: If ``memory`` is not a rule, or there are two.
+        ConfigError: If ``memory`` is not a rule, or there are two; or if the data set has another
+            length than the sampler's, or fewer examples than the rule has seen.
     """
     sampler = sampler_of(loader)
+    _check_sampler_fits(loader)
     own = sampler.draw if isinstance(sampler, SelectiveSampler) else None
     if memory is None and own is None:
         return None
@@ -53,6 +60,8 @@ def draw_of(
             f"memory={rule!r} is not an EpochRule: give an instance, such as memory=Memory()"
         )
     examples = examples_of(loader)
+    if examples is not None:
+        check_rule_fits(rule, examples)
     rule.grow(examples or 0)
     if rule.shards is not None and not is_trackable(loader):
         raise ConfigError(
@@ -99,6 +108,21 @@ def source_of(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Sourc
     if not source.knows_indices:
         raise ConfigError(no_indices(type(draw.rule).__name__, source))
     return source
+
+
+def _check_sampler_fits(loader: Any) -> None:
+    """Makes sure that a `SelectiveSampler` orders as many examples as the data set has.
+
+    Raises:
+        ConfigError: If it does not.
+    """
+    sampler, length = sampler_of(loader), length_of(getattr(loader, "dataset", None))
+    if isinstance(sampler, SelectiveSampler) and length not in (None, sampler.examples):
+        raise ConfigError(
+            f"the SelectiveSampler orders {sampler.examples} examples, and the data set of the "
+            f"{type(loader).__name__} has {length}: make it of that data set, "
+            "SelectiveSampler(loader.dataset)"
+        )
 
 
 def _check_shared(loader: Any) -> None:
@@ -176,8 +200,7 @@ def pool_of(loader: Any, pool: Pool | None) -> Pool | None:
         if not isinstance(pool, Pool):
             raise ConfigError(f"pool={pool!r}: give a Pool, such as Pool(batch_size=32)")
         return pool
-    owner = batches_of(loader)
-    size = getattr(owner if is_plain(owner) else loader, "batch_size", None)
+    size = batch_size_of(loader)
     return None if size is None else Pool(size, drop_last_of(loader))
 
 
@@ -188,3 +211,9 @@ def regroups(loader: Any, pool: Pool | None) -> bool:
         return False
     same = made.batch_size == getattr(batches, "batch_size", None) and made.drop_last != "carry"
     return not (is_plain(batches) and same)
+
+
+def batch_size_of(loader: Any) -> int | None:
+    """Examples per batch of a loader; None where it does not say it."""
+    owner = batches_of(loader)
+    return getattr(owner if is_plain(owner) else loader, "batch_size", None)

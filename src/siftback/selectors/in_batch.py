@@ -212,12 +212,20 @@ def exact_selector(
     """
     selector = resolve_selector(selector, keep, beta)
     check_takes_count(selector)
-    if isinstance(selector, Threshold) and selector.above is not None:
-        raise ConfigError(
-            f"Threshold(above={selector.above}) does not say how many rows it keeps, and a fixed "
-            "number is needed: give Threshold(keep=...) or TopK(keep=...)"
-        )
     return selector
+
+
+def takes_count(selector: Selector) -> bool:
+    """Returns whether a selector can keep exactly the share that it says.
+
+    >>> takes_count(Threshold(keep=0.5)), takes_count(Threshold(above=1.0))
+    (True, False)
+    """
+    try:
+        check_takes_count(selector)
+    except ConfigError:
+        return False
+    return True
 
 
 def check_takes_count(selector: Selector) -> None:
@@ -230,6 +238,11 @@ def check_takes_count(selector: Selector) -> None:
         raise ConfigError(
             f"{type(selector).__name__}.select does not take the number of rows to keep: "
             "give it a third parameter, count, described in Selector.select"
+        )
+    if isinstance(selector, Threshold) and selector.above is not None:
+        raise ConfigError(
+            f"Threshold(above={selector.above}) does not say how many rows it keeps, and a fixed "
+            "number is needed: give Threshold(keep=...) or TopK(keep=...)"
         )
 
 

@@ -326,6 +326,7 @@ class TrainingBatches:
             pool=Pool(settings.batch_size, drop_last="carry", pad=self._padding),
             seed=self._run.seed,
             schedule=schedule,
+            exact=False,  # as the papers draw
             **choice,
         )
 

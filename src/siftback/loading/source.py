@@ -135,7 +135,7 @@ class Source:
             self.loader = collating(self.loader)
         if isinstance(self.loader, DataLoader) and self.loader.batch_sampler is not None:
             self.loader = testing_order(self.loader) if self.knows_indices else self.loader
-        # By identity, as the truth of a batch sampler is asked of its length, which it may not have.
+        # By identity, as the truth of a batch sampler is its length, which it may not have.
         batches = None if self._order is None else self._order.batches
         owners = [self.loader, data_loader_of(self.loader), batches]
         self._generators = Generators(owners)

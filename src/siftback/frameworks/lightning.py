@@ -412,7 +412,7 @@ class SelectiveDataModule(LightningDataModule):
         except TypeError as error:
             raise ConfigError(
                 "Lightning reads a batch ahead if a loader has no length, which a checkpoint would "
-                f"lack: take a rule of a fixed count, such as Memory ({error})"
+                f"lack, so that each epoch's batches must be known before it: {error}"
             ) from error
         if least < 1:
             raise ConfigError(

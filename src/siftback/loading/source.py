@@ -111,7 +111,7 @@ class Source:
             self.loader = with_order(cast(Any, loader), self._order)
         if self._indexed:
             self.loader = collating(self.loader)
-        # By identity, as the truth of a batch sampler is asked of its length, which it may not have.
+        # The truth of a batch sampler is asked of its length, which it may not have.
         batches = None if self._order is None else self._order.batches
         self._generators = Generators([self.loader, batches])
         self._began: list[Any] = []  # the generators' states as the epoch began

@@ -1,6 +1,7 @@
 """Samplers that do not give every example: what a rule leaves of them, counted and simulated."""
 
 import copy
+import importlib
 import math
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.data import (
     SequentialSampler,
     Subset,
     SubsetRandomSampler,
+    TensorDataset,
     WeightedRandomSampler,
 )
 
@@ -478,3 +480,99 @@ def test_the_rest_of_a_pass_is_counted_of_what_is_given():
     steps = [loader.steps(epoch) for epoch in range(EPOCHS)]
     assert [sum(1 for _ in steps_of(loader, epoch)) for epoch in range(EPOCHS)] == steps
     assert steps == [5, 3, 3, 3, 3]
+
+
+def vectors(count=COUNT):
+    """Examples whose first number is their index."""
+    inputs = torch.randn(count, 4, generator=seeded(3))
+    inputs[:, 0] = torch.arange(count)
+    return TensorDataset(inputs, torch.arange(count) % 3)
+
+
+@pytest.fixture
+def accelerator():
+    accelerate = pytest.importorskip("accelerate", reason="needs siftback[accelerate]")
+    state = pytest.importorskip("accelerate.state")
+
+    def reset():
+        state.AcceleratorState._reset_state(reset_partial_state=True)
+        state.GradientState._reset_state()
+
+    reset()
+    yield accelerate.Accelerator(cpu=True, gradient_accumulation_steps=100)
+    reset()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "counts"),
+    [
+        (lambda: SubsetRandomSampler(range(40)), [40, 20, 20]),
+        (lambda: RandomSampler(range(COUNT), num_samples=48), [48, 24, 24]),
+        (lambda: Parts(overlapping(), seeded(1)), [40, 20, 20]),
+        (lambda: WeightedRandomSampler(WEIGHTS, 40, generator=seeded(1)), None),
+    ],
+    ids=["subset", "four in five", "parts", "weighted"],
+)
+def test_accelerate_gives_the_share_and_knows_each_last_batch(accelerator, sampler, counts):
+    prepare = importlib.import_module("siftback.frameworks.accelerate").prepare
+    source = DataLoader(vectors(), BATCH, sampler=sampler())
+    loader = prepare(accelerator, source, memory=Memory(0.5, warmup=Epochs(1)), epochs=3)
+    found = []
+    for _ in range(3):
+        sizes, ends = [], []
+        for inputs, _ in loader:
+            loader.record(inputs[:, 0] / COUNT)
+            sizes.append(len(inputs))
+            ends.append(loader.end_of_dataloader)
+        assert ends == [False] * (len(ends) - 1) + [True]
+        found.append(sum(sizes))
+    assert found == counts if counts else 0 < found[1] < 40 == found[0]
+
+
+def test_accelerate_refuses_a_sampler_of_which_no_last_batch_is_known(accelerator):
+    prepare = importlib.import_module("siftback.frameworks.accelerate").prepare
+    source = DataLoader(vectors(), BATCH, sampler=Unsized(WEIGHTS, seeded(1)))
+    loader = prepare(accelerator, source, memory=Memory(0.5, warmup=Epochs(1)), epochs=3)
+    with pytest.raises(ConfigError, match="which batch is its last one is not known"):
+        next(iter(loader))
+
+
+def fitted(sampler):
+    """The numbers of examples that Lightning trained on in each epoch, and its steps."""
+    lightning = pytest.importorskip("lightning.pytorch", reason="needs siftback[lightning]")
+    module = importlib.import_module("siftback.frameworks.lightning")
+
+    class Net(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net, self.counts = nn.Linear(4, 3), [0, 0, 0]
+
+        def training_step(self, batch, batch_idx):
+            self.counts[self.current_epoch] += len(batch[0])
+            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            self.expected = self.trainer.estimated_stepping_batches
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    net = Net()
+    trainer = lightning.Trainer(
+        max_epochs=3, accelerator="cpu", devices=1, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=False,
+    )  # fmt: skip
+    source = DataLoader(vectors(), BATCH, sampler=sampler)
+    trainer.fit(net, datamodule=module.SelectiveDataModule(source, Memory(0.5, warmup=Epochs(1))))
+    assert trainer.global_step == net.expected
+    return net.counts
+
+
+@pytest.mark.filterwarnings("ignore:.*set_vital.*deprecated")
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+def test_lightning_gives_the_share_and_advises_what_it_takes():
+    assert fitted(SubsetRandomSampler(range(40))) == [40, 20, 20]
+    assert fitted(RandomSampler(range(COUNT), num_samples=48)) == [48, 24, 24]
+    weighted = WeightedRandomSampler(WEIGHTS, 40)
+    message = "each epoch's batches must be known .* WeightedRandomSampler .* SubsetRandomSampler"
+    with pytest.raises(ConfigError, match=message) as refused:
+        fitted(weighted)
+    assert "take a rule" not in str(refused.value)  # of which it has had one

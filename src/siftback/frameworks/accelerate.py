@@ -150,12 +150,13 @@ class AcceleratedLoader(DataLoaderStateMixin):
             return loader.steps(epoch)
         except TypeError as error:
             batches = loader.batch_sampler
-            if not (self._counted and loader.scorer is None and is_plain(batches)):
-                raise ConfigError(
-                    "Accelerate steps the gradients that are left at the end of an epoch, and "
-                    f"which batch is its last one is not known: {error}"
-                ) from error
-            return len(batches)  # of what was drawn
+            if self._counted and loader.scorer is None and is_plain(batches):
+                with suppress(TypeError):  # of a sampler without a length
+                    return len(batches)  # of what was drawn
+            raise ConfigError(
+                "Accelerate steps the gradients that are left at the end of an epoch, and "
+                f"which batch is its last one is not known: {error}"
+            ) from error
 
 
 def prepare(

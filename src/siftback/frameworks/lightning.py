@@ -432,7 +432,8 @@ class SelectiveDataModule(LightningDataModule):
         except TypeError as error:
             raise ConfigError(
                 "Lightning reads a batch ahead if a loader has no length, which a checkpoint would "
-                f"lack: {error}; or, for selection in a batch, SelectiveBackprop"
+                f"lack, so that each epoch's batches must be known before it: {error}; or, for "
+                "selection in a batch, give SelectiveBackprop"
             ) from error
         if least < 1:
             raise ConfigError(

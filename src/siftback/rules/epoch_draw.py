@@ -234,8 +234,12 @@ class EpochDraw:
         self._count_drawn()
         if order is not None:
             weights = self.weights[order]
-            self._whole, self._mine = len(order), int(weights.count_nonzero())
+            self.takes(len(order), int(weights.count_nonzero()))
         self._scale = self.rule.lr_scale(weights) if len(weights) else 1.0
+
+    def takes(self, whole: int, mine: int) -> None:
+        """Sets of how many examples a sampler without a length gave how many are left."""
+        self._whole, self._mine = whole, mine
 
     def _drawn(self, epoch: int) -> Tensor:
         """float32[rows], what the rule draws of all examples, or of its candidates."""

@@ -470,8 +470,9 @@ class FilteredSampler(Sampler[int]):
         Raises:
             TypeError: If it is not known before the sampler has given them.
         """
+        is_sized = hasattr(self.sampler, "__len__")
         count = self._draw.mine if self._draw.draws else None
-        if count is None and (self._draw.draws or not hasattr(self.sampler, "__len__")):
+        if not is_sized or (self._draw.draws and count is None):
             raise TypeError(
                 f"how many examples are left of those that a {type(self.sampler).__name__} gives "
                 "is not known before they are"
@@ -480,14 +481,15 @@ class FilteredSampler(Sampler[int]):
 
     def _drawn(self) -> Iterator[int]:
         """What is left of a sampler without a length."""
-        weights, count, is_empty = self._draw.weights, 0, True
+        weights, whole, drawn = self._draw.weights, 0, 0
         for key in self.sampler:
-            count += 1
+            whole += 1
             if weights[self._indices([key])] != 0:
-                is_empty = False
+                drawn += 1
                 yield key
-        if count and is_empty:
-            self._refuse(count)
+        if whole and not drawn:
+            self._refuse(whole)
+        self._draw.takes(whole, drawn)
 
     def _indices(self, keys: list[Any]) -> Tensor:
         """int64[n], what the sampler gave, checked."""

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from siftback.errors import BatchError
-from siftback.loading import tree
 from siftback.loading.generators import Generators
+from siftback.loading.reading import leaves, parts, read
 
 Collate = Callable[[list[Any]], Any]
 
@@ -100,17 +100,16 @@ def _reorders(batch: Any, reverse: Any, size: int) -> bool:
 def _rows(batch: Any, size: int) -> dict[str, list[bytes]]:
     """What tells the rows of each part of a batch from each other, by path; nothing if unknown."""
     try:
-        reading = tree.read(batch, size)
-        parts = tree.parts(batch, reading.lists)
+        found = parts(batch, read(batch, size).lists)
     except BatchError:
         return {}
-    return {path: [_key(row) for row in part] for path, part in parts if len(part) == size}
+    return {path: [_key(row) for row in part] for path, part in found if len(part) == size}
 
 
 def _key(value: Any) -> bytes:
     """Bytes that are equal for equal examples, of tensors and what is made of them."""
     found = []
-    for leaf in tree.leaves(value):
+    for leaf in leaves(value):
         if isinstance(leaf, Tensor):
             leaf = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         is_array = isinstance(leaf, np.ndarray)

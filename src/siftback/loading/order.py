@@ -2,14 +2,17 @@
 
 import copy
 import itertools
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 
 from siftback.errors import BatchError
 from siftback.loading.generators import Generators
+from siftback.states import anything, each, each_of, refuse, tensor
 
 
 def count_batches(examples: int, batch_size: int, drop_last: bool = False) -> int:
@@ -253,3 +256,38 @@ def is_plain(batches: object) -> bool:
     return kind in (BatchSampler, SelectiveBatches) or (
         kind.__name__ == "BatchSampler" and kind.__module__.startswith("torchdata.")
     )
+
+
+def integers(keys: list[Any]) -> list[int] | None:
+    """What a sampler gave as Python's integers; None where something else is among it."""
+    try:
+        return [operator.index(key) for key in keys]
+    except TypeError:
+        return None
+
+
+def packed(batches: list[list[Any]]) -> Any:
+    """Index lists as two tensors, which take a fraction of their room."""
+    flat = integers([index for batch in batches for index in batch])
+    if flat is None:
+        return batches
+    sizes = torch.tensor([len(batch) for batch in batches], dtype=torch.int64)
+    return {"indices": torch.tensor(flat, dtype=torch.int64), "sizes": sizes}
+
+
+def check_packed(name: str, value: Any) -> None:
+    """Checks for what `packed` returns."""
+    if isinstance(value, list):
+        each(each(anything))(name, value)
+        return
+    indices = tensor(torch.int64, None, least=0)
+    each_of({"indices": indices, "sizes": tensor(torch.int64, None, least=0)})(name, value)
+    if int(value["sizes"].sum()) != len(value["indices"]):
+        refuse(f"{name}.sizes", value["sizes"], f"of {len(value['indices'])} examples")
+
+
+def unpacked(value: Any) -> list[list[Any]]:
+    """The index lists that `packed` was called with."""
+    if not isinstance(value, dict):
+        return cast(list[list[Any]], value)
+    return [part.tolist() for part in value["indices"].split(value["sizes"].tolist())]

@@ -10,6 +10,7 @@ from torch import Tensor
 from siftback.arguments import checked_integer
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
+from siftback.loading.reading import Lists, read
 from siftback.states import (
     Check,
     anything,
@@ -66,7 +67,7 @@ class Pool:
 
     Attributes:
         dropped: Number of examples that ``drop_last=True`` has dropped.
-        lists: Which lists in a batch hold one example per entry, see `tree.read`; None before the
+        lists: Which lists in a batch hold one example per entry, see `read`; None before the
             first batch, which says it unless it is set.
 
     Raises:
@@ -103,7 +104,7 @@ class Pool:
         self.drop_last = drop_last
         self.pad = pad
         self.dropped = 0
-        self.lists: tree.Lists | None = None
+        self.lists: Lists | None = None
         self._pool: deque[tuple[Any, int]] = deque()  # batches, and their sizes
         self._pooled = 0
 
@@ -283,12 +284,12 @@ class Pool:
             return taken[0] if len(taken) == 1 else self.pad(taken)
         return tree.concatenate(taken, self.pad, self._lists_of(taken[0]))
 
-    def _lists_of(self, batch: Any) -> tree.Lists:
+    def _lists_of(self, batch: Any) -> Lists:
         """The lists in a batch, or in what is pooled with its weights, of one example per entry."""
         weighted = isinstance(batch, Weighted)
         if self.lists is None:
             inner = batch.batch if weighted else batch
-            self.lists = tree.read(inner, len(batch.weights) if weighted else None).lists
+            self.lists = read(inner, len(batch.weights) if weighted else None).lists
         return frozenset(f".batch{path}" for path in self.lists) if weighted else self.lists
 
 

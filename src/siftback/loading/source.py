@@ -1,7 +1,6 @@
 """The wrapped loader: where in it training is, which examples come, and how to come back there."""
 
 import copy
-import operator
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple, cast
@@ -18,30 +17,32 @@ from siftback.loading.indices import checked_indices, collating, is_indexed, tes
 from siftback.loading.order import (
     TrackedBatches,
     batches_of,
+    check_packed,
     data_loader_of,
     has_indices_within,
+    integers,
     is_plain,
     is_trackable,
     keeps_order,
+    packed,
     sampler_of,
     skipping,
+    unpacked,
     with_order,
 )
+from siftback.loading.reading import Lists, Reading, read
 from siftback.loading.seeding import Stream, generator_of
 from siftback.states import (
     MOST_EPOCHS,
     anything,
     check_state,
     each,
-    each_of,
     flag,
     integer,
     nothing,
     one_of,
     optional,
-    refuse,
     take_up,
-    tensor,
     text,
 )
 
@@ -68,7 +69,7 @@ class Item(NamedTuple):
         indices: int64[N], the dataset indices of its examples, on the CPU; None where unknown.
         scores: float32[N], where they came with it; else None.
         size: N; None where nothing says it.
-        lists: Which lists in it hold one example per entry, see `tree.read`; None where it cannot
+        lists: Which lists in it hold one example per entry, see `read`; None where it cannot
             be split into examples.
         asked: How many examples its sampler asked for, of which a collate function may have left
             out or repeated some; None where there is no such sampler.
@@ -78,7 +79,7 @@ class Item(NamedTuple):
     indices: Tensor | None
     scores: Tensor | None
     size: int | None = None
-    lists: tree.Lists | None = None
+    lists: Lists | None = None
     asked: int | None = None
 
 
@@ -121,7 +122,7 @@ class Source:
         self.epoch = 0
         self.position = 0
         self._order: TrackedBatches | None = None
-        self.lists: tree.Lists | None = None
+        self.lists: Lists | None = None
         self.order_is_lost = self.has_keys = False
         self._indexed = is_indexed(loader)
         self.loader: Any = loader
@@ -231,7 +232,7 @@ class Source:
             begun, rest = self._order.begun, None
             if begun and self._replayed is None:
                 # Before the generators' states, which a sampler may draw it from.
-                rest = _packed(self._order.rest())
+                rest = packed(self._order.rest())
             states = self._generators.states()
             more = {"kind": "ordered", "generators": states, "rest": rest, "begun": begun}
             return state | more
@@ -291,7 +292,7 @@ class Source:
         if self._order is not None:
             check_state(self, state, {"begun": flag})
             stored = state["begun"] and self._replayed is None
-            check_state(self, state, {"rest": _check_rest if stored else nothing})
+            check_state(self, state, {"rest": check_packed if stored else nothing})
         else:
             check_state(self, state, {"loader": anything})
 
@@ -346,7 +347,7 @@ class Source:
         if self._replayed is not None:
             order.resume(skipping(order.batches, self.position))
         else:
-            order.resume(_unpacked(state["rest"]))
+            order.resume(unpacked(state["rest"]))
         with torch.random.fork_rng([]):  # from which new workers take their seed
             batches: Iterator[Any] = iter(self.loader)
         self._generators.put_back_own(state["generators"])
@@ -397,7 +398,7 @@ class Source:
         if isinstance(given, Reordered):
             given, self.order_is_lost = given.batch, True
         size: int | None = known
-        lists: tree.Lists | None = None
+        lists: Lists | None = None
         with suppress(BatchError):  # of an unknown structure, which matters only where it is split
             size, lists = self.read(given, known)[:2]
         if self._indexed:
@@ -413,7 +414,7 @@ class Source:
 
     def _positions(self, asked: list[Any]) -> Tensor | None:
         """What a sampler gave as int64[N]; None where something else than integers is among it."""
-        positions = _integers(asked)
+        positions = integers(asked)
         self.has_keys = self.has_keys or positions is None
         return None if positions is None else torch.tensor(positions, dtype=torch.int64)
 
@@ -433,7 +434,7 @@ class Source:
                 "called with"
             )
 
-    def read(self, batch: Any, known: int | None) -> tree.Reading:
+    def read(self, batch: Any, known: int | None) -> Reading:
         """How a batch is made of examples: as the first one is, from which few are known as well.
 
         Args:
@@ -444,8 +445,8 @@ class Source:
             BatchError: If it cannot be split into examples.
         """
         if self.lists is not None:
-            return tree.Reading(tree.size(batch, lists=self.lists), self.lists)
-        reading = tree.read(batch, known, collated=self._collated)
+            return Reading(tree.size(batch, lists=self.lists), self.lists)
+        reading = read(batch, known, collated=self._collated)
         if reading.size:
             self.lists = reading.lists
         return reading
@@ -472,37 +473,3 @@ def _own_state(loader: Any) -> Any:
             return copy.deepcopy(loader.state_dict())
     except (AttributeError, NotImplementedError):  # a wrapper of one that has none
         return None
-
-
-def _integers(keys: list[Any]) -> list[int] | None:
-    """What a sampler gave as Python's integers; None where something else is among it."""
-    try:
-        return [operator.index(key) for key in keys]
-    except TypeError:
-        return None
-
-
-def _packed(batches: list[list[Any]]) -> Any:
-    """Index lists as two tensors, which take a fraction of their room."""
-    flat = _integers([index for batch in batches for index in batch])
-    if flat is None:
-        return batches
-    sizes = torch.tensor([len(batch) for batch in batches], dtype=torch.int64)
-    return {"indices": torch.tensor(flat, dtype=torch.int64), "sizes": sizes}
-
-
-def _check_rest(name: str, packed: Any) -> None:
-    """Checks for what `_packed` returns."""
-    if isinstance(packed, list):
-        each(each(anything))(name, packed)
-        return
-    indices = tensor(torch.int64, None, least=0)
-    each_of({"indices": indices, "sizes": tensor(torch.int64, None, least=0)})(name, packed)
-    if int(packed["sizes"].sum()) != len(packed["indices"]):
-        refuse(f"{name}.sizes", packed["sizes"], f"of {len(packed['indices'])} examples")
-
-
-def _unpacked(packed: Any) -> list[list[Any]]:
-    if not isinstance(packed, dict):
-        return cast(list[list[Any]], packed)
-    return [part.tolist() for part in packed["indices"].split(packed["sizes"].tolist())]

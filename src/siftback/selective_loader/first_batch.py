@@ -13,6 +13,7 @@ from siftback.errors import BatchError
 from siftback.loading import tree
 from siftback.loading.collating import undisturbed
 from siftback.loading.pool import Pool
+from siftback.loading.reading import Lists
 from siftback.loading.source import Item
 from siftback.scorers.selection_pass import device_of, untouched
 from siftback.selective_loader.batch_selection import BatchSelection
@@ -66,7 +67,7 @@ class PoolTrial:
         self._shapes: list[Any] | None = None
         self._joined = False
 
-    def see(self, batch: Any, pool: Pool, lists: tree.Lists, place: str) -> None:
+    def see(self, batch: Any, pool: Pool, lists: Lists, place: str) -> None:
         """Tries to pool examples of a batch with those of the one before.
 
         Args:

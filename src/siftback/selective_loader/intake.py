@@ -12,6 +12,7 @@ from siftback.loading import tree
 from siftback.loading.indices import IndexCheck, check_length, examples_of, length_of
 from siftback.loading.meeting import meet
 from siftback.loading.order import has_indices_within, sampler_of
+from siftback.loading.pool import Pool
 from siftback.loading.source import Item, Source
 from siftback.loading.stats import Stats
 from siftback.rules.epoch_draw import EpochDraw
@@ -19,7 +20,7 @@ from siftback.rules.sampler import check_rule_fits, repeats
 from siftback.schedule import Schedule
 from siftback.selective_loader.batch_selection import BatchSelection
 from siftback.selective_loader.first_batch import try_scores
-from siftback.selective_loader.wrapped_loader import no_indices
+from siftback.selective_loader.wrapped_loader import no_indices, regroups
 from siftback.selectors.selection import Selection
 
 
@@ -53,7 +54,7 @@ class Intake:
         epochs: Of the whole training; None where it is not known.
         model: Whose device batches are moved to; None where they stay.
         stats: Counts what is done.
-        regroups: Whether batches of other sizes are made than those of the wrapped loader.
+        pool: That makes the training batches, where the user gave one.
 
     Attributes:
         examples: How many there are; None where nobody knows.
@@ -69,10 +70,9 @@ class Intake:
         epochs: float | None,
         model: nn.Module | None,
         stats: Stats,
-        *,
-        regroups: bool = False,
+        pool: Pool | None,
     ) -> None:
-        self._regroups, self._scored = regroups, False
+        self._regroups, self._scored = regroups(loader, pool), False
         self._source, self._draw, self._selection = source, draw, selection
         self._schedule, self._epochs = schedule, epochs
         self._model, self._stats = model, stats

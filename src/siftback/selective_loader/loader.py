@@ -30,13 +30,7 @@ from siftback.selective_loader.batch_selection import (
 from siftback.selective_loader.intake import Intake
 from siftback.selective_loader.loss_record import LossRecord
 from siftback.selective_loader.step_counts import StepCounts
-from siftback.selective_loader.wrapped_loader import (
-    draw_of,
-    no_indices,
-    pool_of,
-    regroups,
-    source_of,
-)
+from siftback.selective_loader.wrapped_loader import draw_of, no_indices, pool_of, source_of
 from siftback.selectors.selection import Selector
 from siftback.states import sealed, take_up
 
@@ -181,7 +175,7 @@ class SelectiveLoader:
             self.epochs,
             model,
             self.stats,
-            regroups=regroups(loader, pool),
+            pool,
         )
         self._record = LossRecord(
             self._draw,

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,15 +11,15 @@ import torch
 from torch import Tensor
 
 from siftback.errors import BatchError, ConfigError, StateError
-from siftback.frameworks.huggingface_loss import loss_pair
+from siftback.frameworks.huggingface_loss import check_loss, observed
 from siftback.frameworks.huggingface_refusals import (
     GIVE_LOSSES,
-    OF_OUTPUTS,
     Method,
-    advice_on_losses,
     check_trainer,
     chosen,
     faster_pass,
+    head_by,
+    needs_own_losses,
 )
 from siftback.loading import tree
 from siftback.loading.distributed import all_gather
@@ -34,11 +33,10 @@ from siftback.rules.rule import EpochRule
 from siftback.rules.sampler import SelectiveSampler
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.fresh import Fresh
-from siftback.scorers.selection_pass import untouched
-from siftback.scorers.trained_loss import CheckTimes, LossPair, ranks_alike
+from siftback.scorers.trained_loss import CheckTimes
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
-from siftback.sequence_loss import Head, has_loss, head_of, losses_of, sequence_losses
+from siftback.sequence_loss import Head, has_loss, losses_of, sequence_losses
 from siftback.states import check_digest, sealed
 
 # What is above says what to install where there is no transformers.
@@ -198,7 +196,7 @@ class SelectiveTrainerMixin(Trainer):
         if self._method == "single_pass":
             return self._single_pass_step(model, inputs, **kwargs)
         step = partial(super().training_step, model, inputs, num_items_in_batch, **kwargs)
-        checks = self.needs_own_losses and tree.size(inputs) > 1 and self._times.is_due()
+        checks = needs_own_losses(self) and tree.size(inputs) > 1 and self._times.is_due()
         if self._method == "two_pass" and not checks:
             return cast(Tensor, step())
         # An attribute of this object, which stands before what any derived class computes.
@@ -237,76 +235,18 @@ class SelectiveTrainerMixin(Trainer):
         return self._sifted(model, inputs)
 
     def _watched(
-        self, compute: Any, checks: bool, model: Any, inputs: Any, *args: Any, **kwargs: Any
+        self, compute_loss: Any, checks: bool, model: Any, inputs: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """A training step's loss by ``compute``; records or checks the losses of its rows."""
+        """A training step's loss by ``compute_loss``; records or checks the losses of its rows."""
         labelled = dict(inputs)  # from which the Trainer may take the labels
-        result, found = self._observed(compute, model, inputs, *args, **kwargs)
+        compute = partial(observed, self, lambda *batch: compute_loss(*batch, *args, **kwargs))
+        result, found = compute(model, inputs)
         if checks:
-            self._check_trained(compute, result, found, labelled, args, kwargs)
+            check_loss(self, compute, result, found, labelled)
+            self._times.reset()
         if self._method == "memory":
             self._remember(found, labelled)
         return result
-
-    def _observed(
-        self, compute: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any
-    ) -> tuple[Any, list[Any]]:
-        """What a function returns for a batch, and what it got of the model with gradients."""
-        found: list[Any] = []
-
-        def find(module: Any, given: Any, outputs: Any) -> None:
-            found.extend([outputs] if torch.is_grad_enabled() else [])
-
-        hook = self.model.register_forward_hook(find)
-        compiled = self.args.torch_compile  # whose code does not call the hook
-        try:
-            with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
-                return compute(model, inputs, *args, **kwargs), found
-        finally:
-            hook.remove()
-
-    def _check_trained(
-        self, compute: Any, result: Any, found: list[Any], inputs: Any, args: Any, kwargs: Any
-    ) -> None:
-        """Makes sure that the rows with the highest losses are those that the loss is made of.
-
-        Raises:
-            ConfigError: If the loss that is trained on is another one.
-        """
-
-        def pair(result: Any, found: list[Any], inputs: Any) -> LossPair:
-            loss = result[0] if isinstance(result, tuple) else result
-            (outputs,) = found
-            return loss_pair(cast(Head, self._head()), loss, outputs, inputs)
-
-        def on_rows(rows: Tensor) -> LossPair:
-            some = tree.take(inputs, rows)
-            before, labelled = dict(self.__dict__), dict(some)
-            with untouched(self.model, "eval", tree.device(some)):
-                again = self._observed(compute, self.model, some, *args, **kwargs)
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            return pair(*again, labelled)
-
-        advice = advice_on_losses(self._method)
-        if len(found) != 1:
-            raise ConfigError(
-                f"a training step called {type(self.model).__name__} {len(found)} times with "
-                "gradients, so that whether it trains on the losses that rows are chosen by is not "
-                f"known: {advice}"
-            )
-        has_batch_term = getattr(found[0], "aux_loss", None) is not None  # of a router
-        count = tree.size(inputs)
-        alike = ranks_alike(
-            pair(result, found, inputs), count, on_rows, has_batch_term=has_batch_term
-        )
-        if not alike:
-            raise ConfigError(
-                f"{type(self).__name__} trains on another loss than the mean of the losses that "
-                "rows are chosen by, which are those of the model itself, such as one with class "
-                f"weights or with another term: {advice}"
-            )
-        self._times.reset()
 
     def _kept(self, batch: Any) -> Any:
         """The rows of a batch to train on."""
@@ -321,36 +261,19 @@ class SelectiveTrainerMixin(Trainer):
         if skips:
             self._count(seen=count, released=count)
             return batch
-        head = self._head()
+        head = self.head()
         mask = None if head is None else has_loss(head, batch)
         rows = self._selection.select(losses, mask).positions
         self._count(seen=count, considered=count, scored=count)
         self._count(kept=len(rows), released=len(rows))
         return tree.take(batch, rows)
 
-    @property
-    def needs_own_losses(self) -> bool:
-        """Whether rows are chosen by the model's own losses, and not by losses of the user's."""
-        if self._rule is None:
-            by_losses = cast(Selector, self._selector).needs_scores
-        else:
-            by_losses = type(self._rule).update is not EpochRule.update
-        return by_losses and self._head() is not None
-
-    def _head(self) -> Head | None:
+    def head(self) -> Head | None:
         """What the model's logits are compared with; None with losses of the user's own."""
-        given = self._losses if isinstance(self._losses, partial) else partial(self._losses)
-        if given.func is not sequence_losses:
-            return None
-        try:
-            return head_of(self.model, **given.keywords)
-        except ConfigError as error:
-            if self._method != "memory":
-                raise
-            raise ConfigError(f"{error}; {OF_OUTPUTS}") from error
+        return head_by(self._losses, self.model, self._method)
 
     def _sifted(self, step_loss: Any, inputs: Any) -> Tensor:
-        head = self._head()
+        head = self.head()
         if head is not None and not has_loss(head, inputs).all():
             raise BatchError(
                 "a row of a batch has no label, and so no loss: leave it out of the data set, or "
@@ -408,7 +331,7 @@ class SelectiveTrainerMixin(Trainer):
                 f"{GIVE_LOSSES}"
             )
         order = cast(SelectiveSampler, self._order)
-        head, (outputs,) = self._head(), found
+        head, (outputs,) = self.head(), found
         with torch.no_grad():
             if head is None:
                 losses = self._losses(outputs, inputs)

@@ -1,6 +1,7 @@
 """For `siftback.frameworks.huggingface`: a Trainer's loss beside the losses of its rows."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,10 +9,83 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from siftback.scorers.trained_loss import LossPair
+from siftback.errors import ConfigError
+from siftback.frameworks.huggingface_refusals import advice_on_losses
+from siftback.loading import tree
+from siftback.scorers.selection_pass import untouched
+from siftback.scorers.trained_loss import LossPair, ranks_alike
 from siftback.sequence_loss import Head, summed_losses
 
 _MOST = 1 << 26  # numbers of logits that are compared: those of a language model fill the memory
+
+
+def observed(
+    trainer: Any, compute: Callable[[Any, Any], Any], model: Any, inputs: Any
+) -> tuple[Any, list[Any]]:
+    """What a function returns for a batch, and what it got of a trainer's model with gradients."""
+    found: list[Any] = []
+
+    def find(module: Any, given: Any, outputs: Any) -> None:
+        found.extend([outputs] if torch.is_grad_enabled() else [])
+
+    hook = trainer.model.register_forward_hook(find)
+    compiled = trainer.args.torch_compile  # whose code does not call the hook
+    try:
+        with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+            return compute(model, inputs), found
+    finally:
+        hook.remove()
+
+
+def check_loss(
+    trainer: Any,
+    compute: Callable[[Any, Any], tuple[Any, list[Any]]],
+    result: Any,
+    found: list[Any],
+    inputs: Any,
+) -> None:
+    """Makes sure that a trainer prefers the rows with the highest of its model's losses.
+
+    Args:
+        trainer: A `SelectiveTrainerMixin`.
+        compute: Computes its loss for a model and a batch; see `observed`.
+        result: What that returned for a batch.
+        found: What it got of the model.
+        inputs: The batch.
+
+    Raises:
+        ConfigError: If the loss that is trained on is another one.
+    """
+
+    def pair(result: Any, found: list[Any], inputs: Any) -> LossPair:
+        loss = result[0] if isinstance(result, tuple) else result
+        (outputs,) = found
+        return loss_pair(trainer.head(), loss, outputs, inputs)
+
+    def on_rows(rows: Tensor) -> LossPair:
+        some, variables = tree.take(inputs, rows), trainer.__dict__
+        before, labelled = dict(variables), dict(some)
+        with untouched(trainer.model, "eval", tree.device(some)):
+            again = compute(trainer.model, some)
+        variables.clear()
+        variables.update(before)
+        return pair(*again, labelled)
+
+    advice = advice_on_losses(trainer.sift_method)
+    if len(found) != 1:
+        raise ConfigError(
+            f"a training step called {type(trainer.model).__name__} {len(found)} times with "
+            "gradients, so that whether it trains on the losses that rows are chosen by is not "
+            f"known: {advice}"
+        )
+    batch_term = getattr(found[0], "aux_loss", None) is not None  # of a router
+    pairs = pair(result, found, inputs)
+    if not ranks_alike(pairs, tree.size(inputs), on_rows, has_batch_term=batch_term):
+        raise ConfigError(
+            f"{type(trainer).__name__} trains on another loss than the mean of the losses that "
+            "rows are chosen by, which are those of the model itself, such as one with class "
+            f"weights or with another term: {advice}"
+        )
 
 
 def loss_pair(head: Head, loss: Tensor, outputs: Any, inputs: Mapping[str, Any]) -> LossPair:

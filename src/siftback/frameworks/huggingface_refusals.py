@@ -1,5 +1,7 @@
 """What a Trainer with selection refuses: arguments that exclude each other, and settings."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -11,6 +13,7 @@ from siftback.rules.memory import Memory
 from siftback.rules.rule import EpochRule
 from siftback.selectors.in_batch import count_in_batch, exact_selector
 from siftback.selectors.selection import Selector
+from siftback.sequence_loss import Head, head_of, sequence_losses
 
 try:
     from transformers import Trainer
@@ -76,6 +79,31 @@ def chosen(
     return None, selector
 
 
+def head_by(losses: Callable[[Any, Any], Any], model: Any, method: Method) -> Head | None:
+    """What a model's logits are compared with; None with losses of the user's own.
+
+    Raises:
+        ConfigError: If that is not known.
+    """
+    own = losses if isinstance(losses, partial) else partial(losses)
+    if own.func is not sequence_losses:
+        return None
+    try:
+        return head_of(model, **own.keywords)
+    except ConfigError as error:
+        if method != "memory":
+            raise
+        raise ConfigError(f"{error}; {OF_OUTPUTS}") from error
+
+
+def needs_own_losses(trainer: Any) -> bool:
+    """Whether a trainer's rows are chosen by its model's own losses."""
+    rule = trainer._rule
+    if rule is None:
+        return bool(trainer._selector.needs_scores) and trainer.head() is not None
+    return type(rule).update is not EpochRule.update and trainer.head() is not None
+
+
 def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
     """Refuses what selection cannot be right with, before training.
 
@@ -88,7 +116,7 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
         ConfigError: If there is any such thing.
     """
     args, method, keep = trainer.args, trainer._method, trainer._selector
-    trainer._head()  # raises where it is not known
+    trainer.head()  # raises where it is not known
     kinds = ("tp", "cp", "sp")  # the last is unknown to older releases of Accelerate
     split = any(getattr(trainer, f"get_{kind}_size", lambda: 1)() > 1 for kind in kinds)
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
@@ -106,7 +134,7 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
         size = trainer._train_batch_size
         what = f"batches of {size}, all of which keep={keep.keep:g} keeps: give larger batches"
         refused[what] = count_in_batch(keep.keep, size) >= size
-    if method != "single_pass" and trainer.needs_own_losses:
+    if method != "single_pass" and needs_own_losses(trainer):
         smooth = f"label_smoothing_factor={args.label_smoothing_factor}, as rows would be chosen by"
         what = f"{smooth} losses without it: {advice_on_losses(method)}"
         refused[what] = trainer.label_smoother is not None

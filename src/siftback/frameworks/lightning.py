@@ -7,7 +7,6 @@ import copy
 import functools
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from siftback.errors import ConfigError
+from siftback.frameworks.lightning_loader import TrainLoader, as_datamodule
 from siftback.loading import tree
 from siftback.loading.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.loading.seeding import Stream, generator_of
@@ -130,7 +130,7 @@ class SelectiveBackprop(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Puts selection in front of ``training_step``."""
-        if isinstance(trainer.train_dataloader, SelectiveLoader | _TrainLoader):
+        if isinstance(trainer.train_dataloader, SelectiveLoader | TrainLoader):
             raise ConfigError(
                 "both SelectiveBackprop and a loader that selects, by a SelectiveDataModule or "
                 "SelectiveLoader: give the trainer one of them"
@@ -285,7 +285,7 @@ class SelectiveDataModule(LightningDataModule):
                 f"{type(memory).__name__} is refreshed by scoring passes, which a data module does "
                 "not make: give a rule such as Memory, or SelectiveBackprop as a callback"
             )
-        inner = self.datamodule = _as_datamodule(datamodule, val_dataloaders)
+        inner = self.datamodule = as_datamodule(datamodule, val_dataloaders)
         super().__init__()
         self.loader: SelectiveLoader | None = None
         self._memory, self._epochs, self._schedule, self._seed = memory, epochs, schedule, seed
@@ -352,7 +352,7 @@ class SelectiveDataModule(LightningDataModule):
         if self._step is None:
             self._check_counts(self.trainer)
             self._step = TrainingStep(self.trainer.lightning_module, self._run, _RECORD_LOSSES)
-        return _TrainLoader(self, self.loader)
+        return TrainLoader(self, self.loader)
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's state in every process, by rank. All must call it, as Lightning does."""
@@ -475,45 +475,3 @@ class SelectiveDataModule(LightningDataModule):
             catch.check_only(applied)
             self.loader.record(catch.calls[0].losses)
         return output
-
-
-class _TrainLoader:
-    """What the trainer iterates: the loader, at the trainer's epoch.
-
-    Its state is part of the data module's: of a loader, Lightning saves that of one process, and
-    loads none between epochs.
-    """
-
-    def __init__(self, module: SelectiveDataModule, loader: SelectiveLoader) -> None:
-        self.loss = module.loss
-        self._module, self._loader = module, loader
-
-    def __iter__(self) -> Iterator[Any]:
-        # With the first batch, not before: Lightning asks for iterators before it knows the epoch.
-        self._loader.set_epoch(self._module.trainer.current_epoch)
-        yield from self._loader
-
-    def __len__(self) -> int:
-        return self._loader.steps(self._module.trainer.current_epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
-
-
-def _as_datamodule(given: Any, val_dataloaders: Any) -> Any:
-    """A data module as it is, or one of a loader."""
-    if isinstance(given, LightningDataModule) and val_dataloaders is None:
-        return given
-    if not isinstance(given, DataLoader | SelectiveLoader):
-        raise ConfigError(
-            f"SelectiveDataModule({type(given).__name__}): give a LightningDataModule, which makes "
-            "its validation dataloaders itself, or a DataLoader or SelectiveLoader"
-        )
-    made = LightningDataModule()
-    made.train_dataloader = lambda: given
-    if val_dataloaders is not None:
-        made.val_dataloader = lambda: val_dataloaders
-    return made

@@ -161,7 +161,6 @@ def selection_of(
     on_nonfinite: OnNonfinite,
     generator: torch.Generator,
     exact: bool,
-    keep: float | None = None,
 ) -> BatchSelection | None:
     """The selection by a selector, see `BatchSelection`; None where there is no selector.
 
@@ -174,7 +173,6 @@ def selection_of(
         on_nonfinite: What to do with an example whose score is not finite.
         generator: Where random numbers come from.
         exact: Whether exactly ``round(keep * N)`` are kept.
-        keep: As the user gave it, for errors; None where a selector or rule was given.
 
     Raises:
         ConfigError: If scores are needed, and no model or not one loss function was given; or if
@@ -185,12 +183,7 @@ def selection_of(
     if model is not None:
         checked_model(model)
     if selector.needs_scores and model is None:
-        name = type(selector).__name__ if keep is None else f"keep={keep}"
-        raise ConfigError(
-            f"{name} selects by losses, and no model was given: give a model and its loss function "
-            "after the loader, (loader, model, loss_fn, ...), or memory=Memory() in place of it, "
-            "which needs neither"
-        )
+        raise ConfigError(_no_model(type(selector).__name__))
     if exact:
         check_takes_count(selector)
     needed = resolve(loss_fn, losses) if selector.needs_scores else None
@@ -212,18 +205,29 @@ def is_exact(exact: bool | None, selector: Selector | None, on_nonfinite: OnNonf
     return checked_flag("exact", exact) or rank_and_world()[1] > 1
 
 
-def selector_of(selector: Selector | None, keep: float | None) -> Selector:
+def selector_of(selector: Selector | None, keep: float | None, model: nn.Module | None) -> Selector:
     """The selector given, or Selective-Backprop's of a share.
 
     Raises:
-        ConfigError: If both are given, or neither.
+        ConfigError: If both are given, or neither, or a share without a model.
     """
     if selector is None and keep is None:
         raise ConfigError(
             "nothing says what to keep: give memory=Memory(), which chooses before reading, or "
             "keep= or selector="
         )
-    return resolve_selector(selector, keep)
+    found = resolve_selector(selector, keep)
+    if keep is not None and model is None:
+        raise ConfigError(_no_model(f"keep={keep}"))
+    return found
+
+
+def _no_model(name: str) -> str:
+    return (
+        f"{name} selects by losses, and no model was given: give a model and its loss function "
+        "after the loader, (loader, model, loss_fn, ...), or memory=Memory() in place of it, "
+        "which needs neither"
+    )
 
 
 def parts_of_rule(

@@ -146,7 +146,7 @@ class SelectiveLoader:
         self._draw = draw_of(loader, memory, epochs, schedule, seed)
         self._source = source_of(loader, self._draw, seed)
         if self._draw is None:
-            selector = selector_of(selector, keep)
+            selector = selector_of(selector, keep, model)
             self.schedule = checked_schedule(schedule, by_losses=selector.needs_scores)
             self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
             self.schedule.check_selector(selector)
@@ -156,15 +156,7 @@ class SelectiveLoader:
         self._exact = is_exact(exact, selector, on_nonfinite)
         self.schedule.warn_if_never_on(self.epochs)
         self._selection = selection_of(
-            selector,
-            scorer,
-            model,
-            loss_fn,
-            losses,
-            on_nonfinite,
-            self._generator,
-            self._exact,
-            keep,
+            selector, scorer, model, loss_fn, losses, on_nonfinite, self._generator, self._exact
         )
         self._intake = Intake(
             loader,

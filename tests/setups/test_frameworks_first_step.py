@@ -1,6 +1,8 @@
 """In frameworks, the first step tells what is wrong, and no row is alone in its batch."""
 
+import operator
 import os
+from functools import partial
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
@@ -13,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import Epochs, Memory, Percentile, Schedule, Unbiased
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.rules.last_batches import LastBatches, start_of
+from siftback.loading.last_batches import SelectiveBatches, find_start
 
 AT_ONCE = Schedule(warmup=Epochs(0))
 
@@ -347,7 +349,9 @@ def test_accelerate_s_first_batch_tells_a_batch_without_rows():
 def test_batches_are_torch_s_but_for_a_last_one_of_one_row(size, drop_last):
     for count in range(40):
         for whole in (count, count + 5):
-            batches = list(LastBatches(range(count), size, drop_last, whole))
+            batches = list(
+                SelectiveBatches(range(count), size, drop_last, partial(operator.lt, count, whole))
+            )
             lengths = [len(batch) for batch in batches]
             plain = list(DataLoader(range(count), size, drop_last=drop_last)) if count else []
             given = [index for batch in batches for index in batch]
@@ -358,5 +362,7 @@ def test_batches_are_torch_s_but_for_a_last_one_of_one_row(size, drop_last):
                 assert min(lengths) >= 2
                 assert len(lengths) == len(plain) - (size == 2)
             if not drop_last:
-                places = [start_of(at, count, size, whole=whole) for at in range(len(lengths) + 1)]
+                places = [
+                    find_start(at, count, size, whole=whole) for at in range(len(lengths) + 1)
+                ]
                 assert np.diff(places).tolist() == lengths

@@ -28,7 +28,6 @@ from siftback.loading.seeding import Stream, generator_of
 from siftback.loading.stats import SinglePassStats, Stats
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.epoch_plan import EpochPlan, plan_of
-from siftback.rules.last_batches import LastBatches
 from siftback.rules.rule import EpochRule
 from siftback.rules.sampler import SelectiveSampler
 from siftback.schedule import Schedule, checked_schedule
@@ -398,8 +397,7 @@ class SelectiveTrainerMixin(Trainer):
         # What accelerate wraps. Its sharding would repeat examples; the order is shared already.
         base = loader.base_dataloader
         order, drop_last = cast(SelectiveSampler, self._order), self.args.dataloader_drop_last
-        whole = order.examples // order.world
-        batches = LastBatches(order, self._train_batch_size, drop_last, whole)
+        batches = order.batches(self._train_batch_size, drop_last)
         base.__dict__.update(batch_sampler=batches, sampler=self._order)
         base.__dict__["dataset"] = Indexed(base.dataset)
         base.__dict__["collate_fn"] = collating(base).collate_fn

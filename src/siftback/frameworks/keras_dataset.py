@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
 from siftback.arguments import checked_integer
 from siftback.errors import BatchError, ConfigError
 from siftback.loading import tree
-from siftback.rules.last_batches import count_batches, start_of
+from siftback.loading.last_batches import count_batches, find_start
 from siftback.rules.rule import EpochRule
 from siftback.rules.sampler import SelectiveSampler
 from siftback.states import check_digest, check_state, part, refuse, sealed
@@ -247,7 +247,7 @@ class SelectiveDataset(keras.utils.PyDataset):
     def _start_of(self, batch: int) -> int:
         """The place in the epoch's order of a batch's first example."""
         examples = self.examples if self._order is None else len(self._order)
-        return start_of(batch, examples, self.batch_size, whole=self.examples)
+        return find_start(batch, examples, self.batch_size, whole=self.examples)
 
     def _read(self, indices: Tensor) -> tuple[Any, Any, Any]:
         if self._is_arrays:

@@ -1,4 +1,4 @@
-"""For `siftback.frameworks.lightning`: what the trainer takes of a memory in place of its loader."""
+"""The loader that a trainer of Lightning gets in place of a memory's: `siftback.frameworks.lightning`."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -148,7 +148,7 @@ class EpochDraw:
         if not self.schedule.is_on(epoch, self.epochs) or self.plans_pass(epoch):
             if given is not None:
                 return given
-            return self.rule.examples if self._shards is None else self._shards.read
+            return self.count_whole
         with self.rule.among(None if given is None else torch.arange(given)):
             if self.schedule.anneal is None:
                 return self.rule.count(epoch)
@@ -259,6 +259,16 @@ class EpochDraw:
     def drawn(self) -> int:
         """How many examples all processes read in this epoch."""
         return self._count
+
+    @property
+    def count_whole(self) -> int:
+        """Number of examples that all processes read where none is left out."""
+        return self.rule.examples if self._shards is None else self._shards.read
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether this epoch has fewer examples than if none were left out."""
+        return self.draws and self._mine < self._whole
 
     def admit(self, indices: Tensor) -> None:
         """Makes room for examples that came: int64[n]."""

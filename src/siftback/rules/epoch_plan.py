@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 
 from siftback.errors import ConfigError, StateError
+from siftback.loading.last_batches import count_batches
 from siftback.rules.epoch_draw import EpochDraw
-from siftback.rules.last_batches import count_batches
 from siftback.rules.rule import EpochRule
 
 

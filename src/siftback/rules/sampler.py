@@ -17,8 +17,9 @@ from siftback.arguments import checked_flag, checked_integer, checked_seed
 from siftback.errors import BatchError, ConfigError
 from siftback.loading.distributed import rank_and_world
 from siftback.loading.indices import check_length, checked_indices
+from siftback.loading.last_batches import SelectiveBatches
 from siftback.loading.meeting import meet
-from siftback.loading.order import SelectiveBatches, is_plain, is_trackable, sampler_of
+from siftback.loading.order import is_plain, is_trackable, sampler_of
 from siftback.loading.shuffled import shuffled
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.rule import EpochRule, RefreshedRule
@@ -175,8 +176,8 @@ class SelectiveSampler(Sampler[int]):
 
     def _leaves_out(self) -> bool:
         if self.draw is None or self._current is not None or not self._draws_itself:
-            return self.draw is not None and self.draw.draws
-        return self.draw.schedule.is_on(self._epoch, self.draw.epochs)
+            return self.draw is not None and self.draw.leaves_out
+        return self.draw.count(self._epoch) != self.draw.count_whole
 
     def resume(self, epoch: int) -> None:
         """Has the next ``iter()`` give an epoch from its start, as it was drawn last.
@@ -533,7 +534,7 @@ def selective_batches(loader: "DataLoader[Any]", draw: EpochDraw, seed: int) -> 
         ConfigError: If a batch sampler of the user's own cannot leave examples out.
     """
     batches, inner = cast(Any, loader.batch_sampler), sampler_of(loader)
-    rule, leaves_out = type(draw.rule).__name__, partial(getattr, draw, "draws")
+    rule, leaves_out = type(draw.rule).__name__, partial(getattr, draw, "leaves_out")
     if isinstance(inner, SelectiveSampler) and hasattr(batches, "sampler"):
         inner.follow(draw)
         if is_plain(batches):

@@ -382,7 +382,7 @@ class BatchFlow:
         self._is_single = (
             size == len(weights) == 1
             and self._is_own_size
-            and not (self._intake.draws or len(self.pool))
+            and not (self._intake.draws_fewer or len(self.pool))
         )
         if not is_whole:
             self._given_whole = Weighted(batch, weights, indices)

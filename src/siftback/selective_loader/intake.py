@@ -96,6 +96,11 @@ class Intake:
         return self._draw is not None and self._draw.draws
 
     @property
+    def draws_fewer(self) -> bool:
+        """Whether this epoch's draw left examples out before they are read."""
+        return self._draw is not None and self._draw.leaves_out
+
+    @property
     def reweights(self) -> bool:
         """Whether what is kept may have weights other than 1, which training must apply."""
         if self._draw is not None and (self._draw.reweights or self._draw.rule.reweights):

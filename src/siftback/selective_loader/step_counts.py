@@ -4,13 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from siftback.loading.indices import examples_of
-from siftback.loading.order import (
-    batches_of,
-    count_batches,
-    is_plain,
-    is_trackable,
-    sampler_of,
-)
+from siftback.loading.last_batches import count_batches
+from siftback.loading.order import batches_of, is_plain, is_trackable, sampler_of
 from siftback.loading.pool import Pool
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.sampler import FilteredSampler
@@ -165,7 +160,8 @@ class StepCounts:
         if count is None:
             raise self._unknown(draw)
         self._check_each_once()
-        return self._read_of(count // draw.world), not draw.schedule.is_on(epoch, draw.epochs)
+        is_whole = count == (draw.count_whole if whole is None else whole)
+        return self._read_of(count // draw.world), is_whole
 
     def _begun(self, epoch: int) -> tuple[int, bool]:
         """As `_plan`, of an epoch whose examples are drawn."""
@@ -173,9 +169,9 @@ class StepCounts:
         if draw is None or draw.is_pass(epoch):
             return self._selected(epoch)
         if is_trackable(self._loader) and is_plain(batches_of(self._loader)):
-            return self._read_of(len(sampler_of(self._loader))), not draw.draws
+            return self._read_of(len(sampler_of(self._loader))), not draw.leaves_out
         self._check_each_once()
-        return self._read_of(draw.drawn // draw.world), not draw.draws
+        return self._read_of(draw.drawn // draw.world), not draw.leaves_out
 
     def _selected(self, epoch: int) -> tuple[int, bool]:
         """As `_plan`, of an epoch whose batches are selected from."""

@@ -1,4 +1,4 @@
-"""The loader that a trainer of Lightning gets in place of a memory's: `siftback.frameworks.lightning`."""
+"""The loader that a trainer of Lightning gets: see `siftback.frameworks.lightning`."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -246,6 +246,14 @@ def test_a_file_of_another_kind_is_not_locked(tmp_path):
     del refused
 
 
+@pytest.mark.parametrize("arguments", [{"columns": 2}, {"rows": -1}])
+def test_a_table_that_is_refused_takes_no_file_from_another(arguments, tmp_path):
+    table = recorded(ScoreTable(path=tmp_path / "scores.table"))
+    with pytest.raises((ConfigError, StateError)):
+        ScoreTable(**arguments, path=tmp_path / "scores.table")
+    recorded(table)
+
+
 def test_tables_leave_no_files_open(tmp_path):
     folder = Path("/proc/self/fd")
     if not folder.exists():

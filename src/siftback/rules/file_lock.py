@@ -62,10 +62,6 @@ class FileLock:
                 "training a path of its own"
             )
 
-    def release(self) -> None:
-        """Lets others have the file."""
-        self._lose("was released")
-
     def _lose(self, why: str) -> None:
         self._lost = why
         _locks.discard(self)

@@ -295,25 +295,14 @@ class ScoreTable:
 
     def _open(self, path: Path) -> None:
         is_new = not path.exists()
+        if not is_new:  # and fits, before it is taken from another table of this process
+            self._identity_of(path)
         self._lock = FileLock(path)
-        try:
-            self._open_locked(path, is_new)
-        except BaseException:
-            self._lock.release()
-            raise
-
-    def _open_locked(self, path: Path, is_new: bool) -> None:
-        magic = f"siftback score table 3: {self.columns} columns of float32, ".encode()
         if is_new and path.stat().st_size == 0:
-            path.write_bytes((magic + secrets.token_hex(16).encode()).ljust(_HEADER, b"\0"))
+            identity = secrets.token_hex(16).encode()
+            path.write_bytes((self._magic + identity).ljust(_HEADER, b"\0"))
+        self._identity = self._identity_of(path)
         size = path.stat().st_size
-        with path.open("rb") as file:
-            found = file.read(_HEADER).rstrip(b"\0")
-        if not found.startswith(magic) or size < _HEADER:
-            raise StateError(
-                f"{path} is not a score table of this version with {self.columns} columns, and "
-                f"begins with {found[:40]!r}: give another path, or remove the file"
-            )
         if (size - _HEADER) % max(self._width, 1):
             raise StateError(
                 f"{path} was cut off within a row: it has {size} bytes. Restore it, or remove it "
@@ -321,8 +310,27 @@ class ScoreTable:
             )
         self._rows = (size - _HEADER) // self._width if self._width else 0
         self._remap(path, self._rows)
-        self._identity = found[len(magic) :].decode()
         self._journal = UndoJournal(path, self.columns, self._identity)
+
+    def _identity_of(self, path: Path) -> str:
+        """Checks a file, and returns what tells it from others.
+
+        Raises:
+            StateError: If it is not a table of as many columns.
+        """
+        with path.open("rb") as file:
+            header = file.read(_HEADER)
+        found = header.rstrip(b"\0")
+        if not found.startswith(self._magic) or len(header) < _HEADER:
+            raise StateError(
+                f"{path} is not a score table of this version with {self.columns} columns, and "
+                f"begins with {found[:40]!r}: give another path, or remove the file"
+            )
+        return found[len(self._magic) :].decode()
+
+    @property
+    def _magic(self) -> bytes:
+        return f"siftback score table 3: {self.columns} columns of float32, ".encode()
 
     @property
     def _width(self) -> int:

@@ -228,10 +228,10 @@ def often(every: str, keep: int) -> "Often":
     if every[-1:] in tuple(UNITS):
         return Often(None, duration("--checkpoint-every", every), keep)
     (share, *more) = numbers("--checkpoint-every", every)
-    if more or not 0 < share <= 1:
+    if more or not 1e-6 <= share <= 1:
         raise ConfigError(
-            f"--checkpoint-every {every}: give a time such as 10m, a share of training in (0, 1] "
-            "such as 0.1, or none"
+            f"--checkpoint-every {every}: give a time such as 10m, a share of training from 1e-6 "
+            "to 1 such as 0.1, or none"
         )
     return Often(share, None, keep)
 

@@ -103,6 +103,7 @@ def _opened(encoded: Encoded, number: int, title: str, likely: str | None = None
     except BROKEN as error:
         raise _unreadable(encoded, number, title, error) from error
     if image.mode.startswith(DEEP):  # conversion to bytes would clip most values to 255
+        image.close()
         raise _unreadable(
             encoded, number, title, f"mode {image.mode} has more than 8 bits in each channel"
         )

@@ -96,7 +96,7 @@ def share_of_training(name: str, text: object) -> float:
     >>> share_of_training("warmup", "15%")
     0.15
     """
-    if isinstance(text, str) and re.fullmatch(r"\d+(\.\d+)?%", text.strip()):
+    if isinstance(text, str) and re.fullmatch(r"\d{1,9}(\.\d+)?%", text.strip()):
         return _number(text.strip())
     raise ConfigError(f"{name} {text!r}: give a percentage of the training, such as 15%")
 

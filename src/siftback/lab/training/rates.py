@@ -119,7 +119,12 @@ def find(name: str, epochs: float | None) -> Rate:
     units = {each[-1] for each in found[1].split(",")}
     at, factor = [float(each[:-1]) for each in found[1].split(",")], float(found[2])
     in_shares = units == {"%"}
-    if len(units) > 1 or at != sorted(set(at)) or not at[0] > 0 or (in_shares and at[-1] >= 100):
+    if (
+        len(units) > 1
+        or at != sorted(set(at))
+        or not 0 < at[0] <= at[-1] < math.inf
+        or (in_shares and at[-1] >= 100)
+    ):
         raise ConfigError(
             f"schedule {name!r}: give steps in ascending order, all of them epochs (above 0e) or "
             "all of them shares of the training (between 0% and 100%)"

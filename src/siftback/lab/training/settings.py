@@ -51,9 +51,9 @@ _LEAST = {
 _MOST = 2**31 - 1
 LARGEST_SEED = 2**32 - 1
 _INTERVALS = {
-    "lr": "(0, inf)",
+    "lr": "(0, 1e30)",  # of weights in float32, which end at 3e38
     "momentum": "[0, 1)",
-    "weight_decay": "[0, inf)",
+    "weight_decay": "[0, 1e30)",
     "evaluate_at": "(0, 1)",
     "stop_at": "[0, 100)",
     "stop_at_loss": "[0, inf)",
@@ -64,8 +64,8 @@ _INTERVALS = {
     "score_epochs": "[0, inf)",
     "ema": "(0, 1)",
     "label_smoothing": "[0, 1)",
-    "mixup": "[0, inf)",
-    "clip": "(0, inf)",
+    "mixup": "[0, 1e30)",
+    "clip": "(0, 1e30)",
 }
 
 

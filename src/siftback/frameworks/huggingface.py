@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler
 
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.frameworks.huggingface_refusals import (
@@ -367,7 +366,8 @@ class SelectiveTrainerMixin(Trainer):
         # What accelerate wraps. Its sharding would repeat examples; the order is shared already.
         base = loader.base_dataloader
         drop_last = self.args.dataloader_drop_last
-        batches = BatchSampler(cast(Any, self._order), self._train_batch_size, drop_last)
+        order = cast(SelectiveSampler, self._order)
+        batches = order.batches(self._train_batch_size, drop_last)
         base.__dict__.update(batch_sampler=batches, sampler=self._order)
         base.__dict__["dataset"] = Indexed(base.dataset)
         base.__dict__["collate_fn"] = collating(base).collate_fn

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from siftback.errors import ConfigError, StateError
+from siftback.loading.order import count_batches
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.rule import EpochRule
 
@@ -94,7 +95,11 @@ def plan_of(
         draw.epochs = epochs
         counts = [_count(draw, epoch) // world for epoch in range(math.ceil(epochs))]
         found = [
-            count // batch_size if drop_last else math.ceil(count / batch_size) for count in counts
+            # A whole epoch has the batches of plain training, the last one of any size.
+            count_batches(count, batch_size, drop_last)
+            if drop_last or draw.schedule.is_on(epoch, epochs)
+            else math.ceil(count / batch_size)
+            for epoch, count in enumerate(counts)
         ]
         if not all(found):
             epoch = found.index(0)

@@ -20,7 +20,7 @@ from siftback.selective_loader.epochs_done import EpochsDone
 from siftback.selective_loader.intake import Intake
 from siftback.selective_loader.loss_record import LossRecord
 from siftback.selective_loader.step_counts import StepCounts
-from siftback.selective_loader.wrapped_loader import batch_size_of, drop_last_of
+from siftback.selective_loader.wrapped_loader import drop_last_of, is_own_size
 from siftback.states import (
     check_state,
     each_of,
@@ -78,7 +78,7 @@ class BatchFlow:
         self._selection, self._model, self._stats = selection, model, stats
         self._attach, self._counts, self._epochs = attach, counts, epochs
         # Whether whole batches of the source are training batches as they are.
-        self._is_own_size = pool is None or pool.batch_size == batch_size_of(source.loader)
+        self._is_own_size = is_own_size(source.loader, pool)
         self._to_come: int | None = None  # examples that this epoch still gives, where known
         self._is_single = False  # the batch that came last: of one row, as it is in plain training
         self._waiting = 0  # examples that were pooled before this epoch

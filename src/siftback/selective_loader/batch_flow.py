@@ -28,11 +28,12 @@ from siftback.states import (
     integer,
     nothing,
     number,
-    optional,
     part,
 )
 
 _ROUNDING = 1e-9
+_UNKNOWN = -1  # in a state: a count that is not known
+_MOST = 1 << 40  # examples or batches of an epoch
 
 
 class BatchFlow:
@@ -201,8 +202,7 @@ class BatchFlow:
             "source": self._source.state_dict(),
             "pool": None if self.pool is None else self.pool.state_dict(),
             "epochs_done": self.done.state_dict(),
-            "to_come": self._to_come if self._source.is_within else None,
-            "batches": self.batches if self._source.is_within else None,
+            **self._left_to_give(),
             "stats": asdict(self._stats),
         }
 
@@ -220,7 +220,7 @@ class BatchFlow:
         stats = {name: integer() for name in vars(self._stats)}
         stats["seconds_selection"] = number(0)
         parts = {"source": part(self._source), "pool": pool, "stats": each_of(stats)}
-        parts |= {"to_come": optional(integer()), "batches": optional(integer())}
+        parts |= dict.fromkeys(("to_come", "batches"), integer(_UNKNOWN, _MOST))
         check_state(self, state, parts)
         source = state["source"]
         epoch, batches = source["epoch"], source["batches"]
@@ -238,7 +238,9 @@ class BatchFlow:
         self._source.load_state_dict(state["source"])
         self.pool, self.done, self._unfinished = pool, done, None
         vars(self._stats).update(vars(stats))
-        self._to_come, self.batches = state["to_come"], state["batches"]
+        to_come, batches = state["to_come"], state["batches"]
+        self._to_come = None if to_come == _UNKNOWN else to_come
+        self.batches = None if batches == _UNKNOWN else batches
         self._turn, self.current, self._given = object(), None, 0
         self._is_single, self._is_set, self._left = False, False, None
         self._record.clear()
@@ -247,6 +249,15 @@ class BatchFlow:
         if self._source.is_within:
             names = ("source", "pool", "epochs_done", "stats", "to_come", "batches")
             self._loaded = {name: state[name] for name in names}, self._intake.place
+
+    def _left_to_give(self) -> dict[str, int]:
+        """What was counted of this epoch, as a state has it."""
+        counts = {"to_come": self._to_come, "batches": self.batches}
+        known = self._source.is_within
+        return {
+            name: count if known and count is not None else _UNKNOWN
+            for name, count in counts.items()
+        }
 
     def _empty_pool(self, size: dict[str, Any]) -> Pool:
         pad = None if self.pool is None else self.pool.pad

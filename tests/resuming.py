@@ -249,7 +249,7 @@ SELECTIVE = {
     "larger batches": {"keep": 0.5, "pool": Pool(20, drop_last="carry")},
     "all": {"selector": All()},
     "uniform": {"selector": Uniform(keep=0.5)},
-    "exact": {"keep": 0.5, "exact": True},
+    "by chance": {"keep": 0.5, "exact": False},
     "warm-up": {
         "keep": 0.5,
         "schedule": Schedule(warmup=Share(0.25), end=Share(0.75)),

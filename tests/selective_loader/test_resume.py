@@ -215,7 +215,7 @@ REFUSED = {
         r"selector='Uniform', and this SelectiveLoader has selector='Percentile': build",
     ),
     "another share": (lambda _: stopped(keep=0.1).state_dict(), r"keep=0.1, .* has keep=0.5"),
-    "exact": (lambda _: stopped(keep=0.5, exact=True).state_dict(), r"exact=True, .* exact=False"),
+    "exact": (lambda _: stopped(keep=0.5, exact=False).state_dict(), r"exact=False, .* exact=True"),
     "another seed": (lambda _: stopped(keep=0.5, seed=4).state_dict(), r"seed=4, .* seed=0"),
     "another batch size": (
         lambda _: stopped(keep=0.5, pool=Pool(3)).state_dict(), r"batch_size=3, .* batch_size=8",

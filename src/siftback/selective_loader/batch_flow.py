@@ -22,7 +22,7 @@ from siftback.selective_loader.first_batch import PoolTrial
 from siftback.selective_loader.intake import Intake
 from siftback.selective_loader.loss_record import LossRecord
 from siftback.selective_loader.step_counts import StepCounts
-from siftback.selective_loader.wrapped_loader import batch_size_of, drop_last_of
+from siftback.selective_loader.wrapped_loader import drop_last_of, is_own_size
 from siftback.states import (
     check_state,
     each_of,
@@ -30,11 +30,12 @@ from siftback.states import (
     integer,
     nothing,
     number,
-    optional,
     part,
 )
 
 _ROUNDING = 1e-9
+_UNKNOWN = -1  # in a state: a count that is not known
+_MOST = 1 << 40  # examples or batches of an epoch
 
 
 class BatchFlow:
@@ -80,7 +81,7 @@ class BatchFlow:
         self._selection, self._model, self._stats = selection, model, stats
         self._attach, self._counts, self._epochs = attach, counts, epochs
         # Whether whole batches of the source are training batches as they are.
-        self._is_own_size = pool is None or pool.batch_size == batch_size_of(source.loader)
+        self._is_own_size = is_own_size(source.loader, pool)
         self._to_come: int | None = None  # examples that this epoch still gives, where known
         self._is_single = False  # the batch that came last: of one row, as it is in plain training
         self._waiting = 0  # examples that were pooled before this epoch
@@ -219,8 +220,7 @@ class BatchFlow:
             "source": self._source.state_dict(),
             "pool": None if self.pool is None else self.pool.state_dict(),
             "epochs_done": self.done.state_dict(),
-            "to_come": self._to_come if self._source.is_within else None,
-            "batches": self.batches if self._source.is_within else None,
+            **self._left_to_give(),
             "stats": asdict(self._stats),
         }
 
@@ -238,7 +238,7 @@ class BatchFlow:
         stats = {name: integer() for name in vars(self._stats)}
         stats["seconds_selection"] = number(0)
         parts = {"source": part(self._source), "pool": pool, "stats": each_of(stats)}
-        parts |= {"to_come": optional(integer()), "batches": optional(integer())}
+        parts |= dict.fromkeys(("to_come", "batches"), integer(_UNKNOWN, _MOST))
         check_state(self, state, parts)
         source = state["source"]
         epoch, batches = source["epoch"], source["batches"]
@@ -259,7 +259,9 @@ class BatchFlow:
         if pool is not None:
             pool.lists = self._source.lists
         vars(self._stats).update(vars(stats))
-        self._to_come, self.batches = state["to_come"], state["batches"]
+        to_come, batches = state["to_come"], state["batches"]
+        self._to_come = None if to_come == _UNKNOWN else to_come
+        self.batches = None if batches == _UNKNOWN else batches
         self._turn, self.current, self._given = object(), None, 0
         self._is_single, self._is_set, self._left = False, False, None
         self._record.clear()
@@ -268,6 +270,15 @@ class BatchFlow:
         if self._source.is_within:
             names = ("source", "pool", "epochs_done", "stats", "to_come", "batches")
             self._loaded = {name: state[name] for name in names}, self._intake.place
+
+    def _left_to_give(self) -> dict[str, int]:
+        """What was counted of this epoch, as a state has it."""
+        counts = {"to_come": self._to_come, "batches": self.batches}
+        known = self._source.is_within
+        return {
+            name: count if known and count is not None else _UNKNOWN
+            for name, count in counts.items()
+        }
 
     def _empty_pool(self, size: dict[str, Any]) -> Pool:
         pad = None if self.pool is None else self.pool.pad

@@ -11,7 +11,7 @@ from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.sampler import FilteredSampler
 from siftback.schedule import Schedule
 from siftback.selective_loader.batch_selection import BatchSelection
-from siftback.selective_loader.wrapped_loader import batch_size_of
+from siftback.selective_loader.wrapped_loader import is_own_size
 from siftback.selectors.sampling import count_of
 
 
@@ -88,19 +88,23 @@ class StepCounts:
         It is None too where the batches are the user's own, which are given as they are, the last
         one of a single row included.
         """
+        pool: Pool | None = None
+        rows: int | None
         try:
             pool = self._checked_pool()
             rows, is_whole = self._begun(epoch)
         except TypeError:
             draw = self._draw
-            tracked = draw is not None and draw.draws and is_trackable(self._loader)
-            return draw.mine if tracked and draw is not None else None
-        return None if is_whole and pool.batch_size == batch_size_of(self._loader) else rows
+            if draw is None or draw.is_pass(epoch) or not is_trackable(self._loader):
+                return None
+            # A batch sampler of the user's own may give fewer, of which nothing depends on this.
+            pool, rows, is_whole = self._pool, draw.mine, not draw.draws
+        return None if is_whole and is_own_size(self._loader, pool) else rows
 
     def _batches(self, rows: int, is_whole: bool) -> int:
         """Training batches of an epoch of some examples, of which no other epoch has any."""
         pool = self._checked_pool()
-        if is_whole and pool.batch_size == batch_size_of(self._loader) and not pool.drop_last:
+        if is_whole and is_own_size(self._loader, pool) and not pool.drop_last:
             return -(-rows // pool.batch_size)
         return count_batches(rows, pool.batch_size, bool(pool.drop_last))
 

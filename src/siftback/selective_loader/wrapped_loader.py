@@ -217,3 +217,9 @@ def batch_size_of(loader: Any) -> int | None:
     """Examples per batch of a loader; None where it does not say it."""
     owner = batches_of(loader)
     return getattr(owner if is_plain(owner) else loader, "batch_size", None)
+
+
+def is_own_size(loader: Any, pool: Pool | None) -> bool:
+    """Whether whole batches of a loader are training batches as they are."""
+    own = batch_size_of(loader), getattr(batches_of(loader), "batch_size", None)
+    return pool is None or pool.batch_size in own

@@ -95,7 +95,7 @@ class EpochDraw:
                 "it is made, or give it rank=0, world=1"
             )
         self.draws = self.reweights = False
-        self.weights = torch.ones(rule.rows)
+        self.weights = torch.ones(rule.rows, dtype=torch.float32)
         self.is_filtered = False
         self._packed: dict[str, Any] | None = None  # the weights, as a state has them
         self._count = rule.examples  # drawn, by all processes
@@ -155,7 +155,7 @@ class EpochDraw:
         self._read = self._passed = 0
         self.draws = self.schedule.is_on(epoch, self.epochs) and not self.is_pass(epoch)
         if not self.draws:
-            self.weights = torch.ones(self.rule.rows)
+            self.weights = torch.ones(self.rule.rows, dtype=torch.float32)
         else:
             weights = self.rule.draw(epoch, generator_of(self._seed, epoch, Stream.DRAW))
             if self._shards is not None:
@@ -205,7 +205,7 @@ class EpochDraw:
             weights = self.weights[indices]
         else:
             known = indices < len(self.weights)
-            weights = torch.ones(len(indices))
+            weights = torch.ones(len(indices), dtype=torch.float32)
             weights[known] = self.weights[indices[known]]
         rows = weights.nonzero().squeeze(1)
         return Selection(rows, weights[rows])
@@ -369,7 +369,7 @@ class EpochDraw:
         elif self.draws:
             self.weights = unpacked_weights(state["drawn"], state["examples"])
         else:
-            self.draws, self.weights = False, torch.ones(state["examples"])
+            self.draws, self.weights = False, torch.ones(state["examples"], dtype=torch.float32)
         self._count_drawn()
         self.reweights = state["reweights"]
         whole, mine, self._read, self._passed = state["read"]

@@ -84,7 +84,7 @@ class RatioMemory(GuardedRule):
         trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, held, False)
         probabilities = ratio_probabilities(self.values[trusted, 0], self.floor)
         draws = torch.rand(len(probabilities), dtype=torch.float64, generator=generator)
-        weights = torch.zeros(self.examples)
+        weights = torch.zeros(self.examples, dtype=torch.float32)
         weights[trusted] = (draws < probabilities).float()
         if self.guard is not None:
             weights[held] = self.guard.admit(len(held), 1.0, generator).float()

@@ -93,7 +93,7 @@ class RS2(EpochRule):
         drawn, self._waiting = next_of_permutations(
             waiting, self.count(epoch), self.examples, generator
         )
-        return torch.zeros(self.examples).index_fill_(0, drawn, 1.0)
+        return torch.zeros(self.examples, dtype=torch.float32).index_fill_(0, drawn, 1.0)
 
     def settings(self) -> dict[str, Any]:
         """See `EpochRule.settings`."""

@@ -108,7 +108,7 @@ class UCB(EpochRule):
         if self._chosen_at is None or not 0 <= epoch - self._chosen_at < self.every:
             self._pruned = weights_of_known(self.bounds(), self._weigh) == 0
             self._chosen_at = epoch
-        weights = torch.ones(self.examples)
+        weights = torch.ones(self.examples, dtype=torch.float32)
         weights[: len(self._pruned)][self._pruned] = 0.0
         return weights
 

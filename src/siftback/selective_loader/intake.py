@@ -148,7 +148,12 @@ class Intake:
         self._offered += count
         self._kept += count if selection is None else len(selection.positions)
         if selection is None:
-            return Kept(batch, torch.ones(count, device=tree.device(batch)), indices, known)
+            return Kept(
+                batch,
+                torch.ones(count, device=tree.device(batch), dtype=torch.float32),
+                indices,
+                known,
+            )
         if len(selection.positions) < count:
             batch, known = tree.take(batch, selection.positions), None
         weights = selection.weights.to(tree.device(batch))  # those from memory are on the CPU

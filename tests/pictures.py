@@ -15,7 +15,7 @@ def batch(seed, count=24, side=8):
     """Images of which each class has its own bright row, under noise."""
     generator = torch.Generator().manual_seed(seed)
     targets = torch.randint(CLASSES, (count,), generator=generator)
-    images = torch.randn(count, 1, side, side, generator=generator)
+    images = torch.randn(count, 1, side, side, generator=generator, dtype=torch.float32)
     images[torch.arange(count), 0, 2 * targets] += 2
     return images, targets
 

@@ -1,5 +1,7 @@
 """Everything public that has a state: how it is made, put to use, and made with other settings."""
 
+import copy
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -33,8 +35,18 @@ from siftback import (
 from siftback.contrib import Pipelined
 from siftback.pruning import AUM, Forgetting
 from siftback.selectors.history import LossHistory
-from stateful_parts import COUNT, KEEP, RULES, SCORERS, SELECTORS, Kind, guarded, with_defaults
-from toys import at_once, dataset, network, seeded
+from stateful_parts import (
+    COUNT,
+    KEEP,
+    RULES,
+    SCORERS,
+    SELECTORS,
+    Kind,
+    guarded,
+    rand,
+    with_defaults,
+)
+from toys import at_once, dataset, network
 
 
 def train(loader, count=2):
@@ -50,7 +62,7 @@ def train(loader, count=2):
 
 def learn(loader):
     if loader.memory is not None:
-        found = loader.indices % 7 / 7 + 0.1
+        found = (loader.indices % 7).float() / 7 + 0.1
         loader.record(found, correct=found > 0.5, confidence=found.clamp(max=1))
 
 
@@ -82,6 +94,7 @@ def selective(**arguments):
             model = {"model": NET, "loss_fn": F.cross_entropy}
         return SelectiveLoader(source, memory=made, **({"epochs": 4} | model | arguments))
     given = {"keep": 0.5, "pool": Pool(5)} | arguments
+    given["pool"] = copy.deepcopy(given["pool"])
     if "selector" in given:
         given["selector"] = given["selector"]()
         del given["keep"]
@@ -169,7 +182,9 @@ def draw_from(sampler):
     for _ in range(2):
         for index in sampler:
             if sampler.draw is not None:
-                sampler.update(torch.tensor([index]), torch.tensor([index / 7]))
+                sampler.update(
+                    torch.tensor([index]), torch.tensor([index / 7], dtype=torch.float32)
+                )
     order = iter(sampler)
     next(order)
 
@@ -193,7 +208,7 @@ def read_some(loader):
 
 def choose(in_batch):
     for seed in range(3):
-        in_batch.select(torch.rand(COUNT, generator=seeded(seed)))
+        in_batch.select(rand(COUNT, seed))
 
 
 def step(sift):
@@ -203,17 +218,17 @@ def step(sift):
 
 
 def fill(pool):
-    pool.add((torch.arange(3.0), torch.arange(3)))
-    pool.add((torch.arange(2.0), torch.arange(2)))
+    pool.add((torch.arange(3).float(), torch.arange(3)))
+    pool.add((torch.arange(2).float(), torch.arange(2)))
 
 
 def recorded(recorder):
     indices = torch.arange(5)
     for seed in range(2):
         if isinstance(recorder, Forgetting):
-            recorder.update(indices, torch.rand(5, generator=seeded(seed)) > 0.5)
+            recorder.update(indices, rand(5, seed) > 0.5)
         else:
-            recorder.update(indices, torch.rand(5, 3, generator=seeded(seed)), indices % 3)
+            recorder.update(indices, rand(15, seed).view(5, 3), indices % 3)
 
 
 class Single:
@@ -221,7 +236,9 @@ class Single:
 
     def __init__(self, **arguments):
         self.sift = SinglePass(
-            nn.Linear(5, 3), F.cross_entropy, **({"keep": 0.5, "check": False} | arguments)
+            nn.Linear(5, 3, dtype=torch.float32),
+            F.cross_entropy,
+            **({"keep": 0.5, "check": False} | arguments),
         )
 
     def __call__(self, *batch):
@@ -241,7 +258,7 @@ def pipelined(**arguments):
 
 def observe(guard):
     for seed in range(3):
-        guard.observe(torch.arange(COUNT), torch.rand(COUNT, generator=seeded(seed)) * 3)
+        guard.observe(torch.arange(COUNT), rand(COUNT, seed) * 3)
 
 
 SELDOM = Schedule(interrupt=3, warmup=Epochs(0))
@@ -281,12 +298,12 @@ OTHERS = {
     ),
     "history": Kind(
         with_defaults(LossHistory, size=9),
-        lambda history: history.rank(torch.rand(12, generator=seeded())),
+        lambda history: history.rank(rand(12)),
         {"size": {"size": 8}},
     ),
     "table": Kind(
         lambda columns=2: ScoreTable(3, columns),
-        lambda table: table.record(torch.arange(2), torch.rand(2, table.columns)),
+        lambda table: table.record(torch.arange(2), rand(2 * table.columns).view(2, -1)),
         {"columns": {"columns": 1}},
     ),
     "guard": Kind(

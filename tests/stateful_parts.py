@@ -56,9 +56,14 @@ class Kind:
     others: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
+def rand(count, seed=0):
+    """float32[count], whatever the default type is."""
+    return torch.rand(count, generator=seeded(seed), dtype=torch.float32)
+
+
 def select(selector):
     for seed in range(3):
-        selector.select(torch.rand(COUNT, generator=seeded(seed)), seeded(seed))
+        selector.select(rand(COUNT, seed), seeded(seed))
 
 
 def with_defaults(kind, **defaults):
@@ -120,13 +125,15 @@ def score(scorer):
 
 
 def proxy(trained=True, inner=None, wider=False, momentum=0.9):
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 5 if wider else 4, bias=False))
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 5 if wider else 4, bias=False, dtype=torch.float32)
+    )
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=momentum)
     return Proxy(model, optimizer if trained else None, inner)
 
 
 def irreducible(count=COUNT, inner=None):
-    return Irreducible(torch.linspace(0, 1, count), inner)
+    return Irreducible(torch.linspace(0, 1, count, dtype=torch.float32), inner)
 
 
 PASS = {"mode": {"mode": "train"}}
@@ -164,7 +171,7 @@ def teach(rule):
     rule.grow(COUNT)
     for epoch in range(4):
         indices = torch.randperm(COUNT, generator=seeded(epoch))[: COUNT // 2]
-        losses = torch.rand(len(indices), generator=seeded(epoch + 9)) * 3
+        losses = rand(len(indices), epoch + 9) * 3
         if isinstance(rule, Stale | Ewma | GaussianProcess):
             rule.rescore(indices, losses, epoch)
         rule.update(indices, losses, epoch, correct=losses > 1, confidence=losses / 3)

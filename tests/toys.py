@@ -16,7 +16,7 @@ def seeded(seed=0):
 
 def dataset(count=44):
     generator = torch.Generator().manual_seed(11)
-    inputs = torch.randn(count, FEATURES, generator=generator)
+    inputs = torch.randn(count, FEATURES, generator=generator, dtype=torch.float32)
     return TensorDataset(inputs, torch.randint(CLASSES, (count,), generator=generator))
 
 

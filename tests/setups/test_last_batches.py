@@ -26,7 +26,7 @@ from siftback import (
     Threshold,
     Uniform,
 )
-from siftback.loading.order import SelectiveBatches, count_batches
+from siftback.loading.last_batches import SelectiveBatches, count_batches
 from siftback.rules.epoch_plan import plan_of
 from siftback.rules.rule import EpochRule
 from toys import AT_ONCE, given_losses

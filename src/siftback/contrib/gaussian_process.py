@@ -84,7 +84,8 @@ def posterior(
         times, there = seen[examples].double(), seen[examples] != _MISSING
         pairs = there[:, :, None] & there[:, None, :]
         kernel = _kernel(times[:, :, None] - times[:, None, :], length_scale) * pairs
-        diagonal = torch.where(there, noise, 1.0)  # 1 for missing ones, whose weights are 0
+        # 1 for missing ones, whose weights are 0.
+        diagonal = torch.ones_like(times).masked_fill_(there, noise)
         cross = (_kernel(times - epoch, length_scale) * there)[:, :, None]
         lower = torch.linalg.cholesky(kernel + torch.diag_embed(diagonal))
         weights = torch.cholesky_solve(cross, lower)

@@ -328,7 +328,7 @@ class Pipelined:
         """Submits a batch to the replica for scoring."""
         batch = (item.indices, item.batch) if self.indexed else item.batch
         if not tree.size(item.batch):
-            return _Submitted(batch, torch.empty(0), self._turn)
+            return _Submitted(batch, torch.empty(0, dtype=torch.float32), self._turn)
         try:
             replica = self._started()
             turn = self._weights_turn

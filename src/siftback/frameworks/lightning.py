@@ -222,7 +222,7 @@ class SelectiveBackprop(Callback):
         skips, by_losses = in_batch.skips(), in_batch.selector.needs_scores
         if tries:  # what is wrong with a batch tells before an epoch of warm-up
             tree.take(batch, torch.zeros(1, dtype=torch.int64))
-        losses = torch.zeros(count, device=tree.device(batch))
+        losses = torch.zeros(count, device=tree.device(batch), dtype=torch.float32)
         if by_losses and (tries or not skips):
             reweights = {"reweights": in_batch.selector.reweights and tries}
             of_step = self._losses or (

@@ -65,7 +65,7 @@ def chunked_cross_entropy(
         )
     labels = labels.flatten()[kept]
     _check_labels(labels, len(weight))
-    scale = torch.full((len(kept),), 1 / len(kept), device=hidden.device)
+    scale = torch.full((len(kept),), 1 / len(kept), device=hidden.device, dtype=torch.float32)
     if weights is not None:
         scale = scale * weights.detach().flatten()[kept].float()
     inputs = hidden.flatten(0, -2)
@@ -106,7 +106,7 @@ def chunked_token_losses(
     mask = labels != IGNORED
     kept = mask.flatten().nonzero().squeeze(1)
     _check_labels(labels.flatten()[kept], len(weight))
-    losses = torch.zeros(labels.numel(), device=hidden.device)
+    losses = torch.zeros(labels.numel(), device=hidden.device, dtype=torch.float32)
     inputs, labels = hidden.flatten(0, -2), labels.flatten()
     for part in torch.split(kept, _rows(rows, weight)):
         logits = F.linear(inputs[part], weight, bias).float()
@@ -134,7 +134,7 @@ class _Chunked(torch.autograd.Function):
         of_bias = None
         if bias is not None and wanted[2]:
             of_bias = torch.zeros_like(bias, dtype=torch.float32)
-        total = torch.zeros((), device=inputs.device)
+        total = torch.zeros((), device=inputs.device, dtype=torch.float32)
         for start in range(0, len(inputs), rows):
             part = slice(start, start + rows)
             product = F.linear(inputs[part], weight, bias)

@@ -279,7 +279,9 @@ class _Remembered:
         self._drawn = torch.arange(self.examples)
         memory = Memory(keep=keep, floor=0.0, warmup=Epochs(0))
         self.loader = SelectiveLoader(self, memory=memory, pool=Pool(sample.size), seed=seed)
-        losses = torch.rand(self.examples, generator=torch.Generator().manual_seed(seed))
+        losses = torch.rand(
+            self.examples, generator=torch.Generator().manual_seed(seed), dtype=torch.float32
+        )
         memory.update(torch.arange(self.examples), losses, epoch=0)
 
     def begin(self, batch: Any) -> Iterator[Any]:

@@ -126,7 +126,7 @@ def drawn_in_blocks(
         float32[N], 1 for the k drawn and 0 for the others.
     """
     table, of_unknown = _probabilities(scores, beta, floor, count)
-    weights = torch.zeros(len(scores))
+    weights = torch.zeros(len(scores), dtype=torch.float32)
     seed = int(torch.randint(1 << 62, (), generator=generator))
     start = float(torch.rand((), generator=generator, dtype=torch.float64))
     place, drawn = 0.0, 0

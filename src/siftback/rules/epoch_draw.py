@@ -96,7 +96,7 @@ class EpochDraw:
                 "it is made, or give it rank=0, world=1"
             )
         self.draws = self.reweights = False
-        self.weights = torch.ones(rule.rows)
+        self.weights = torch.ones(rule.rows, dtype=torch.float32)
         self.sampler: str | None = None
         self._packed: dict[str, Any] | None = None  # the weights, as a state has them
         self._count = rule.examples  # drawn, by all processes
@@ -186,7 +186,7 @@ class EpochDraw:
         self.draws = self.schedule.is_on(epoch, self.epochs) and not self.is_pass(epoch)
         self._waits = epoch if self.draws and self.is_filtered else None
         if not self.draws or self.is_filtered:
-            self.weights = torch.ones(self.rule.rows)
+            self.weights = torch.ones(self.rule.rows, dtype=torch.float32)
         else:
             weights = self._drawn(epoch)
             if self._shards is not None:
@@ -306,7 +306,7 @@ class EpochDraw:
             weights = self.weights[indices]
         else:
             known = indices < len(self.weights)
-            weights = torch.ones(len(indices))
+            weights = torch.ones(len(indices), dtype=torch.float32)
             weights[known] = self.weights[indices[known]]
         rows = weights.nonzero().squeeze(1)
         return Selection(rows, weights[rows])
@@ -484,7 +484,7 @@ class EpochDraw:
         elif self.draws:
             self.weights = unpacked_weights(state["drawn"], state["examples"])
         else:
-            self.draws, self.weights = False, torch.ones(state["examples"])
+            self.draws, self.weights = False, torch.ones(state["examples"], dtype=torch.float32)
         self._count_drawn()
         self.reweights = state["reweights"]
         self._waits, self._scale = None, state["lr_scale"] or 1.0

@@ -94,7 +94,9 @@ class Ewma(PredictingRule):
         if self.predict == "probability":
             losses = (~(losses <= self.threshold)).float()  # 1 if there is no threshold yet
         record_average(self.table, indices, losses, self.decay)
-        self.table.record(indices, torch.full((len(indices),), float(epoch)), column=1)
+        self.table.record(
+            indices, torch.full((len(indices),), float(epoch), dtype=torch.float32), column=1
+        )
 
     def settings(self) -> dict[str, Any]:
         """See `EpochRule.settings`."""

@@ -32,7 +32,7 @@ def drawn_exactly(
     >>> drawn_exactly(scores, torch.Tensor.double, 2, torch.Generator().manual_seed(0))
     tensor([0., 1., 1., 0.])
     """
-    weights = torch.zeros(len(scores))
+    weights = torch.zeros(len(scores), dtype=torch.float32)
     unknown = scores.isnan()
     known, new = (~unknown).nonzero().squeeze(1), unknown.nonzero().squeeze(1)
     if len(new) > count:

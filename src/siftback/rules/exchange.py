@@ -84,7 +84,9 @@ def shared_draw(weights: Tensor) -> Tensor:
     count = int(broadcast_tensor(torch.tensor([len(values)])))
     bits = broadcast_tensor(packed["bits"])
     if count:
-        values = broadcast_tensor(values if len(values) == count else torch.empty(count))
+        values = broadcast_tensor(
+            values if len(values) == count else torch.empty(count, dtype=torch.float32)
+        )
     found = {"bits": bits, "weighed": count > 0, "weights": values}
     return unpacked_weights(found, len(weights))
 
@@ -94,7 +96,7 @@ def packed_weights(weights: Tensor) -> dict[str, Any]:
     drawn = weights != 0
     weighed = bool((weights[drawn] != 1).any())
     bits = torch.from_numpy(np.packbits(drawn.numpy()))
-    values = weights[drawn] if weighed else torch.empty(0)
+    values = weights[drawn] if weighed else torch.empty(0, dtype=torch.float32)
     return {"bits": bits, "weighed": weighed, "weights": values}
 
 
@@ -107,7 +109,7 @@ def unpacked_weights(packed: dict[str, Any], examples: int) -> Tensor:
     drawn = _bits(packed["bits"], examples)
     if not packed["weighed"]:
         return drawn.float()
-    weights = torch.zeros(examples)
+    weights = torch.zeros(examples, dtype=torch.float32)
     weights[drawn] = packed["weights"]
     return weights
 
@@ -150,7 +152,7 @@ def _as_tensors(findings: list[Finding]) -> tuple[Tensor, Tensor, Tensor]:
         head.copy_(torch.tensor([finding.is_pass, finding.epoch, count, *kinds]))
         indices.append(finding.indices)
         parts = (finding.losses, finding.correct, finding.confidence)
-        none = torch.zeros(count)
+        none = torch.zeros(count, dtype=torch.float32)
         values.append(torch.stack([none if part is None else part.float() for part in parts], 1))
     return heads, torch.cat(indices), torch.cat(values)
 

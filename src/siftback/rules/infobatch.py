@@ -35,8 +35,8 @@ def infobatch_weights(losses: Tensor, ratio: float, generator: torch.Generator) 
     # In float64, so that the mean of any number of equal losses is not above them.
     mean = losses[losses.isfinite()].double().mean()
     below = losses.double() < mean
-    draws = torch.rand(len(losses), generator=generator)
-    weights = torch.where(below, 1 / (1 - ratio), 1.0)
+    draws = torch.rand(len(losses), generator=generator, dtype=torch.float32)
+    weights = torch.ones_like(draws).masked_fill_(below, 1 / (1 - ratio))
     return weights.masked_fill_(below & (draws < ratio), 0.0)
 
 

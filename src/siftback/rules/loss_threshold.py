@@ -31,7 +31,7 @@ class LossThreshold:
         if not is_number(share) or not 0 < share < 1:
             raise ConfigError(f"threshold_share={share!r}: give a share in (0, 1)")
         self.share = float(share)
-        self._recent = torch.empty(0)
+        self._recent = torch.empty(0, dtype=torch.float32)
 
     @property
     def value(self) -> float:

@@ -137,7 +137,7 @@ class Memory(GuardedRule):
         trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, held, False)
         least = count - int(trusted.sum())
         admitted = self.guard.admit(len(held), self.keep, generator, least=least, most=count)
-        weights = torch.zeros(self.examples)
+        weights = torch.zeros(self.examples, dtype=torch.float32)
         weights[held] = admitted.float()
         count -= int(admitted.sum())
         weights[trusted] = drawn_by_ratio(scores[trusted], self.floor, count, generator)

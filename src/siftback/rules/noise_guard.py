@@ -171,7 +171,7 @@ class NoiseGuard:
         if self.visits > _MOST:
             raise ConfigError(f"visits={visits!r}: give an integer from 1 to {_MOST}")
         self.held_back = 0
-        self.losses = torch.zeros(0)
+        self.losses = torch.zeros(0, dtype=torch.float32)
         self._streaks = torch.zeros(0, dtype=torch.uint8)  # of visits with doubt
         self._sum, self._seen = 0.0, 0  # sum and number of the labels' last probabilities
         self._visited, self._regained = 0, 0  # visits of suspects, those with p > 1 / C
@@ -245,7 +245,9 @@ class NoiseGuard:
         """Makes room for a number of examples."""
         more = examples - len(self.losses)
         if more > 0:
-            self.losses = torch.cat((self.losses, torch.full((more,), torch.nan)))
+            self.losses = torch.cat(
+                (self.losses, torch.full((more,), torch.nan, dtype=torch.float32))
+            )
             self._streaks = torch.cat((self._streaks, torch.zeros(more, dtype=torch.uint8)))
 
     def admit(

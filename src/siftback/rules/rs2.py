@@ -101,7 +101,7 @@ class RS2(EpochRule):
         drawn, self._waiting = next_of_permutations(
             waiting, self.count(epoch), self._examples, generator, self.candidates
         )
-        weights = torch.zeros(self._examples).index_fill_(0, drawn, 1.0)
+        weights = torch.zeros(self._examples, dtype=torch.float32).index_fill_(0, drawn, 1.0)
         return weights if self.candidates is None else weights[self.candidates]
 
     def settings(self) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class ScoreTable:
         self._identity = ""
         self._sum: int | None = None  # of all values, `_checksum`; None where not known
         self._version = 0  # of the tensor after what was last recorded
-        self._room = torch.empty(0, self.columns)  # its first rows are in use
+        self._room = torch.empty(0, self.columns, dtype=torch.float32)  # its first rows are in use
         self._rows = 0
         if self.path is not None:
             self._open(self.path)
@@ -181,7 +181,9 @@ class ScoreTable:
             self._append(self.path, rows - len(self))
         elif rows > len(self._room):
             # Doubled, as a data set without a length grows batch by batch.
-            room = torch.full((max(rows, 2 * len(self)), self.columns), torch.nan)
+            room = torch.full(
+                (max(rows, 2 * len(self)), self.columns), torch.nan, dtype=torch.float32
+            )
             room[: len(self)] = self.values
             self._room = room
         self._rows = rows
@@ -351,7 +353,7 @@ class ScoreTable:
             self._map = np.memmap(path, np.float32, "r+", offset=_HEADER, shape=shape)
             self._room = torch.from_numpy(self._map)
         else:
-            self._room = torch.empty(rows, self.columns)
+            self._room = torch.empty(rows, self.columns, dtype=torch.float32)
         self._version = self._room._version
 
 

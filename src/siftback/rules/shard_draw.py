@@ -54,7 +54,7 @@ def drawn_in_shards(
     """
     table = shared_probabilities(scores, beta, floor)
     seed, quota = int(torch.randint(1 << 62, (), generator=generator)), shards.quota(count)
-    weights = torch.zeros(len(scores))
+    weights = torch.zeros(len(scores), dtype=torch.float32)
     for shard, rows in shards.parts():
         own = generator_from(seed, shard)
         weights[rows][_drawn(scores[rows], table, quota, own)] = 1.0

@@ -111,7 +111,7 @@ class UCB(EpochRule):
             self._undecided = torch.ones_like(self._pruned)
             self._chosen_at = epoch
         rows = torch.arange(self.examples) if self.candidates is None else self.candidates
-        weights = torch.ones(len(rows))
+        weights = torch.ones(len(rows), dtype=torch.float32)
         there = rows < len(self._pruned)  # what came since is trained on until the next choice
         new = there.clone()
         new[there] = self._undecided[rows[there]]

@@ -82,7 +82,7 @@ class GradientBound(Stateful, Scorer):
                 "the losses do not depend on the outputs of the model: "
                 "compute them as losses(model, batch) from model(...), or score with Fresh()"
             )
-        squares = torch.zeros(count, device=gradients[0].device)
+        squares = torch.zeros(count, device=gradients[0].device, dtype=torch.float32)
         for gradient in gradients:
             if gradient.ndim == 0 or len(gradient) != count:
                 raise LossError(

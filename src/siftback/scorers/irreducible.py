@@ -194,6 +194,6 @@ def irreducible_losses(
     given, examples = torch.cat(indices), check.examples
     if examples is None:
         examples = int(given.max()) + 1 if len(given) else 0
-    by_index = torch.full((examples,), torch.nan)
+    by_index = torch.full((examples,), torch.nan, dtype=torch.float32)
     by_index[given] = torch.cat(found)
     return by_index

@@ -87,7 +87,7 @@ class BatchSelection:
             count: N.
         """
         if self._losses is None:
-            return torch.zeros(count, device=tree.device(item.batch))
+            return torch.zeros(count, device=tree.device(item.batch), dtype=torch.float32)
         if item.scores is not None:
             return check(item.scores, count).to(tree.device(item.batch))
         return self.scorer.score(self._losses, model, item.batch, item.indices)

@@ -240,7 +240,7 @@ class Intake:
         fits = item.lists is not None and item.asked in (None, count)
         is_whole = self.splits or fits
         if selection is None:
-            ones = torch.ones(count, device=tree.device(batch))
+            ones = torch.ones(count, device=tree.device(batch), dtype=torch.float32)
             return Kept(batch, ones, indices, known, is_whole)
         if len(selection.positions) < count:
             batch, known = tree.take(batch, selection.positions, item.lists), None

@@ -331,7 +331,11 @@ class LossRecord:
         return checked
 
     def _found(self, indices: Tensor, *, use: bool) -> Tensor | None:
-        return self._handover.find(indices, use=use) if len(indices) else torch.ones(0)
+        return (
+            self._handover.find(indices, use=use)
+            if len(indices)
+            else torch.ones(0, dtype=torch.float32)
+        )
 
     def _take(
         self,

@@ -120,7 +120,7 @@ class LossHistory:
 
     def __init__(self, size: int = 1024) -> None:
         self.size = checked_integer("history size", size, 1)
-        self._losses = torch.empty(0)
+        self._losses = torch.empty(0, dtype=torch.float32)
         self._window: _LongWindow | None = None  # of those, where there are many
 
     def __len__(self) -> int:

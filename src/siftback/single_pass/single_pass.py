@@ -162,7 +162,7 @@ class SinglePass(nn.Module):
         self.steps = 0
         self._own = float(selector.keep)
         self._schedule = StepSchedule(selector, schedule, epochs, steps_per_epoch)
-        self.losses = torch.empty(0)
+        self.losses = torch.empty(0, dtype=torch.float32)
         self.selection = Selection(torch.empty(0, dtype=torch.int64), torch.empty(0))
         self.outputs: Any = None
         self.gradient_check: GradientCheck | None = None
@@ -350,7 +350,11 @@ class SinglePass(nn.Module):
 
     def _check(self, batch: Any, targets: Any, count: int, device: torch.device) -> GradientCheck:
         """Compares gradients of the same rows; random state, buffers and history are restored."""
-        rows = choose(torch.ones(count, device=device), torch.Generator(), self._count_kept(count))
+        rows = choose(
+            torch.ones(count, device=device, dtype=torch.float32),
+            torch.Generator(),
+            self._count_kept(count),
+        )
         divisor = self._divisor(rows.positions, targets)
 
         def run(other: Any) -> Tensor:

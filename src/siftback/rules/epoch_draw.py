@@ -224,13 +224,15 @@ class EpochDraw:
         candidates = None if order is None or is_weighted else order.sort().values
         if candidates is None or (candidates.diff() == 0).any():
             candidates = self.rule.known.nonzero().squeeze(1)
-        weights = torch.ones(0)
+        weights = torch.ones(0, dtype=torch.float32)
         if len(candidates):
             # Among all a rule draws as without the sampler.
             everything = len(candidates) == self.rule.examples
             with self.rule.among(None if everything else candidates):
                 weights = self._drawn(epoch)
-        self.weights = torch.ones(self.rule.rows).index_copy_(0, candidates, weights)
+        self.weights = torch.ones(self.rule.rows, dtype=torch.float32).index_copy_(
+            0, candidates, weights
+        )
         self._count_drawn()
         if order is not None:
             weights = self.weights[order]

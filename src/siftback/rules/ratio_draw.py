@@ -84,7 +84,7 @@ def drawn_independently(
         whole = slice(start, start + block)
         return whole if included is None else included[whole].nonzero().squeeze(1) + start
 
-    starts, weights = range(0, len(losses), block), torch.zeros(len(losses))
+    starts, weights = range(0, len(losses), block), torch.zeros(len(losses), dtype=torch.float32)
     mean = finite_mean(losses[rows(start)] for start in starts)
     for start in starts:
         probabilities = ratio_probabilities(losses[rows(start)], floor, mean)

@@ -98,7 +98,7 @@ class TrainingStep:
                 ) from None
             self.valid = catch.calls[0].valid
             if reweights:
-                weights = torch.ones(count, device=tree.device(batch))
+                weights = torch.ones(count, device=tree.device(batch), dtype=torch.float32)
                 catch.check_only(weights)
                 catch.calls[0].reduced(weights)
             return catch.calls[0].checked()

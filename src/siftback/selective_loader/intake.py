@@ -14,7 +14,7 @@ from siftback.loading.order import sampler_of
 from siftback.loading.source import Item, Source, size_of
 from siftback.loading.stats import Stats
 from siftback.rules.epoch_draw import EpochDraw
-from siftback.rules.sampler import repeats
+from siftback.rules.filtered_sampler import repeats
 from siftback.schedule import Schedule
 from siftback.selective_loader.batch_selection import BatchSelection
 from siftback.selective_loader.wrapped_loader import no_indices
@@ -71,7 +71,7 @@ class Intake:
         self._offered = self._kept = 0  # examples of this epoch
         self.examples = examples_of(loader)
         # A sampler of the user's own repeats what it is meant to.
-        may_repeat = repeats(sampler_of(loader)) or (draw is not None and draw.is_filtered)
+        may_repeat = repeats(sampler_of(loader)) or (draw is not None and draw.sampler is not None)
         self._check = IndexCheck(self.examples, repeats=may_repeat)
         if draw is not None and draw.rule.shards is not None:
             self._check = IndexCheck(self.examples, rows_of=draw.rows_of)

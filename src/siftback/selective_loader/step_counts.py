@@ -7,7 +7,7 @@ from siftback.loading.indices import examples_of
 from siftback.loading.order import batches_of, is_plain, is_trackable, sampler_of
 from siftback.loading.pool import Pool
 from siftback.rules.epoch_draw import EpochDraw
-from siftback.rules.sampler import FilteredSampler
+from siftback.rules.filtered_sampler import FilteredSampler
 from siftback.schedule import Schedule
 from siftback.selective_loader.batch_selection import BatchSelection
 from siftback.selectors.sampling import count_of

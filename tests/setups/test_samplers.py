@@ -39,9 +39,9 @@ from siftback import (
 )
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.rules.epoch_draw import EpochDraw
+from siftback.rules.filtered_sampler import FilteredSampler
 from siftback.rules.percentile_draw import draw_probabilities
 from siftback.rules.ratio_draw import ratio_probabilities
-from siftback.rules.sampler import FilteredSampler
 from toys import given_losses, seeded
 
 COUNT, EPOCHS, BATCH = 60, 5, 8

@@ -6,15 +6,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from siftback.errors import BatchError, ConfigError, LossError
+from siftback.errors import BatchError, ConfigError
 from siftback.loading.distributed import all_gather, rank_and_world
 from siftback.loading.seeding import Stream, generator_of
+from siftback.rules.candidates import candidates_of, check_count, weights_drawn
 from siftback.rules.example_rows import ExampleRows
 from siftback.rules.exchange import (
     Finding,
     check_finding,
     check_packed,
+    checked_parts,
     exchanged,
+    last_of_each,
     packed_weights,
     shared_draw,
     size_of,
@@ -24,17 +27,7 @@ from siftback.rules.rule import EpochRule, RefreshedRule, check_guesses
 from siftback.rules.shards import Shards
 from siftback.schedule import Schedule
 from siftback.selectors.selection import Selection
-from siftback.states import (
-    check_state,
-    each,
-    entries,
-    flag,
-    integer,
-    nothing,
-    number,
-    part,
-    refuse,
-)
+from siftback.states import check_state, each, entries, flag, integer, nothing, number, part, refuse
 
 
 class EpochDraw:
@@ -108,11 +101,6 @@ class EpochDraw:
         self._turn: int | None = None  # with the rule's table; None before the first epoch
 
     @property
-    def is_filtered(self) -> bool:
-        """Whether a sampler of the user's gives the examples."""
-        return self.sampler is not None
-
-    @property
     def learns(self) -> bool:
         """Whether the rule takes training's losses: it is then to be given them."""
         return type(self.rule).update is not EpochRule.update
@@ -149,15 +137,14 @@ class EpochDraw:
             if given is not None:
                 return given
             return self.count_whole
+        keep = getattr(self.rule, "keep", 1.0)
         with self.rule.among(None if given is None else torch.arange(given)):
-            if self.schedule.anneal is None:
-                return self.rule.count(epoch)
-            keep = getattr(self.rule, "keep", 1.0)
             try:
                 self._anneal(epoch)
                 return self.rule.count(epoch)
             finally:
-                cast(Any, self.rule).set_keep(keep)
+                if self.schedule.anneal is not None:
+                    cast(Any, self.rule).set_keep(keep)
 
     def begin(self, epoch: int, *, again: bool = False) -> None:
         """Draws for an epoch, unless it is one in which everything is read.
@@ -184,36 +171,23 @@ class EpochDraw:
         self._anneal(epoch)
         self._read = self._passed = 0
         self.draws = self.schedule.is_on(epoch, self.epochs) and not self.is_pass(epoch)
-        self._waits = epoch if self.draws and self.is_filtered else None
-        if not self.draws or self.is_filtered:
+        self._waits = epoch if self.draws and self.sampler is not None else None
+        if not self.draws or self._waits is not None:
             self.weights = torch.ones(self.rule.rows, dtype=torch.float32)
         else:
-            weights = self._drawn(epoch)
-            if self._shards is not None:
-                count = self.rule.count(epoch) or 0
-                self._shards.check_drawn(type(self.rule).__name__, weights, count)
+            generator = generator_of(self._seed, epoch, Stream.DRAW)
+            weights = weights_drawn(self.rule, epoch, generator)
             self.weights = shared_draw(weights) if self._shares else weights
         self._count_drawn()
-        # Of a stream, examples that are new to the rule may come all the same.
-        if self.draws and self._rows is None and self._count < self.world:
-            raise BatchError(
-                f"{type(self.rule).__name__} draws {self._count} of {self.rule.examples} examples "
-                f"in epoch {epoch}, fewer than there are processes, {self.world}: have it keep "
-                "more, or end training before"
-            )
+        if self.draws and self._rows is None:  # as new examples of a stream come all the same
+            check_count(self.rule, epoch, self._count, self.world)
 
     def draw_from(self, order: Tensor | None, *, is_weighted: bool = False) -> None:
         """Draws an epoch whose examples a sampler of the user's gives; once after each `begin`.
 
-        Where that gives some examples once each, the rule draws among these. Where it gives them
-        with probabilities of its own, the rule draws among all those that it knows, whatever the
-        sampler gives in this epoch: that an example is trained on then has the product of both
-        probabilities. One that the rule does not know yet is trained on as it first comes, and
-        takes the place of no other.
-
         Args:
             order: int64[n], what the sampler gives; None where that is not known beforehand.
-            is_weighted: Whether it gives them with probabilities of its own.
+            is_weighted: Whether it gives them with probabilities of its own: `candidates_of`.
 
         Raises:
             ConfigError: If the rule does not draw one weight for each candidate.
@@ -221,41 +195,19 @@ class EpochDraw:
         if self._waits is None:
             return
         epoch, self._waits = self._waits, None
-        candidates = None if order is None or is_weighted else order.sort().values
-        if candidates is None or (candidates.diff() == 0).any():
-            candidates = self.rule.known.nonzero().squeeze(1)
-        weights = torch.ones(0, dtype=torch.float32)
-        if len(candidates):
-            # Among all a rule draws as without the sampler.
-            everything = len(candidates) == self.rule.examples
-            with self.rule.among(None if everything else candidates):
-                weights = self._drawn(epoch)
-        self.weights = torch.ones(self.rule.rows, dtype=torch.float32).index_copy_(
-            0, candidates, weights
+        candidates = candidates_of(self.rule, order, is_weighted=is_weighted)
+        self.weights = weights_drawn(
+            self.rule, epoch, generator_of(self._seed, epoch, Stream.DRAW), candidates
         )
         self._count_drawn()
+        given = self.weights[candidates if order is None else order]
+        self._scale = float(self.rule.lr_scale(given)) if len(given) else 1.0
         if order is not None:
-            weights = self.weights[order]
-            self.takes(len(order), int(weights.count_nonzero()))
-        self._scale = self.rule.lr_scale(weights) if len(weights) else 1.0
+            self.takes(len(given), int(given.count_nonzero()))
 
     def takes(self, whole: int, mine: int) -> None:
-        """Sets of how many examples a sampler without a length gave how many are left."""
+        """Sets of how many examples that a sampler of the user's gave how many are left."""
         self._whole, self._mine = whole, mine
-
-    def _drawn(self, epoch: int) -> Tensor:
-        """float32[rows], what the rule draws of all examples, or of its candidates."""
-        weights = self.rule.draw(epoch, generator_of(self._seed, epoch, Stream.DRAW))
-        if not isinstance(weights, Tensor) or weights.shape != (self.rule.rows,):
-            shape = list(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
-            of = "examples" if self.rule.candidates is None else "candidates"
-            raise ConfigError(
-                f"{type(self.rule).__name__}.draw gave {shape} in epoch {epoch}, and there are "
-                f"{self.rule.rows} {of}: have it give float32[{self.rule.rows}], one weight for "
-                "each; state of its own per example is indexed by self.candidates, where a "
-                "sampler gives some examples alone"
-            )
-        return weights
 
     @property
     def drawn(self) -> int:
@@ -320,7 +272,7 @@ class EpochDraw:
     @property
     def mine(self) -> int | None:
         """How many examples this process reads in this epoch; None where nobody knows yet."""
-        return None if self.is_filtered and not self._whole else self._mine
+        return None if self.sampler is not None and not self._whole else self._mine
 
     def passed(self, count: int) -> int:
         """How many examples of the data set a batch of drawn ones stands for.
@@ -375,9 +327,9 @@ class EpochDraw:
     @property
     def lr_scale(self) -> float:
         """What the rule multiplies the learning rate with in this epoch."""
-        if self.is_filtered:
-            return self._scale if self.draws else 1.0
-        return self.rule.lr_scale(self.weights) if self.draws else 1.0
+        if not self.draws:
+            return 1.0
+        return self.rule.lr_scale(self.weights) if self.sampler is None else self._scale
 
     def update(
         self,
@@ -402,19 +354,9 @@ class EpochDraw:
                 training used the rule or its table since this epoch began.
             LossError: If there is not one of each for each example, or a confidence is none.
         """
-        parts: dict[str, Tensor | None] = {}
-        for name, found in (("losses", losses), ("correct", correct), ("confidence", confidence)):
-            if found is not None and getattr(found, "shape", None) != indices.shape:
-                shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
-                raise LossError(
-                    f"{name} has shape {shape}, and there are {len(indices)} examples: give a "
-                    f"tensor with one for each, [{len(indices)}]"
-                )
-            if found is not None and found.is_floating_point():
-                found = found.float()
-            parts[name] = None if found is None else found.detach().cpu()
+        parts = checked_parts(indices, losses, correct, confidence)
         rows = losses.isfinite().nonzero().squeeze(1)
-        rows = _last_of_each(indices, rows)
+        rows = last_of_each(indices, rows)
         indices = self.rows_of(indices)
         if self.learns and len(rows):
             taken: Any = {
@@ -438,7 +380,7 @@ class EpochDraw:
             "drawn": self._drawn_state(),
             "reweights": self.reweights,
             "read": (self._whole, self._mine, self._read, self._passed),
-            "lr_scale": self._scale if self.is_filtered else None,
+            "lr_scale": None if self.sampler is None else self._scale,
             "recorded": [tuple(finding) for finding in self._recorded],
         }
 
@@ -454,7 +396,7 @@ class EpochDraw:
         shards = self._shards
         most = state["rule"]["examples"] if shards is None else shards.count * shards.height
         own = {"examples": integer(most=most), "draws": flag, "reweights": flag}
-        scale = number(0) if self.is_filtered else nothing
+        scale = nothing if self.sampler is None else number(0)
         check_state(self, state, {**own, "read": entries(*[integer()] * 4), "lr_scale": scale})
         drawn = check_packed(state["examples"]) if state["draws"] else nothing
         drawn = drawn if shards is None else self._check_drawn
@@ -463,8 +405,8 @@ class EpochDraw:
             return
         whole, mine, read, passed = state["read"]
         share = state["examples"] // self.world
-        fits = self.is_filtered or whole in (0, share)  # 0 before the first epoch
-        if self.is_filtered and not whole:  # of a sampler without a length
+        fits = self.sampler is not None or whole in (0, share)  # 0 before the first epoch
+        if self.sampler is not None and not whole:  # of a sampler without a length
             fits, whole = mine == 0 and passed == read, read
         if not fits or max(mine, passed) > whole or read > max(mine, whole):
             refuse("EpochDraw.read", state["read"], "counts of this epoch's examples")
@@ -489,7 +431,9 @@ class EpochDraw:
             self.draws, self.weights = False, torch.ones(state["examples"], dtype=torch.float32)
         self._count_drawn()
         self.reweights = state["reweights"]
-        self._waits, self._scale = None, state["lr_scale"] or 1.0
+        self._waits = None
+        if self.sampler is not None:
+            self._scale = state["lr_scale"]
         whole, mine, self._read, self._passed = state["read"]
         if self._shards is None:  # whose state may be that of another number of processes
             self._whole, self._mine = whole, mine
@@ -502,9 +446,8 @@ class EpochDraw:
         return {**own, **(shared if self.world > 1 else {})}
 
     def _settings(self) -> dict[str, Any]:
-        schedule = self.schedule
         own = {"memory": type(self.rule).__name__, "sampler": self.sampler}
-        return {**own, **schedule.settings(self.epochs)}
+        return {**own, **self.schedule.settings(self.epochs)}
 
     def _check_recorded(self, name: str, value: Any) -> None:
         if not self._shares:
@@ -538,7 +481,7 @@ class EpochDraw:
             if not self.draws:
                 self._count = self._shards.read
         self._whole = self._mine = 0
-        if not self.is_filtered:
+        if self.sampler is None:
             self._whole, self._mine = whole // self.world, self._count // self.world
         weighed = (self.weights != 0) & (self.weights != 1)
         self.reweights = self.reweights or bool(weighed.any())
@@ -588,14 +531,3 @@ class EpochDraw:
             for finding in findings if rank != self.rank else ():
                 self._take(finding)
         self._recorded = []
-
-
-def _last_of_each(indices: Tensor, rows: Tensor) -> Tensor:
-    """Of some rows of indices those whose index does not come again after them, ascending.
-
-    >>> _last_of_each(torch.tensor([7, 5, 7, 2]), torch.tensor([0, 1, 2]))
-    tensor([1, 2])
-    """
-    order = indices[rows].sort(stable=True)
-    is_last = order.values.diff(append=order.values.new_full((1,), -1)) != 0
-    return rows[order.indices[is_last]].sort().values

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from siftback.errors import LossError
 from siftback.loading.distributed import all_gather_rows, broadcast_tensor
 from siftback.states import (
     MOST_EPOCHS,
@@ -44,6 +45,39 @@ class Finding(NamedTuple):
 def size_of(findings: list[Finding]) -> tuple[int, int]:
     """How many findings there are, and of how many examples together."""
     return len(findings), sum(len(finding.indices) for finding in findings)
+
+
+def checked_parts(
+    indices: Tensor, losses: Tensor, correct: Tensor | None, confidence: Tensor | None
+) -> dict[str, Tensor | None]:
+    """What training found of some examples, by name, as tensors on the CPU without gradients.
+
+    Raises:
+        LossError: If there is not one of each for each example.
+    """
+    parts: dict[str, Tensor | None] = {}
+    for name, found in (("losses", losses), ("correct", correct), ("confidence", confidence)):
+        if found is not None and getattr(found, "shape", None) != indices.shape:
+            shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise LossError(
+                f"{name} has shape {shape}, and there are {len(indices)} examples: give a "
+                f"tensor with one for each, [{len(indices)}]"
+            )
+        if found is not None and found.is_floating_point():
+            found = found.float()
+        parts[name] = None if found is None else found.detach().cpu()
+    return parts
+
+
+def last_of_each(indices: Tensor, rows: Tensor) -> Tensor:
+    """Of some rows of indices those whose index does not come again after them, ascending.
+
+    >>> last_of_each(torch.tensor([7, 5, 7, 2]), torch.tensor([0, 1, 2]))
+    tensor([1, 2])
+    """
+    order = indices[rows].sort(stable=True)
+    is_last = order.values.diff(append=order.values.new_full((1,), -1)) != 0
+    return rows[order.indices[is_last]].sort().values
 
 
 def exchanged(own: list[Finding], sizes: list[tuple[int, int]]) -> list[list[Finding]]:

@@ -16,7 +16,8 @@ from siftback.loading.pool import Pool
 from siftback.loading.source import Item, Source
 from siftback.loading.stats import Stats
 from siftback.rules.epoch_draw import EpochDraw
-from siftback.rules.sampler import check_rule_fits, repeats
+from siftback.rules.filtered_sampler import repeats
+from siftback.rules.sampler import check_rule_fits
 from siftback.schedule import Schedule
 from siftback.selective_loader.batch_selection import BatchSelection
 from siftback.selective_loader.first_batch import try_scores
@@ -80,7 +81,7 @@ class Intake:
         self.examples = examples_of(loader)
         self._length = length_of(getattr(loader, "dataset", None))
         # A sampler of the user's own repeats what it is meant to.
-        is_filtered = draw is not None and draw.is_filtered
+        is_filtered = draw is not None and draw.sampler is not None
         may_repeat = repeats(sampler_of(loader)) or has_indices_within(source.loader) or is_filtered
         self._check = IndexCheck(self.examples, repeats=may_repeat)
         if draw is not None and draw.rule.shards is not None:

@@ -8,7 +8,7 @@ from siftback.loading.last_batches import count_batches
 from siftback.loading.order import batches_of, is_plain, is_trackable, sampler_of
 from siftback.loading.pool import Pool
 from siftback.rules.epoch_draw import EpochDraw
-from siftback.rules.sampler import FilteredSampler
+from siftback.rules.filtered_sampler import FilteredSampler
 from siftback.schedule import Schedule
 from siftback.selective_loader.batch_selection import BatchSelection
 from siftback.selective_loader.wrapped_loader import is_own_size

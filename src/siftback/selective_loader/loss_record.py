@@ -142,9 +142,9 @@ class LossRecord:
                     f"weights has shape {list(weights.shape)}, and there are {count} examples: "
                     f"give one for each, float[{count}]"
                 )
-        # Also while all of them are 1, as in a warm-up, since others will come.
-        weighs = weights is not None and (self._reweights or bool((weights != 1).any()))
-        if reduced and weighs:
+        # Also while all weights are 1, as in a warm-up, since others will come.
+        will_weigh = self._reweights or (self._draw is not None and self._draw.rule.reweights)
+        if reduced and (will_weigh or (weights is not None and bool((weights != 1).any()))):
             raise ConfigError(
                 "the examples of this batch have weights, which cannot be applied to a loss of "
                 "the whole batch: give one loss per example"

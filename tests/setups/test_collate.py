@@ -287,6 +287,31 @@ def test_one_that_keeps_the_order_is_called_as_if_it_were_never_tested(make):
     assert (np.random.rand(), random.random()) == states[1:]
 
 
+class Noting:
+    """Writes a line to a file at each call, from whichever process."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __call__(self, examples):
+        with self.path.open("a") as file:
+            file.write("call\n")
+        return padded(examples)
+
+
+@in_workers
+def test_it_is_tested_in_the_first_epoch_alone(tmp_path):
+    collate = Noting(tmp_path / "calls")
+    rule = Memory(1.0, warmup=Epochs(1))
+    loader = SelectiveLoader(loader_of(collate, num_workers=2), memory=rule, epochs=3)
+    calls = []
+    for _ in range(3):
+        for batch in loader:
+            loader.loss(batch["number"].float())
+        calls.append(len(collate.path.read_text().splitlines()))
+    assert calls == [8, 14, 20]  # two more in the first: one in each worker
+
+
 def test_selection_after_reading_needs_no_order():
     loader = SelectiveLoader(
         loader_of(sorting), nn.Identity(), losses=lambda model, batch: batch["number"].float(),

@@ -313,11 +313,3 @@ def test_one_loss_of_a_batch_is_refused_where_weights_will_come(make):
     assert loader.weights.tolist() == [1] * 8
     with pytest.raises(ConfigError, match="have weights, which cannot be applied to a loss of the"):
         loader.loss(F.cross_entropy(model(x), y), reduced=True)
-
-
-def test_weights_that_will_come_must_be_applied_from_the_first_epoch_on():
-    loader = SelectiveLoader(shuffled(800), memory=InfoBatch(), epochs=4)
-    for _, y in loader:
-        loader.record(y.float())
-    with pytest.raises(ConfigError, match="the weights of 100 batches were never used"):
-        next(iter(loader))

@@ -60,7 +60,8 @@ class TestedCollate:
         self.tested = True
         reverse = self._of_reversed(examples)
         batch = self.function(examples)
-        return Reordered(batch) if _reorders(batch, reverse, len(examples)) else batch
+        reorders = reverse is not None and _reorders(batch, reverse, len(examples))
+        return Reordered(batch) if reorders else batch
 
     def _of_reversed(self, examples: list[Any]) -> Any:
         """The batch of the examples in reverse; None where that cannot be had."""

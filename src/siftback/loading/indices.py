@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from siftback.arguments import checked_object
 from siftback.errors import BatchError, ConfigError
-from siftback.loading.collating import Collate, with_test
+from siftback.loading.collating import Collate, TestedCollate, with_test
 from siftback.loading.order import TrackedBatches, is_trackable, sampler_of, with_order
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -173,6 +173,15 @@ def testing_order(loader: Any) -> Any:
     same = copy.copy(loader)
     same.__dict__.update(collate_fn=collate, _iterator=None)
     return same
+
+
+def end_test(loader: Any) -> None:
+    """Has the collate function of a loader `testing_order` not be tested in workers made later."""
+    collate = getattr(loader, "collate_fn", None)
+    if isinstance(collate, _IndexedCollate):
+        collate = collate.function
+    if isinstance(collate, TestedCollate):
+        collate.tested = True
 
 
 class _IndexedCollate:

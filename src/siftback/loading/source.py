@@ -13,7 +13,13 @@ from siftback.errors import BatchError, StateError
 from siftback.loading import tree
 from siftback.loading.collating import Reordered
 from siftback.loading.generators import Generators
-from siftback.loading.indices import checked_indices, collating, is_indexed, testing_order
+from siftback.loading.indices import (
+    checked_indices,
+    collating,
+    end_test,
+    is_indexed,
+    testing_order,
+)
 from siftback.loading.order import (
     TrackedBatches,
     batches_of,
@@ -155,6 +161,7 @@ class Source:
 
     def end_epoch(self) -> None:
         """Moves on to the next epoch."""
+        end_test(self.loader)
         self._move_to(self.epoch + 1)
 
     def restart(self, epoch: int) -> None:

@@ -104,7 +104,7 @@ class Intake:
     @property
     def reweights(self) -> bool:
         """Whether what is kept may have weights other than 1, which training must apply."""
-        if self._draw is not None and (self._draw.reweights or self._draw.rule.reweights):
+        if self._draw is not None and self._draw.reweights:
             return True
         return self._selection is not None and self._selection.selector.reweights
 

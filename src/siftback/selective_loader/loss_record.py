@@ -200,8 +200,9 @@ class LossRecord:
                         "loader.record(losses, indices=...), which applies none"
                     )
         weighs = weights is not None and bool((weights != 1).any())
-        # Also while all of them are 1, as in a warm-up, since others will come.
-        if reduced and (weighs or (weights is not None and self._reweights)):
+        # Also while all weights are 1, as in a warm-up, since others will come.
+        will_weigh = self._reweights or (self._draw is not None and self._draw.rule.reweights)
+        if reduced and (weighs or will_weigh):
             raise ConfigError(
                 "the examples of this batch have weights, which cannot be applied to a loss of "
                 "the whole batch: give one loss per example"

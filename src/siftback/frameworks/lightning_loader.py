@@ -1,4 +1,4 @@
-"""For `siftback.frameworks.lightning`: what the trainer takes of a memory in place of its loader."""
+"""For `siftback.frameworks.lightning`: what a trainer gets of a memory in place of its loader."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -18,8 +18,8 @@ def pack_command(
     """Put the records of comparisons that ended into one file each.
 
     A run writes a file of its own under records/; here those of a comparison become one,
-    records.jsonl, as is best in a repository. Every command reads both, and --resume goes on from
-    both.
+    records.jsonl.gz, compressed, as is best in a repository. Every command reads both, and
+    --resume goes on from both.
     """
     from siftback.lab.records.comparison_record import SUMMARY
     from siftback.lab.records.run_files import pack

@@ -1,5 +1,6 @@
 """Records of runs packed into one file are read as they were."""
 
+import gzip
 import json
 
 import pytest
@@ -82,14 +83,30 @@ def test_a_run_that_was_broken_off_keeps_its_file(filled):
 def test_a_damaged_line_costs_its_own_run_alone(filled, line, what):
     pack(filled.folder)
     path = filled.folder / PACKED
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
     place = next(i for i, one in enumerate(lines) if b"sb-None-0.50-1" in one) + line
-    lines[place] = lines[place][:40] + b"\xff\n"
-    path.write_bytes(b"".join(lines))
+    lines[place] = lines[place][:40] + b"\n"
+    path.write_bytes(gzip.compress(b"".join(lines)))
     kept, problems = reading.read([filled.folder])
     assert len(kept[0].runs) == 3
     named = f"{filled.folder.name}/records/sb-None-0.50-1.jsonl"
     assert problems == [f"{named} is {what}, and left out"]
+
+
+@pytest.mark.parametrize("place", [0, 20, -20, -6, -1])
+def test_a_damaged_packed_file_is_named_and_never_read_in_part(filled, place):
+    pack(filled.folder)
+    path = filled.folder / PACKED
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0x10
+    path.write_bytes(content)
+    comparisons, problems = reading.read([filled.folder])
+    assert [comparison.runs for comparison in comparisons] == [[]]
+    assert sum("records.jsonl.gz is damaged" in problem for problem in problems) == 4
+    add(filled, "traditional", POINTS, seed=2)
+    with pytest.raises(ConfigError, match="restore"):
+        pack(filled.folder)
+    assert path.read_bytes() == content
 
 
 def test_what_environments_share_is_kept_once_and_each_is_read_whole(tmp_path):
@@ -107,7 +124,7 @@ def test_what_environments_share_is_kept_once_and_each_is_read_whole(tmp_path):
         (tmp_path / record).parent.mkdir(exist_ok=True)
         (tmp_path / record).write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     assert pack(tmp_path) == 3
-    shared, *lines = map(json.loads, (tmp_path / PACKED).read_text().splitlines())
+    shared, *lines = map(json.loads, gzip.decompress((tmp_path / PACKED).read_bytes()).splitlines())
     assert shared["environment"] == {
         "torch": "2.13.0",
         "arguments": {"lr": 0.1, "stop_at": None},
@@ -125,7 +142,7 @@ def test_what_environments_share_is_kept_once_and_each_is_read_whole(tmp_path):
 def test_without_what_environments_share_the_runs_are_read_all_the_same(filled):
     pack(filled.folder)
     path = filled.folder / PACKED
-    path.write_text("{" + path.read_text(encoding="utf-8")[9:], encoding="utf-8")
+    path.write_bytes(gzip.compress(b"{" + gzip.decompress(path.read_bytes())[9:]))
     assert len(read_whole(filled.folder)) == 4
 
 

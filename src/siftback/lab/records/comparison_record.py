@@ -9,7 +9,7 @@ A comparison's folder holds ``summary.json`` and, under ``records/``, one JSON-l
 
 A run that was stopped leaves its file without the last line; a run that ended is also in
 ``summary.json``, which is always replaced whole, and can be made again from the last lines. The
-files of runs that ended may be packed into one, ``records.jsonl``.
+files of runs that ended may be packed into one, ``records.jsonl.gz``.
 """
 
 import hashlib

@@ -1,13 +1,16 @@
 """The files that the runs of a comparison write: one for each run, or all packed into one.
 
 A run writes ``records/NAME.jsonl`` as it goes. `pack` moves the files of runs that ended into
-``records.jsonl``, one after the other, the first line of each with the name of its file: what is
-kept for long, as in a repository, is one file in place of dozens that each fill a part of a block.
-What the environments of all of them have in common is its first line. A run's own file, where there
-is one, is read in place of what was packed before.
+``records.jsonl.gz``, one after the other, the first line of each with the name of its file: what is
+kept for long, as in a repository, is one file in place of dozens that each fill a part of a block,
+and takes a fifth of the room. What the environments of all of them have in common is its first
+line. A run's own file, where there is one, is read in place of what was packed before.
 """
 
+import contextlib
+import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, reduce
 from pathlib import Path
@@ -18,15 +21,17 @@ from siftback.lab.records.atomic_write import atomic_write
 from siftback.lab.records.folder_lock import locked
 from siftback.lab.records.run_summary import RECORDS
 
-PACKED = "records.jsonl"
+PACKED = "records.jsonl.gz"
 
 _SHARED, _HEADER = '{"kind": "shared", ', '{"kind": "run", '
 
 
 def record_names(folder: Path) -> list[str]:
     """The records of a comparison's runs, ended or not, in the order of their names."""
-    own = (f"{RECORDS}/{path.name}" for path in (folder / RECORDS).glob("*.jsonl"))
-    return sorted({*own, *_packed_in(folder)})
+    names = {f"{RECORDS}/{path.name}" for path in (folder / RECORDS).glob("*.jsonl")}
+    with contextlib.suppress(ValueError):  # damaged: `record_lines` says so of each run
+        names.update(_packed_in(folder))
+    return sorted(names)
 
 
 def record_lines(folder: Path, record: str) -> Sequence[str]:
@@ -38,7 +43,7 @@ def record_lines(folder: Path, record: str) -> Sequence[str]:
 
     Raises:
         FileNotFoundError: If the run has no file, and is not packed.
-        ValueError: If the file is not text.
+        ValueError: If the file is not text, or the packed one is damaged.
     """
     path = folder / record
     try:
@@ -66,7 +71,7 @@ def forget(folder: Path) -> None:
 
 
 def pack(folder: Path) -> int:
-    """Moves the files of runs that ended into ``records.jsonl``.
+    """Moves the files of runs that ended into ``records.jsonl.gz``.
 
     The runs that were broken off keep theirs, to go on with.
 
@@ -77,7 +82,7 @@ def pack(folder: Path) -> int:
         How many files were moved.
 
     Raises:
-        ConfigError: If a process is training there.
+        ConfigError: If a process is training there, or what was packed before is damaged.
     """
     with locked(folder) as is_ours:
         if not is_ours:
@@ -86,6 +91,10 @@ def pack(folder: Path) -> int:
 
 
 def _pack(folder: Path) -> int:
+    try:
+        _packed_in(folder)
+    except ValueError as error:
+        raise ConfigError(f"{error}: restore {folder / PACKED}, or remove it") from error
     records = {name: record_lines(folder, name) for name in record_names(folder)}
     ended = {
         name: lines for name, lines in records.items() if entry_of(lines, -1).get("kind") == "end"
@@ -93,7 +102,7 @@ def _pack(folder: Path) -> int:
     if not ended:
         return 0
     own = [folder / name for name in ended if (folder / name).exists()]
-    packed, content = folder / PACKED, _written(ended).encode()
+    packed, content = folder / PACKED, _compressed(_written(ended))
     if own or packed.read_bytes() != content:
         with atomic_write(packed) as path:
             path.write_bytes(content)
@@ -102,6 +111,11 @@ def _pack(folder: Path) -> int:
         if own and not any((folder / RECORDS).iterdir()):
             (folder / RECORDS).rmdir()
     return len(own)
+
+
+def _compressed(text: str) -> bytes:
+    # Without the time, so that the same records are the same bytes.
+    return gzip.compress(text.encode(), mtime=0)
 
 
 def _written(runs: Mapping[str, Sequence[str]]) -> str:
@@ -152,10 +166,18 @@ def _packed_in(folder: Path) -> dict[str, Sequence[str]]:
 
 @lru_cache(maxsize=256)
 def _packed(path: Path, changed: int) -> dict[str, Sequence[str]]:
-    """The lines of each run in a packed file; they are asked for run by run."""
+    """The lines of each run in a packed file; they are asked for run by run.
+
+    Raises:
+        ValueError: If the file is damaged, by its checksum too.
+    """
+    try:
+        text = gzip.decompress(path.read_bytes()).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path.name} is damaged ({error})") from error
     found: dict[str | None, list[str]] = {}
     name, shared = None, dict[str, Any]()
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in text.splitlines():
         if line.startswith(_SHARED):
             shared = entry_of([line], 0).get("environment", {})
         elif line.startswith(_HEADER):

@@ -164,6 +164,8 @@ class EpochDraw:
         self._check_turn()
         if again:
             self.place = 0, 0
+            # A sampler of the user's may give others now, among which the rule draws anew.
+            self._waits = epoch if self.draws and self.sampler is not None else None
             return
         if self._shards is not None:
             self._shards.check_processes(self.rank, self.world)

@@ -7,6 +7,9 @@ import math
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
+import torch
+from torch import Tensor
+
 from siftback.errors import ConfigError
 
 
@@ -16,7 +19,29 @@ def is_number(value: object) -> bool:
     >>> is_number(2), is_number(True), is_number(float("nan")), is_number("2")
     (True, False, False, False)
     """
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer or a fraction beyond all floats
+        return False
+
+
+def shown(value: object) -> str:
+    """Returns a value as an error names it: short, and on one line.
+
+    >>> shown(2.5), shown(torch.ones(2, 3)), len(shown(10**400))
+    ('2.5', 'float32[2, 3]', 60)
+    """
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
+    if isinstance(value, type):
+        return value.__name__
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # an integer of too many digits, or an object that cannot be shown
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def checked_number(
@@ -40,7 +65,7 @@ def checked_number(
     if not is_number(value) or low or (above is not None and value <= above):
         bound = f", at least {least}" if least is not None else ""
         bound = f" above {above}" if above is not None else bound
-        raise ConfigError(f"{name}={value!r}: give a finite number{bound}")
+        raise ConfigError(f"{name}={shown(value)}: give a finite number{bound}")
     return float(value)
 
 
@@ -62,7 +87,7 @@ def checked_share(name: str, share: float, *, least: bool = True, most: bool = F
     fits = is_number(share) and 0 <= share <= 1
     if not fits or (share == 0 and not least) or (share == 1 and not most):
         interval = f"{'[' if least else '('}0, 1{']' if most else ')'}"
-        raise ConfigError(f"{name}={share!r}: give a share in {interval}")
+        raise ConfigError(f"{name}={shown(share)}: give a share in {interval}")
     return float(share)
 
 
@@ -80,8 +105,9 @@ def checked_integer(name: str, value: int, least: int) -> int:
     >>> checked_integer("every", 3, 1)
     3
     """
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name}={value!r}: give an integer, at least {least}")
+    fits = isinstance(value, Integral) and not isinstance(value, bool)
+    if not fits or not least <= value < 1 << 63:
+        raise ConfigError(f"{name}={shown(value)}: give an integer, at least {least}")
     return int(value)
 
 
@@ -92,7 +118,7 @@ def checked_seed(seed: int) -> int:
         ConfigError: If it is not an integer in [0, 2^63).
     """
     if checked_integer("seed", seed, 0) >= 1 << 63:
-        raise ConfigError(f"seed={seed!r}: give an integer in [0, 2**63)")
+        raise ConfigError(f"seed={shown(seed)}: give an integer in [0, 2**63)")
     return int(seed)
 
 
@@ -103,7 +129,7 @@ def checked_flag(name: str, value: bool) -> bool:
         ConfigError: If it is anything else, such as a string.
     """
     if not isinstance(value, bool):
-        raise ConfigError(f"{name}={value!r}: give True or False")
+        raise ConfigError(f"{name}={shown(value)}: give True or False")
     return value
 
 
@@ -127,7 +153,6 @@ def checked_object(name: str, value: Object, example: str, *needed: str) -> Obje
     """
     kind: Any = value
     if isinstance(kind, type) or not all(hasattr(kind, attribute) for attribute in needed):
-        given = kind.__name__ if isinstance(kind, type) else repr(kind)
         hint = ", an instance and not the class" if isinstance(kind, type) else ""
-        raise ConfigError(f"{name}={given}: give {example}{hint}")
+        raise ConfigError(f"{name}={shown(kind)}: give {example}{hint}")
     return value

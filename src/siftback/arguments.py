@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from siftback.errors import ConfigError
 
@@ -25,6 +25,11 @@ def is_number(value: object) -> bool:
         return math.isfinite(value)
     except OverflowError:  # an integer or a fraction beyond all floats
         return False
+
+
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer, and not a boolean."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def shown(value: object) -> str:
@@ -105,8 +110,7 @@ def checked_integer(name: str, value: int, least: int) -> int:
     >>> checked_integer("every", 3, 1)
     3
     """
-    fits = isinstance(value, Integral) and not isinstance(value, bool)
-    if not fits or not least <= value < 1 << 63:
+    if not is_integer(value) or not least <= value < 1 << 63:
         raise ConfigError(f"{name}={shown(value)}: give an integer, at least {least}")
     return int(value)
 
@@ -134,6 +138,77 @@ def checked_flag(name: str, value: bool) -> bool:
 
 
 Object = TypeVar("Object")
+
+
+def checked_choice(name: str, value: Object, *choices: object) -> Object:
+    """Returns a value, after checking that it is one of some.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: Value that was passed.
+        choices: The values allowed.
+
+    Raises:
+        ConfigError: If it is none of them.
+
+    >>> checked_choice("mode", "train", "eval", "train")
+    'train'
+    """
+    if any(type(value) is type(choice) and value == choice for choice in choices):
+        return value
+    *others, last = (f'"{choice}"' if isinstance(choice, str) else choice for choice in choices)
+    raise ConfigError(f"{name}={shown(value)}: give {', '.join(map(str, others))} or {last}")
+
+
+def checked_function(name: str, value: Object, example: str) -> Object:
+    """Returns a function, after checking that it can be called.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    if not callable(value):
+        raise ConfigError(f"{name}={shown(value)}: give a function {example}")
+    return value
+
+
+def checked_model(model: nn.Module) -> nn.Module:
+    """Returns a model, after checking that it is a module.
+
+    Raises:
+        ConfigError: If it is not, or is a class.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model={shown(model)}: give a torch.nn.Module, an instance of a model")
+    return model
+
+
+def checked_batches(loader: Any) -> Any:
+    """Returns a loader, after checking that it can be one: an iterable of batches.
+
+    Raises:
+        ConfigError: If it is not.
+    """
+    iterable = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
+    if not iterable or isinstance(loader, str | bytes | dict | set | Tensor | type):
+        raise ConfigError(
+            f"loader={shown(loader)}: give a DataLoader, or another iterable of batches"
+        )
+    return loader
+
+
+def is_dense(value: object) -> bool:
+    """Whether a value is a tensor whose values lie in memory, one after another.
+
+    Sparse, nested, quantized and meta tensors are not: they have other operations, or no values.
+
+    >>> is_dense(torch.ones(3)), is_dense([1.0]), is_dense(torch.ones(3).to_sparse())
+    (True, False, False)
+    """
+    return (
+        isinstance(value, Tensor)
+        and value.layout == torch.strided
+        and not (value.is_meta or value.is_quantized or value.is_nested)
+    )
 
 
 def checked_object(name: str, value: Object, example: str, *needed: str) -> Object:

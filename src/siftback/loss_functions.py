@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_object
+from siftback.arguments import checked_object, is_dense
 from siftback.errors import BatchError, ConfigError, LossError
 
 LossFn = Callable[[Any, Any], Tensor]
@@ -202,7 +202,7 @@ def resolve(loss_fn: LossFn | None, losses: Losses | None, with_outputs: bool = 
     if loss_fn is not None and losses is None:
         return pair_losses(loss_fn, with_outputs)
     raise ConfigError(
-        f"{'both' if losses else 'neither'} of loss_fn and losses given: give "
+        f"{'neither' if losses is None else 'both'} of loss_fn and losses given: give "
         "loss_fn(outputs, targets) for pairs, or losses=fn(model, batch) for any other batch"
     )
 
@@ -223,6 +223,10 @@ def check(losses: Any, count: int) -> Tensor:
     expected = f"expected one loss per example, a floating-point tensor of shape [{count}]"
     if not isinstance(losses, Tensor):
         raise LossError(f"the losses are a {type(losses).__name__}; {expected}")
+    if not is_dense(losses):
+        raise LossError(
+            f"the losses are a sparse, nested, quantized or meta tensor; {expected}: make it dense"
+        )
     if losses.ndim == 0:
         raise LossError(f'the loss is reduced to one number; {expected}: use reduction="none"')
     if losses.shape != (count,):

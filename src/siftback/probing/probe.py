@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from siftback.arguments import checked_integer, is_number
+from siftback.arguments import checked_integer, is_number, shown
 from siftback.errors import ConfigError
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.probing.advice import advise
@@ -136,14 +136,14 @@ def _checked(
             "SelectiveSampler(dataset) or shuffle=True"
         )
     if not keeps or not all(is_number(share) and 0 < share < 1 for share in keeps):
-        raise ConfigError(f"keep={keeps!r}: give shares in (0, 1), such as (1/2, 1/3)")
+        raise ConfigError(f"keep={shown(keeps)}: give shares in (0, 1), such as (1/2, 1/3)")
     for name, scorer in (scorers or {}).items():
         if not isinstance(scorer, Scorer):
             raise ConfigError(
                 f"scorers[{name!r}] is a {type(scorer).__name__}: give a siftback.Scorer"
             )
     if not is_number(seconds) or seconds <= 0:
-        raise ConfigError(f"seconds={seconds!r}: give a number of seconds above 0")
+        raise ConfigError(f"seconds={shown(seconds)}: give a number of seconds above 0")
     return tuple(dict.fromkeys(float(share) for share in keeps))
 
 

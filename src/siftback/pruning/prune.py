@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_seed, checked_share
+from siftback.arguments import checked_choice, checked_seed, checked_share
 from siftback.errors import ConfigError
 
 
@@ -88,8 +88,7 @@ def _check_shares(drop: float | None, keep: str, window: tuple[float, float] | N
         )
     if drop is not None:
         checked_share("drop", drop)
-    if keep not in ("hardest", "easiest"):
-        raise ConfigError(f'keep={keep!r}: give "hardest" or "easiest"')
+    checked_choice("keep", keep, "hardest", "easiest")
     if window is not None and not (len(window) == 2 and 0 <= window[0] < window[1] <= 1):
         raise ConfigError(f"window={window}: give shares (a, b) with 0 <= a < b <= 1")
 

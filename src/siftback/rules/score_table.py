@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer
-from siftback.errors import StateError
+from siftback.arguments import checked_integer, is_dense, shown
+from siftback.errors import BatchError, ConfigError, StateError
 from siftback.rules.undo_journal import UndoJournal
 from siftback.states import check_digest, check_state, integer, sealed, tensor, text
 
@@ -64,7 +64,7 @@ class ScoreTable:
     ) -> None:
         rows = checked_integer("rows", rows, 0)
         self.columns = checked_integer("columns", columns, 0)
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else _checked_path(path)
         self._map: np.memmap[Any, Any] | None = None
         self._journal: UndoJournal | None = None
         self._identity = ""
@@ -98,10 +98,22 @@ class ScoreTable:
             indices: int64[n], distinct, each less than the number of rows.
             scores: float[n], or float[n, columns].
             column: In which they are the values; None for whole rows.
+
+        Raises:
+            BatchError: If the indices are not those of rows, or there are not as many scores.
+            ConfigError: If there is no such column.
         """
-        values, indices = self.values, indices.cpu()
+        values, indices = self.values, self._checked_indices(indices)
+        if column is not None and checked_integer("column", column, 0) >= self.columns:
+            raise ConfigError(f"column={shown(column)}: the table has {self.columns} columns")
         place = slice(None) if column is None else slice(column, column + 1)
         width = self.columns if column is None else 1
+        fits = is_dense(scores) and not (scores.is_complex() or scores.dtype == torch.bool)
+        if not fits or scores.numel() != len(indices) * width:
+            raise BatchError(
+                f"scores={shown(scores)}: give numbers, float[{len(indices)}, {width}], a row for "
+                "each index"
+            )
         rows = scores.detach().to(values).reshape(len(indices), width)
         if self._journal is not None and self._journal.is_begun:
             self._check_recorded()
@@ -114,8 +126,26 @@ class ScoreTable:
         values[indices, place] = rows
         self._version = self._room._version
 
+    def _checked_indices(self, indices: Tensor) -> Tensor:
+        if not is_dense(indices) or indices.dtype != torch.int64 or indices.ndim != 1:
+            raise BatchError(f"indices={shown(indices)}: give the rows, int64[n]")
+        indices = indices.cpu()
+        if len(indices):
+            least, most = (int(bound) for bound in indices.aminmax())
+            if least < 0 or most >= len(self):
+                raise BatchError(
+                    f"indices= from {least} to {most}: the table has {len(self)} rows, give "
+                    f"those from 0 to {len(self) - 1}, or grow() it"
+                )
+        return indices
+
     def grow(self, rows: int) -> None:
-        """Makes room for a number of examples; never removes any."""
+        """Makes room for a number of examples; never removes any.
+
+        Raises:
+            ConfigError: If ``rows`` is not an integer, at least 0.
+        """
+        rows = checked_integer("rows", rows, 0)
         if rows <= len(self):
             return
         if self.path is not None:
@@ -272,6 +302,21 @@ class ScoreTable:
         else:
             self._room = torch.empty(rows, self.columns, dtype=torch.float32)
         self._version = self._room._version
+
+
+def _checked_path(path: str | os.PathLike[str]) -> Path:
+    """Returns the path of a file, after checking that there can be one."""
+    named = path if isinstance(path, str) else None
+    if isinstance(path, os.PathLike):
+        named = os.fspath(path)
+    if not isinstance(named, str) or not named:
+        raise ConfigError(
+            f"path={shown(path)}: give the path of a file, a string or a pathlib.Path"
+        )
+    if Path(named).is_dir() or not Path(named).parent.is_dir():
+        missing = "is a folder" if Path(named).is_dir() else "is in no folder that exists"
+        raise ConfigError(f"path={shown(path)} {missing}: give the path of a file in one that does")
+    return Path(named)
 
 
 def _total(values: Tensor) -> int:

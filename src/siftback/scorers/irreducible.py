@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from siftback.arguments import is_dense, shown
 from siftback.errors import ConfigError
 from siftback.loading import tree
 from siftback.loading.indices import IndexCheck, examples_of
 from siftback.loading.source import Source
 from siftback.loss_functions import Losses, LossFn, resolve
-from siftback.scorers.fresh import Fresh
+from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.states import Stateful, check_state, like, sealed
 
@@ -52,13 +53,13 @@ class Irreducible(Stateful, Scorer):
     """
 
     def __init__(self, losses: Tensor, scorer: Scorer | None = None) -> None:
-        if losses.ndim != 1 or not losses.is_floating_point():
+        if not is_dense(losses) or losses.ndim != 1 or not losses.is_floating_point():
             raise ConfigError(
-                f"irreducible losses {losses.dtype} of shape {list(losses.shape)}: give "
+                f"irreducible losses={shown(losses)}: give "
                 "one loss per example of the data set, float[examples]"
             )
         self.losses = losses.detach().float().cpu()
-        self.scorer = scorer or Fresh()
+        self.scorer = checked_scorer(scorer)
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """The reducible loss of each example, float32[N].
@@ -170,7 +171,7 @@ def irreducible_losses(
     >>> irreducible_losses(nn.Identity(), loader, F.mse_loss)
     tensor([1., 9.])
     """
-    each, scorer = resolve(loss_fn, losses), scorer or Fresh()
+    each, scorer = resolve(loss_fn, losses), checked_scorer(scorer)
     source, check = Source(loader), IndexCheck(examples_of(loader))
     weight = next(model.parameters(), None)
     indices, found = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from siftback.arguments import checked_choice
 from siftback.errors import ConfigError, LossError
 from siftback.loading import tree
 from siftback.loading.source import Item
@@ -27,9 +28,7 @@ def checked_nonfinite(on_nonfinite: OnNonfinite) -> OnNonfinite:
     Raises:
         ConfigError: If it is not one of the three values.
     """
-    if on_nonfinite not in ("error", "keep", "drop"):
-        raise ConfigError(f'on_nonfinite={on_nonfinite!r}: give "error", "keep" or "drop"')
-    return on_nonfinite
+    return checked_choice("on_nonfinite", on_nonfinite, "error", "keep", "drop")
 
 
 class BatchSelection:
@@ -168,8 +167,6 @@ def selection_of(
     """
     if selector is None:
         return None
-    if model is not None and not isinstance(model, nn.Module):
-        raise ConfigError(f"model={model!r}: give a torch.nn.Module, an instance of a model")
     if selector.needs_scores and model is None:
         raise ConfigError(
             f"{type(selector).__name__} selects by losses, and no model was given: give "

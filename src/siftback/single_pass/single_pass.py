@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from siftback.arguments import checked_seed
-from siftback.errors import BatchError, ConfigError, StateError
+from siftback.arguments import checked_choice, checked_flag, checked_model, checked_seed
+from siftback.errors import BatchError, StateError
 from siftback.loading import tree
 from siftback.loading.stats import SinglePassStats
 from siftback.loss_functions import Losses, LossFn, check, pair, resolve
@@ -136,12 +136,12 @@ class SinglePass(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if not isinstance(model, nn.Module):
-            raise ConfigError(f"model={model!r}: give a torch.nn.Module, an instance of a model")
+        checked_model(model)
         processes.check_model(model)
         selector = exact_selector(selector, keep, beta)
-        if backend not in ("graph", "inductor"):
-            raise ConfigError(f'backend={backend!r}: give "graph" or "inductor"')
+        checked_choice("backend", backend, "graph", "inductor")
+        checked_flag("outputs", outputs)
+        checked_flag("check", check)
         self.model = model
         self.selector = selector
         self.steps = 0

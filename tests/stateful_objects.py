@@ -182,9 +182,8 @@ def draw_from(sampler):
     for _ in range(2):
         for index in sampler:
             if sampler.draw is not None:
-                sampler.update(
-                    torch.tensor([index]), torch.tensor([index / 7], dtype=torch.float32)
-                )
+                loss = torch.tensor([index / 7], dtype=torch.float32)
+                sampler.update(torch.tensor([index]), loss)
     order = iter(sampler)
     next(order)
 
@@ -235,11 +234,9 @@ class Single:
     """The part of a `SinglePass` that a state of its own describes, without the model's."""
 
     def __init__(self, **arguments):
-        self.sift = SinglePass(
-            nn.Linear(5, 3, dtype=torch.float32),
-            F.cross_entropy,
-            **({"keep": 0.5, "check": False} | arguments),
-        )
+        model = nn.Linear(5, 3, dtype=torch.float32)
+        arguments = {"keep": 0.5, "check": False} | arguments
+        self.sift = SinglePass(model, F.cross_entropy, **arguments)
 
     def __call__(self, *batch):
         return self.sift(*batch)

@@ -125,9 +125,9 @@ def score(scorer):
 
 
 def proxy(trained=True, inner=None, wider=False, momentum=0.9):
-    model = nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 5 if wider else 4, bias=False, dtype=torch.float32)
-    )
+    classes = 5 if wider else 4
+    layer = nn.Linear(64, classes, bias=False, dtype=torch.float32)
+    model = nn.Sequential(nn.Flatten(), layer)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=momentum)
     return Proxy(model, optimizer if trained else None, inner)
 

@@ -7,7 +7,8 @@ import math
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from siftback.errors import ConfigError
 
@@ -18,7 +19,34 @@ def is_number(value: object) -> bool:
     >>> is_number(2), is_number(True), is_number(float("nan")), is_number("2")
     (True, False, False, False)
     """
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer or a fraction beyond all floats
+        return False
+
+
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer, and not a boolean."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def shown(value: object) -> str:
+    """Returns a value as an error names it: short, and on one line.
+
+    >>> shown(2.5), shown(torch.ones(2, 3)), len(shown(10**400))
+    ('2.5', 'float32[2, 3]', 60)
+    """
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
+    if isinstance(value, type):
+        return value.__name__
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # an integer of too many digits, or an object that cannot be shown
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def checked_number(
@@ -42,7 +70,7 @@ def checked_number(
     if not is_number(value) or low or (above is not None and value <= above):
         bound = f", at least {least}" if least is not None else ""
         bound = f" above {above}" if above is not None else bound
-        raise ConfigError(f"{name}={value!r}: give a finite number{bound}")
+        raise ConfigError(f"{name}={shown(value)}: give a finite number{bound}")
     return float(value)
 
 
@@ -64,7 +92,7 @@ def checked_share(name: str, share: float, *, least: bool = True, most: bool = F
     fits = is_number(share) and 0 <= share <= 1
     if not fits or (share == 0 and not least) or (share == 1 and not most):
         interval = f"{'[' if least else '('}0, 1{']' if most else ')'}"
-        raise ConfigError(f"{name}={share!r}: give a share in {interval}")
+        raise ConfigError(f"{name}={shown(share)}: give a share in {interval}")
     return float(share)
 
 
@@ -82,8 +110,8 @@ def checked_integer(name: str, value: int, least: int) -> int:
     >>> checked_integer("every", 3, 1)
     3
     """
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name}={value!r}: give an integer, at least {least}")
+    if not is_integer(value) or not least <= value < 1 << 63:
+        raise ConfigError(f"{name}={shown(value)}: give an integer, at least {least}")
     return int(value)
 
 
@@ -94,7 +122,7 @@ def checked_seed(seed: int) -> int:
         ConfigError: If it is not an integer in [0, 2^63).
     """
     if checked_integer("seed", seed, 0) >= 1 << 63:
-        raise ConfigError(f"seed={seed!r}: give an integer in [0, 2**63)")
+        raise ConfigError(f"seed={shown(seed)}: give an integer in [0, 2**63)")
     return int(seed)
 
 
@@ -105,11 +133,82 @@ def checked_flag(name: str, value: bool) -> bool:
         ConfigError: If it is anything else, such as a string.
     """
     if not isinstance(value, bool):
-        raise ConfigError(f"{name}={value!r}: give True or False")
+        raise ConfigError(f"{name}={shown(value)}: give True or False")
     return value
 
 
 Object = TypeVar("Object")
+
+
+def checked_choice(name: str, value: Object, *choices: object) -> Object:
+    """Returns a value, after checking that it is one of some.
+
+    Args:
+        name: Name of the argument, for the error.
+        value: Value that was passed.
+        choices: The values allowed.
+
+    Raises:
+        ConfigError: If it is none of them.
+
+    >>> checked_choice("mode", "train", "eval", "train")
+    'train'
+    """
+    if any(type(value) is type(choice) and value == choice for choice in choices):
+        return value
+    *others, last = (f'"{choice}"' if isinstance(choice, str) else choice for choice in choices)
+    raise ConfigError(f"{name}={shown(value)}: give {', '.join(map(str, others))} or {last}")
+
+
+def checked_function(name: str, value: Object, example: str) -> Object:
+    """Returns a function, after checking that it can be called.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    if not callable(value):
+        raise ConfigError(f"{name}={shown(value)}: give a function {example}")
+    return value
+
+
+def checked_model(model: nn.Module) -> nn.Module:
+    """Returns a model, after checking that it is a module.
+
+    Raises:
+        ConfigError: If it is not, or is a class.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model={shown(model)}: give a torch.nn.Module, an instance of a model")
+    return model
+
+
+def checked_batches(loader: Any) -> Any:
+    """Returns a loader, after checking that it can be one: an iterable of batches.
+
+    Raises:
+        ConfigError: If it is not.
+    """
+    iterable = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
+    if not iterable or isinstance(loader, str | bytes | dict | set | Tensor | type):
+        raise ConfigError(
+            f"loader={shown(loader)}: give a DataLoader, or another iterable of batches"
+        )
+    return loader
+
+
+def is_dense(value: object) -> bool:
+    """Whether a value is a tensor whose values lie in memory, one after another.
+
+    Sparse, nested, quantized and meta tensors are not: they have other operations, or no values.
+
+    >>> is_dense(torch.ones(3)), is_dense([1.0]), is_dense(torch.ones(3).to_sparse())
+    (True, False, False)
+    """
+    return (
+        isinstance(value, Tensor)
+        and value.layout == torch.strided
+        and not (value.is_meta or value.is_quantized or value.is_nested)
+    )
 
 
 def checked_object(name: str, value: Object, example: str, *needed: str) -> Object:
@@ -129,18 +228,6 @@ def checked_object(name: str, value: Object, example: str, *needed: str) -> Obje
     """
     kind: Any = value
     if isinstance(kind, type) or not all(hasattr(kind, attribute) for attribute in needed):
-        given = kind.__name__ if isinstance(kind, type) else repr(kind)
         hint = ", an instance and not the class" if isinstance(kind, type) else ""
-        raise ConfigError(f"{name}={given}: give {example}{hint}")
+        raise ConfigError(f"{name}={shown(kind)}: give {example}{hint}")
     return value
-
-
-def checked_model(model: nn.Module) -> nn.Module:
-    """Returns a model, after checking that it is a module.
-
-    Raises:
-        ConfigError: If it is anything else, such as a class.
-    """
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"model={model!r}: give a torch.nn.Module, an instance of a model")
-    return model

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from siftback.arguments import checked_object
+from siftback.arguments import checked_object, is_dense
 from siftback.errors import BatchError, ConfigError, LossError
 
 LossFn = Callable[..., Tensor]
@@ -465,7 +465,7 @@ def check_form(loss_fn: LossFn | None, losses: Losses | None) -> None:
     """
     if (loss_fn is None) == (losses is None):
         raise ConfigError(
-            f"{'both' if losses else 'neither'} of loss_fn and losses given: give "
+            f"{'neither' if losses is None else 'both'} of loss_fn and losses given: give "
             "loss_fn(outputs, targets) for pairs, or losses=fn(model, batch) for any other batch"
         )
     if losses is not None:
@@ -488,6 +488,10 @@ def check(losses: Any, count: int) -> Tensor:
     expected = f"expected one loss per example, a floating-point tensor of shape [{count}]"
     if not isinstance(losses, Tensor):
         raise LossError(f"the losses are a {type(losses).__name__}; {expected}")
+    if not is_dense(losses):
+        raise LossError(
+            f"the losses are a sparse, nested, quantized or meta tensor; {expected}: make it dense"
+        )
     if losses.ndim == 0:
         raise LossError(f'the loss is reduced to one number; {expected}: use reduction="none"')
     if losses.shape != (count,):

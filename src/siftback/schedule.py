@@ -5,7 +5,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from siftback.arguments import checked_integer, is_number
+from siftback.arguments import checked_choice, checked_integer, checked_number, is_number, shown
 from siftback.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ class Epochs:
 
     def __post_init__(self) -> None:
         if not is_number(self.value) or self.value < 0:
-            raise ConfigError(f"Epochs({self.value!r}): give a number of epochs, at least 0")
+            raise ConfigError(f"Epochs({shown(self.value)}): give a number of epochs, at least 0")
         whole = self.value == int(self.value)
         object.__setattr__(self, "value", int(self.value) if whole else float(self.value))
 
@@ -53,7 +53,7 @@ class Share:
 
     def __post_init__(self) -> None:
         if not is_number(self.value) or not 0 <= self.value <= 1:
-            raise ConfigError(f"Share({self.value!r}): give a share of training, in [0, 1]")
+            raise ConfigError(f"Share({shown(self.value)}): give a share of training, in [0, 1]")
         object.__setattr__(self, "value", float(self.value))
 
     def __repr__(self) -> str:
@@ -99,11 +99,12 @@ class Annealing:
     steps: int = 4
 
     def __post_init__(self) -> None:
-        if self.shape not in ("linear", "cosine", "step"):
-            raise ConfigError(f'shape={self.shape!r}: give "linear", "cosine" or "step"')
+        checked_choice("shape", self.shape, "linear", "cosine", "step")
         for name, keep in (("first", self.first), ("last", self.last)):
-            if keep is not None and not (is_number(keep) and 0 < keep <= 1):
-                raise ConfigError(f"{name}={keep!r}: give a share of the examples, in (0, 1]")
+            if keep is None and name == "last":
+                continue
+            if keep is None or not (is_number(keep) and 0 < keep <= 1):
+                raise ConfigError(f"{name}={shown(keep)}: give a share of the examples, in (0, 1]")
         _check("until", self.until)
         checked_integer("steps", self.steps, 1)
 
@@ -180,7 +181,7 @@ class Schedule:
         _check("start", start)
         _check("tail", tail)
         if anneal is not None and not isinstance(anneal, Annealing):
-            raise ConfigError(f"anneal={anneal!r}: give an Annealing, or None")
+            raise ConfigError(f"anneal={shown(anneal)}: give an Annealing, or None")
         if end is not None:
             _check("end", end)
         for name, moment in (("warmup", warmup), ("start", start)):
@@ -333,7 +334,7 @@ class StepSchedule:
         epochs: float | None,
         steps_per_epoch: int | None,
     ) -> None:
-        self._own, self._epochs = float(selector.keep), epochs
+        self._own, self._epochs = float(selector.keep), checked_epochs(epochs)
         if schedule is None and steps_per_epoch is None:
             schedule = Schedule(warmup=Epochs(0))
         self._schedule = checked_schedule(schedule, by_losses=selector.needs_scores)
@@ -377,16 +378,29 @@ def checked_schedule(schedule: Schedule | None, *, by_losses: bool = True) -> Sc
         ConfigError: If it is not a `Schedule`.
     """
     if schedule is not None and not isinstance(schedule, Schedule):
-        raise ConfigError(f"schedule={schedule!r}: give a Schedule(...), or None")
+        raise ConfigError(f"schedule={shown(schedule)}: give a Schedule(...), or None")
     return schedule or Schedule(warmup=Epochs(1 if by_losses else 0))
+
+
+def checked_epochs(epochs: float | None) -> float | None:
+    """The length of the training that was passed, after checking it; None where it is not known.
+
+    Raises:
+        ConfigError: If it is not a number above 0.
+    """
+    if epochs is not None:
+        checked_number("epochs", epochs, above=0)
+    return epochs
 
 
 def _check(name: str, moment: object) -> None:
     if isinstance(moment, Epochs | Share):
         return
-    epochs = repr(moment) if is_number(moment) and moment >= 0 else "..."  # type: ignore[operator]
+    epochs = shown(moment) if is_number(moment) and moment >= 0 else "..."  # type: ignore[operator]
     share = repr(moment) if isinstance(moment, float) and 0 <= moment <= 1 else "..."
-    raise ConfigError(f"{name}={moment!r}: give Epochs({epochs}) or Share({share}) of training")
+    raise ConfigError(
+        f"{name}={shown(moment)}: give Epochs({epochs}) or Share({share}) of training"
+    )
 
 
 def _not_after(end: Moment, begin: Moment) -> bool:

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.arguments import checked_number
+from siftback.arguments import checked_function, checked_number
 from siftback.errors import BatchError, ConfigError
 from siftback.loading import tree
 from siftback.loss_functions import Losses, pair
-from siftback.scorers.fresh import Fresh
+from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.states import Stateful
 
@@ -53,8 +53,10 @@ class Downsampled(Stateful, Scorer):
         inputs: Callable[[Any, Shrink], Any] | None = None,
     ) -> None:
         self.factor = checked_number("factor", factor, above=1)
-        self.scorer = scorer or Fresh()
-        self._inputs = inputs or _images_of_pair
+        self.scorer = checked_scorer(scorer)
+        self._inputs: Callable[[Any, Shrink], Any] = _images_of_pair
+        if inputs is not None:
+            self._inputs = checked_function("inputs", inputs, "inputs(batch, shrink)")
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """One score per example, float32[N], by the inner scorer on the smaller batch."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from siftback.arguments import checked_choice, checked_flag
 from siftback.errors import ConfigError
 from siftback.loading import tree
 from siftback.loss_functions import Losses
@@ -74,12 +75,11 @@ class Int8(Stateful, Scorer):
         channels_last: bool = False,
         activations: Activations = "dynamic",
     ) -> None:
-        if activations not in ("dynamic", "static"):
-            raise ConfigError(f'activations={activations!r}: give "dynamic" or "static"')
+        checked_choice("activations", activations, "dynamic", "static")
         self._copy = Refreshed(self._copy_of, refresh)
         self._shares = refresh == 1
         self._follows_modes = mode == "train"
-        self._channels_last = channels_last
+        self._channels_last = checked_flag("channels_last", channels_last)
         self._static = activations == "static"
         self._fresh = Fresh(mode)
 

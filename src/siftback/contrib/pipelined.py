@@ -7,7 +7,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_integer, checked_number
+from siftback.arguments import (
+    checked_batches,
+    checked_integer,
+    checked_model,
+    checked_number,
+    shown,
+)
 from siftback.contrib.replica_process import weights_of
 from siftback.contrib.replicas import DeviceReplica, ProcessReplica, Waiting
 from siftback.errors import BatchError, ConfigError, ReplicaError
@@ -123,16 +129,19 @@ class Pipelined:
         self.sync_every = checked_integer("sync_every", sync_every, 1)
         self._threads = None if threads is None else checked_integer("threads", threads, 1)
         self._timeout = checked_number("timeout", timeout, above=0)
-        if threads is not None and place != "process":
-            raise ConfigError(f"threads={threads!r} is for a process: leave it out")
-        self._device = None if place == "process" else _device(place)
-        self._scorer = scorer or Fresh()
+        is_process = isinstance(place, str) and place == "process"
+        if threads is not None and not is_process:
+            raise ConfigError(f"threads={shown(threads)} is for a process: leave it out")
+        self._device = None if is_process else _device(place)
+        self._scorer = Fresh() if scorer is None else scorer
         stateless = {"settings", "digest"}
         if not isinstance(self._scorer, Scorer) or {*self._scorer.state_dict()} - stateless:
-            raise ConfigError(f"scorer={scorer!r}: give a scorer without a state, such as Fresh()")
-        self.loader: Any = loader
+            raise ConfigError(
+                f"scorer={shown(scorer)}: give a scorer without a state, such as Fresh()"
+            )
+        self.loader: Any = checked_batches(loader)
         self.indexed = is_indexed(loader)
-        self._model, self._losses = model, resolve(loss_fn, losses)
+        self._model, self._losses = checked_model(model), resolve(loss_fn, losses)
         self._source = Source(loader)
         self.syncs = 0
         self.lags: deque[int] = deque(maxlen=_LAGS)
@@ -384,9 +393,11 @@ class _Submitted(NamedTuple):
 
 def _device(place: torch.device | str) -> torch.device:
     try:
+        if not isinstance(place, str | torch.device):
+            raise TypeError(f"a {type(place).__name__}")
         return torch.empty(0, device=place).device  # with its number
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise ConfigError(
-            f'place={place!r} cannot be used ({error}): give "process", or a device that this '
+            f'place={shown(place)} cannot be used ({error}): give "process", or a device that this '
             "machine has"
         ) from error

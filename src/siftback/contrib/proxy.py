@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import is_number
+from siftback.arguments import checked_model, checked_object, is_number
 from siftback.errors import ConfigError
 from siftback.loading import tree
 from siftback.loss_functions import Losses, check
-from siftback.scorers.fresh import Fresh
+from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import device_of, size_of
 from siftback.states import (
@@ -71,7 +71,10 @@ class Proxy(Stateful, Scorer):
         optimizer: torch.optim.Optimizer | None = None,
         scorer: Scorer | None = None,
     ) -> None:
+        checked_model(model)
         if optimizer is not None:
+            kind = "torch.optim.SGD(proxy.parameters(), ...)"
+            checked_object("optimizer", optimizer, kind, "param_groups", "step", "zero_grad")
             own = {id(parameter) for parameter in model.parameters()}
             groups = [group["params"] for group in optimizer.param_groups]
             others = sum(id(parameter) not in own for group in groups for parameter in group)
@@ -82,7 +85,7 @@ class Proxy(Stateful, Scorer):
                 )
         self.model = model
         self.optimizer = optimizer
-        self.scorer = scorer or Fresh()
+        self.scorer = checked_scorer(scorer)
         self.forwards = 0
         self.backwards = 0
         self.seconds_refresh = 0.0

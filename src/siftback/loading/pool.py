@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer
+from siftback.arguments import checked_choice, checked_integer, shown
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
 from siftback.loading.reading import Lists, read
@@ -93,11 +93,10 @@ class Pool:
         self, batch_size: int, drop_last: DropLast = False, *, pad: Pad | None = None
     ) -> None:
         batch_size = checked_integer("batch_size", batch_size, 1)
-        if not isinstance(drop_last, bool) and drop_last != "carry":
-            raise ConfigError(f'drop_last={drop_last!r}: give False, True or "carry"')
+        checked_choice("drop_last", drop_last, False, True, "carry")
         if not (pad is None or callable(pad) or isinstance(pad, Mapping)):
             raise ConfigError(
-                f"pad={pad!r}: give the fill values by name, such as "
+                f"pad={shown(pad)}: give the fill values by name, such as "
                 '{"input_ids": 0, "labels": -100}, or a function that joins a list of batches'
             )
         self.batch_size = batch_size

@@ -14,6 +14,7 @@ from siftback.arguments import (
     checked_model,
     checked_seed,
     is_number,
+    shown,
 )
 from siftback.errors import ConfigError
 from siftback.loss_functions import Losses, LossFn, resolve
@@ -150,16 +151,16 @@ def _checked(
         )
     listed = isinstance(keeps, Sequence) and not isinstance(keeps, str)
     if not listed or not keeps or not all(is_number(share) and 0 < share < 1 for share in keeps):
-        raise ConfigError(f"keep={keeps!r}: give shares in (0, 1), such as (1/2, 1/3)")
+        raise ConfigError(f"keep={shown(keeps)}: give shares in (0, 1), such as (1/2, 1/3)")
     if scorers is not None and not isinstance(scorers, Mapping):
-        raise ConfigError(f"scorers={scorers!r}: give them by name, such as {{'ema': Ema()}}")
+        raise ConfigError(f"scorers={shown(scorers)}: give them by name, such as {{'ema': Ema()}}")
     for name, scorer in (scorers or {}).items():
         if not isinstance(scorer, Scorer):
             raise ConfigError(
                 f"scorers[{name!r}] is a {type(scorer).__name__}: give a siftback.Scorer"
             )
     if not is_number(seconds) or seconds <= 0:
-        raise ConfigError(f"seconds={seconds!r}: give a number of seconds above 0")
+        raise ConfigError(f"seconds={shown(seconds)}: give a number of seconds above 0")
     return tuple(dict.fromkeys(float(share) for share in keeps))
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_seed, checked_share, is_number
+from siftback.arguments import checked_choice, checked_seed, checked_share, is_number
 from siftback.errors import ConfigError
 
 
@@ -90,8 +90,7 @@ def _check_shares(drop: float | None, keep: str, window: tuple[float, float] | N
         )
     if drop is not None:
         checked_share("drop", drop)
-    if keep not in ("hardest", "easiest"):
-        raise ConfigError(f'keep={keep!r}: give "hardest" or "easiest"')
+    checked_choice("keep", keep, "hardest", "easiest")
     listed = isinstance(window, tuple | list) and len(window) == 2 and all(map(is_number, window))
     if window is not None and not (listed and 0 <= window[0] < window[1] <= 1):
         raise ConfigError(f"window={window}: give shares (a, b) with 0 <= a < b <= 1")

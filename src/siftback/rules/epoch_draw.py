@@ -25,7 +25,7 @@ from siftback.rules.exchange import (
 )
 from siftback.rules.rule import EpochRule, RefreshedRule, check_guesses
 from siftback.rules.shards import Shards
-from siftback.schedule import Schedule
+from siftback.schedule import Schedule, checked_schedule
 from siftback.selectors.selection import Selection
 from siftback.states import check_state, each, entries, flag, integer, nothing, number, part, refuse
 
@@ -71,7 +71,7 @@ class EpochDraw:
         rows: ExampleRows | None = None,
     ) -> None:
         self.rule, self.epochs, self._rows = rule, epochs, rows
-        self.schedule = schedule or rule.schedule
+        self.schedule = rule.schedule if schedule is None else checked_schedule(schedule)
         self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
         if self.schedule.interrupt:
             raise ConfigError(

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
+from siftback.arguments import checked_share, shown
 from siftback.errors import ConfigError
 from siftback.rules.guarded import GuardedRule
 from siftback.rules.noise_guard import NoiseGuard
@@ -104,7 +104,7 @@ class Memory(GuardedRule):
         self.floor = checked_share("floor", floor)
         if keep is not None and beta is not None:
             raise ConfigError(
-                f"keep={keep!r} and beta={beta!r}: give one of them, "
+                f"keep={shown(keep)} and beta={shown(beta)}: give one of them, "
                 "keep = floor + (1 - floor) / (beta + 1)"
             )
         if keep is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_integer, checked_share
+from siftback.arguments import checked_integer, checked_share, shown
 from siftback.errors import ConfigError
 from siftback.states import check_digest, check_state, integer, number, sealed, tensor
 
@@ -169,7 +169,7 @@ class NoiseGuard:
             visits = 2 if self.classes == 2 else 3
         self.visits = checked_integer("visits", visits, 1)
         if self.visits > _MOST:
-            raise ConfigError(f"visits={visits!r}: give an integer from 1 to {_MOST}")
+            raise ConfigError(f"visits={shown(visits)}: give an integer from 1 to {_MOST}")
         self.held_back = 0
         self.losses = torch.zeros(0, dtype=torch.float32)
         self._streaks = torch.zeros(0, dtype=torch.uint8)  # of visits with doubt

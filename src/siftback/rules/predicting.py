@@ -4,8 +4,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from siftback.arguments import checked_number
-from siftback.errors import ConfigError
+from siftback.arguments import checked_choice, checked_number
 from siftback.rules.loss_threshold import LossThreshold
 from siftback.rules.rule import RefreshedRule
 from siftback.rules.score_table import ScoreTable
@@ -52,9 +51,7 @@ class PredictingRule(RefreshedRule):
         warmup: Moment,
     ) -> None:
         super().__init__(keep, beta, every=every, scorer=scorer, table=table, warmup=warmup)
-        if predict not in ("loss", "probability"):
-            raise ConfigError(f'predict={predict!r}: give "loss" or "probability"')
-        self.predict = predict
+        self.predict = checked_choice("predict", predict, "loss", "probability")
         self.optimism = checked_number("optimism", optimism, least=0)
         self._threshold = LossThreshold(threshold_share)
 

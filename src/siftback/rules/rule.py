@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer
+from siftback.arguments import checked_integer, shown
 from siftback.errors import ConfigError, LossError, StateError
 from siftback.rules.percentile_draw import drawn_by_percentile
 from siftback.rules.score_table import ScoreTable
@@ -440,7 +440,7 @@ def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTab
     if table is None:
         return ScoreTable(columns=columns)
     if not isinstance(table, ScoreTable):
-        raise ConfigError(f"table={table!r}: give a ScoreTable, such as ScoreTable(path=...)")
+        raise ConfigError(f"table={shown(table)}: give a ScoreTable, such as ScoreTable(path=...)")
     if table.columns != columns:
         raise ConfigError(
             f"{rule} remembers {columns} numbers per example, and the table has "

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from siftback.arguments import checked_flag, checked_integer, checked_seed
+from siftback.arguments import checked_flag, checked_integer, checked_seed, is_integer, shown
 from siftback.errors import ConfigError
 from siftback.loading.distributed import rank_and_world
 from siftback.loading.indices import check_length, checked_indices
@@ -22,6 +22,7 @@ from siftback.loading.shuffled import shuffled
 from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.filtered_sampler import TORCH, FilteredSampler, repeats
 from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.schedule import checked_epochs
 from siftback.states import (
     MOST_EPOCHS,
     anything,
@@ -108,26 +109,30 @@ class SelectiveSampler(Sampler[int]):
         world: int | None = None,
     ) -> None:
         here, among = rank_and_world()
+        for name, number in (("rank", rank), ("world", world)):
+            if number is not None and not is_integer(number):
+                raise ConfigError(f"{name}={shown(number)}: give an integer")
         self.rank, self.world = here if rank is None else rank, among if world is None else world
         self._as_found = rank is None and world is None
         if not 0 <= self.rank < self.world:
             raise ConfigError(
-                f"rank={self.rank} is none of world={self.world} processes: give both, the rank "
-                "from 0 on, or neither"
+                f"rank={shown(self.rank)} is none of world={shown(self.world)} processes: give "
+                "both, the rank from 0 on, or neither"
             )
-        if not hasattr(dataset, "__len__"):
+        if not _has_length(dataset):
             raise ConfigError(
-                f"dataset={dataset!r} has no length: give a map-style data set, or range(n)"
+                f"dataset={shown(dataset)} has no length: give a map-style data set, or range(n)"
             )
         if rule is not None and not isinstance(rule, EpochRule):
             raise ConfigError(
-                f"rule={rule!r} is not an EpochRule: give an instance, such as Memory()"
+                f"rule={shown(rule)} is not an EpochRule: give an instance, such as Memory()"
             )
+        checked_epochs(epochs)
         self.examples = len(dataset)
         if self.examples < self.world:
             raise ConfigError(
-                f"{self.examples} examples are fewer than world={self.world} processes, each of "
-                "which needs one: start fewer processes, or give more examples"
+                f"{self.examples} examples are fewer than world={shown(self.world)} processes, "
+                "each of which needs one: start fewer processes, or give more examples"
             )
         self.shuffle, self.seed = checked_flag("shuffle", shuffle), checked_seed(seed)
         self.draw: EpochDraw | None = None
@@ -368,6 +373,13 @@ class SelectiveSampler(Sampler[int]):
         names = ("examples", "seed", "shuffle", "rank", "world")
         rule = None if self._own_draw is None else type(self._own_draw.rule).__name__
         return {**{name: getattr(self, name) for name in names}, "rule": rule}
+
+
+def _has_length(dataset: Any) -> bool:
+    try:
+        return len(dataset) >= 0
+    except TypeError:  # also of what has a method `__len__`, such as a tensor of no dimension
+        return False
 
 
 class _Order(Iterator[int]):

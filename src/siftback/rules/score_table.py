@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer
+from siftback.arguments import checked_integer, is_dense, shown
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.rules.file_lock import FileLock
 from siftback.rules.undo_journal import UndoJournal
@@ -72,7 +72,7 @@ class ScoreTable:
     ) -> None:
         rows = checked_integer("rows", rows, 0)
         self.columns = checked_integer("columns", columns, 0)
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else _checked_path(path)
         self._turn = 0  # of those that used the table in turn, see `claim`
         self._map: np.memmap[Any, Any] | None = None
         self._lock: FileLock | None = None
@@ -158,13 +158,13 @@ class ScoreTable:
 
     def _checked(self, indices: Any, scores: Any, width: int) -> Tensor:
         """The indices to record scores for, on the CPU."""
-        if not isinstance(indices, Tensor) or indices.ndim != 1 or indices.dtype not in _INTEGERS:
-            raise BatchError(f"indices={_described(indices)}: give the rows of a table, int64[n]")
+        if not is_dense(indices) or indices.ndim != 1 or indices.dtype not in _INTEGERS:
+            raise BatchError(f"indices={shown(indices)}: give the rows of a table, int64[n]")
         shapes = [(len(indices), width)] + [(len(indices),)] * (width == 1)
-        fits = isinstance(scores, Tensor) and tuple(scores.shape) in shapes
+        fits = is_dense(scores) and tuple(scores.shape) in shapes
         if not fits or scores.dtype == torch.bool or scores.is_complex():
             expected = f"float[{len(indices)}]" if width == 1 else f"float{list(shapes[0])}"
-            raise BatchError(f"scores={_described(scores)}: give {expected}, for as many indices")
+            raise BatchError(f"scores={shown(scores)}: give {expected}, for as many indices")
         rows: Tensor = indices.to("cpu", torch.int64)
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
             raise BatchError(
@@ -174,7 +174,12 @@ class ScoreTable:
         return rows
 
     def grow(self, rows: int) -> None:
-        """Makes room for a number of examples; never removes any."""
+        """Makes room for a number of examples; never removes any.
+
+        Raises:
+            ConfigError: If ``rows`` is not an integer, at least 0.
+        """
+        rows = checked_integer("rows", rows, 0)
         if rows <= len(self):
             return
         if self.path is not None:
@@ -357,10 +362,19 @@ class ScoreTable:
         self._version = self._room._version
 
 
-def _described(value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return f"a {type(value).__name__}"
-    return f"{value.dtype} of shape {list(value.shape)}"
+def _checked_path(path: str | os.PathLike[str]) -> Path:
+    """Returns the path of a file, after checking that there can be one."""
+    named = path if isinstance(path, str) else None
+    if isinstance(path, os.PathLike):
+        named = os.fspath(path)
+    if not isinstance(named, str) or not named:
+        raise ConfigError(
+            f"path={shown(path)}: give the path of a file, a string or a pathlib.Path"
+        )
+    if Path(named).is_dir() or not Path(named).parent.is_dir():
+        missing = "is a folder" if Path(named).is_dir() else "is in no folder that exists"
+        raise ConfigError(f"path={shown(path)} {missing}: give the path of a file in one that does")
+    return Path(named)
 
 
 def _total(values: Tensor) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from siftback.arguments import checked_share
 from siftback.loss_functions import Losses
-from siftback.scorers.fresh import Fresh
+from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.snapshot import Snapshot, copied, tensors_of, unwrapped
 from siftback.states import Stateful, check_state, flag, sealed
@@ -48,7 +48,7 @@ class Ema(Stateful, Scorer):
 
     def __init__(self, decay: float = 0.99, scorer: Scorer | None = None) -> None:
         self.decay = checked_share("decay", decay)
-        self.scorer = scorer or Fresh()
+        self.scorer = checked_scorer(scorer)
         self.seconds_refresh = 0.0
         self._snapshot: Snapshot | None = None
         self._loaded: dict[str, Tensor] | None = None

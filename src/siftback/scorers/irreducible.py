@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_model
+from siftback.arguments import checked_model, is_dense, shown
 from siftback.errors import ConfigError
 from siftback.loading import tree
 from siftback.loading.indices import IndexCheck, examples_of
@@ -53,13 +53,10 @@ class Irreducible(Stateful, Scorer):
     """
 
     def __init__(self, losses: Tensor, scorer: Scorer | None = None) -> None:
-        given = f"of a {type(losses).__name__}"
-        if isinstance(losses, Tensor):
-            given = f"{losses.dtype} of shape {list(losses.shape)}"
-        if not isinstance(losses, Tensor) or losses.ndim != 1 or not losses.is_floating_point():
+        if not is_dense(losses) or losses.ndim != 1 or not losses.is_floating_point():
             raise ConfigError(
-                f"irreducible losses {given}: give one loss per example of the data set, "
-                "float[examples]"
+                f"irreducible losses={shown(losses)}: give "
+                "one loss per example of the data set, float[examples]"
             )
         self.losses = losses.detach().float().cpu()
         self.scorer = checked_scorer(scorer)

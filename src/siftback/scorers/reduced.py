@@ -5,7 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from siftback.errors import ConfigError
+from siftback.arguments import checked_choice, checked_flag
 from siftback.loading import tree
 from siftback.loss_functions import Losses
 from siftback.scorers.fresh import Fresh
@@ -62,14 +62,13 @@ class Reduced(Stateful, Scorer):
         mode: Mode = "eval",
         channels_last: bool = False,
     ) -> None:
-        if precision not in _TYPES:
-            raise ConfigError(f'precision={precision!r}: give "bf16" or "fp16"')
+        checked_choice("precision", precision, *_TYPES)
         self.precision = precision
         self._type = _TYPES[precision]
         self._copy = Refreshed(self._copy_of, refresh)
         self._shares = refresh == 1
         self._follows_modes = mode == "train"
-        self._channels_last = channels_last
+        self._channels_last = checked_flag("channels_last", channels_last)
         self._fresh = Fresh(mode, self._type, compile=compile)
 
     @property

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_flag, checked_model
+from siftback.arguments import checked_choice, checked_flag
 from siftback.errors import ConfigError, LossError
 from siftback.loading import tree
 from siftback.loading.distributed import rank_and_world
@@ -29,9 +29,7 @@ def checked_nonfinite(on_nonfinite: OnNonfinite) -> OnNonfinite:
     Raises:
         ConfigError: If it is not one of the three values.
     """
-    if on_nonfinite not in ("error", "keep", "drop"):
-        raise ConfigError(f'on_nonfinite={on_nonfinite!r}: give "error", "keep" or "drop"')
-    return on_nonfinite
+    return checked_choice("on_nonfinite", on_nonfinite, "error", "keep", "drop")
 
 
 class BatchSelection:
@@ -180,8 +178,6 @@ def selection_of(
     """
     if selector is None:
         return None
-    if model is not None:
-        checked_model(model)
     if selector.needs_scores and model is None:
         raise ConfigError(_no_model(type(selector).__name__))
     if exact:

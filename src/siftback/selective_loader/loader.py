@@ -7,7 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_flag, checked_integer, checked_number, checked_seed
+from siftback.arguments import (
+    checked_flag,
+    checked_function,
+    checked_integer,
+    checked_model,
+    checked_number,
+    checked_seed,
+)
 from siftback.errors import ConfigError
 from siftback.loading.collating import TestedCollate
 from siftback.loading.distributed import rank_and_world
@@ -139,7 +146,11 @@ class SelectiveLoader:
         seed: int = 0,
     ) -> None:
         self.epochs = None if epochs is None else checked_number("epochs", epochs, above=0)
-        self.model, self.stats = model, Stats()
+        self.model, self.stats = None if model is None else checked_model(model), Stats()
+        if loss_fn is not None:
+            checked_function("loss_fn", loss_fn, "loss_fn(outputs, targets)")
+        if losses is not None:
+            checked_function("losses", losses, "losses(model, batch)")
         self._attach, self._seed = checked_flag("attach", attach), checked_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
         self._loss = loss_fn if losses is None else losses

@@ -6,6 +6,7 @@ from typing import Any, cast
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from siftback.arguments import checked_batches, shown
 from siftback.errors import ConfigError
 from siftback.loading.distributed import rank_and_world
 from siftback.loading.indices import CARRY, examples_of, length_of
@@ -57,7 +58,7 @@ def draw_of(
     rule = memory if own is None else own.rule
     if not isinstance(rule, EpochRule):
         raise ConfigError(
-            f"memory={rule!r} is not an EpochRule: give an instance, such as memory=Memory()"
+            f"memory={shown(rule)} is not an EpochRule: give an instance, such as memory=Memory()"
         )
     examples = examples_of(loader)
     if examples is not None:
@@ -93,8 +94,7 @@ def source_of(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Sourc
         ConfigError: If the loader gives no batches, or the examples that a draw would leave out
             are not known by index.
     """
-    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-        raise ConfigError(f"loader={loader!r}: give a DataLoader, or another iterable of batches")
+    checked_batches(loader)
     if isinstance(loader, Dataset):
         raise ConfigError(
             f"a {type(loader).__name__} is a data set: give DataLoader(dataset, batch_size=...)"
@@ -198,7 +198,7 @@ def pool_of(loader: Any, pool: Pool | None) -> Pool | None:
     """
     if pool is not None:
         if not isinstance(pool, Pool):
-            raise ConfigError(f"pool={pool!r}: give a Pool, such as Pool(batch_size=32)")
+            raise ConfigError(f"pool={shown(pool)}: give a Pool, such as Pool(batch_size=32)")
         return pool
     size = batch_size_of(loader)
     return None if size is None else Pool(size, drop_last_of(loader))

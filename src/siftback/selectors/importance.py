@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_number, checked_share
+from siftback.arguments import checked_flag, checked_number, checked_share
 from siftback.selectors.sampling import choose_exactly, count_of, inclusion_probabilities, precise
-from siftback.selectors.selection import Selection
+from siftback.selectors.selection import Selection, check_call, check_scores
 from siftback.states import check_digest, check_state, sealed, tensor
 
 
@@ -150,7 +150,8 @@ class Kath18:
     ) -> None:
         self.set_keep(keep)
         self._own = self.keep  # a schedule may change `keep`
-        self.replace, self.reweight = replace, reweight
+        self.replace = checked_flag("replace", replace)
+        self.reweight = checked_flag("reweight", reweight)
         self.reweights = reweight or replace
         self.threshold = (
             None if threshold is None else checked_number("threshold", threshold, least=0)
@@ -169,6 +170,7 @@ class Kath18:
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """float32[N], of being drawn at least once; updates the average of tau."""
+        check_scores(scores)
         count = count_of(self.keep, len(scores))
         on, drawn = self._next(scores, count)
         if not self.replace:
@@ -180,6 +182,7 @@ class Kath18:
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
         """See `Selector.select`; updates the average of tau."""
+        check_call(scores, generator, count)
         size = len(scores)
         asked = count_of(self.keep, size) if count is None else count
         on, drawn = self._next(scores, asked)

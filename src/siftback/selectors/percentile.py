@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_number, checked_object, checked_share
+from siftback.arguments import checked_number, checked_object, checked_share, shown
 from siftback.errors import ConfigError
 from siftback.selectors.history import LossHistory
 from siftback.selectors.sampling import choose
-from siftback.selectors.selection import Selection, Selector
+from siftback.selectors.selection import Selection, Selector, check_call, check_scores
 from siftback.states import Stateful
 
 
@@ -31,7 +31,7 @@ def beta_of_keep(keep: float, floor: float = 0.0) -> float:
     """
     if checked_share("keep", keep, least=False, most=True) <= floor:
         raise ConfigError(
-            f"keep={keep!r} is not above floor={floor!r}, the minimum probability: "
+            f"keep={shown(keep)} is not above floor={floor!r}, the minimum probability: "
             "give a larger keep or a smaller floor"
         )
     return float((1 - floor) / (keep - floor) - 1)
@@ -129,7 +129,8 @@ class Percentile(Stateful):
         self.floor = checked_share("floor", floor)
         if (keep is None) == (beta is None):
             raise ConfigError(
-                f"keep={keep!r} and beta={beta!r}: give one of them, keep = 1 / (beta + 1)"
+                f"keep={shown(keep)} and beta={shown(beta)}: give one of them, "
+                "keep = 1 / (beta + 1)"
             )
         if keep is not None:
             self.set_keep(keep)
@@ -144,6 +145,7 @@ class Percentile(Stateful):
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """float32[N], ``floor + (1 - floor) * CDF_R(score)^beta``; adds scores to the history."""
+        check_scores(scores)
         below, up_to = self.history.rank(scores)
         probabilities = percentile_probabilities(below, up_to, self.beta)
         if self.floor:
@@ -154,6 +156,7 @@ class Percentile(Stateful):
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
         """See `Selector.select`; adds the scores to the history."""
+        check_call(scores, generator, count)
         return choose(self.probabilities(scores), generator, count)
 
     def settings(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_number, checked_share
+from siftback.arguments import checked_number, checked_share, shown
 from siftback.errors import ConfigError
 from siftback.selectors.history import LossHistory, rank_shares
 from siftback.selectors.percentile import beta_of_keep, percentile_probabilities
@@ -17,7 +17,7 @@ from siftback.selectors.sampling import (
     precise,
     unweighted,
 )
-from siftback.selectors.selection import Selection
+from siftback.selectors.selection import Selection, check_call, check_scores
 from siftback.states import Stateful
 
 
@@ -138,12 +138,14 @@ class TopK(_ByShare):
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """float32[N], 1 or 0, and between for ties; see `top_probabilities`."""
+        check_scores(scores)
         return top_probabilities(scores, count_of(self.keep, len(scores)))
 
     def select(
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
         """See `Selector.select`."""
+        check_call(scores, generator, count)
         positions = choose_top(scores, count or count_of(self.keep, len(scores)), generator)
         return Selection(positions, unweighted(positions))
 
@@ -183,6 +185,7 @@ class SoftTopK(_ByShare):
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
         """See `Selector.select`."""
+        check_call(scores, generator, count)
         scores = scores.detach().float().nan_to_num()
         dtype = precise(scores).dtype  # the highest of many are rare, and coarse in float32
         noise = torch.empty(len(scores), dtype=dtype)
@@ -217,6 +220,7 @@ class InBatchRank(_ByShare):
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """float32[N], summing to k."""
+        check_scores(scores)
         count = count_of(self.keep, len(scores))
         return inclusion_probabilities(rank_probabilities(scores, self.keep), count)
 
@@ -224,6 +228,7 @@ class InBatchRank(_ByShare):
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
         """See `Selector.select`."""
+        check_call(scores, generator, count)
         count = count or count_of(self.keep, len(scores))
         positions = choose_exactly(rank_probabilities(scores, self.keep), count, generator)
         return Selection(positions, unweighted(positions))
@@ -265,8 +270,8 @@ class Threshold(Stateful):
     ) -> None:
         if (above is None) == (keep is None):
             raise ConfigError(
-                f"above={above!r} and keep={keep!r}: give one of them, a fixed threshold or the "
-                "share that a moving one keeps"
+                f"above={shown(above)} and keep={shown(keep)}: give one of them, a fixed "
+                "threshold or the share that a moving one keeps"
             )
         self.above = None if above is None else checked_number("above", above)
         self.keep = 1.0
@@ -290,6 +295,7 @@ class Threshold(Stateful):
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """float32[N]; with a moving threshold, adds the scores to the history."""
+        check_scores(scores)
         if self.above is not None:
             return (scores > self.above).float()
         return threshold_probabilities(*self.history.rank(scores), self.keep)
@@ -298,6 +304,7 @@ class Threshold(Stateful):
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
         """See `Selector.select`; with a moving threshold, adds the scores to the history."""
+        check_call(scores, generator, count)
         probabilities = self.probabilities(scores)
         if count is None:
             return choose(probabilities, generator)

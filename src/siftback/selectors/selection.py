@@ -6,6 +6,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from siftback.arguments import is_dense, is_integer, shown
+from siftback.errors import ConfigError, LossError
+
 
 class Selection(NamedTuple):
     """The examples of a batch to train on, or the tokens.
@@ -52,6 +55,41 @@ def _filled(
     return dense
 
 
+def check_scores(scores: Tensor) -> None:
+    """Checks that scores can be selected by.
+
+    Raises:
+        LossError: If they are not one floating-point number for each of one or more examples.
+
+    >>> check_scores(torch.zeros(0))
+    Traceback (most recent call last):
+    siftback.errors.LossError: scores=float32[0]: give one floating-point number for each example, \
+float[N], N >= 1
+    """
+    fits = is_dense(scores) and scores.ndim == 1 and scores.is_floating_point() and len(scores)
+    if not fits:
+        raise LossError(
+            f"scores={shown(scores)}: give one floating-point number for each example, float[N], "
+            "N >= 1"
+        )
+
+
+def check_call(scores: Tensor, generator: torch.Generator, count: int | None) -> None:
+    """Checks what `Selector.select` is called with.
+
+    Raises:
+        LossError: As for `check_scores`.
+        ConfigError: If the generator is none of the CPU, or the count is not from 1 to N.
+    """
+    check_scores(scores)
+    if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
+        raise ConfigError(f"generator={shown(generator)}: give a torch.Generator() of the CPU")
+    if count is not None and not (is_integer(count) and 1 <= count <= len(scores)):
+        raise ConfigError(
+            f"count={shown(count)} of {len(scores)} scores: give an integer from 1 to {len(scores)}"
+        )
+
+
 class Selector(Protocol):
     """Turns scores into a selection; holds no reference to data or model.
 
@@ -84,6 +122,10 @@ class Selector(Protocol):
                 examples on every device.
             count: Exact number of examples to choose, 1 <= count <= N, without synchronizing
                 with the device; None leaves the number to the selector.
+
+        Raises:
+            LossError: If there is not one floating-point score per example, or none.
+            ConfigError: If the generator is none, or the count is out of range.
         """
         ...
 

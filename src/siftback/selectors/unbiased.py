@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share, is_number
+from siftback.arguments import checked_flag, checked_object, checked_share, is_number, shown
 from siftback.errors import ConfigError
 from siftback.selectors.sampling import choose, inclusion_probabilities
-from siftback.selectors.selection import Selection, Selector
+from siftback.selectors.selection import Selection, Selector, check_call, check_scores
 from siftback.states import Stateful
 
 
@@ -59,9 +59,10 @@ class Unbiased(Stateful):
                 "weights are computed from: give a selector that has one, such as Percentile "
                 "or InBatchRank"
             )
-        self.selector: Any = selector
+        needed = ("select", "needs_scores", "keep", "state_dict", "load_state_dict")
+        self.selector: Any = checked_object("selector", selector, "TopK(keep=0.5)", *needed)
         self.floor = checked_share("floor", floor)
-        self.self_normalised = self_normalised
+        self.self_normalised = checked_flag("self_normalised", self_normalised)
 
     @property
     def needs_scores(self) -> bool:
@@ -80,7 +81,9 @@ class Unbiased(Stateful):
             ConfigError: If it is out of range, or the inner selector's cannot be changed.
         """
         if not is_number(keep) or not self.floor < keep <= 1:
-            raise ConfigError(f"keep={keep!r}: give a share in ({self.floor}, 1], above the floor")
+            raise ConfigError(
+                f"keep={shown(keep)}: give a share in ({self.floor}, 1], above the floor"
+            )
         if not hasattr(self.selector, "set_keep"):
             raise ConfigError(
                 f"{type(self.selector).__name__} has no share to change: give a selector with a "
@@ -90,6 +93,7 @@ class Unbiased(Stateful):
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """float32[N], ``floor + (1 - floor) p``; updates the inner selector's state."""
+        check_scores(scores)
         probabilities: Tensor = self.selector.probabilities(scores)
         return self.floor + (1 - self.floor) * probabilities
 
@@ -97,6 +101,7 @@ class Unbiased(Stateful):
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
         """See `Selector.select`."""
+        check_call(scores, generator, count)
         probabilities, share = self.probabilities(scores), self.keep
         if count is not None:
             probabilities = inclusion_probabilities(probabilities, count)

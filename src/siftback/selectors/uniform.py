@@ -7,7 +7,7 @@ from torch import Tensor
 
 from siftback.arguments import checked_share
 from siftback.selectors.sampling import choose
-from siftback.selectors.selection import Selection
+from siftback.selectors.selection import Selection, check_call, check_scores
 from siftback.states import Stateful
 
 
@@ -40,12 +40,14 @@ class Uniform(Stateful):
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """float32[N], all equal."""
+        check_scores(scores)
         return torch.full_like(scores, self.keep, dtype=torch.float32)
 
     def select(
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
         """See `Selector.select`; only the number of the scores is used."""
+        check_call(scores, generator, count)
         return choose(self.probabilities(scores), generator, count)
 
     def settings(self) -> dict[str, Any]:
@@ -66,12 +68,14 @@ class All(Stateful):
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """float32[N], all 1."""
+        check_scores(scores)
         return torch.ones_like(scores, dtype=torch.float32)
 
     def select(
         self, scores: Tensor, generator: torch.Generator, count: int | None = None
     ) -> Selection:
         """See `Selector.select`; no scores are used, and random numbers only with a count."""
+        check_call(scores, generator, count)
         if count is not None:
             return choose(self.probabilities(scores), generator, count)
         positions = torch.arange(len(scores), device=scores.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from siftback.arguments import checked_flag, checked_model, checked_seed
+from siftback.arguments import checked_choice, checked_flag, checked_model, checked_seed
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
 from siftback.loading.meeting import meet
@@ -155,8 +155,9 @@ class SinglePass(nn.Module):
         checked_model(model)
         processes.check_model(model)
         selector = exact_selector(selector, keep, beta)
-        if backend not in ("graph", "inductor"):
-            raise ConfigError(f'backend={backend!r}: give "graph" or "inductor"')
+        checked_choice("backend", backend, "graph", "inductor")
+        checked_flag("outputs", outputs)
+        checked_flag("check", check)
         self.model = model
         self.selector = selector
         self.steps = 0

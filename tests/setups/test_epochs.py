@@ -1,8 +1,10 @@
 """Epochs in loops as they are: data sets that change, loops that stop early, lengths asked for."""
 
+import gc
 import itertools
 import math
 import warnings
+import weakref
 from functools import partial
 
 import pytest
@@ -494,3 +496,16 @@ def test_nothing_warns_in_a_plain_training():
             loader = make(plain(Numbered(spread(COUNT))))
             for _ in range(EPOCHS):
                 train(loader)
+
+
+def test_a_loader_that_is_let_go_goes_at_once_with_its_workers():
+    gc.disable()
+    try:
+        for make in KINDS.values():
+            loader = make(plain(Numbered(spread(COUNT))))
+            train(loader)
+            gone = weakref.ref(loader)
+            del loader
+            assert gone() is None
+    finally:
+        gc.enable()

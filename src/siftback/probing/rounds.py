@@ -287,6 +287,7 @@ class _Remembered:
     def begin(self, batch: Any) -> Iterator[Any]:
         """An epoch of drawn examples, each batch of them given as ``batch``."""
         self._batch = batch
+        self.loader.set_epoch(0)  # again, as only some batches of it are taken
         return iter(self.loader)
 
     def only(self, drawn: Tensor | None) -> None:

@@ -50,7 +50,7 @@ class BatchFlow:
         model: The model that is trained; None where it is not known.
         stats: Counts what is done.
         attach: Whether batches carry their indices and weights.
-        counts: Makes the counts of steps, as of now.
+        counts: Makes the counts of steps, of a pool.
         epochs: Of the whole training; None where it is not known.
 
     Attributes:
@@ -71,7 +71,7 @@ class BatchFlow:
         model: nn.Module | None,
         stats: Stats,
         attach: bool,
-        counts: Callable[[], StepCounts],
+        counts: Callable[..., StepCounts],
         epochs: float | None,
     ) -> None:
         self.pool, self.done = pool, EpochsDone()
@@ -174,7 +174,9 @@ class BatchFlow:
         resumed = self._source.is_resumed and self._source.is_within
         if (resumed or self.current is not None) and self.batches is not None:
             return self.batches
-        return self._counts().of_next(self.next_epoch if self.current is None else self.current)
+        return self._counts(pool=self.pool).of_next(
+            self.next_epoch if self.current is None else self.current
+        )
 
     def steps(self, epoch: int) -> int:
         """Training batches of an epoch.
@@ -184,7 +186,7 @@ class BatchFlow:
         """
         if epoch == self.current and self.batches is not None:
             return self.batches
-        return self._counts().of_epoch(epoch)
+        return self._counts(pool=self.pool).of_epoch(epoch)
 
     @property
     def is_between_epochs(self) -> bool:
@@ -303,7 +305,7 @@ class BatchFlow:
 
     def _count(self, epoch: int) -> None:
         """Counts what an epoch that was drawn gives to training."""
-        counts = self._counts()
+        counts = self._counts(pool=self.pool)
         self.batches = counts.of_current(epoch, self._waiting)
         self._to_come = counts.to_come(epoch)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -187,6 +188,15 @@ class SelectiveLoader:
             attach=attach,
             knows_indices=self._source.knows_indices,
         )
+        # Not a method of this loader's: a cycle would keep it, and its workers, until a collection.
+        self._step_counts = partial(
+            StepCounts,
+            self._source.loader,
+            draw=self._draw,
+            selection=self._selection,
+            schedule=self.schedule,
+            epochs=self.epochs,
+        )
         self._flow = BatchFlow(
             self._source,
             self._intake,
@@ -196,7 +206,7 @@ class SelectiveLoader:
             model,
             self.stats,
             attach,
-            self._counts,
+            self._step_counts,
             self.epochs,
         )
 
@@ -521,11 +531,4 @@ class SelectiveLoader:
         }
 
     def _counts(self) -> StepCounts:
-        return StepCounts(
-            self._source.loader,
-            self._flow.pool,
-            self._draw,
-            self._selection,
-            self.schedule,
-            self.epochs,
-        )
+        return self._step_counts(pool=self._flow.pool)

@@ -102,6 +102,9 @@ class AcceleratedLoader(DataLoaderStateMixin):
     def __len__(self) -> int:
         return len(self._loader)
 
+    def __bool__(self) -> bool:
+        return True  # not by its length, which may be unknown
+
     def __getattr__(self, name: str) -> Any:
         if name in ("_loader", "dataset"):
             raise AttributeError(

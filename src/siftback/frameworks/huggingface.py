@@ -384,7 +384,12 @@ class SelectiveTrainerMixin(Trainer):
         shuffle, epochs = own.train_sampling_strategy != "sequential", self._plan.epochs
         ranks = {"rank": own.process_index, "world": own.world_size}
         self._order = SelectiveSampler(
-            range(count), self._rule, shuffle=shuffle, seed=self._seed, epochs=epochs, **ranks
+            cast(Any, self.train_dataset),
+            self._rule,
+            shuffle=shuffle,
+            seed=self._seed,
+            epochs=epochs,
+            **ranks,
         )
         return self._order
 

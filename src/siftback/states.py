@@ -11,7 +11,7 @@ import dataclasses
 import math
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ _SHARDED = "crc32 of each shard"
 """The digest of what is re-sharded, in which each shard has a digest that is checked with it."""
 
 
-def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
+def sealed(state: Mapping[str, Any], *, uncovered: Collection[str] = ()) -> dict[str, Any]:
     """Returns a state with a digest of its entries, by which `check_digest` knows it again.
 
     The digest is a CRC-32 of names, structure, numbers, and the bytes of tensors, at about the
@@ -44,12 +44,14 @@ def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         state: The entries. A digest among them is replaced.
+        uncovered: Names of entries that the digest leaves out.
 
     >>> sealed({"settings": {"size": 4}, "losses": torch.ones(3)})["digest"]
     'crc32 77134703 of losses, settings'
     """
     entries = {name: value for name, value in state.items() if name != "digest"}
-    return {**entries, "digest": _digest(entries, check=False)}
+    covered = {name: value for name, value in entries.items() if name not in uncovered}
+    return {**entries, "digest": _digest(covered, check=False)}
 
 
 def sealed_shards(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -316,7 +316,7 @@ def test_a_state_of_another_guard_is_refused():
     for here, there in ((with_guard, without), (without, with_guard)):
         with pytest.raises(StateError, match=r"guard=.*, and this Memory has guard="):
             here.load_state_dict(there.state_dict())
-    other = Memory(0.5, guard=NoiseGuard(10, visits=2))
+    other = Memory(0.5, guard=NoiseGuard(10, visits=2), warmup=Epochs(1))
     with pytest.raises(StateError, match=r"'visits': 3}, and this .*'visits': 2}"):
         other.load_state_dict(with_guard.state_dict())
     message = r"cap=0.05, and this NoiseGuard has cap=0.5"

@@ -136,7 +136,7 @@ def test_a_sampler_of_other_ranks_than_the_processes_is_refused(alone):
     weighted = plain(sampler=WeightedRandomSampler(torch.ones(COUNT), COUNT))
     with pytest.raises(ConfigError, match="a WeightedRandomSampler gives examples of all shards"):
         SelectiveLoader(weighted, memory=rule(), epochs=2)
-    with pytest.raises(ConfigError, match=f"of {COUNT} examples, and there are 99 now: give"):
+    with pytest.raises(ConfigError, match=f"remembers {COUNT} examples, and there are 99: give"):
         SelectiveSampler(range(99), alone[1].memory, epochs=2)
 
 

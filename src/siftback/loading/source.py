@@ -1,6 +1,7 @@
 """The wrapped loader: where in it training is, which examples come, and how to come back there."""
 
 import copy
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple, cast
@@ -48,6 +49,7 @@ from siftback.states import (
     nothing,
     one_of,
     optional,
+    refuse,
     take_up,
     text,
 )
@@ -233,7 +235,8 @@ class Source:
             "position": self.position,
             "batches": -1 if length is None else length,
             "workers": workers,
-            "lists": None if self.lists is None else sorted(self.lists),
+            # As text, since a checkpoint of many processes leaves out a list without entries.
+            "lists": None if self.lists is None else json.dumps(sorted(self.lists)),
         }
         if self._order is not None:
             begun, rest = self._order.begun, None
@@ -293,7 +296,7 @@ class Source:
             "batches": integer(-1),
             "position": integer(),
             "workers": flag,
-            "lists": optional(each(text)),
+            "lists": optional(_check_lists),
         }
         check_state(self, state, parts, self.settings())
         if self._order is not None:
@@ -317,7 +320,7 @@ class Source:
         else:
             self._generators.put_back_own(state["generators"])
         self.epoch, self.position = state["epoch"], state["position"]
-        self.lists = None if state["lists"] is None else frozenset(state["lists"])
+        self.lists = None if state["lists"] is None else frozenset(json.loads(state["lists"]))
         self._state = state
 
     @property
@@ -462,6 +465,15 @@ class Source:
         self.epoch, self.position, self._state = epoch, 0, None
         if self._order is not None:
             self._order.begun = False
+
+
+def _check_lists(name: str, value: Any) -> None:
+    """Checks for a list of paths, as JSON."""
+    text(name, value)
+    try:
+        each(text)(name, json.loads(value))
+    except ValueError:
+        refuse(name, value, "a list of paths, as JSON")
 
 
 _KINDS = {

@@ -191,7 +191,9 @@ def by_rule(make_rule, source, *, pool=None, epochs=5, steps_of=steps_of, **opti
             assert stats.kept < stats.seen  # something was left out
             counts = stats.seen, stats.unread, stats.kept, stats.scored, stats.released
             remembered = {"table": loader.memory.values}  # a file's state does not hold them
-            return counts, bits(loader.memory.state_dict() | remembered)
+            state = loader.memory.state_dict() | remembered
+            del state["digest"]  # of where in a file's journal the state is
+            return counts, bits(state)
 
         return {"loader": loader}, steps, end
 

@@ -213,9 +213,8 @@ class SelectiveBackprop(Callback):
             return None
         self.stats.considered += count
         if not in_batch.selector.needs_scores:
-            return in_batch.select(
-                torch.zeros(count, device=tree.device(batch), dtype=torch.float32)
-            )
+            none = torch.zeros(count, dtype=torch.float32, device=tree.device(batch))
+            return in_batch.select(none)
         self.stats.scored += count
         losses = self._losses or (lambda _, of: step.losses((of, *more[0]), more[1], count))
         return in_batch.select(Fresh().score(losses, step.module, batch, None), step.valid)

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_choice, checked_integer, shown
+from siftback.arguments import checked_choice, checked_integer, checked_rows, shown
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
 from siftback.states import (
@@ -114,7 +114,7 @@ class Pool:
             BatchError: If the parts of the batch have mismatched sizes.
         """
         if rows is not None:
-            batch = tree.take(batch, rows)
+            batch = tree.take(batch, checked_rows("rows", rows))
         elif size is None and self._pooled + tree.size(batch) < self.batch_size:
             batch = tree.clone(batch)  # it waits, and its loader may fill the same memory again
         added = tree.size(batch) if size is None else size

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from siftback.arguments import is_dense
 from siftback.errors import BatchError
 
 _VALUES = (str, bytes, bool, int, float)
@@ -74,6 +75,11 @@ def take(batch: Any, rows: Tensor) -> Any:
 
 def _take_rows(part: Tensor, rows: Tensor) -> Tensor:
     """Rows in the tensor's own memory layout, so that a model computes as with the whole."""
+    if not is_dense(part):
+        raise BatchError(
+            "a batch has a sparse, nested, quantized or meta tensor, of which no rows can be "
+            "taken: make it dense, in the collate function"
+        )
     dense = part.stride(0) == part[0].numel() if len(part) else False
     if not dense or part.requires_grad:
         return part[rows]
@@ -134,7 +140,13 @@ def concatenate(batches: Sequence[Any], pad: Mapping[Any, float] | None = None) 
 
 def to_device(batch: Any, device: torch.device) -> Any:
     """Moves the tensors of a batch, asynchronously if their memory is pinned."""
-    return map_tensors(lambda part: part.to(device, non_blocking=True), batch)
+
+    def move(part: Tensor) -> Tensor:
+        if part.is_meta and device.type != "meta":
+            raise BatchError("a batch has a meta tensor, which has no values: give one with them")
+        return part.to(device, non_blocking=True)
+
+    return map_tensors(move, batch)
 
 
 def to_device_of(batch: Any, model: nn.Module) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer
+from siftback.arguments import checked_integer, checked_rows, is_dense, shown
 from siftback.errors import BatchError, StateError
 from siftback.states import MOST_EPOCHS, check_digest, check_state, like, refuse, sealed, tensor
 
@@ -58,9 +58,10 @@ class Forgetting:
             BatchError: If shapes, types or indices do not fit.
         """
         indices = _checked(indices, len(self._seen))
-        if correct.shape != indices.shape or correct.dtype != torch.bool:
+        fits = is_dense(correct) and correct.dtype == torch.bool
+        if not fits or correct.shape != indices.shape:
             raise BatchError(
-                f"correct is {correct.dtype} of shape {list(correct.shape)}: give one bool for "
+                f"correct is {_kind(correct)}: give one bool for "
                 f"each of the {len(indices)} indices, such as logits.argmax(1) == labels"
             )
         correct = correct.cpu()
@@ -215,17 +216,17 @@ def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
     Raises:
         BatchError: If there is not.
     """
-    if not logits.is_floating_point() or logits.ndim != 2 or len(logits) != count:
+    fits = is_dense(logits) and logits.is_floating_point() and logits.ndim == 2
+    if not fits or len(logits) != count:
         raise BatchError(
-            f"the logits are {logits.dtype} of shape {list(logits.shape)}: give floats, a row "
+            f"the logits are {_kind(logits)}: give floats, a row "
             f"for each of the {count} examples and a column for each class"
         )
     if logits.shape[1] < 2:
         raise BatchError("the logits have one class: give a column for each of at least two")
-    if labels.shape != (count,) or labels.dtype != torch.int64:
+    if not is_dense(labels) or labels.shape != (count,) or labels.dtype != torch.int64:
         raise BatchError(
-            f"the labels are {labels.dtype} of shape {list(labels.shape)}: give the class of each "
-            f"example, int64[{count}]"
+            f"the labels are {_kind(labels)}: give the class of each example, int64[{count}]"
         )
     if count and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):
         raise BatchError(
@@ -234,12 +235,13 @@ def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
         )
 
 
+def _kind(value: Any) -> str:
+    is_tensor = isinstance(value, Tensor) and not value.is_nested
+    return f"{value.dtype} of shape {list(value.shape)}" if is_tensor else shown(value)
+
+
 def _checked(indices: Tensor, examples: int) -> Tensor:
-    if indices.ndim != 1 or indices.dtype != torch.int64:
-        raise BatchError(
-            f"the indices are {indices.dtype} of shape {list(indices.shape)}: give int64[n]"
-        )
-    indices = indices.cpu()
+    indices = checked_rows("indices", indices).cpu()
     if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < examples):
         raise BatchError(
             f"the indices range from {int(indices.min())} to {int(indices.max())}: give indices "

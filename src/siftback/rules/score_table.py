@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, is_dense, shown
+from siftback.arguments import checked_integer, checked_rows, is_dense, shown
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.rules.undo_journal import UndoJournal
 from siftback.states import check_digest, check_state, integer, sealed, tensor, text
@@ -127,9 +127,7 @@ class ScoreTable:
         self._version = self._room._version
 
     def _checked_indices(self, indices: Tensor) -> Tensor:
-        if not is_dense(indices) or indices.dtype != torch.int64 or indices.ndim != 1:
-            raise BatchError(f"indices={shown(indices)}: give the rows, int64[n]")
-        indices = indices.cpu()
+        indices = checked_rows("indices", indices).cpu()
         if len(indices):
             least, most = (int(bound) for bound in indices.aminmax())
             if least < 0 or most >= len(self):

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from siftback.arguments import checked_flag, is_dense
 from siftback.errors import ConfigError, LossError
 from siftback.loading.handover import MOST_AHEAD, Handed, Handover
 from siftback.loading.indices import checked_indices
@@ -229,7 +230,8 @@ class LossRecord:
     @staticmethod
     def _check_kind(losses: Any, reduced: bool) -> None:
         """Makes sure that it is one loss for each example, or one for the batch as was said."""
-        if not isinstance(losses, Tensor) or not losses.is_floating_point():
+        checked_flag("reduced", reduced)
+        if not is_dense(losses) or not losses.is_floating_point():
             kind = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
             raise LossError(
                 f"the losses are {kind}: give a floating-point tensor, one loss per example"

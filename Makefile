@@ -37,7 +37,7 @@ unit: .venv/dev  ## Run every test.
 
 red: .venv/dev  ## The counts that must hold, in full: takes up to an hour, and prints them.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxschedchunk 1 tests -m red \
-		--kills 107 --folders 50 --batches 1000000 --leaves 1000000 --scores 25000000
+		--kills 107 --folders 50 --batches 1000000 --leaves 1000000 --scores 25000000 --inputs 1000000
 
 oldest:  ## The tests of the frameworks, with the oldest releases of them.
 	$(PYTHON) -m venv .venv-oldest

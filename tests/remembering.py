@@ -190,9 +190,10 @@ def by_rule(make_rule, source, *, pool=None, epochs=5, steps_of=steps_of, **opti
             stats = loader.stats
             assert stats.kept < stats.seen  # something was left out
             counts = stats.seen, stats.unread, stats.kept, stats.scored, stats.released
-            # A file's state does not hold the values, and its digest depends on where the file was.
-            remembered = {"table": loader.memory.values, "digest": ""}
-            return counts, bits(loader.memory.state_dict() | remembered)
+            remembered = {"table": loader.memory.values}  # a file's state does not hold them
+            state = loader.memory.state_dict() | remembered
+            del state["digest"]  # of where in a file's journal the state is
+            return counts, bits(state)
 
         return {"loader": loader}, steps, end
 

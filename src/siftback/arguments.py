@@ -4,13 +4,14 @@ NumPy numbers are accepted like Python's; booleans are not numbers.
 """
 
 import math
+from collections.abc import Sized
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from siftback.errors import ConfigError
+from siftback.errors import BatchError, ConfigError, LossError
 
 
 def is_number(value: object) -> bool:
@@ -40,8 +41,6 @@ def shown(value: object) -> str:
     """
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
-    if isinstance(value, type):
-        return value.__name__
     try:
         text = " ".join(repr(value).split())
     except Exception:  # an integer of too many digits, or an object that cannot be shown
@@ -121,9 +120,9 @@ def checked_seed(seed: int) -> int:
     Raises:
         ConfigError: If it is not an integer in [0, 2^63).
     """
-    if checked_integer("seed", seed, 0) >= 1 << 63:
+    if is_integer(seed) and seed >= 1 << 63:
         raise ConfigError(f"seed={shown(seed)}: give an integer in [0, 2**63)")
-    return int(seed)
+    return checked_integer("seed", seed, 0)
 
 
 def checked_flag(name: str, value: bool) -> bool:
@@ -160,17 +159,6 @@ def checked_choice(name: str, value: Object, *choices: object) -> Object:
     raise ConfigError(f"{name}={shown(value)}: give {', '.join(map(str, others))} or {last}")
 
 
-def checked_function(name: str, value: Object, example: str) -> Object:
-    """Returns a function, after checking that it can be called.
-
-    Raises:
-        ConfigError: If it cannot.
-    """
-    if not callable(value):
-        raise ConfigError(f"{name}={shown(value)}: give a function {example}")
-    return value
-
-
 def checked_model(model: nn.Module) -> nn.Module:
     """Returns a model, after checking that it is a module.
 
@@ -180,6 +168,20 @@ def checked_model(model: nn.Module) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model={shown(model)}: give a torch.nn.Module, an instance of a model")
     return model
+
+
+def checked_length(name: str, dataset: Sized) -> int:
+    """Returns the number of examples of a data set, after checking that it says it.
+
+    Raises:
+        ConfigError: If it does not.
+    """
+    try:
+        return len(dataset)
+    except TypeError:  # also of what has a method `__len__`, such as a tensor of no dimension
+        raise ConfigError(
+            f"{name}={shown(dataset)} has no length: give a map-style data set, or range(n)"
+        ) from None
 
 
 def checked_batches(loader: Any) -> Any:
@@ -194,6 +196,28 @@ def checked_batches(loader: Any) -> Any:
             f"loader={shown(loader)}: give a DataLoader, or another iterable of batches"
         )
     return loader
+
+
+def checked_rows(name: str, rows: Tensor) -> Tensor:
+    """Returns indices or positions, after checking that they are int64[n].
+
+    Raises:
+        BatchError: If they are not.
+    """
+    if not is_dense(rows) or rows.dtype != torch.int64 or rows.ndim != 1:
+        raise BatchError(f"{name}={shown(rows)}: give int64[n]")
+    return rows
+
+
+def checked_losses(losses: Tensor, count: int) -> Tensor:
+    """Returns losses that are remembered, after checking that they are float[n].
+
+    Raises:
+        LossError: If they are not.
+    """
+    if not is_dense(losses) or not losses.is_floating_point() or losses.shape != (count,):
+        raise LossError(f"losses={shown(losses)}: give a loss for each index, float[{count}]")
+    return losses
 
 
 def is_dense(value: object) -> bool:
@@ -229,5 +253,5 @@ def checked_object(name: str, value: Object, example: str, *needed: str) -> Obje
     kind: Any = value
     if isinstance(kind, type) or not all(hasattr(kind, attribute) for attribute in needed):
         hint = ", an instance and not the class" if isinstance(kind, type) else ""
-        raise ConfigError(f"{name}={shown(kind)}: give {example}{hint}")
+        raise ConfigError(f"{name}={kind.__name__ if hint else shown(kind)}: give {example}{hint}")
     return value

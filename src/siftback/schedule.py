@@ -228,9 +228,11 @@ class Schedule:
             batch: Number of the batch in its epoch, from 0, for interrupts; None ignores them.
 
         Raises:
-            ConfigError: If ``epochs`` is needed and not given.
+            ConfigError: If ``epochs`` is needed and not given, or an argument is no number.
         """
-        self._check_epochs(epochs)
+        self._check_times(epochs_done, epochs)
+        if batch is not None:
+            checked_integer("batch", batch, 0)
         if batch is not None and self.interrupt and (batch + 1) % self.interrupt == 0:
             return False
         if self.tail.value and epochs_done >= (epochs or 0) - _epochs(self.tail, epochs):
@@ -262,9 +264,9 @@ class Schedule:
             own: The selector's own share, which is returned if nothing is annealed.
 
         Raises:
-            ConfigError: If ``epochs`` is needed and not given.
+            ConfigError: If ``epochs`` is needed and not given, or an argument is no number.
         """
-        self._check_epochs(epochs)
+        self._check_times(epochs_done, epochs)
         if self.anneal is None:
             return own
         begin, until = self._begin(epochs), _epochs(self.anneal.until, epochs)
@@ -297,7 +299,9 @@ class Schedule:
     def _begin(self, epochs: float | None) -> float:
         return max(_epochs(self.warmup, epochs), _epochs(self.start, epochs))
 
-    def _check_epochs(self, epochs: float | None) -> None:
+    def _check_times(self, epochs_done: float, epochs: float | None) -> None:
+        checked_number("epochs_done", epochs_done, least=0)
+        checked_epochs(epochs)
         if self.needs_epochs and epochs is None:
             raise ConfigError(f"{self!r} counts in shares of training: pass its length as epochs=")
 

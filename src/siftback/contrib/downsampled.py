@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.arguments import checked_function, checked_number
+from siftback.arguments import checked_number, checked_object
 from siftback.errors import BatchError, ConfigError
 from siftback.loading import tree
 from siftback.loss_functions import Losses, pair
@@ -56,7 +56,7 @@ class Downsampled(Stateful, Scorer):
         self.scorer = checked_scorer(scorer)
         self._inputs: Callable[[Any, Shrink], Any] = _images_of_pair
         if inputs is not None:
-            self._inputs = checked_function("inputs", inputs, "inputs(batch, shrink)")
+            self._inputs = checked_object("inputs", inputs, "inputs=fn(batch, shrink)", "__call__")
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """One score per example, float32[N], by the inner scorer on the smaller batch."""

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from siftback.arguments import checked_integer, checked_rows, is_dense, shown
 from siftback.errors import LossError
 from siftback.rules.rule import checked_table
 from siftback.rules.score_table import ScoreTable
@@ -54,8 +55,8 @@ class TokenMemory:
     """
 
     def __init__(self, examples: int, length: int, *, table: ScoreTable | None = None) -> None:
-        self._table = checked_table("TokenMemory", table, length)
-        self._table.grow(examples)
+        self._table = checked_table("TokenMemory", table, checked_integer("length", length, 0))
+        self._table.grow(checked_integer("examples", examples, 0))
 
     def excess(self, indices: Tensor, losses: Tensor, mask: Tensor) -> Tensor:
         """What tokens' losses are above those remembered, which they then replace.
@@ -70,12 +71,16 @@ class TokenMemory:
             if 0 were remembered.
 
         Raises:
-            LossError: If shapes do not fit.
+            BatchError: If the indices are not int64[B].
+            LossError: If shapes or types do not fit.
         """
-        if losses.shape != mask.shape or len(indices) != len(losses):
+        checked_rows("indices", indices)
+        fits = is_dense(losses) and losses.is_floating_point() and losses.ndim == 2
+        fits = fits and is_dense(mask) and mask.dtype == torch.bool
+        if not fits or losses.shape != mask.shape or len(indices) != len(losses):
             raise LossError(
-                f"{len(indices)} indices, losses of shape {list(losses.shape)} and a mask of shape "
-                f"{list(mask.shape)}: give [B], [B, t] and [B, t]"
+                f"{len(indices)} indices, losses={shown(losses)} and mask={shown(mask)}: give "
+                "int64[B], float[B, t] and bool[B, t]"
             )
         if losses.shape[1] > self._table.columns:
             raise LossError(

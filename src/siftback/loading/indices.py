@@ -6,7 +6,14 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    get_worker_info,
+)
 
 from siftback.arguments import checked_object
 from siftback.errors import BatchError, ConfigError
@@ -53,8 +60,10 @@ def Indexed(source: Any, index_of: IndexOf | None = None) -> Any:  # noqa: N802 
     >>> [indices for indices, batch in loader]
     [tensor([7, 8])]
     """
+    if _is_indexed_data(source) or is_indexed(source):
+        raise ConfigError("Indexed(...) of what is Indexed already: its examples have their index")
     if index_of is not None:
-        checked_object("index_of", index_of, "a function index_of(batch)", "__call__")
+        checked_object("index_of", index_of, "index_of=fn(batch) -> int64[N]", "__call__")
         return _IndexedLoader(source, index_of, finds_indices=is_trackable(source))
     if is_trackable(source):
         order = TrackedBatches(source.batch_sampler)
@@ -142,7 +151,17 @@ def is_indexed(loader: object) -> bool:
 
 
 def _is_indexed_data(data: object) -> bool:
-    return isinstance(data, _IndexedMap | _IndexedIterable)
+    if isinstance(data, _IndexedMap | _IndexedIterable):
+        return True
+    if isinstance(data, Subset | ConcatDataset):
+        wrapped = [data.dataset] if isinstance(data, Subset) else data.datasets
+        if any(_is_indexed_data(each) for each in wrapped):
+            kind = type(data).__name__
+            raise ConfigError(
+                f"a {kind} of Indexed(...) gives the indices of another data set as examples: "
+                f"give Indexed({kind}(...))"
+            )
+    return False
 
 
 def collating(loader: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_choice, checked_integer, shown
+from siftback.arguments import checked_choice, checked_integer, checked_rows, shown
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
 from siftback.loading.reading import Lists, read
@@ -125,7 +125,7 @@ class Pool:
         if rows is not None or size is None:
             lists = self._lists_of(batch)
         if rows is not None:
-            batch = tree.take(batch, rows, lists)
+            batch = tree.take(batch, checked_rows("rows", rows), lists)
         elif size is None and self._pooled + tree.size(batch, lists=lists) < self.batch_size:
             batch = tree.clone(batch)  # it waits, and its loader may fill the same memory again
         added = tree.size(batch, lists=lists) if size is None else size

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from siftback.arguments import is_dense
 from siftback.errors import BatchError
 from siftback.loading.reading import (
     ARRAYS,
@@ -66,6 +67,11 @@ def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:
 
 def _take_rows(part: Tensor, rows: Tensor) -> Tensor:
     """Rows in the tensor's own memory layout, so that a model computes as with the whole."""
+    if not is_dense(part):
+        raise BatchError(
+            "a batch has a sparse, nested, quantized or meta tensor, of which no rows can be "
+            "taken: make it dense, in the collate function"
+        )
     dense = part.stride(0) == part[0].numel() if len(part) else False
     if not dense or part.requires_grad:
         return part[rows]
@@ -151,6 +157,10 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
     def moved(part: Any) -> Any:
         if isinstance(part, Tensor):
+            if part.is_meta and device.type != "meta":
+                raise BatchError(
+                    "a batch has a meta tensor, which has no values: give one with them"
+                )
             return part.to(device, non_blocking=True)
         return part.to(device) if hasattr(part, "to") else part
 

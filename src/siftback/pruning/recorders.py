@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer
+from siftback.arguments import checked_integer, checked_rows, is_dense, shown
 from siftback.errors import BatchError, StateError
 from siftback.states import MOST_EPOCHS, check_digest, check_state, like, refuse, sealed, tensor
 
@@ -58,9 +58,10 @@ class Forgetting:
             BatchError: If shapes, types or indices do not fit.
         """
         indices = _checked(indices, len(self._seen))
-        if not _is(correct, torch.bool, len(indices)):
+        fits = is_dense(correct) and correct.dtype == torch.bool
+        if not fits or correct.shape != indices.shape:
             raise BatchError(
-                f"correct is {_described(correct)}: give one bool for "
+                f"correct is {_kind(correct)}: give one bool for "
                 f"each of the {len(indices)} indices, such as logits.argmax(1) == labels"
             )
         correct = correct.cpu()
@@ -215,17 +216,17 @@ def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
     Raises:
         BatchError: If there is not.
     """
-    is_matrix = isinstance(logits, Tensor) and logits.is_floating_point() and logits.ndim == 2
-    if not is_matrix or len(logits) != count:
+    fits = is_dense(logits) and logits.is_floating_point() and logits.ndim == 2
+    if not fits or len(logits) != count:
         raise BatchError(
-            f"the logits are {_described(logits)}: give floats, a row "
+            f"the logits are {_kind(logits)}: give floats, a row "
             f"for each of the {count} examples and a column for each class"
         )
     if logits.shape[1] < 2:
         raise BatchError("the logits have one class: give a column for each of at least two")
-    if not _is(labels, torch.int64, count):
+    if not is_dense(labels) or labels.shape != (count,) or labels.dtype != torch.int64:
         raise BatchError(
-            f"the labels are {_described(labels)}: give the class of each example, int64[{count}]"
+            f"the labels are {_kind(labels)}: give the class of each example, int64[{count}]"
         )
     if count and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):
         raise BatchError(
@@ -234,10 +235,13 @@ def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
         )
 
 
+def _kind(value: Any) -> str:
+    is_tensor = isinstance(value, Tensor) and not value.is_nested
+    return f"{value.dtype} of shape {list(value.shape)}" if is_tensor else shown(value)
+
+
 def _checked(indices: Tensor, examples: int) -> Tensor:
-    if not isinstance(indices, Tensor) or not _is(indices, torch.int64, indices.numel()):
-        raise BatchError(f"the indices are {_described(indices)}: give int64[n]")
-    indices = indices.cpu()
+    indices = checked_rows("indices", indices).cpu()
     if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < examples):
         raise BatchError(
             f"the indices range from {int(indices.min())} to {int(indices.max())}: give indices "
@@ -251,14 +255,13 @@ def _checked(indices: Tensor, examples: int) -> Tensor:
     return indices
 
 
-def _is(value: Any, dtype: torch.dtype, count: int) -> bool:
-    return isinstance(value, Tensor) and value.dtype == dtype and value.shape == (count,)
-
-
-def _described(value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return f"a {type(value).__name__}"
-    return f"{value.dtype} of shape {list(value.shape)}"
+def _check_seen(seen: Tensor) -> None:
+    missing = (seen == 0).nonzero().flatten()
+    if len(missing):
+        raise StateError(
+            f"{len(missing)} of {len(seen)} examples were never updated, the first is "
+            f"{int(missing[0])}: update each example at least once before calling scores()"
+        )
 
 
 def _check_examples(state: dict[str, Any], examples: int) -> None:
@@ -267,13 +270,4 @@ def _check_examples(state: dict[str, Any], examples: int) -> None:
         raise StateError(
             f"a state of {len(state['seen'])} examples does not fit {examples}: resume with the "
             "data set that it was saved with"
-        )
-
-
-def _check_seen(seen: Tensor) -> None:
-    missing = (seen == 0).nonzero().flatten()
-    if len(missing):
-        raise StateError(
-            f"{len(missing)} of {len(seen)} examples were never updated, the first is "
-            f"{int(missing[0])}: update each example at least once before calling scores()"
         )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_integer, checked_share, shown
+from siftback.arguments import checked_integer, checked_losses, checked_rows, checked_share, shown
 from siftback.errors import ConfigError
 from siftback.states import check_digest, check_state, integer, number, sealed, tensor
 
@@ -223,7 +223,12 @@ class NoiseGuard:
         Args:
             indices: int64[n], distinct examples, on the CPU.
             losses: float[n], their losses; a loss that is not finite counts as infinite.
+
+        Raises:
+            BatchError: If the indices are not int64[n].
+            LossError: If the losses are not float[n].
         """
+        losses = checked_losses(losses, len(checked_rows("indices", indices)))
         losses = losses.detach().float().cpu().nan_to_num(nan=torch.inf, posinf=torch.inf)
         if len(indices):
             self.grow(int(indices.max()) + 1)

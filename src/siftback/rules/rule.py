@@ -140,8 +140,10 @@ class EpochRule(ABC):
         """Makes room for a number of examples; never removes any.
 
         Raises:
-            ConfigError: If they are in shards, and their number is not known or changes.
+            ConfigError: If they are not an integer, at least 0; or in shards, and their number is
+                not known or changes.
         """
+        examples = checked_integer("examples", examples, 0)
         if self._shards is not None and (self.shards is None or examples != self._examples):
             if self.shards is not None:
                 raise ConfigError(
@@ -260,7 +262,7 @@ class EpochRule(ABC):
 
     def _named_settings(self) -> dict[str, Any]:
         when = {"warmup": repr(self.schedule.warmup), "tail": repr(self.schedule.tail)}
-        return {"rule": type(self).__name__, **when, **self.settings()}
+        return {"rule": type(self).__name__, **self.settings(), **when}
 
 
 class LastLossRule(EpochRule):

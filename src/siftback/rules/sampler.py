@@ -11,8 +11,16 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from siftback.arguments import checked_flag, checked_integer, checked_seed, is_integer, shown
-from siftback.errors import ConfigError
+from siftback.arguments import (
+    checked_flag,
+    checked_integer,
+    checked_length,
+    checked_seed,
+    is_dense,
+    is_integer,
+    shown,
+)
+from siftback.errors import ConfigError, LossError
 from siftback.loading.distributed import rank_and_world
 from siftback.loading.indices import check_length, checked_indices
 from siftback.loading.last_batches import SelectiveBatches
@@ -119,16 +127,12 @@ class SelectiveSampler(Sampler[int]):
                 f"rank={shown(self.rank)} is none of world={shown(self.world)} processes: give "
                 "both, the rank from 0 on, or neither"
             )
-        if not _has_length(dataset):
-            raise ConfigError(
-                f"dataset={shown(dataset)} has no length: give a map-style data set, or range(n)"
-            )
+        self.examples = checked_length("dataset", dataset)
         if rule is not None and not isinstance(rule, EpochRule):
             raise ConfigError(
                 f"rule={shown(rule)} is not an EpochRule: give an instance, such as Memory()"
             )
         checked_epochs(epochs)
-        self.examples = len(dataset)
         if self.examples < self.world:
             raise ConfigError(
                 f"{self.examples} examples are fewer than world={shown(self.world)} processes, "
@@ -209,6 +213,8 @@ class SelectiveSampler(Sampler[int]):
         """
         if self.draw is None:
             raise ConfigError("there is no rule to update: give SelectiveSampler(dataset, rule)")
+        if not is_dense(losses) or not losses.is_floating_point() or losses.ndim != 1:
+            raise LossError(f"losses={shown(losses)}: give one for each example, float[n]")
         losses = losses.detach().float().cpu()
         indices = checked_indices(indices, len(losses), "SelectiveSampler.update")
         self._has_losses = True
@@ -373,13 +379,6 @@ class SelectiveSampler(Sampler[int]):
         names = ("examples", "seed", "shuffle", "rank", "world")
         rule = None if self._own_draw is None else type(self._own_draw.rule).__name__
         return {**{name: getattr(self, name) for name in names}, "rule": rule}
-
-
-def _has_length(dataset: Any) -> bool:
-    try:
-        return len(dataset) >= 0
-    except TypeError:  # also of what has a method `__len__`, such as a tensor of no dimension
-        return False
 
 
 class _Order(Iterator[int]):

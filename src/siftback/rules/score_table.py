@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, is_dense, shown
+from siftback.arguments import checked_integer, checked_rows, is_dense, shown
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.rules.file_lock import FileLock
 from siftback.rules.undo_journal import UndoJournal
@@ -24,7 +24,6 @@ _OF_FILE = {
 }
 
 _HEADER = 4096  # bytes before the first row of a file
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _CHUNK = 1 << 22  # values written to a file at a time
 
 
@@ -158,19 +157,19 @@ class ScoreTable:
 
     def _checked(self, indices: Any, scores: Any, width: int) -> Tensor:
         """The indices to record scores for, on the CPU."""
-        if not is_dense(indices) or indices.ndim != 1 or indices.dtype not in _INTEGERS:
-            raise BatchError(f"indices={shown(indices)}: give the rows of a table, int64[n]")
-        shapes = [(len(indices), width)] + [(len(indices),)] * (width == 1)
+        rows: Tensor = checked_rows("indices", indices).cpu()
+        shapes = [(len(rows), width)] + [(len(rows),)] * (width == 1)
         fits = is_dense(scores) and tuple(scores.shape) in shapes
         if not fits or scores.dtype == torch.bool or scores.is_complex():
-            expected = f"float[{len(indices)}]" if width == 1 else f"float{list(shapes[0])}"
+            expected = f"float[{len(rows)}]" if width == 1 else f"float{list(shapes[0])}"
             raise BatchError(f"scores={shown(scores)}: give {expected}, for as many indices")
-        rows: Tensor = indices.to("cpu", torch.int64)
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
-            raise BatchError(
-                f"the indices range from {int(rows.min())} to {int(rows.max())}, and the "
-                f"table has {len(self)} rows: give indices from 0, and call grow(rows) for more"
-            )
+        if len(rows):
+            least, most = (int(bound) for bound in rows.aminmax())
+            if least < 0 or most >= len(self):
+                raise BatchError(
+                    f"the indices range from {least} to {most}, and the table has {len(self)} "
+                    "rows: give indices from 0, and call grow(rows) for more"
+                )
         return rows
 
     def grow(self, rows: int) -> None:

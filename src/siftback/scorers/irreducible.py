@@ -54,8 +54,11 @@ class Irreducible(Stateful, Scorer):
 
     def __init__(self, losses: Tensor, scorer: Scorer | None = None) -> None:
         if not is_dense(losses) or losses.ndim != 1 or not losses.is_floating_point():
+            kind = shown(losses)
+            if is_dense(losses):
+                kind = f"{losses.dtype} of shape {list(losses.shape)}"
             raise ConfigError(
-                f"irreducible losses={shown(losses)}: give "
+                f"irreducible losses {kind}: give "
                 "one loss per example of the data set, float[examples]"
             )
         self.losses = losses.detach().float().cpu()

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_choice, checked_flag
+from siftback.arguments import checked_choice, checked_flag, checked_model, checked_object
 from siftback.errors import ConfigError, LossError
 from siftback.loading import tree
 from siftback.loading.distributed import rank_and_world
@@ -30,6 +30,21 @@ def checked_nonfinite(on_nonfinite: OnNonfinite) -> OnNonfinite:
         ConfigError: If it is not one of the three values.
     """
     return checked_choice("on_nonfinite", on_nonfinite, "error", "keep", "drop")
+
+
+def check_functions(model: nn.Module | None, loss_fn: LossFn | None, losses: Losses | None) -> None:
+    """Checks that a loader was given a model and functions of losses, as far as it was given any.
+
+    Raises:
+        ConfigError: If one of them is something else.
+    """
+    if model is not None:
+        checked_model(model)
+    if loss_fn is not None:
+        kind = "a loss function of (outputs, targets)"
+        checked_object("loss_fn", loss_fn, kind, "__call__")
+    if losses is not None:
+        checked_object("losses", losses, "a function losses(model, batch)", "__call__")
 
 
 class BatchSelection:
@@ -111,7 +126,8 @@ class BatchSelection:
         # Read only after the selection, which waits for the scores in any case, so that there is
         # one synchronization with the accelerator.
         all_finite = finite.all()
-        selection = self.selector.select(scores, self._generator, count)
+        ranked = scores.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        selection = self.selector.select(ranked, self._generator, count)
         if not all_finite:
             stats.nonfinite += int((~finite).sum())
             row = int((~finite).nonzero()[0])

@@ -8,14 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import (
-    checked_flag,
-    checked_function,
-    checked_integer,
-    checked_model,
-    checked_number,
-    checked_seed,
-)
+from siftback.arguments import checked_flag, checked_integer, checked_number, checked_seed
 from siftback.errors import ConfigError
 from siftback.loading.collating import TestedCollate
 from siftback.loading.distributed import rank_and_world
@@ -30,6 +23,7 @@ from siftback.selective_loader import state as loader_state
 from siftback.selective_loader.batch_flow import BatchFlow
 from siftback.selective_loader.batch_selection import (
     OnNonfinite,
+    check_functions,
     is_exact,
     parts_of_rule,
     selection_of,
@@ -147,11 +141,8 @@ class SelectiveLoader:
         seed: int = 0,
     ) -> None:
         self.epochs = None if epochs is None else checked_number("epochs", epochs, above=0)
-        self.model, self.stats = None if model is None else checked_model(model), Stats()
-        if loss_fn is not None:
-            checked_function("loss_fn", loss_fn, "loss_fn(outputs, targets)")
-        if losses is not None:
-            checked_function("losses", losses, "losses(model, batch)")
+        check_functions(model, loss_fn, losses)
+        self.model, self.stats = model, Stats()
         self._attach, self._seed = checked_flag("attach", attach), checked_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
         self._loss = loss_fn if losses is None else losses

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_flag
+from siftback.arguments import checked_flag, is_dense
 from siftback.errors import ConfigError, LossError
 from siftback.loading.handover import MOST_AHEAD, Handed, Handover
 from siftback.loading.indices import checked_indices
@@ -293,7 +293,7 @@ class LossRecord:
     def _check_kind(self, losses: Any, reduced: bool) -> None:
         """Makes sure that it is one loss for each example, or one for the batch as was said."""
         checked_flag("reduced", reduced)
-        if not isinstance(losses, Tensor) or not losses.is_floating_point():
+        if not is_dense(losses) or not losses.is_floating_point():
             kind = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
             raise LossError(
                 f"the losses are {kind}: give a floating-point tensor, one loss per example"

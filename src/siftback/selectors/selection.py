@@ -67,7 +67,7 @@ def check_scores(scores: Tensor) -> None:
 float[N], N >= 1
     """
     fits = is_dense(scores) and scores.ndim == 1 and scores.is_floating_point() and len(scores)
-    if not fits:
+    if not fits or scores.dtype.itemsize < 2:  # types of 8 bits have hardly an operation
         raise LossError(
             f"scores={shown(scores)}: give one floating-point number for each example, float[N], "
             "N >= 1"
@@ -78,7 +78,8 @@ def check_call(scores: Tensor, generator: torch.Generator, count: int | None) ->
     """Checks what `Selector.select` is called with.
 
     Raises:
-        LossError: As for `check_scores`.
+        LossError: As for `check_scores`; or if one is NaN, where looking at them costs nothing: on
+            the CPU, without a count.
         ConfigError: If the generator is none of the CPU, or the count is not from 1 to N.
     """
     check_scores(scores)
@@ -87,6 +88,12 @@ def check_call(scores: Tensor, generator: torch.Generator, count: int | None) ->
     if count is not None and not (is_integer(count) and 1 <= count <= len(scores)):
         raise ConfigError(
             f"count={shown(count)} of {len(scores)} scores: give an integer from 1 to {len(scores)}"
+        )
+    # An exact number is chosen without waiting for the device, and so without looking at scores.
+    if count is None and scores.device.type == "cpu" and bool(scores.isnan().any()):
+        raise LossError(
+            f"scores: that of example {int(scores.isnan().nonzero()[0])} is nan: leave the example "
+            "out, or give it a score"
         )
 
 

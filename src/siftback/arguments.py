@@ -4,14 +4,12 @@ NumPy numbers are accepted like Python's; booleans are not numbers.
 """
 
 import math
+import sys
 from collections.abc import Sized
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
-import torch
-from torch import Tensor, nn
-
-from siftback.errors import BatchError, ConfigError, LossError
+from siftback.errors import ConfigError
 
 
 def is_number(value: object) -> bool:
@@ -36,10 +34,13 @@ def is_integer(value: object) -> bool:
 def shown(value: object) -> str:
     """Returns a value as an error names it: short, and on one line.
 
+    >>> import torch
     >>> shown(2.5), shown(torch.ones(2, 3)), len(shown(10**400))
     ('2.5', 'float32[2, 3]', 60)
     """
-    if isinstance(value, Tensor):
+    # Without PyTorch, which the command line's help does not wait for, nothing is a tensor.
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
     try:
         text = " ".join(repr(value).split())
@@ -159,17 +160,6 @@ def checked_choice(name: str, value: Object, *choices: object) -> Object:
     raise ConfigError(f"{name}={shown(value)}: give {', '.join(map(str, others))} or {last}")
 
 
-def checked_model(model: nn.Module) -> nn.Module:
-    """Returns a model, after checking that it is a module.
-
-    Raises:
-        ConfigError: If it is not, or is a class.
-    """
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"model={shown(model)}: give a torch.nn.Module, an instance of a model")
-    return model
-
-
 def checked_length(name: str, dataset: Sized) -> int:
     """Returns the number of examples of a data set, after checking that it says it.
 
@@ -182,57 +172,6 @@ def checked_length(name: str, dataset: Sized) -> int:
         raise ConfigError(
             f"{name}={shown(dataset)} has no length: give a map-style data set, or range(n)"
         ) from None
-
-
-def checked_batches(loader: Any) -> Any:
-    """Returns a loader, after checking that it can be one: an iterable of batches.
-
-    Raises:
-        ConfigError: If it is not.
-    """
-    iterable = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
-    if not iterable or isinstance(loader, str | bytes | dict | set | Tensor | type):
-        raise ConfigError(
-            f"loader={shown(loader)}: give a DataLoader, or another iterable of batches"
-        )
-    return loader
-
-
-def checked_rows(name: str, rows: Tensor) -> Tensor:
-    """Returns indices or positions, after checking that they are int64[n].
-
-    Raises:
-        BatchError: If they are not.
-    """
-    if not is_dense(rows) or rows.dtype != torch.int64 or rows.ndim != 1:
-        raise BatchError(f"{name}={shown(rows)}: give int64[n]")
-    return rows
-
-
-def checked_losses(losses: Tensor, count: int) -> Tensor:
-    """Returns losses that are remembered, after checking that they are float[n].
-
-    Raises:
-        LossError: If they are not.
-    """
-    if not is_dense(losses) or not losses.is_floating_point() or losses.shape != (count,):
-        raise LossError(f"losses={shown(losses)}: give a loss for each index, float[{count}]")
-    return losses
-
-
-def is_dense(value: object) -> bool:
-    """Whether a value is a tensor whose values lie in memory, one after another.
-
-    Sparse, nested, quantized and meta tensors are not: they have other operations, or no values.
-
-    >>> is_dense(torch.ones(3)), is_dense([1.0]), is_dense(torch.ones(3).to_sparse())
-    (True, False, False)
-    """
-    return (
-        isinstance(value, Tensor)
-        and value.layout == torch.strided
-        and not (value.is_meta or value.is_quantized or value.is_nested)
-    )
 
 
 def checked_object(name: str, value: Object, example: str, *needed: str) -> Object:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from siftback.arguments import checked_object, is_dense
+from siftback.arguments import checked_object
 from siftback.errors import BatchError, ConfigError, LossError
+from siftback.tensor_arguments import is_dense
 
 LossFn = Callable[..., Tensor]
 """``loss_fn(outputs, targets)``; where outputs and targets are not passed on, of any arguments."""

@@ -276,7 +276,7 @@ def test_every_misspelt_name_is_guessed(
         (("compare", "--stop-at", "5"), "such as error=5%"),
         (("compare", "--evaluate-at", "0.1,1.5"), "evaluate_at=1.5"),
         (("compare", "--checkpoint-every", "often"), "give numbers separated by commas"),
-        (("compare", "--checkpoint-every", "2"), "a share of training in (0, 1]"),
+        (("compare", "--checkpoint-every", "2"), "a share of training from 1e-6 to 1"),
         (("compare", "--checkpoints", "0"), "--checkpoints 0: give at least 1"),
         (("compare", "--precision", "fp16", "--device", "cpu"), "need CUDA"),
         (("compare", "--mixup", "1", "--strategies", "sb-memory"), "mixup=1.0 with sb-memory"),

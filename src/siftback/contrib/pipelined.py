@@ -7,13 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import (
-    checked_batches,
-    checked_integer,
-    checked_model,
-    checked_number,
-    shown,
-)
+from siftback.arguments import checked_integer, checked_number, shown
 from siftback.contrib.replica_process import weights_of
 from siftback.contrib.replicas import DeviceReplica, ProcessReplica, Waiting
 from siftback.errors import BatchError, ConfigError, ReplicaError
@@ -39,6 +33,7 @@ from siftback.states import (
     sealed,
     tensor,
 )
+from siftback.tensor_arguments import checked_batches, checked_model
 
 _LAGS = 1000
 

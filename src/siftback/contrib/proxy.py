@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_model, checked_object, is_number
+from siftback.arguments import checked_object, is_number
 from siftback.errors import ConfigError
 from siftback.loading import tree
 from siftback.loss_functions import Losses, check
@@ -25,6 +25,7 @@ from siftback.states import (
     refuse,
     sealed,
 )
+from siftback.tensor_arguments import checked_model
 
 
 class Proxy(Stateful, Scorer):

@@ -5,10 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_rows, is_dense, shown
+from siftback.arguments import checked_integer, shown
 from siftback.errors import LossError
 from siftback.rules.rule import checked_table
 from siftback.rules.score_table import ScoreTable
+from siftback.tensor_arguments import checked_rows, is_dense
 
 
 def token_entropies(logits: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_choice, checked_integer, checked_rows, shown
+from siftback.arguments import checked_choice, checked_integer, shown
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
 from siftback.loading.reading import Lists, read
@@ -25,6 +25,7 @@ from siftback.states import (
     sealed,
     tensor,
 )
+from siftback.tensor_arguments import checked_rows
 
 DropLast = bool | Literal["carry"]
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import is_dense
 from siftback.errors import BatchError
 from siftback.loading.reading import (
     ARRAYS,
@@ -26,6 +25,7 @@ from siftback.loading.reading import (
     without_rows,
 )
 from siftback.loading.reading import size as size
+from siftback.tensor_arguments import is_dense
 
 
 def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:

@@ -8,14 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from siftback.arguments import (
-    checked_flag,
-    checked_integer,
-    checked_model,
-    checked_seed,
-    is_number,
-    shown,
-)
+from siftback.arguments import checked_flag, checked_integer, checked_seed, is_number, shown
 from siftback.errors import ConfigError
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.probing.advice import advise
@@ -27,6 +20,7 @@ from siftback.rules.sampler import SelectiveSampler
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import device_of, untouched
 from siftback.selective_loader.loader import SelectiveLoader
+from siftback.tensor_arguments import checked_model
 
 
 def probe(

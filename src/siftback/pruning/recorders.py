@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_rows, is_dense, shown
+from siftback.arguments import checked_integer, shown
 from siftback.errors import BatchError, StateError
 from siftback.states import MOST_EPOCHS, check_digest, check_state, like, refuse, sealed, tensor
+from siftback.tensor_arguments import checked_rows, is_dense
 
 
 class Forgetting:

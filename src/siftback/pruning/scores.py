@@ -13,7 +13,7 @@ from torch.func import functional_call, grad
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from siftback.arguments import checked_integer, checked_model
+from siftback.arguments import checked_integer
 from siftback.errors import ConfigError, LossError
 from siftback.loading import tree
 from siftback.loading.indices import IndexCheck, examples_of
@@ -21,6 +21,7 @@ from siftback.loading.source import Source
 from siftback.loss_functions import Losses, LossFn, pair, resolve
 from siftback.pruning.recorders import check_predictions
 from siftback.scorers.selection_pass import untouched
+from siftback.tensor_arguments import checked_model
 
 Models = nn.Module | Sequence[nn.Module]
 """One model, or several to average over."""

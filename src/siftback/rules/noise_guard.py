@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_integer, checked_losses, checked_rows, checked_share, shown
+from siftback.arguments import checked_integer, checked_share, shown
 from siftback.errors import ConfigError
 from siftback.states import check_digest, check_state, integer, number, sealed, tensor
+from siftback.tensor_arguments import checked_losses, checked_rows
 
 _MOST = 255  # streaks are counted up to this
 _ROUNDING = 1e-6  # of probabilities in float32

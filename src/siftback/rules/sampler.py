@@ -16,7 +16,6 @@ from siftback.arguments import (
     checked_integer,
     checked_length,
     checked_seed,
-    is_dense,
     is_integer,
     shown,
 )
@@ -43,6 +42,7 @@ from siftback.states import (
     refuse,
     sealed,
 )
+from siftback.tensor_arguments import is_dense
 
 _NONE = -1  # in a state: no epoch was begun
 _OF_ALL = {"rank": None, "world": None}  # in a state of all processes together

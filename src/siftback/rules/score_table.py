@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_rows, is_dense, shown
+from siftback.arguments import checked_integer, shown
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.rules.file_lock import FileLock
 from siftback.rules.undo_journal import UndoJournal
 from siftback.states import check_digest, check_state, integer, sealed, tensor, text
+from siftback.tensor_arguments import checked_rows, is_dense
 
 _IN_MEMORY = {"values": tensor(torch.float32, None, None)}
 _OF_FILE = {

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_model, is_dense, shown
+from siftback.arguments import shown
 from siftback.errors import ConfigError
 from siftback.loading import tree
 from siftback.loading.indices import IndexCheck, examples_of
@@ -15,6 +15,7 @@ from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.states import Stateful, check_state, like, sealed
+from siftback.tensor_arguments import checked_model, is_dense
 
 
 class Irreducible(Stateful, Scorer):

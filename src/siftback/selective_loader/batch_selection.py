@@ -5,7 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_choice, checked_flag, checked_model, checked_object
+from siftback.arguments import checked_choice, checked_flag, checked_object
 from siftback.errors import ConfigError, LossError
 from siftback.loading import tree
 from siftback.loading.distributed import rank_and_world
@@ -19,6 +19,7 @@ from siftback.selectors.in_batch import check_takes_count, takes_count
 from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selection, Selector
+from siftback.tensor_arguments import checked_model
 
 OnNonfinite = Literal["error", "keep", "drop"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_flag, is_dense
+from siftback.arguments import checked_flag
 from siftback.errors import ConfigError, LossError
 from siftback.loading.handover import MOST_AHEAD, Handed, Handover
 from siftback.loading.indices import checked_indices
@@ -17,6 +17,7 @@ from siftback.rules.noise_guard import check_cross_entropy
 from siftback.rules.score_table import ScoreTable
 from siftback.selective_loader.batch_selection import OnNonfinite, checked_nonfinite
 from siftback.states import check_state, flag, nothing, part
+from siftback.tensor_arguments import is_dense
 
 # Batches that a loop may have read before it trains on the first of an epoch.
 _FEW = 5

@@ -6,7 +6,7 @@ from typing import Any, cast
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from siftback.arguments import checked_batches, shown
+from siftback.arguments import shown
 from siftback.errors import ConfigError
 from siftback.loading.distributed import rank_and_world
 from siftback.loading.indices import CARRY, examples_of, length_of
@@ -23,6 +23,7 @@ from siftback.rules.sampler import (
     selective_batches,
 )
 from siftback.schedule import Schedule
+from siftback.tensor_arguments import checked_batches
 
 
 def draw_of(

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from siftback.arguments import is_dense, is_integer, shown
+from siftback.arguments import is_integer, shown
 from siftback.errors import ConfigError, LossError
+from siftback.tensor_arguments import is_dense
 
 
 class Selection(NamedTuple):

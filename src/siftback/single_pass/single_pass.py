@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from siftback.arguments import checked_choice, checked_flag, checked_model, checked_seed
+from siftback.arguments import checked_choice, checked_flag, checked_seed
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.loading import tree
 from siftback.loading.meeting import meet
@@ -44,6 +44,7 @@ from siftback.states import (
     sealed,
     take_up,
 )
+from siftback.tensor_arguments import checked_model
 
 _STATE_VERSION = 3
 

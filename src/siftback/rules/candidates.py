@@ -37,7 +37,7 @@ def candidates_of(rule: EpochRule, order: Tensor | None, *, is_weighted: bool) -
         candidates = order.sort().values
         if not (candidates.diff() == 0).any():
             return candidates
-    return rule.known.nonzero().squeeze(1)
+    return rule.has_value.nonzero().squeeze(1)
 
 
 def weights_drawn(

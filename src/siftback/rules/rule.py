@@ -117,7 +117,7 @@ class EpochRule(ABC):
         return self.table.values[: self.rows]
 
     @property
-    def known(self) -> Tensor:
+    def has_value(self) -> Tensor:
         """bool[rows], the examples with a value; all of them where the rule remembers none."""
         if not self.table.columns:
             return torch.ones(self.rows, dtype=torch.bool)

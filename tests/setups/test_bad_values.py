@@ -38,7 +38,7 @@ FLAGS = {
 }  # fmt: skip
 MAY_BE_NONE = {
     "above", "anneal", "autocast", "batch", "beta", "column", "confidence", "correct", "count",
-    "end", "epochs", "guard", "index_of", "indices", "inputs", "keep", "last", "loss_fn", "losses",
+    "end", "epochs", "exact", "guard", "index_of", "indices", "inputs", "keep", "last", "loss_fn", "losses",
     "mask", "memory", "model", "optimizer", "pad", "path", "pool", "rank", "rows", "rule",
     "schedule", "scorer", "selector", "shards", "steps_per_epoch", "table", "threads", "threshold",
     "visits", "weights", "world",

@@ -178,7 +178,7 @@ def test_indices_of_other_examples_than_were_asked_for_are_refused():
     loader = SelectiveLoader(Indexed(loader_of(sorting), by_key), memory=memory(), epochs=2)
     with pytest.raises(BatchError, match=r"index_of found the index 10\d\d in batch 0 of epoch 0"):
         next(iter(loader))
-    with pytest.raises(ConfigError, match="index_of='number': give a function"):
+    with pytest.raises(ConfigError, match="index_of='number': give index_of=fn"):
         Indexed(loader_of(sorting), index_of="number")
 
 

@@ -212,6 +212,7 @@ def is_exact(exact: bool | None, selector: Selector | None, on_nonfinite: OnNonf
         on_nonfinite: What to do with an example whose score is not finite, which may leave fewer
             or more than an exact number.
     """
+    checked_nonfinite(on_nonfinite)
     if exact is None:
         exact = selector is not None and takes_count(selector) and on_nonfinite == "error"
     # Several processes must make equally many steps, without asking each other.

@@ -437,7 +437,8 @@ def pair(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, tuple | list) and len(batch) == 2:
         inputs, targets = batch
         return inputs, targets
-    parts = f" of {len(batch)} parts" if hasattr(batch, "__len__") else ""
+    is_sized = hasattr(batch, "__len__") and getattr(batch, "ndim", 1) > 0
+    parts = f" of {len(batch)} parts" if is_sized else ""
     raise BatchError(
         f"a {type(batch).__name__}{parts} is not an (inputs, targets) pair; "
         "for other batches give losses=fn(model, batch) in place of loss_fn"

@@ -8,6 +8,7 @@ import torch
 from test_states_sealed import SETTINGS
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import (
     RS2,
@@ -27,10 +28,11 @@ from siftback import (
     SinglePass,
     TopK,
     Uniform,
+    irreducible_losses,
     per_example,
 )
 from siftback.language import TokenMemory
-from siftback.pruning import AUM, Forgetting
+from siftback.pruning import AUM, Forgetting, el2n, prune
 from stateful_objects import KINDS, Single
 from toys import AT_ONCE, network, seeded, shuffled
 
@@ -182,6 +184,25 @@ def methods():
     right = {"batch": LOSSES, "rows": None}
     yield from each_argument("Pool", lambda: Pool(4), "add", right)
     yield "per_example()", "loss_fn", per_example
+
+
+def functions():
+    """Each argument of functions of a data set, whose others are right."""
+    data = TensorDataset(torch.ones(3, 2), torch.tensor([0, 1, 0]))
+    for function, right in (
+        (prune, {"scores": LOSSES, "drop": 0.5, "keep": "hardest", "per_class": None, "seed": 0}),
+        (prune, {"scores": LOSSES, "window": (0.1, 0.9)}),
+        (irreducible_losses, {"model": nn.Linear(2, 2), "loader": DataLoader(data, 2),
+                              "loss_fn": F.cross_entropy}),
+        (el2n, {"models": nn.Linear(2, 2), "data": data}),
+    ):  # fmt: skip
+        for argument in right:
+            others = {key: value for key, value in right.items() if key != argument}
+
+            def call(value, function=function, others=others, argument=argument):
+                return function(**others, **{argument: value})
+
+            yield f"{function.__name__}({argument}=)", argument, call
 
 
 def batches():

@@ -5,19 +5,19 @@ import signal
 
 import pytest
 import torch
-from bad_values import VALUES, batches, constructors, methods
+from bad_values import VALUES, batches, constructors, functions, methods
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import pictures
 from damaging import comparable
-from siftback import Indexed, Memory, ScoreTable, SelectiveLoader
+from siftback import Epochs, Indexed, InfoBatch, Memory, ScoreTable, SelectiveLoader, Uniform
 from siftback.errors import BatchError, ConfigError, SiftbackError
 from stateful_objects import KINDS
 from stateful_parts import COUNT, MODEL, rand
 from toys import dataset, seeded
 
 # What each value is right for; for all else it is refused. Data of the user's own may be anything.
-DATA = {"", "batch", "dataset", "source"}
+DATA = {"", "batch", "data", "dataset", "source"}
 TENSORS = {"losses", "scores"}
 NUMBERS = {
     "above", "beta", "c", "epochs", "epochs_done", "factor", "length_scale", "noise", "optimism",
@@ -31,17 +31,18 @@ NOT_ZERO = {
 COUNTS = NUMBERS | NOT_ZERO | {
     "batch", "columns", "depth", "epoch", "examples", "interrupt", "length", "rows", "seed",
 }  # fmt: skip
-SHARES = {"cap", "column", "decay", "floor", "keep", "momentum", "rank", "ratio"}
+SHARES = {"cap", "column", "decay", "drop", "floor", "keep", "momentum", "rank", "ratio"}
 FLAGS = {
     "attach", "channels_last", "check", "compile", "drop_last", "exact", "outputs", "reduced",
     "replace", "replacement", "reweight", "self_normalised", "shuffle",
 }  # fmt: skip
 MAY_BE_NONE = {
     "above", "anneal", "autocast", "batch", "beta", "column", "confidence", "correct", "count",
-    "end", "epochs", "exact", "guard", "index_of", "indices", "inputs", "keep", "last", "loss_fn", "losses",
+    "end", "epochs", "exact", "guard", "index_of", "indices", "inputs", "keep", "last", "loss_fn",
+    "losses",
     "mask", "memory", "model", "optimizer", "pad", "path", "pool", "rank", "rows", "rule",
     "schedule", "scorer", "selector", "shards", "steps_per_epoch", "table", "threads", "threshold",
-    "visits", "weights", "world",
+    "visits", "weights", "world", "per_class",
 }  # fmt: skip
 FUNCTIONS = {"index_of", "inputs", "loss_fn", "losses", "pad"}
 ITERABLE = (
@@ -51,20 +52,21 @@ ITERABLE = (
 RIGHT = {
     "None": MAY_BE_NONE, "True": FLAGS, "5": COUNTS, "1.5": NUMBERS, "2**63": NUMBERS,
     "0": COUNTS - NOT_ZERO | SHARES, "-1": {"above"}, "-0.5": {"above"},
-    "a function": FUNCTIONS, "a module": FUNCTIONS | {"model"}, "a class": {"pad"},
+    "a function": FUNCTIONS, "a module": FUNCTIONS | {"model", "models"}, "a class": {"pad"},
     "a dict": {"pad"}, "a dict of one": {"pad"}, "a generator": {"generator"},
     "a rule": {"memory", "rule"}, "a selector": {"selector"}, "a string": {"path"},
     "a digit": {"path"}, "int": {"indices", "labels", "rows", "scores"},
-    "bool": {"correct", "mask"}, "float64": TENSORS, "half": TENSORS, "on the graph": TENSORS,
-    "fp8": TENSORS, "of nan": TENSORS, "empty": {"losses"},
+    "bool": {"correct", "mask", "per_class"}, "float64": TENSORS, "half": TENSORS,
+    "on the graph": TENSORS, "fp8": TENSORS, "of nan": TENSORS, "empty": {"losses"},
     **{name: {"loader"} for name in ITERABLE},
 }  # fmt: skip
 # What names an argument in an error, where that is not its name.
 SPELLED = {
-    "": "", "state": "", "value": "", "dataset": "examples", "source": "a data set", "rule": "RS2",
-    "memory": "RS2", "losses": "examples, and its indices",
+    "": [""], "state": [""], "value": [""], "dataset": ["examples"], "source": ["a data set"],
+    "rule": ["RS2"], "memory": ["RS2"], "losses": ["examples, and its indices"],
+    "selector": ["TopK", "keep="], "data": ["loader=", "a batch is a", "pair"],
+    "loader": ["a DataLoader"], "loss_fn": ["the losses are a"], "per_class": ["keeps none of"],
 }  # fmt: skip
-SELECTORS = "TopK", "keep="
 UNKNOWN = "left to randomness"  # a TypeError of steps(), as of len()
 
 
@@ -99,8 +101,7 @@ def verdict(what, argument, name, call):
     try:
         call(VALUES[name])
     except SiftbackError as error:
-        names = (argument, argument.removesuffix("es"), SPELLED.get(argument, argument))
-        names += SELECTORS if argument == "selector" else ()
+        names = (argument, argument.removesuffix("es"), *SPELLED.get(argument, ()))
         return "refused" if any(n in str(error) for n in names) else f"not named: {error}"
     except Exception as error:
         if is_of_a_model(error) or (isinstance(error, TypeError) and UNKNOWN in str(error)):
@@ -108,12 +109,15 @@ def verdict(what, argument, name, call):
         return f"raw: {error!r}"
     if argument == "scores" and name in ("of nan", "fp8", "int"):  # of a table, NaN is unknown
         fits = "ScoreTable" in what or (name == "of nan" and "probabilities" in what)
+        fits = fits or (name != "of nan" and "prune" in what)
         return "right" if fits else "accepted"
     return "right" if argument in DATA or argument in RIGHT.get(name, ()) else "accepted"
 
 
 @pytest.mark.red
-@pytest.mark.parametrize("targets", [constructors, methods, batches], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "targets", [constructors, methods, functions, batches], ids=lambda targets: targets.__name__
+)
 def test_bad_values_are_refused_by_name(targets, asked, count, limited, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where a string is the path of a table
     inputs = [(*target, name) for target in targets() for name in VALUES]
@@ -177,6 +181,36 @@ def test_indices_are_of_the_data_set_that_is_read(kind):
         SelectiveLoader(wrapped, memory=Memory(), epochs=2)
     (indices, _), *_ = DataLoader(Indexed(WITHIN[kind](data)), 3)
     assert indices.tolist() == [0, 1, 2], "positions in what is read"
+
+
+class Endless:
+    """A sampler without a length."""
+
+    def __iter__(self):
+        return iter(range(16))
+
+
+SELECTING = {
+    "memory": lambda: {"memory": Memory(keep=0.5, warmup=Epochs(1)), "epochs": 2},
+    "infobatch": lambda: {"memory": InfoBatch(), "epochs": 2},
+    "uniform": lambda: {"selector": Uniform(keep=0.5)},
+}
+
+
+@pytest.mark.parametrize("make", SELECTING.values(), ids=SELECTING)
+def test_a_sampler_needs_no_length(make):
+    loader = SelectiveLoader(DataLoader(dataset(16), 4, sampler=Endless()), **make())
+    released = []
+    for _ in range(2):
+        for inputs, _ in loader:
+            if loader.memory is not None:
+                loader.record(inputs[:, 0].abs())
+        released.append(loader.stats.released)
+    if loader.memory is not None:
+        assert released[0] == 16
+    assert released[-1] <= loader.stats.seen
+    with pytest.raises(TypeError, match="not known before"):
+        loader.steps(1)
 
 
 DTYPES = [torch.float64, torch.bfloat16, torch.float16]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset, WeightedRandomSampler
 
-from remembering import RULES, Numbered, plain, spread
+from remembering import CLASSES, RULES, Numbered, plain, spread
 from siftback import (
     RS2,
     Annealing,
@@ -20,6 +20,7 @@ from siftback import (
     Indexed,
     InfoBatch,
     Memory,
+    NoiseGuard,
     Percentile,
     Pool,
     RatioMemory,
@@ -381,6 +382,9 @@ def test_epochs_beyond_the_last_one_warn_once(make, epochs):
 # Lengths
 
 COUNTED = RULES | {
+    "ratio memory, guarded": lambda: RatioMemory(
+        warmup=Epochs(1), guard=NoiseGuard(CLASSES, cap=0.9, visits=1)
+    ),
     "ratio memory, from the first": lambda: RatioMemory(warmup=Epochs(0)),
     "stale": lambda: Stale(0.5, every=2),
 }

@@ -33,7 +33,7 @@ from siftback.states import (
     sealed,
     tensor,
 )
-from siftback.tensor_arguments import checked_batches, checked_model
+from siftback.tensor_arguments import checked_model
 
 _LAGS = 1000
 
@@ -134,7 +134,7 @@ class Pipelined:
             raise ConfigError(
                 f"scorer={shown(scorer)}: give a scorer without a state, such as Fresh()"
             )
-        self.loader: Any = checked_batches(loader)
+        self.loader: Any = loader
         self.indexed = is_indexed(loader)
         self._model, self._losses = checked_model(model), resolve(loss_fn, losses)
         self._source = Source(loader)

@@ -53,6 +53,7 @@ from siftback.states import (
     take_up,
     text,
 )
+from siftback.tensor_arguments import checked_batches
 
 _END = object()
 
@@ -133,10 +134,9 @@ class Source:
         self.lists: Lists | None = None
         self.order_is_lost = self.has_keys = False
         self._indexed = is_indexed(loader)
-        self.loader: Any = loader
+        self.loader: Any = checked_batches(loader)
         if is_trackable(loader):
-            own = cast(Any, loader).batch_sampler
-            self._order = TrackedBatches(own if batches is None else batches)
+            self._order = TrackedBatches(batches_of(loader) if batches is None else batches)
             self.loader = with_order(cast(Any, loader), self._order)
         collate = getattr(data_loader_of(loader), "collate_fn", None)
         self._collated = collate is default_collate

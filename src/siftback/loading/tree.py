@@ -212,6 +212,10 @@ def _rebuild(batch: Any, values: list[Any]) -> Any:
         return type(batch)(*values)
     if isinstance(batch, list | tuple):
         return type(batch)(values)
+    if not dataclasses.is_dataclass(batch) or isinstance(batch, type):
+        raise BatchError(
+            f"a batch is a {type(batch).__name__}: give tensors, or a structure of them"
+        )
     names = (f.name for f in dataclasses.fields(batch))
     same = copy.copy(batch)
     for name, value in zip(names, values, strict=True):

@@ -5,8 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_choice, checked_seed, checked_share, is_number
+from siftback.arguments import checked_choice, checked_seed, checked_share, is_number, shown
 from siftback.errors import ConfigError
+from siftback.tensor_arguments import is_dense
 
 
 def prune(
@@ -68,37 +69,38 @@ def prune(
 
 
 def _numbers(scores: Tensor) -> Tensor:
-    if not isinstance(scores, Tensor) or scores.ndim != 1 or not len(scores):
-        given = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-        raise ConfigError(f"scores of {given}: give a tensor with one score per example, float[N]")
-    if scores.dtype == torch.bool or scores.is_complex():
+    if is_dense(scores) and (scores.is_complex() or scores.dtype == torch.bool):
         raise ConfigError(f"scores are {scores.dtype}: give numbers that can be ranked, float[N]")
+    if not is_dense(scores) or scores.ndim != 1 or not len(scores):
+        given = list(scores.shape) if is_dense(scores) else type(scores).__name__
+        raise ConfigError(f"scores of {given}: give a tensor with one score per example, float[N]")
     missing = scores.isnan().nonzero().flatten()
     if len(missing):
         raise ConfigError(
             f"{len(missing)} of {len(scores)} scores are NaN, the first is that of example "
             f"{int(missing[0])}: score every example, or remove those without a score"
         )
-    return scores.detach().cpu()
+    scores = scores.detach().cpu()
+    return scores.float() if scores.dtype.itemsize == 1 else scores  # of 8 bits, not sorted
 
 
 def _check_shares(drop: float | None, keep: str, window: tuple[float, float] | None) -> None:
     if (drop is None) == (window is None):
         raise ConfigError(
-            f"drop={drop} and window={window}: give one of them, a share to leave out or the "
-            "shares that bound what is kept"
+            f"drop={shown(drop)} and window={shown(window)}: give one of them, a share to leave "
+            "out or the shares that bound what is kept"
         )
     if drop is not None:
         checked_share("drop", drop)
     checked_choice("keep", keep, "hardest", "easiest")
     listed = isinstance(window, tuple | list) and len(window) == 2 and all(map(is_number, window))
     if window is not None and not (listed and 0 <= window[0] < window[1] <= 1):
-        raise ConfigError(f"window={window}: give shares (a, b) with 0 <= a < b <= 1")
+        raise ConfigError(f"window={shown(window)}: give shares (a, b) with 0 <= a < b <= 1")
 
 
 def _classes(per_class: Tensor, count: int) -> Tensor:
-    if not isinstance(per_class, Tensor) or per_class.shape != (count,):
-        given = list(per_class.shape) if isinstance(per_class, Tensor) else per_class
+    if not is_dense(per_class) or per_class.shape != (count,):
+        given = list(per_class.shape) if is_dense(per_class) else shown(per_class)
         raise ConfigError(
             f"per_class={given} for {count} scores: give the class of each example, int64[{count}]"
         )

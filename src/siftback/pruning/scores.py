@@ -13,7 +13,7 @@ from torch.func import functional_call, grad
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from siftback.arguments import checked_integer
+from siftback.arguments import checked_integer, shown
 from siftback.errors import ConfigError, LossError
 from siftback.loading import tree
 from siftback.loading.indices import IndexCheck, examples_of
@@ -21,7 +21,6 @@ from siftback.loading.source import Source
 from siftback.loss_functions import Losses, LossFn, pair, resolve
 from siftback.pruning.recorders import check_predictions
 from siftback.scorers.selection_pass import untouched
-from siftback.tensor_arguments import checked_model
 
 Models = nn.Module | Sequence[nn.Module]
 """One model, or several to average over."""
@@ -267,13 +266,14 @@ def _mean_scores(
 ) -> Tensor:
     """float32[N], the mean over models of the scores of all examples, in the data set's order."""
     checked_integer("batch_size", batch_size, 1)
-    if not isinstance(models, nn.Module | Sequence) or isinstance(models, str):
-        raise ConfigError(f"models={models!r}: give a torch.nn.Module, or a list of them")
-    listed = [models] if isinstance(models, nn.Module) else list(models)
-    if not listed:
-        raise ConfigError("no model given: give at least one")
-    for model in listed:
-        checked_model(model)
+    listed: list[Any] = [models]
+    if isinstance(models, Iterable) and not isinstance(models, nn.Module | str | bytes | Tensor):
+        listed = list(models)
+    if not listed or not all(isinstance(model, nn.Module) for model in listed):
+        raise ConfigError(
+            f"no model given, models={shown(models)}: give a torch.nn.Module, or a list of at "
+            "least one"
+        )
     loader = data
     if isinstance(data, Dataset):  # with a generator, so that the global one is not used
         loader = DataLoader(data, batch_size, generator=torch.Generator())

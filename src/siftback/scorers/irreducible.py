@@ -178,7 +178,7 @@ def irreducible_losses(
     each, scorer = resolve(loss_fn, losses), checked_scorer(scorer)
     checked_model(model)
     source, check = Source(loader), IndexCheck(examples_of(loader))
-    weight = next(model.parameters(), None)
+    weight = next(checked_model(model).parameters(), None)
     indices, found = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
     for item in source.batches():
         batch, of = item.batch, item.indices

@@ -417,9 +417,9 @@ def check_takes_pair(loss_fn: LossFn) -> None:
             inspect.Signature(list(parameters.values())).bind(None, None)
     except TypeError:
         raise ConfigError(
-            f"{_name_of(loss_fn)} takes ({', '.join(parameters)}), and is called with the outputs "
-            "and the targets of a batch: give losses=fn(model, batch) in its place, which calls "
-            "it and returns one loss per example"
+            f"loss_fn={_name_of(loss_fn)} takes ({', '.join(parameters)}), and is called with the "
+            "outputs and the targets of a batch: give losses=fn(model, batch) in its place, which "
+            "calls it and returns one loss per example"
         ) from None
 
 

@@ -154,8 +154,12 @@ RECORDS = {
     "fewer scores": (torch.arange(2), torch.ones(1), "scores=float32"),
     "more scores": (torch.arange(2), torch.ones(3), "scores=float32"),
     "bools for scores": (torch.arange(2), torch.tensor([True, False]), "scores=bool"),
-    "the last row, from its end": (torch.tensor([-1]), torch.ones(1), "indices= from -1 to -1"),
-    "beyond the last row": (torch.tensor([3]), torch.ones(1), "indices= from 3 to 3"),
+    "the last row, from its end": (
+        torch.tensor([-1]),
+        torch.ones(1),
+        "the indices range from -1 to -1",
+    ),
+    "beyond the last row": (torch.tensor([3]), torch.ones(1), "the indices range from 3 to 3"),
 }
 
 

@@ -272,7 +272,7 @@ REFUSED = {
     "grand chunks": (lambda: grand(network(), DATA, chunk_size=0), "chunk_size=0"),
     "scores of no model": (lambda: el2n(None, DATA), "models=None"),
     "scores of a name": (lambda: el2n("resnet", DATA), "models='resnet'"),
-    "scores of names": (lambda: el2n(["resnet"], DATA), "model='resnet'"),
+    "scores of names": (lambda: el2n(["resnet"], DATA), r"models=\['resnet'\]"),
     "forgetting": (lambda: Forgetting(2).update([0, 1], Y[:2] > 0), r"indices=\[0, 1\]"),
     "forgetting list": (lambda: Forgetting(2).update(Y[:2], [True, False]), "correct is"),
     "aum logits": (lambda: AUM(2).update(Y[:2], [[1.0, 2.0]], Y[:2]), "logits are"),

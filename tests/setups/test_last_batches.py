@@ -205,7 +205,7 @@ def test_a_batch_of_one_row_of_the_users_own_is_given():
 
 
 class Boxes(Numbered):
-    """Images of several sizes, in lists that nothing here splits."""
+    """Images of several sizes, in lists."""
 
     def __getitem__(self, index):
         return torch.full((1, 2 + index % 3), float(index)), self.losses[index]
@@ -216,7 +216,7 @@ def in_lists(examples):
 
 
 @pytest.mark.parametrize("make", [plain, LOADERS["a batch sampler of one's own"]])
-def test_batches_that_nothing_splits_are_shared_as_they_are_collated(make):
+def test_lists_of_examples_share_their_last_batch_too(make):
     loader = make(Boxes(spread(16)), 4)
     loader.collate_fn = in_lists
     loader = SelectiveLoader(loader, memory=First(13), epochs=2, pool=Pool(4))
@@ -225,7 +225,7 @@ def test_batches_that_nothing_splits_are_shared_as_they_are_collated(make):
         for images, _ in loader:
             sizes.append(len(images))
             loader.loss(torch.ones(len(images)), indices=None)
-    assert sizes[4:] == ([4, 4, 3, 2] if make is plain else [4, 4, 4, 1])
+    assert sizes[4:] == [4, 4, 3, 2]
 
 
 RESUMED = {

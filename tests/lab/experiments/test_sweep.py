@@ -74,7 +74,7 @@ def test_every_combination_is_a_cell(tmp_path: Path) -> None:
         (("lr=big",), "lr 'big': give a number"),
         (("keep=some",), "keep 'some': give numbers"),
         (("evaluate-at=0.1,0.2",), "evaluate_at is a list itself"),
-        (("lr=0.1,-1",), r"lr=-1.0: give a number in \(0, inf\)"),
+        (("lr=0.1,-1",), r"lr=-1.0: give a number in \(0, 1e30\)"),
         (("keep=0.5,2",), "keep=2.0 is not a share"),
         (("model=cnn,vgg",), "no model 'vgg'"),
         (("subset=a/b,a b",), "cells of one name"),

@@ -22,6 +22,8 @@ from torch import Tensor
 from goals import Goal, begin, options, report
 from siftback import EpochRule, Fresh, ScoreTable, TopK
 from siftback.contrib import Proxy
+from siftback.draws.percentile_draw import draw_probabilities
+from siftback.draws.ratio_draw import ratio_probabilities
 from siftback.lab.analyses.budget_ratios import budget_ratio
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.datasets import DATASETS, ImageData
@@ -35,8 +37,6 @@ from siftback.lab.training.score_price import measure as measured_price
 from siftback.lab.training.settings import Settings
 from siftback.lab.training.strategies import STRATEGIES
 from siftback.lab.training.strategy import Strategy
-from siftback.rules.percentile_draw import draw_probabilities
-from siftback.rules.ratio_draw import ratio_probabilities
 from siftback.rules.rule import LastLossRule
 from siftback.schedule import Share
 from strong_augment import StrongAugment

@@ -2,12 +2,11 @@
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from siftback.lab.analyses.figure import Grid, Missing
-from siftback.lab.analyses.noise import ends, with_wrong_labels
-from siftback.lab.analyses.pays import on_curves, ratios
+from siftback.lab.analyses.noise import NoisyEnd, noisy_ends, with_wrong_labels
+from siftback.lab.analyses.pays import MethodRatio, method_ratios, on_curves
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.tables import markdown
 from siftback.lab.report.results_page import comparisons_of, main_verdicts
@@ -97,24 +96,30 @@ def _ratios(names: Sequence[str]) -> list[dict[str, str]]:
     """A row for each configuration, data set and budget."""
     return [
         {
-            "strategy and share": f"`{row['method']}`",
-            "trained": row["data and model"],
-            "epochs": row["budget"],
-            "budget ratio": row["budget ratio"],
-            "95 % interval": row["95 % interval"],
+            "strategy and share": f"`{one.label}`",
+            "trained": one.experiment.title,
+            "epochs": f"{one.budget:g}",
+            "budget ratio": str(one.ratio.ratio),
+            "95 % interval": one.interval,
         }
-        for row in _rows_of(ratios)
-        if _is_of(row["method"], names)
+        for one in _method_ratios()
+        if _is_of(one.label, names)
     ]
 
 
 def _wrong_labels(names: Sequence[str]) -> list[dict[str, str]]:
     """A row for each strategy, data set and share of wrong labels."""
-    shown = ("data and model", "wrong labels", "method", "seeds", "difference", "95 % interval")
     return [
-        {column: row[column] for column in shown}
-        for row in _rows_of(ends)
-        if _is_of(row["method"], names)
+        {
+            "data and model": end.task,
+            "wrong labels": f"{end.wrong:.0%}",
+            "method": end.label,
+            "seeds": str(end.seeds),
+            "difference": f"{end.difference:+.2f}",
+            "95 % interval": end.interval,
+        }
+        for end in _noisy_ends()
+        if _is_of(end.label, names)
     ]
 
 
@@ -141,13 +146,13 @@ def _main() -> Sequence[Verdict]:
 
 
 @functools.cache
-def _rows_of(analysis: Callable[[Sequence[Comparison]], Grid | Missing]) -> list[dict[str, str]]:
-    """A table that an analysis makes, if there is anything recorded for it."""
-    made = analysis(_comparisons())
-    if isinstance(made, Missing):
-        return []
-    cells = [["" if cell is None else str(cell) for cell in row] for row in made.rows]
-    return [dict(zip(made.columns, row, strict=True)) for row in cells]
+def _method_ratios() -> Sequence[MethodRatio]:
+    return method_ratios(_comparisons())
+
+
+@functools.cache
+def _noisy_ends() -> Sequence[NoisyEnd]:
+    return noisy_ends(_comparisons())
 
 
 def _is_of(label: str, names: Sequence[str]) -> bool:

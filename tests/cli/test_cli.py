@@ -18,7 +18,7 @@ from siftback import Epochs
 from siftback.cli.app import COMMANDS, app
 from siftback.cli.options import HELP, use_threads
 from siftback.lab import models
-from siftback.lab.records.comparison_record import Comparison, read_evaluations
+from siftback.lab.records.comparison_record import Comparison, parse_evaluations
 from siftback.lab.report.verdict import verdicts
 from siftback.lab.training.settings import Settings
 
@@ -49,7 +49,7 @@ def test_compare_leaves_table_summary_records_and_pictures(call: Call, tmp_path:
     assert all(run.keys() >= SUMMARY_FIELDS for run in summary["runs"])
     assert {"python", "torch", "commit", "arguments"} <= summary["environment"].keys()
     for run in Comparison.read(out).runs:
-        assert len(list(read_evaluations((out / run.record).read_text().splitlines()))) == 1
+        assert len(list(parse_evaluations((out / run.record).read_text().splitlines()))) == 1
         header = json.loads((out / run.record).read_text().splitlines()[0])
         assert header["environment"]["arguments"]["data"] == "digits"
     for picture in ("error.png", "error.svg"):
@@ -316,4 +316,4 @@ def test_ctrl_c_leaves_the_finished_runs(tmp_path: Path) -> None:
     assert "error.png" in printed
     assert f"--out {out} --resume" in err
     for record in (out / "records").iterdir():
-        list(read_evaluations(record.read_text().splitlines()))
+        list(parse_evaluations(record.read_text().splitlines()))

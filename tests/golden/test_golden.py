@@ -23,7 +23,8 @@ from siftback.lab.analyses.figure import Cell, Missing, Panel, Range
 from siftback.lab.papers import beside
 from siftback.lab.recipes.running import comparisons_for
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import TRADITIONAL, Axis, selective_labels, speedups
+from siftback.lab.records.frame import Axis, speedups
+from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.records.summary_table import rows
 from siftback.lab.report.numbers import numbers
 from siftback.lab.report.verdict import verdicts
@@ -224,7 +225,7 @@ def test_a_speed_up_is_one_number(folder: Path) -> None:
     (table,) = analyse([comparison], ["table1"]).values()
     in_table = {row[0]: row[4:] for row in table.rows} if isinstance(table, Grid) else {}
     in_rows = {row["strategy"]: row for row in rows(comparison)}
-    selective = set(selective_labels(comparison))
+    selective = {run.label for run in comparison.runs if run.selective}
     found = numbers(comparison)["configurations"]
     assert set(in_table) == (selective if TRADITIONAL in in_rows else set())
     for configuration in found:

@@ -9,7 +9,6 @@ import math
 import statistics
 
 import pytest
-
 from siftback.lab.records.measures import (
     MeanAndSpread,
     SpeedUp,

@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from siftback.lab.records.measures import crossing, paired_difference, speedups
 
 from siftback.errors import StateError
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
-from siftback.lab.records.measures import crossing, paired_difference, speedups
-from siftback.lab.records.metric import bits_per_character
+from siftback.lab.records.run_summary import bits_per_character
 from siftback.lab.records.summary_table import rows
 
 POINTS = [(10.0, 10, 100.0, 40.0), (20.0, 20, 200.0, 20.0)]

@@ -8,7 +8,7 @@ import pytest
 
 from siftback.errors import StateError
 from siftback.lab.analyses.reading import read
-from siftback.lab.records.comparison_record import Comparison, RecordWriter, read_evaluations
+from siftback.lab.records.comparison_record import Comparison, RecordWriter, parse_evaluations
 from siftback.lab.records.run_summary import RunSummary
 
 POINTS = [(1.5, 4, 150.0, 50.0), (3.25, 8, 300.0, 20.5)]
@@ -32,9 +32,9 @@ def test_a_record_is_readable_while_the_run_goes_on(comparison, add_run, tmp_pat
     evaluation = comparison.evaluations(add_run("sb", 0, POINTS))[0]
     path = tmp_path / "records" / "going.jsonl"
     writer = RecordWriter(path, {"strategy": "sb"})
-    assert list(read_evaluations(path.read_text().splitlines())) == []
+    assert list(parse_evaluations(path.read_text().splitlines())) == []
     writer.evaluation(evaluation)
-    assert list(read_evaluations(path.read_text().splitlines())) == [evaluation]
+    assert list(parse_evaluations(path.read_text().splitlines())) == [evaluation]
     writer.close()
 
 
@@ -59,7 +59,7 @@ def test_a_record_is_cut_back_and_gone_on_with(comparison, add_run, tmp_path, el
     writer.evaluation(later)
     assert writer.evaluations == [made[0], later]
     writer.close()
-    assert list(read_evaluations(path.read_text().splitlines())) == [made[0], later]
+    assert list(parse_evaluations(path.read_text().splitlines())) == [made[0], later]
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     kinds = [line["kind"] for line in lines]
     assert kinds == ["run", "evaluation", *["resumed"] * elsewhere, "evaluation"]

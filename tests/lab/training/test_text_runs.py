@@ -19,7 +19,7 @@ from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.experiments.example_scores import score_examples
 from siftback.lab.experiments.probe_run import probe_settings
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import speedups
+from siftback.lab.records.frame import speedups
 from siftback.lab.records.observations import looks
 from siftback.lab.records.summary_table import rows
 from siftback.lab.report.page import write_report

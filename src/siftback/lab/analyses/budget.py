@@ -1,27 +1,25 @@
 """Whether selection paid: our own analyses of cost, and of error at the same budget."""
 
-import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from scipy.special import stdtrit
-
-from siftback.lab.analyses.configurations import (
-    Configuration,
-    configurations,
-    judged,
-    titled,
-    traditional,
-)
+from siftback.lab.analyses.configurations import judged, mean_curve, titled
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
 from siftback.lab.analyses.findings import MeanAgreement, OverIdeal, SameBudget
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import judgement, mean_and_spread, pairs, same_budget
-from siftback.lab.records.metric import MetricName
-from siftback.lab.records.run_summary import RunSummary
+from siftback.lab.records.frame import (
+    interval,
+    judge,
+    machine_of,
+    paired_differences,
+    read_evaluations,
+    read_runs,
+    same_budget,
+)
+from siftback.lab.records.run_summary import TRADITIONAL, MetricName
 
 OURS = "Siftback"
-CONFIDENCE = 0.95
 
 
 def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -32,24 +30,23 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """
     panels, findings, shown = [], [], []
     for heading, comparison in titled(comparisons):
-        series, sure = [], []
-        for one in configurations(comparison):
-            baseline = None if one.plain else same_budget(comparison, one.label)
-            if baseline is None:
+        runs = read_runs(comparison)
+        series, over_seeds = [], {}
+        for run in runs[runs.selective].drop_duplicates("label").itertuples():
+            if (baseline := same_budget(runs, run.label)) is None:
                 continue
-            both = pairs(comparison, one.label, baseline)
-            differences = [run.final - base.final for run, base in both]
-            mean, low, high = interval(differences)
-            several = len(differences) > 1
-            ends = ([low] if several else None), ([high] if several else None)
-            series.append(Series(one.label, [one.label], [mean], *ends, group=one.family))
-            if several:
-                sure.append((one.label, differences))
+            differences = paired_differences(runs, run.label, baseline)
+            mean, low, high = ([value] for value in interval(differences))
+            point = Series(run.label, [run.label], mean, group=run.family)
+            if len(differences) > 1:
+                over_seeds[run.label] = differences
+                point = replace(point, low=low, high=high)
+            series.append(point)
         if series:
             metric = comparison.metric
             label = f"difference in final {metric.noun} ({metric.plural})"
             panels.append(Panel(heading, "strategy", label, "points", series))
-            findings.append(_finding(heading, sure, metric.name))
+            findings.append(_count_outcomes(heading, over_seeds, metric.name))
             shown.append(comparison)
     name, title = "budget", f"Final {judged(shown)} beside Traditional of the same budget"
     if not panels:
@@ -58,33 +55,14 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
     return Figure(name, title, findings, OURS, {"strategy": panels})
 
 
-def interval(differences: Sequence[float]) -> tuple[float, float, float]:
-    """The mean of some differences and the ends of its 95 % interval by Student's t.
-
-    ``mean ± t(0.975, n - 1) * s / sqrt(n)``, s being the sample standard deviation.
-
-    Args:
-        differences: One per seed; of a single one the ends are NaN.
-
-    >>> [round(end, 3) for end in interval([1.0, 2.0, 3.0])]
-    [2.0, -0.484, 4.484]
-    """
-    mean, count = statistics.mean(differences), len(differences)
-    if count < 2:
-        return mean, math.nan, math.nan
-    quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
-    half = quantile * statistics.stdev(differences) / math.sqrt(count)
-    return mean, mean - half, mean + half
-
-
-def _finding(
-    heading: str, sure: Sequence[tuple[str, Sequence[float]]], metric: MetricName
+def _count_outcomes(
+    heading: str, differences: Mapping[str, Sequence[float]], metric: MetricName
 ) -> SameBudget:
-    outcomes = [judgement(mean_and_spread(differences)) for _, differences in sure]
-    found = [(label, *interval(differences), len(differences)) for label, differences in sure]
-    best = min(found, key=lambda of: of[1], default=None)
+    outcomes = list(map(judge, differences.values()))
+    ends = [(label, *interval(values), len(values)) for label, values in differences.items()]
+    best = min(ends, key=lambda end: end[1], default=None)
     paid, lost = outcomes.count("paid"), outcomes.count("lost")
-    return SameBudget(heading, len(sure), paid, lost, best, metric)
+    return SameBudget(heading, len(outcomes), paid, lost, best, metric)
 
 
 def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -96,47 +74,35 @@ def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missin
     name, title = "ideal", "An epoch's measured time beside its ideal cost"
     panels, findings = [], []
     for heading, comparison in titled(comparisons):
-        found = configurations(comparison)
-        plain = traditional(found)
-        if plain is None:
+        runs = read_runs(comparison)
+        runs["cost"] = (runs.cost_forward_units - runs.cost_scoring) / runs.epochs
+        runs["seconds"] = (runs.seconds_train - runs.seconds_scoring) / runs.epochs
+        plain = runs[runs.label == TRADITIONAL]
+        machine = machine_of(runs, TRADITIONAL)
+        groups = {
+            label: group
+            for label, group in runs[runs.selective].groupby("label", sort=False)
+            if machine_of(runs, label) == machine
+        }
+        if plain.empty or not groups:
             continue
-        machine = comparison.machine(plain.label)
-        chosen = [
-            one for one in found if not one.plain and comparison.machine(one.label) == machine
-        ]
-        if not chosen:
-            continue
-        cost, seconds = plain.mean(_cost), plain.mean(_seconds)
-        labels = [one.label for one in chosen]
-        shares = [one.mean(_cost) / cost for one in chosen]
-        ideal = Series("ideal", labels, shares, group="ideal")
-        measured = _measured(chosen, seconds)
+        shares = [float(group.cost.mean() / plain.cost.mean()) for group in groups.values()]
+        seconds = [list(group.seconds / plain.seconds.mean()) for group in groups.values()]
+        ideal = Series("ideal", list(groups), shares, group="ideal")
+        measured = Series.over_seeds("measured", list(groups), seconds, "measured")
         panels.append(
             Panel(heading, "strategy", "share of Traditional's epoch", "bars", [ideal, measured])
         )
-        over = {
-            one.label: share / best - 1
-            for one, share, best in zip(chosen, measured.y, ideal.y, strict=True)
-        }
-        least, most = min(over, key=over.__getitem__), max(over, key=over.__getitem__)
-        findings.append(OverIdeal(heading, (least, over[least]), (most, over[most])))
+        over = [
+            (label, share / least - 1)
+            for label, share, least in zip(groups, measured.y, ideal.y, strict=True)
+        ]
+        ends = (choose(over, key=lambda end: end[1]) for choose in (min, max))
+        findings.append(OverIdeal(heading, *ends))
     if not panels:
         why = "No selective run beside Traditional on one machine. Record one:"
         return Missing(name, title, f"{why} siftback compare --strategies traditional,sb")
     return Figure(name, title, findings, OURS, {"strategy": panels})
-
-
-def _measured(chosen: Sequence[Configuration], seconds: float) -> Series:
-    each = [[_seconds(run) / seconds for run in one.runs] for one in chosen]
-    return Series.over_seeds("measured", [one.label for one in chosen], each, "measured")
-
-
-def _cost(run: RunSummary) -> float:
-    return (run.cost_forward_units - run.cost_scoring) / run.epochs
-
-
-def _seconds(run: RunSummary) -> float:
-    return (run.seconds_train - run.seconds_scoring) / run.epochs
 
 
 def agreement_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -144,30 +110,21 @@ def agreement_over_training(comparisons: Sequence[Comparison]) -> Figure | Missi
     name, title = "agreement", "Agreement of cheap scores with the losses of a fresh forward"
     panels, findings = [], []
     for heading, comparison in titled(comparisons):
-        series = [line for one in configurations(comparison) if (line := _agreed(one))]
+        evaluations = read_evaluations(comparison)
+        # A point stands at the mean epoch of all seeds, also of those without an agreement there.
+        together = evaluations.groupby(["label", "number"])
+        evaluations["epoch"] = together.epoch.transform("mean")
+        groups = evaluations.dropna(subset="agreement").groupby("label", sort=False)
+        series = [mean_curve(group, "epoch", "agreement", label) for label, group in groups]
         if not series:
             continue
         panels.append(Panel(heading, "epoch", "rank correlation", "line", series))
-        means = {line.label: statistics.mean(line.y) for line in series}
-        least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
-        worst = (least, means[least]) if len(means) > 1 else None
-        findings.append(MeanAgreement(heading, (most, means[most]), worst))
+        means = [(line.label, statistics.mean(line.y)) for line in series]
+        worst, best = (choose(means, key=lambda end: end[1]) for choose in (min, max))
+        findings.append(MeanAgreement(heading, best, worst if len(means) > 1 else None))
     if not panels:
         why = "No run has scores that are not those of a fresh forward. Record some:"
         return Missing(
             name, title, f"{why} siftback compare --strategies traditional,stale-sb,sb-memory"
         )
     return Figure(name, title, findings, OURS, {"epoch": panels})
-
-
-def _agreed(one: Configuration) -> Series | None:
-    together = zip(*one.curves, strict=False)
-    known = [
-        (statistics.mean(one.epoch for one in each), seeds)
-        for each in together
-        if (seeds := [one.agreement for one in each if one.agreement is not None])
-    ]
-    if not known:
-        return None
-    epochs = [epoch for epoch, _ in known]
-    return Series.over_seeds(one.label, epochs, [seeds for _, seeds in known], one.label)

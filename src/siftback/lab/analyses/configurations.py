@@ -5,18 +5,28 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
+
+import pandas as pd
 
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.analyses.figure import Panel, Series
 from siftback.lab.data.data_set import NOUNS
-from siftback.lab.records.comparison_record import Comparison, read_evaluations
+from siftback.lab.records.comparison_record import Comparison, parse_evaluations
 from siftback.lab.records.formatting import listed
-from siftback.lab.records.measures import MATCHED, TRADITIONAL, Axis, measured, ordered_labels
-from siftback.lab.records.metric import METRICS, Metric
+from siftback.lab.records.frame import Axis, in_order
 from siftback.lab.records.run_files import record_lines
-from siftback.lab.records.run_summary import Evaluation, RunSummary
+from siftback.lab.records.run_summary import (
+    MATCHED,
+    METRICS,
+    TRADITIONAL,
+    Evaluation,
+    Metric,
+    RunSummary,
+)
 
 # What can be on the x axis of a curve: the view's name, the field, and what the axis is called.
 AXES: dict[str, tuple[Axis, str]] = {
@@ -50,7 +60,7 @@ class Configuration:
     @property
     def family(self) -> str:
         """Its strategy without its interval: ``stale-sb`` for ``stale-sb-5``."""
-        return "stale-sb" if self.strategy.startswith("stale-sb") else self.strategy
+        return self.runs[0].family
 
     @property
     def plain(self) -> bool:
@@ -74,12 +84,13 @@ class Configuration:
 
 def configurations(comparison: Comparison) -> list[Configuration]:
     """The configurations of a comparison, Traditional first, each before its matched run."""
-    groups = comparison.by_label()
-    found = []
-    for label in ordered_labels(comparison):
-        curves = [_curve(comparison, run) for run in groups[label]]
-        found.append(Configuration(comparison, label, groups[label], curves))
-    return found
+    return [
+        Configuration(comparison, label, runs, [_curve(comparison, run) for run in runs])
+        for label, runs in (
+            (label, list(runs))
+            for label, runs in groupby(in_order(comparison.runs), attrgetter("label"))
+        )
+    ]
 
 
 def traditional(found: Iterable[Configuration]) -> Configuration | None:
@@ -98,16 +109,22 @@ def argument(comparison: Comparison, name: str, otherwise: Any = None) -> Any:
     return (comparison.environment.get("arguments") or {}).get(name, otherwise)
 
 
-def shared_by(comparison: Comparison, varied: Iterable[str]) -> str:
-    """What a comparison was asked but for some settings: comparisons of equal ones belong together.
+def group_by_settings(
+    comparisons: Iterable[Comparison], varied: Iterable[str]
+) -> dict[str, list[Comparison]]:
+    """Returns the comparisons of equal settings together, in their order.
 
     Args:
-        comparison: The comparison.
+        comparisons: The comparisons.
         varied: Names of the settings that may differ.
     """
-    asked = comparison.environment.get("arguments") or {}
-    shared = {key: value for key, value in asked.items() if key not in varied}
-    return json.dumps(shared, sort_keys=True, default=str)
+    groups: dict[str, list[Comparison]] = {}
+    for comparison in comparisons:
+        settings = comparison.environment.get("arguments") or {}
+        shared = {key: value for key, value in settings.items() if key not in varied}
+        key = json.dumps(shared, sort_keys=True, default=str)
+        groups.setdefault(key, []).append(comparison)
+    return groups
 
 
 def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
@@ -138,10 +155,27 @@ def curve(configuration: Configuration, axis: Axis, group: str | None = None) ->
     return Series.over_seeds(
         configuration.label,
         [statistics.mean(float(getattr(one, axis)) for one in each) for each in together],
-        [[measured(one, configuration.metric.name) for one in each] for each in together],
+        [[getattr(one, configuration.metric.field) for one in each] for each in together],
         configuration.family if group is None else group,
         faint=configuration.strategy == MATCHED,
     )
+
+
+def mean_curve(points: pd.DataFrame, x: str, y: str, group: str, faint: bool = False) -> Series:
+    """Returns a column's mean over the seeds over another's, and between which ends the seeds lie.
+
+    Args:
+        points: The evaluations of one configuration, as `read_evaluations` returns them. The k-th
+            point of the curve is of the seeds' k-th evaluations.
+        x: The column that is the x axis.
+        y: The column that is the y axis.
+        group: What the curve belongs to.
+        faint: Whether it stands back.
+    """
+    shortest = points.groupby("record").number.max().min()
+    together = points[points.number <= shortest].groupby("number")
+    seeds = [list(values) for _, values in together[y]]
+    return Series.over_seeds(points.label.iloc[0], list(together[x].mean()), seeds, group, faint)
 
 
 def curve_panel(
@@ -216,4 +250,4 @@ def _curve(comparison: Comparison, run: RunSummary) -> tuple[Evaluation, ...]:
 @lru_cache(maxsize=4096)
 def _read(lines: tuple[str, ...]) -> tuple[Evaluation, ...]:
     """The evaluations in a run's lines; many analyses ask for them."""
-    return tuple(read_evaluations(lines))
+    return tuple(parse_evaluations(lines))

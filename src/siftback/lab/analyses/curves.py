@@ -18,7 +18,7 @@ from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
 from siftback.lab.analyses.findings import BestEnd, ErrorsByForwards, ErrorsByShare, Finding
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import listed
-from siftback.lab.records.measures import TRADITIONAL
+from siftback.lab.records.run_summary import TRADITIONAL
 
 PAPER = "Jiang et al. 2019"
 

@@ -30,8 +30,8 @@ from siftback.lab.analyses.observed import command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
 from siftback.lab.experiments.example_scores import SCORES_FOLDER, Scores, overlaps
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import TRADITIONAL
 from siftback.lab.records.observations import Look
+from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.training import strategies
 
 PAPER = "Lu, Zamoshchin and Chen, Diet Selective-Backprop"

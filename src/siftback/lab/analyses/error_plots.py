@@ -22,9 +22,8 @@ from siftback.lab.analyses.configurations import (
 from siftback.lab.analyses.drawing import draw as draw_figure
 from siftback.lab.analyses.figure import Figure, Panel, Series
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.formatting import with_spread
-from siftback.lab.records.measures import TRADITIONAL, Axis, mean_and_spread, partner_label
-from siftback.lab.records.metric import METRICS
+from siftback.lab.records.frame import Axis, mean_and_spread
+from siftback.lab.records.run_summary import METRICS, TRADITIONAL
 
 PLOT = "error"
 
@@ -58,8 +57,8 @@ def _panel(view: str, axis: Axis, x_label: str, found: list[Configuration]) -> P
     series = []
     for one in found:
         final = mean_and_spread(run.final for run in one.runs)
-        line = curve(one, axis, partner_label(one.runs[0]) or one.label)
-        written = f"{with_spread(final, digits=one.metric.digits)} {one.metric.unit}"
+        line = curve(one, axis, one.runs[0].partner)
+        written = f"{final:.{one.metric.digits}f} {one.metric.unit}"
         series.append(replace(line, label=f"{one.label}: {written}"))
     plain = traditional(found)
     if plain and view == "cost":

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from siftback.lab.records.metric import METRICS, MetricName
+from siftback.lab.records.run_summary import METRICS, MetricName
 
 
 class Finding(Protocol):

@@ -9,8 +9,8 @@ from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
 from siftback.lab.analyses.findings import GradientSimilarities
 from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import TRADITIONAL
 from siftback.lab.records.observations import SHARES, SUBSETS
+from siftback.lab.records.run_summary import TRADITIONAL
 
 NAMES = {"high": "highest losses", "low": "lowest losses", "random": "random"}
 MEASURES = {

@@ -1,20 +1,18 @@
 """Learning rates compared on held-out training examples, of each method for itself."""
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections.abc import Sequence
 
-from siftback.lab.analyses.configurations import argument, shared_by, task
+import pandas as pd
+
+from siftback.lab.analyses.configurations import argument, group_by_settings, task
 from siftback.lab.analyses.figure import Cell, Grid, Missing
 from siftback.lab.analyses.findings import BestEnd
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.formatting import with_spread
-from siftback.lab.records.measures import TRADITIONAL, mean_and_spread, ordered_labels
-from siftback.lab.records.metric import Metric
+from siftback.lab.records.frame import mean_and_spread, read_runs
+from siftback.lab.records.run_summary import TRADITIONAL
 
 # What may differ between the comparisons at several learning rates.
 _VARIED = ("lr", "strategies", "keeps", "seeds", "matched")
-
-Ends = Mapping[float, Sequence[float]]  # final errors or losses of the seeds, by learning rate
 
 
 def by_rate(comparisons: Sequence[Comparison]) -> Grid | Missing:
@@ -25,66 +23,37 @@ def by_rate(comparisons: Sequence[Comparison]) -> Grid | Missing:
     """
     name, about = "rates", "Learning rates: the end on held-out examples, of each method"
     columns = ["data and model", "method", "seeds", "error or loss at each rate", "lowest at"]
-    together: dict[str, list[Comparison]] = {}
     held_out = [one for one in comparisons if one.runs and argument(one, "validation")]
-    for one in sorted(held_out, key=lambda one: (_title(one), _rate(one))):
-        together.setdefault(shared_by(one, _VARIED), []).append(one)
+    held_out.sort(key=lambda one: (_title(one), float(argument(one, "lr"))))
     rows: list[list[Cell]] = []
     findings = []
-    for group in together.values():
-        title, metric, methods = _title(group[0]), group[0].metric, _methods(group)
-        rows += [_row(title, metric, label, ends) for label, ends in methods.items()]
-        if (best := _best(title, metric, methods)) is not None:
-            findings.append(best)
+    for group in group_by_settings(held_out, _VARIED).values():
+        title, metric = _title(group[0]), group[0].metric
+        runs = pd.concat([read_runs(one).assign(rate=float(argument(one, "lr"))) for one in group])
+        lowest: dict[str, tuple[float, float]] = {}
+        for label, each in runs.groupby("label", sort=False):
+            ends = each.pivot_table(index="seed", columns="rate", values="final").dropna()
+            if ends.empty or ends.shape[1] < 2:
+                continue
+            lowest[label] = min((ends[rate].mean(), rate) for rate in ends)
+            written = [
+                f"{rate:g}: {mean_and_spread(ends[rate]):.{metric.digits}f}" for rate in ends
+            ]
+            best_rate = f"{lowest[label][1]:g}"
+            rows.append([title, label, str(len(ends)), "; ".join(written), best_rate])
+        # The best method beside Traditional, each at the rate at which it ends lowest.
+        plain = lowest.pop(TRADITIONAL, None)
+        if plain and lowest:
+            best = min(lowest, key=lowest.__getitem__)
+            end, rate = lowest[best]
+            about_best = f"{title}, each at its own best rate"
+            findings.append(
+                BestEnd(about_best, f"{best} at {rate:g}", end, plain[0], metric=metric.name)
+            )
     if not rows:
         why = "No method at two learning rates, judged on held-out examples. Record some:"
         return Missing(name, about, f"{why} siftback run rates")
     return Grid(name, about, findings, "Siftback", columns, rows)
-
-
-def _methods(group: Sequence[Comparison]) -> dict[str, Ends]:
-    """By configuration its ends at each rate, of the seeds that all its rates have."""
-    by_seed: dict[str, dict[float, dict[int, float]]] = {}
-    for one in group:
-        for label in ordered_labels(one):
-            ends = {run.seed: run.final for run in one.by_label()[label]}
-            by_seed.setdefault(label, {})[_rate(one)] = ends
-    found: dict[str, Ends] = {}
-    for label, rates in by_seed.items():
-        shared = sorted(set.intersection(*map(set, rates.values())))
-        if shared and len(rates) > 1:
-            found[label] = {rate: [ends[seed] for seed in shared] for rate, ends in rates.items()}
-    return found
-
-
-def _lowest(ends: Ends) -> tuple[float, float]:
-    """The lowest mean, and the rate that it is at."""
-    return min((fmean(each), rate) for rate, each in ends.items())
-
-
-def _row(title: str, metric: Metric, label: str, ends: Ends) -> list[Cell]:
-    written = [
-        f"{rate:g}: {with_spread(mean_and_spread(each), digits=metric.digits)}"
-        for rate, each in ends.items()
-    ]
-    seeds = len(next(iter(ends.values())))
-    return [title, label, str(seeds), "; ".join(written), f"{_lowest(ends)[1]:g}"]
-
-
-def _best(title: str, metric: Metric, methods: Mapping[str, Ends]) -> BestEnd | None:
-    """The best method beside Traditional, each at the rate at which it ends lowest."""
-    ends = {label: _lowest(each) for label, each in methods.items()}
-    plain = ends.pop(TRADITIONAL, None)
-    if plain is None or not ends:
-        return None
-    best = min(ends, key=ends.__getitem__)
-    end, rate = ends[best]
-    about = f"{title}, each at its own best rate"
-    return BestEnd(about, f"{best} at {rate:g}", end, plain[0], metric=metric.name)
-
-
-def _rate(comparison: Comparison) -> float:
-    return float(argument(comparison, "lr"))
 
 
 def _title(comparison: Comparison) -> str:

@@ -22,8 +22,8 @@ from siftback.lab.analyses.findings import (
 from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import TRADITIONAL
 from siftback.lab.records.observations import Look
+from siftback.lab.records.run_summary import TRADITIONAL
 
 SHOWN = 10
 BETAS = (0.5, 1.0, 2.0, 4.0)

@@ -1,67 +1,128 @@
 """What wrong labels cost: each strategy's end beside Traditional's, and what a guard held back."""
 
+import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from siftback.lab.analyses.budget import interval
-from siftback.lab.analyses.configurations import argument, shared_by, task
-from siftback.lab.analyses.figure import Cell, Grid, Missing
+from siftback.lab.analyses.configurations import argument, group_by_settings, task
+from siftback.lab.analyses.figure import Grid, Missing
 from siftback.lab.analyses.findings import WrongLabels
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import TRADITIONAL, pairs, same_budget
-from siftback.lab.records.run_summary import RunSummary
+from siftback.lab.records.frame import (
+    interval,
+    pair_seeds,
+    paired_differences,
+    read_runs,
+    same_budget,
+)
+from siftback.lab.records.run_summary import Metric
 
 # What may differ between the comparisons at several shares of wrong labels.
 _VARIED = ("flip", "strategies", "keeps", "seeds", "matched")
 
 
-def ends(comparisons: Sequence[Comparison]) -> Grid | Missing:
-    """Final errors at several shares of wrong labels, and precision and recall of the suspects.
+class NoisyEnd(NamedTuple):
+    """A configuration's end where a share of the labels is wrong, beside the same budget's.
 
-    Every selective configuration beside Traditional of the same budget, seed by seed. Data sets
-    that no comparison made wrong labels of are left out.
+    Attributes:
+        task: Data and model.
+        wrong: The share of wrong labels.
+        label: The configuration.
+        seeds: How many seeds both have.
+        baseline: Traditional's final error or loss, the mean over the seeds.
+        difference: The configuration's final error less Traditional's.
+        low: The lower end of its interval; NaN of one seed, as is the upper.
+        high: The upper end.
+        guarded: Whether a guard held examples back.
+        precision: The share of wrong labels among the suspects; NaN where it is not known.
+        recall: The share of the wrong labels that are suspects; NaN where it is not known.
+        metric: What it is judged by.
     """
+
+    task: str
+    wrong: float
+    label: str
+    seeds: int
+    baseline: float
+    difference: float
+    low: float
+    high: float
+    guarded: bool
+    precision: float
+    recall: float
+    metric: Metric
+
+    @property
+    def interval(self) -> str:
+        """Returns the ends of its interval in words, empty for one seed."""
+        return "" if math.isnan(self.low) else f"{self.low:+.2f} to {self.high:+.2f}"
+
+
+def noisy_ends(comparisons: Sequence[Comparison]) -> list[NoisyEnd]:
+    """Returns the ends of all selective configurations, at several shares of wrong labels.
+
+    Each beside Traditional of the same budget, seed by seed. Data sets that no comparison made
+    wrong labels of are left out.
+    """
+    ends = []
+    for comparison in with_wrong_labels(comparisons):
+        runs = read_runs(comparison)
+        for label, group in runs[runs.selective].groupby("label", sort=False):
+            baseline = same_budget(runs, label)
+            if baseline is None or (pairs := pair_seeds(runs, label, baseline)).empty:
+                continue
+            # Without suspects there is no precision, without wrong labels no recall.
+            precision = (group.suspects_wrong / group.suspects)[group.suspects > 0].mean()
+            recall = (group.suspects_wrong / group.labels_wrong)[group.labels_wrong > 0].mean()
+            ends.append(
+                NoisyEnd(
+                    task(comparison),
+                    float(argument(comparison, "flip", 0.0)),
+                    label,
+                    len(pairs),
+                    statistics.mean(pairs.final_base),
+                    *interval(paired_differences(runs, label, baseline)),
+                    bool(group.suspects.notna().iloc[0]),
+                    precision,
+                    recall,
+                    comparison.metric,
+                )
+            )
+    return sorted(ends, key=lambda end: (end.task, end.wrong))
+
+
+def ends(comparisons: Sequence[Comparison]) -> Grid | Missing:
+    """Final errors at several shares of wrong labels, and precision and recall of the suspects."""
     name, title = "noise", "Wrong labels: the end beside Traditional's of the same budget"
     columns = ["data and model", "wrong labels", "method", "seeds", "Traditional", "difference"]
     columns += ["95 % interval", "precision", "recall"]
-    chosen = [one for one in with_wrong_labels(comparisons) if one.runs]
-    chosen.sort(key=lambda one: (task(one), float(argument(one, "flip", 0.0))))
-    rows: list[list[Cell]] = []
-    findings = []
-    for one in chosen:
-        wrong = float(argument(one, "flip", 0.0))
-        for label, runs in one.by_label().items():
-            baseline = None if label == TRADITIONAL else same_budget(one, label)
-            both = pairs(one, label, baseline) if baseline is not None else []
-            if not both:
-                continue
-            mean, low, high = interval([run.final - base.final for run, base in both])
-            several = f"{low:+.2f} to {high:+.2f}" if len(both) > 1 else None
-            plain = one.metric.written(statistics.mean(base.final for _, base in both))
-            head = [task(one), f"{wrong:.0%}", label, str(len(both)), plain]
-            rows.append([*head, f"{mean:+.2f}", several, *_found(runs)])
-            if runs[0].suspects is not None:
-                findings.append(WrongLabels(task(one), wrong, label, mean, low, high))
-    if not rows:
+    found = noisy_ends(comparisons)
+    if not found:
         why = "No run with wrong labels beside Traditional. Record some: siftback run noise"
         return Missing(name, title, why)
+    rows = [
+        [
+            *(end.task, f"{end.wrong:.0%}", end.label, str(end.seeds)),
+            *(end.metric.written(end.baseline), f"{end.difference:+.2f}"),
+            end.interval or None,
+            *(None if math.isnan(rate) else f"{rate:.2f}" for rate in (end.precision, end.recall)),
+        ]
+        for end in found
+    ]
+    findings = [
+        WrongLabels(end.task, end.wrong, end.label, end.difference, end.low, end.high)
+        for end in found
+        if end.guarded
+    ]
     return Grid(name, title, findings, "Siftback", columns, rows)
 
 
 def with_wrong_labels(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Those with wrong labels, and of equal settings those without."""
-    noisy = {shared_by(one, _VARIED) for one in comparisons if argument(one, "flip")}
-    return [one for one in comparisons if shared_by(one, _VARIED) in noisy]
-
-
-def _found(runs: Sequence[RunSummary]) -> list[Cell]:
-    """Precision and recall of the suspects, means over the runs that have them."""
-    precision, recall = [], []
-    for run in runs:
-        if run.suspects_wrong is None or run.suspects is None:
-            continue
-        if run.suspects:
-            precision.append(run.suspects_wrong / run.suspects)
-        if run.labels_wrong:
-            recall.append(run.suspects_wrong / run.labels_wrong)
-    return [f"{statistics.mean(each):.2f}" if each else None for each in (precision, recall)]
+    """Returns the comparisons with wrong labels, and of equal settings those without."""
+    return [
+        comparison
+        for group in group_by_settings(comparisons, _VARIED).values()
+        if any(argument(comparison, "flip") for comparison in group)
+        for comparison in group
+    ]

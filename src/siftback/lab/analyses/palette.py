@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from siftback.lab.records.measures import MATCHED, TRADITIONAL
+from siftback.lab.records.run_summary import MATCHED, TRADITIONAL
 
 # Okabe and Ito's colours, which differ with any colour vision; black is kept for Traditional and
 # yellow, faint on white, comes last.

@@ -16,7 +16,8 @@ from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
 from siftback.lab.analyses.findings import ParetoShares
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import MATCHED, TRADITIONAL, Axis
+from siftback.lab.records.frame import Axis
+from siftback.lab.records.run_summary import MATCHED, TRADITIONAL
 
 FEWEST = 2
 

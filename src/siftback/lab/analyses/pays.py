@@ -5,19 +5,20 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+import pandas as pd
+
 from siftback.lab.analyses.budget_ratios import (
     LEAST_POINTS,
     Bounded,
     BudgetRatio,
     budget_ratio,
 )
-from siftback.lab.analyses.configurations import argument, shared_by, task
-from siftback.lab.analyses.figure import Cell, Figure, Grid, Missing, Panel, Series
-from siftback.lab.analyses.findings import BestEnd, BudgetRatios, Reached, SeveralMachines
+from siftback.lab.analyses.configurations import argument, group_by_settings, task
+from siftback.lab.analyses.figure import Figure, Grid, Missing, Panel, Series
+from siftback.lab.analyses.findings import BestEnd, BudgetRatios, Finding, Reached, SeveralMachines
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import MATCHED, TRADITIONAL
-from siftback.lab.records.metric import Metric
-from siftback.lab.records.run_summary import RunSummary
+from siftback.lab.records.frame import read_runs
+from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric
 
 # What may differ between the comparisons of one curve.
 _VARIED = ("budget", "strategies", "keeps", "seeds", "matched", "evaluations")
@@ -25,81 +26,113 @@ _VARIED = ("budget", "strategies", "keeps", "seeds", "matched", "evaluations")
 GOAL = 1.5
 """The budget ratio that a default should reach."""
 
+Ends = Mapping[float, Mapping[int, float]]
+"""Final error or loss by budget and seed."""
+
 
 class Experiment(NamedTuple):
-    """Comparisons of equal settings, but for their budgets.
+    """Comparisons of equal settings, but for their budgets, Traditional's at five or more.
 
     Attributes:
-        title: Model and data.
+        title: Model and data; experiments of one title are numbered.
         metric: What runs are judged by.
-        runs: By strategy's label, budget and seed.
-        machines: The processors or devices that it was trained on.
+        runs: As `read_runs` returns them, of all comparisons, with the column ``budget``. Of a
+            run that was recorded twice it is the first.
+        ends: By label.
     """
 
     title: str
     metric: Metric
-    runs: Mapping[str, Mapping[float, Mapping[int, RunSummary]]]
-    machines: frozenset[str]
+    runs: pd.DataFrame
+    ends: Mapping[str, Ends]
 
     @property
-    def ends(self) -> Mapping[str, Mapping[float, Mapping[int, float]]]:
-        """Final error or loss by strategy's label, budget and seed."""
-        return {
-            label: {
-                budget: {seed: run.final for seed, run in by_seed.items()}
-                for budget, by_seed in by_budget.items()
-            }
-            for label, by_budget in self.runs.items()
-        }
-
-    @property
-    def curve(self) -> Mapping[float, Mapping[int, float]]:
-        """Traditional's ends by budget and seed."""
-        return self.ends.get(TRADITIONAL, {})
+    def curve(self) -> Ends:
+        """Traditional's ends."""
+        return self.ends[TRADITIONAL]
 
 
-class Measured(NamedTuple):
-    """A method's budget ratio at one budget."""
+class MethodRatio(NamedTuple):
+    """A method's budget ratio at one budget of an experiment.
 
+    Attributes:
+        experiment: Which one.
+        label: The method.
+        budget: In epochs of Traditional.
+        end: Its final error or loss, the mean over the seeds that Traditional's curve has too.
+        epochs: Epochs of source examples that it went through, over the budget. They are what its
+            ratio would be if what it left out had taught nothing.
+        ratio: The ratio.
+    """
+
+    experiment: Experiment
     label: str
     budget: float
+    end: float
+    epochs: float
     ratio: BudgetRatio
+
+    @property
+    def interval(self) -> str:
+        """The ends of its interval in words; a dash for a single seed."""
+        low, high = self.ratio.low, self.ratio.high
+        return "–" if low is None else f"{low} to {high}"  # noqa: RUF001
+
+
+def method_ratios(comparisons: Sequence[Comparison]) -> list[MethodRatio]:
+    """Returns the budget ratio of each method at each budget of each experiment."""
+    ratios = []
+    for experiment in experiments(comparisons):
+        curve, runs = experiment.curve, experiment.runs
+        for label, ends in experiment.ends.items():
+            for budget, by_seed in ends.items():
+                seeds = set(by_seed).intersection(*curve.values())
+                if label == TRADITIONAL or not seeds:
+                    continue
+                ratio = budget_ratio(curve, budget, by_seed)
+                same = (runs.label == label) & (runs.budget == budget) & runs.seed.isin(seeds)
+                epochs = fmean(runs.epochs[same]) / budget
+                end = fmean(by_seed[seed] for seed in sorted(seeds))
+                ratios.append(MethodRatio(experiment, label, budget, end, epochs, ratio))
+    return ratios
 
 
 def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
     """The budget ratio of each method at each budget, with its interval.
 
     Comparisons by budget that differ in nothing else are one experiment; it needs Traditional at
-    five budgets or more. See :mod:`siftback.lab.analyses.budget_ratios` for the formula. The
-    epochs of source examples that the method went through, over the budget, are what its ratio
-    would be if what it left out had taught nothing.
+    five budgets or more. See :mod:`siftback.lab.analyses.budget_ratios` for the formula.
     """
     name, title = "pays", "Budget ratios: Traditional's budget for the same end, over the method's"
     columns = ["data and model", "method", "budget", "seeds", "error or loss"]
     columns += ["Traditional's budget for it", "budget ratio", "95 % interval"]
     columns += ["epochs over budget"]
-    rows: list[list[Cell]] = []
-    found: dict[str, list[Measured]] = {}
-    levels: dict[str, float | None] = {}
-    several: list[SeveralMachines] = []
-    for one in measured(comparisons):
-        curve = one.curve
-        levels[one.title] = _level(curve)
-        if len(one.machines) > 1:
-            several.append(SeveralMachines(one.title, sorted(one.machines)))
-        for label, by_budget in one.runs.items():
-            for budget, runs in sorted(by_budget.items()):
-                shared = sorted(set(runs).intersection(*curve.values()))
-                if not shared or (label == TRADITIONAL):
-                    continue
-                ratio = budget_ratio(curve, budget, {seed: runs[seed].final for seed in shared})
-                found.setdefault(one.title, []).append(Measured(label, budget, ratio))
-                rows.append(_row(one, label, budget, [runs[seed] for seed in shared], ratio))
-    if not rows:
+    measured = method_ratios(comparisons)
+    if not measured:
         why = f"No method beside Traditional at {LEAST_POINTS} budgets or more. Record some:"
         return Missing(name, title, f"{why} siftback run pays")
-    findings = [_finding(title, of, levels[title]) for title, of in found.items()]
-    return Grid(name, title, [*findings, *_reached(found), *several], "Siftback", columns, rows)
+    rows = []
+    by_title: dict[str, list[MethodRatio]] = {}
+    for one in measured:
+        by_title.setdefault(one.experiment.title, []).append(one)
+        ratio, metric = one.ratio.ratio, one.experiment.metric
+        rows.append(
+            [
+                *(one.experiment.title, one.label, f"{one.budget:g}", str(one.ratio.seeds)),
+                *(metric.written(one.end), str(Bounded(ratio.value * one.budget, ratio.side))),
+                *(str(ratio), one.interval, f"{one.epochs:.2f}"),
+            ]
+        )
+    machines = {
+        experiment.title: sorted(set(experiment.runs.machine))
+        for experiment in experiments(comparisons)
+    }
+    findings: list[Finding] = [
+        *(_said(title, each) for title, each in by_title.items()),
+        *_reached(measured),
+        *(SeveralMachines(title, names) for title, names in machines.items() if len(names) > 1),
+    ]
+    return Grid(name, title, findings, "Siftback", columns, rows)
 
 
 def curves(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -109,142 +142,124 @@ def curves(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """
     name, title = "budgets", "What a budget buys: Traditional, and selection by remembered losses"
     panels, findings = [], []
-    for one in measured(comparisons):
-        lines = {label: of for label, of in one.ends.items() if len(of) > 1}
+    for experiment in experiments(comparisons):
+        lines = {label: ends for label, ends in experiment.ends.items() if len(ends) > 1}
         if len(lines) < 2:
             continue
-        drawn = sorted(lines.items(), key=lambda item: item[0] != TRADITIONAL)
-        series = [_line(label, by_budget) for label, by_budget in drawn]
-        least = min(min(line.y) for line in series)
-        across, up = "budget, in epochs of Traditional", one.metric.axis
-        panels.append(Panel(one.title, across, up, "line", series, log_x=True, log_y=least > 0))
-        findings.append(_best_end(one, lines))
+        series = [
+            Series.over_seeds(
+                label, list(ends), [list(by_seed.values()) for by_seed in ends.values()], label
+            )
+            for label, ends in sorted(lines.items(), key=lambda line: line[0] != TRADITIONAL)
+        ]
+        positive = min(min(line.y) for line in series) > 0
+        x_label, y_label = "budget, in epochs of Traditional", experiment.metric.axis
+        panels.append(
+            Panel(experiment.title, x_label, y_label, "line", series, log_x=True, log_y=positive)
+        )
+        findings.append(_best_end(experiment, lines))
     if not panels:
         why = f"No method beside Traditional's curve of {LEAST_POINTS} budgets. Record some:"
         return Missing(name, title, f"{why} siftback run pays")
     return Figure(name, title, findings, "Siftback", {"budget": panels})
 
 
-def measured(comparisons: Sequence[Comparison]) -> list[Experiment]:
-    """Experiments that have a curve: Traditional at five budgets or more.
-
-    Those of one title, which differ in other settings, are numbered, so that none is taken for
-    another.
-    """
-    found = [one for one in experiments(comparisons) if len(one.curve) >= LEAST_POINTS]
-    before: Counter[str] = Counter()
-    for place, one in enumerate(found):
-        before[one.title] += 1
-        if (number := before[one.title]) > 1:
-            found[place] = one._replace(title=f"{one.title} ({number})")
-    return found
-
-
 def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
-    """Comparisons by budget, those of equal settings together, in the order of their titles.
-
-    Of a run that is there twice the first counts.
-    """
-    groups: dict[str, list[Comparison]] = {}
-    for one in comparisons:
-        if one.runs and argument(one, "budget") is not None:
-            groups.setdefault(shared_by(one, _VARIED), []).append(one)
-    return sorted(map(_experiment, groups.values()), key=lambda one: one.title)
-
-
-def _experiment(group: Sequence[Comparison]) -> Experiment:
-    runs: dict[str, dict[float, dict[int, RunSummary]]] = {}
-    for one in group:
-        for run in one.runs:
-            if run.strategy != MATCHED:
-                by_budget = runs.setdefault(run.label, {})
-                by_budget.setdefault(argument(one, "budget"), {}).setdefault(run.seed, run)
-    machines = frozenset(machine for one in group for machine in one.machines)
-    return Experiment(task(group[0]), group[0].metric, runs, machines)
+    """Returns the experiments among comparisons, in the order of their titles."""
+    joined = []
+    for group in _with_curve(comparisons):
+        group = [one for one in group if one.runs and argument(one, "budget") is not None]
+        runs = pd.concat([read_runs(one).assign(budget=argument(one, "budget")) for one in group])
+        runs = runs[runs.strategy != MATCHED].drop_duplicates(["label", "budget", "seed"])
+        ends = {
+            label: {
+                budget: dict(zip(each.seed, each.final, strict=True))
+                for budget, each in rows.groupby("budget")
+            }
+            for label, rows in runs.groupby("label", sort=False)
+        }
+        joined.append(Experiment(task(group[0]), group[0].metric, runs, ends))
+    joined.sort(key=lambda experiment: experiment.title)
+    before: Counter[str] = Counter()
+    for number, (title, *_) in enumerate(joined):
+        before[title] += 1
+        if before[title] > 1:
+            joined[number] = joined[number]._replace(title=f"{title} ({before[title]})")
+    return joined
 
 
 def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Those of experiments that have a curve: Traditional at five budgets or more."""
-    budgets: dict[str, set[float]] = {}
-    for one in comparisons:
-        if TRADITIONAL in one.by_label() and argument(one, "budget") is not None:
-            budgets.setdefault(shared_by(one, _VARIED), set()).add(argument(one, "budget"))
-    enough = {key for key, found in budgets.items() if len(found) >= LEAST_POINTS}
-    return [one for one in comparisons if shared_by(one, _VARIED) in enough]
+    """Returns the comparisons whose experiments have Traditional at five budgets or more."""
+    return [one for group in _with_curve(comparisons) for one in group]
 
 
-def _line(label: str, by_budget: Mapping[float, Mapping[int, float]]) -> Series:
-    budgets = sorted(by_budget)
-    ends = [list(by_budget[budget].values()) for budget in budgets]
-    return Series.over_seeds(label, budgets, ends, label)
-
-
-def _best_end(one: Experiment, lines: Mapping[str, Mapping[float, Mapping[int, float]]]) -> BestEnd:
-    """At the largest budget that any method was measured at."""
-    methods = {label: of for label, of in lines.items() if label != TRADITIONAL}
-    budget = max(max(of) for of in methods.values())
-    means = {label: fmean(of[budget].values()) for label, of in methods.items() if budget in of}
-    best = min(means, key=means.__getitem__)
-    plain = one.curve.get(budget)
-    baseline = fmean(plain.values()) if plain else None
-    title = f"{one.title}, {budget:g} epochs"
-    return BestEnd(title, best, means[best], baseline, metric=one.metric.name)
-
-
-def _row(
-    one: Experiment, label: str, budget: float, runs: Sequence[RunSummary], ratio: BudgetRatio
-) -> list[Cell]:
-    end = one.metric.written(fmean(run.final for run in runs))
-    needed = Bounded(ratio.ratio.value * budget, ratio.ratio.side)
-    interval = "–" if ratio.low is None else f"{ratio.low} to {ratio.high}"  # noqa: RUF001
-    most = fmean(run.epochs for run in runs) / budget
+def _with_curve(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
     return [
-        *(one.title, label, f"{budget:g}", str(ratio.seeds), end),
-        *(str(needed), str(ratio.ratio), interval, f"{most:.2f}"),
+        group
+        for group in group_by_settings(comparisons, _VARIED).values()
+        if len(
+            {
+                argument(one, "budget")
+                for one in group
+                if any(run.label == TRADITIONAL for run in one.runs)
+            }
+            - {None}
+        )
+        >= LEAST_POINTS
     ]
 
 
-def _level(curve: Mapping[float, Mapping[int, float]]) -> float | None:
-    """The budget at which Traditional's mean is lowest, if it is not the largest."""
-    means = {budget: fmean(ends.values()) for budget, ends in sorted(curve.items())}
-    lowest = min(means, key=means.__getitem__)
-    return lowest if lowest < max(means) else None
+def _best_end(experiment: Experiment, lines: Mapping[str, Ends]) -> BestEnd:
+    """At the largest budget that any method was measured at."""
+    methods = {label: ends for label, ends in lines.items() if label != TRADITIONAL}
+    budget = max(max(ends) for ends in methods.values())
+    means = {
+        label: fmean(ends[budget].values()) for label, ends in methods.items() if budget in ends
+    }
+    best = min(means, key=means.__getitem__)
+    plain = experiment.curve.get(budget)
+    baseline = fmean(plain.values()) if plain else None
+    title = f"{experiment.title}, {budget:g} epochs"
+    return BestEnd(title, best, means[best], baseline, metric=experiment.metric.name)
 
 
-def _finding(title: str, found: Sequence[Measured], level: float | None) -> BudgetRatios:
-    """Of the methods that were measured at the most budgets their ratios are said."""
+def _said(title: str, measured: Sequence[MethodRatio]) -> BudgetRatios:
+    """Of the methods that were measured at the most budgets their ratios are said.
+
+    Also the budget at which Traditional's mean is lowest, if it is not the largest.
+    """
     methods: dict[str, list[tuple[float, str]]] = {}
-    for one in found:
+    for one in measured:
         methods.setdefault(one.label, []).append((one.budget, str(one.ratio.ratio)))
     most = max(map(len, methods.values()))
     said = [(label, each) for label, each in methods.items() if len(each) == most]
-    above = sum(one.ratio.low is not None and one.ratio.low.exceeds(1) for one in found)
-    return BudgetRatios(title, said, above, len(found), level)
+    above = sum(one.ratio.low is not None and one.ratio.low.exceeds(1) for one in measured)
+    curve = measured[0].experiment.curve
+    means = {budget: fmean(ends.values()) for budget, ends in curve.items()}
+    lowest = min(means, key=means.__getitem__)
+    level = lowest if lowest < max(means) else None
+    return BudgetRatios(title, said, above, len(measured), level)
 
 
-def _reached(found: Mapping[str, Sequence[Measured]]) -> list[Reached]:
+def _reached(measured: Sequence[MethodRatio]) -> list[Reached]:
     """Where each method that was measured at several budgets of an experiment reaches the goal."""
-    methods: dict[str, dict[str, list[Measured]]] = {}
-    for title, of in found.items():
-        for one in of:
-            methods.setdefault(one.label, {}).setdefault(title, []).append(one)
-    several = {
-        label: by_title
-        for label, by_title in methods.items()
-        if max(map(len, by_title.values())) > 1
-    }
+    methods: dict[str, dict[str, list[MethodRatio]]] = {}
+    for one in measured:
+        by_title = methods.setdefault(one.label, {})
+        by_title.setdefault(one.experiment.title, []).append(one)
     return [
         Reached(
             label,
             GOAL,
             [
                 (title, budgets)
-                for title, of in by_title.items()
-                if (budgets := [one.budget for one in of if _reaches(one.ratio)])
+                for title, each in by_title.items()
+                if (budgets := [one.budget for one in each if _reaches(one.ratio)])
             ],
             sum(map(len, by_title.values())),
         )
-        for label, by_title in several.items()
+        for label, by_title in methods.items()
+        if max(map(len, by_title.values())) > 1
     ]
 
 

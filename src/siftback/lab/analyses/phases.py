@@ -1,7 +1,10 @@
 """Where the time goes: figures 1, 10 and 18 of Jiang et al. 2019."""
 
+import math
 import statistics
 from collections.abc import Sequence
+
+import numpy as np
 
 from siftback.lab.analyses.configurations import (
     Configuration,
@@ -19,9 +22,15 @@ from siftback.lab.analyses.findings import (
     TimeToTarget,
 )
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import MATCHED, TRADITIONAL, reaching
-from siftback.lab.records.metric import MetricName
-from siftback.lab.records.run_summary import Evaluation, RunSummary
+from siftback.lab.records.frame import crossing
+from siftback.lab.records.run_summary import (
+    MATCHED,
+    METRICS,
+    TRADITIONAL,
+    Evaluation,
+    MetricName,
+    RunSummary,
+)
 
 # What the phases of the clock are called in the paper, and what they are here.
 NAMES = {
@@ -104,13 +113,14 @@ def phases_until(
     >>> phases_until([early, later], 30.0)
     {'forward': 1.0, 'backward': 3.0}
     """
-    reached = reaching(curve, target, metric)
-    if reached is None:
+    number = crossing([getattr(each, METRICS[metric].field) for each in curve], target)
+    if math.isnan(number):
         return None
-    before, after, share = reached
     return {
-        phase: before.phases.get(phase, 0.0) + share * (most - before.phases.get(phase, 0.0))
-        for phase, most in after.phases.items()
+        phase: float(
+            np.interp(number, range(len(curve)), [each.phases.get(phase, 0.0) for each in curve])
+        )
+        for phase in curve[math.ceil(number)].phases
     }
 
 

@@ -10,7 +10,7 @@ from siftback.lab.records.comparison_record import (
     SUMMARY,
     UNREADABLE,
     Comparison,
-    read_evaluations,
+    parse_evaluations,
     said,
 )
 from siftback.lab.records.observations import damage, files
@@ -112,7 +112,7 @@ def _damage(folder: Path, run: RunSummary) -> str | None:
                 json.loads(line)["kind"]
             except UNREADABLE:
                 return f"is damaged in line {number}"
-        evaluations = list(read_evaluations(lines))
+        evaluations = list(parse_evaluations(lines))
         for evaluation in evaluations:
             check_types(evaluation)
     except FileNotFoundError:

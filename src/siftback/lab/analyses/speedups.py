@@ -3,19 +3,13 @@
 
 from collections.abc import Sequence
 
-from siftback.lab.analyses.configurations import configurations, judged, titled, traditional
+from siftback.lab.analyses.configurations import judged, titled
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Cell, Grid, Missing, Range
 from siftback.lab.analyses.findings import BestSpeedUp
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import (
-    MATCHED,
-    TABLE_1_FACTORS,
-    TRADITIONAL,
-    Axis,
-    pairs,
-    speedups,
-)
+from siftback.lab.records.frame import TABLE_1_FACTORS, Axis, pair_seeds, read_runs, speedups
+from siftback.lab.records.run_summary import TRADITIONAL
 
 UNITS: dict[Axis, str] = {"seconds": "time", "cost": "cost"}
 
@@ -24,38 +18,40 @@ def table_1(comparisons: Sequence[Comparison]) -> Grid | Missing:
     """Table 1: how much sooner each strategy came near Traditional's final error.
 
     A cell gives the median over the seeds, the least and the most, as
-    :func:`siftback.lab.records.measures.speedups` defines them, in seconds and in cost; it is empty
+    :func:`siftback.lab.records.frame.speedups` defines them, in seconds and in cost; it is empty
     where that has none.
     """
-    held = [one for one in comparisons if one.runs]
-    target = f"final {judged(held)} of Traditional"
+    recorded = [comparison for comparison in comparisons if comparison.runs]
+    target = f"final {judged(recorded)} of Traditional"
     name, title = "table1", f"Speed-up to near the {target}"
-    errors = all(one.metric.name == "error" for one in held)
-    ends = f"{target}, %" if errors else target
-    columns = ["strategy", "data and model", "seeds", ends]
+    errors = all(comparison.metric.name == "error" for comparison in recorded)
+    columns = ["strategy", "data and model", "seeds", f"{target}, %" if errors else target]
     columns += [f"{unit} to ×{factor:g}" for unit in UNITS.values() for factor in TABLE_1_FACTORS]
     rows: list[list[Cell]] = []
     findings = []
     for heading, comparison in titled(comparisons):
-        found = configurations(comparison)
-        plain = traditional(found)
-        if plain is None:
+        runs, metric = read_runs(comparison), comparison.metric
+        if (plain := runs[runs.label == TRADITIONAL]).empty:
             continue
-        best: tuple[str, float] | None = None
-        by_axis = [speedups(comparison, TABLE_1_FACTORS, axis) for axis in UNITS]
-        for one in found:
-            if one.label == TRADITIONAL or one.strategy == MATCHED:
-                continue
-            reached = [faster for by_label in by_axis for faster in by_label[one.label].values()]
+        final = float(plain.final.mean())
+        by_axis = {axis: speedups(comparison, TABLE_1_FACTORS, axis) for axis in UNITS}
+        for label in dict.fromkeys(runs.label[runs.selective]):
+            reached = [faster for axis in UNITS for faster in by_axis[axis][label].values()]
             cells = [None if faster is None else Range(*faster) for faster in reached]
-            seeds = str(len(pairs(comparison, one.label, TRADITIONAL)))
-            end = plain.final if errors else plain.metric.written(plain.final)
-            rows.append([one.label, heading, seeds, end, *cells])
-            # Of those that got nearest, the fastest one in cost, which no machine blurs.
-            in_cost = reached[len(TABLE_1_FACTORS)]
-            if in_cost is not None and (best is None or in_cost.median > best[1]):
-                best = one.label, in_cost.median
-        findings.append(BestSpeedUp(heading, TABLE_1_FACTORS[0], best, plain.metric.name))
+            seeds = str(len(pair_seeds(runs, label, TRADITIONAL)))
+            rows.append([label, heading, seeds, final if errors else metric.written(final), *cells])
+        # Of those that got nearest, the fastest one in cost, which no machine blurs.
+        nearest = TABLE_1_FACTORS[0]
+        fastest = max(
+            (
+                (label, faster.median)
+                for label in dict.fromkeys(runs.label[runs.selective])
+                if (faster := by_axis["cost"][label][nearest])
+            ),
+            key=lambda end: end[1],
+            default=None,
+        )
+        findings.append(BestSpeedUp(heading, nearest, fastest, metric.name))
     if not rows:
         why = "No strategy was run beside Traditional. Record some: siftback compare --strategies"
         return Missing(name, title, f"{why} traditional,sb,stale-sb,kath18 --seed 0,1,2")

@@ -8,7 +8,7 @@ from siftback.lab.analyses.configurations import task
 from siftback.lab.papers.claims import CLAIMS, OVERHEAD, RUNS, Claim
 from siftback.lab.papers.ours import NotRecordedError, overhead
 from siftback.lab.records.comparison_record import UNREADABLE, Comparison
-from siftback.lab.records.measures import TRADITIONAL
+from siftback.lab.records.run_summary import TRADITIONAL
 
 __all__ = ["CLAIMS", "RUNS", "Claim", "beside", "short"]
 

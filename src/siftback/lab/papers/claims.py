@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from siftback.lab.papers import ours
 from siftback.lab.papers.ours import STALE, Finder
-from siftback.lab.records.measures import TABLE_1_FACTORS, TRADITIONAL
+from siftback.lab.records.frame import TABLE_1_FACTORS
+from siftback.lab.records.run_summary import TRADITIONAL
 
 RUNS = "recipes"  # holds the recipes' runs, as `siftback run --out` leaves them
 

@@ -13,16 +13,15 @@ import numpy as np
 
 from siftback.lab.analyses import ANALYSES, Analysis, Figure, Grid, Missing, Range, Series
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.formatting import NOT_REACHED, with_spread
-from siftback.lab.records.measures import (
-    TRADITIONAL,
+from siftback.lab.records.formatting import NOT_REACHED
+from siftback.lab.records.frame import (
     Axis,
     mean_and_spread,
-    paired_difference,
-    selective_labels,
+    paired_differences,
+    read_runs,
     speedups,
 )
-from siftback.lab.records.run_summary import RunSummary
+from siftback.lab.records.run_summary import TRADITIONAL, RunSummary
 
 Found = Sequence[Comparison]
 Finder = Callable[[Found], str]
@@ -41,7 +40,7 @@ def final_error(found: Found) -> str:
         raise NotRecordedError("no run of traditional")
     metric = found[0].metric
     mean = mean_and_spread(run.final for run in runs)
-    return f"{with_spread(mean, digits=metric.digits)} {metric.unit}"
+    return f"{mean:.{metric.digits}f} {metric.unit}"
 
 
 def speedup_cells(strategy: str) -> Finder:
@@ -234,11 +233,9 @@ def _line(lines: Iterable[Series], label: str) -> Series:
 
 def _label(comparison: Comparison, strategy: str, keep: float | None = None) -> str:
     """The label of a strategy, at a share kept where one is given."""
-    groups = comparison.by_label()
-    for label in selective_labels(comparison):
-        run = groups[label][0]
-        if run.strategy == strategy and keep in (None, run.keep_asked):
-            return label
+    for run in comparison.runs:
+        if run.selective and run.strategy == strategy and keep in (None, run.keep_asked):
+            return run.label
     raise NotRecordedError(f"no run of {strategy}" + ("" if keep is None else f" at {keep:g}"))
 
 
@@ -248,10 +245,10 @@ def _runs(comparison: Comparison, strategy: str) -> list[RunSummary]:
 
 def _difference(comparison: Comparison, strategy: str, keep: float | None = None) -> str:
     label = _label(comparison, strategy, keep)
-    difference = paired_difference(comparison, label, TRADITIONAL)
-    if difference is None:
+    differences = paired_differences(read_runs(comparison), label, TRADITIONAL)
+    if not differences:
         raise NotRecordedError("no seed that Traditional ran too")
-    return with_spread(difference, sign=True)
+    return f"{mean_and_spread(differences):+.2f}"
 
 
 def _cells(

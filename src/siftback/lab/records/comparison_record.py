@@ -23,11 +23,12 @@ from typing import Any, Self, TextIO
 
 from siftback.errors import StateError
 from siftback.lab.records.atomic_write import atomic_write, naming
-from siftback.lab.records.metric import METRICS, Metric
 from siftback.lab.records.run_files import entry_of, record_lines, record_names
 from siftback.lab.records.run_summary import (
+    METRICS,
     RECORDS,
     Evaluation,
+    Metric,
     Price,
     RunSummary,
     known_fields,
@@ -87,7 +88,7 @@ class RecordWriter:
             self._file = path.open("r+", encoding="utf-8", newline="\n")
             self._file.truncate(mark["bytes"])
         first, *lines = self._file.read().splitlines()
-        self.evaluations.extend(read_evaluations(lines))
+        self.evaluations.extend(parse_evaluations(lines))
         if _circumstances(json.loads(first)) != _circumstances(header):
             self._write("resumed", {"environment": header["environment"]})
 
@@ -141,7 +142,7 @@ def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def read_evaluations(lines: Iterable[str]) -> Iterator[Evaluation]:
+def parse_evaluations(lines: Iterable[str]) -> Iterator[Evaluation]:
     """Yields the evaluations in one run's lines; a torn last line ends them."""
     for line in lines:
         try:
@@ -265,25 +266,21 @@ class Comparison:
 
     def machine(self, label: str) -> str:
         """The processors or devices that a configuration's runs were measured on."""
-        return " and ".join(sorted(self._machines_of(self.by_label().get(label, []))))
+        return " and ".join(sorted({self.machine_of(r) for r in self.runs if r.label == label}))
 
     @property
     def machines(self) -> set[str]:
         """The processors or devices that its runs were measured on."""
-        return self._machines_of(self.runs)
+        return set(map(self.machine_of, self.runs))
 
-    def _machines_of(self, runs: Iterable[RunSummary]) -> set[str]:
-        first = _machine(self.environment)  # where the comparison was begun
-        return {self._machine_of(run) or first for run in runs}
-
-    def _machine_of(self, run: RunSummary) -> str:
-        """The machine that a run's file names; empty where it names none."""
+    def machine_of(self, run: RunSummary) -> str:
+        """Returns the machine of a run: what its file names, or where the comparison began."""
         try:
             header = entry_of(record_lines(self.folder, run.record), 0)
         except OSError:
-            return ""
-        return _machine(header.get("environment", {}))
+            header = {}
+        return _machine(header.get("environment", {})) or _machine(self.environment)
 
     def evaluations(self, run: RunSummary) -> list[Evaluation]:
         """The evaluations of one of the runs."""
-        return list(read_evaluations(record_lines(self.folder, run.record)))
+        return list(parse_evaluations(record_lines(self.folder, run.record)))

@@ -5,19 +5,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from siftback.lab.records.measures import MeanAndSpread
-
 NOT_REACHED = "–"
-
-
-def with_spread(value: MeanAndSpread, sign: bool = False, digits: int = 2) -> str:
-    """Writes a mean and, where several seeds give one, its spread.
-
-    >>> with_spread(MeanAndSpread(4.217, 0.104)), with_spread(MeanAndSpread(0.5, None), sign=True)
-    ('4.22 ± 0.10', '+0.50')
-    """
-    mean = f"{value.mean:+.{digits}f}" if sign else f"{value.mean:.{digits}f}"
-    return mean if value.spread is None else f"{mean} ± {value.spread:.{digits}f}"
 
 
 def readable(amount: float) -> str:

@@ -1,13 +1,73 @@
-"""What one run comes to: its evaluations, its numbers at the end, and what its scores cost."""
+"""A run's evaluations and its summary, as records hold them, and the metrics it is judged by."""
 
+import math
 import re
 import types
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, get_args, get_origin
 
-from siftback.lab.records.metric import METRICS, MetricName
-
 RECORDS = "records"
+TRADITIONAL = "traditional"
+MATCHED = "matched"
+
+MetricName = Literal["error", "loss"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What runs are judged by, lower being better, and how it is written.
+
+    Attributes:
+        name: As records have it.
+        field: The field of an `Evaluation` that holds it.
+        noun: What it is, within a sentence.
+        unit: What it is counted in.
+        points: What a difference of two is counted in.
+        digits: After the decimal point.
+        plural: What a difference of two is called, in full.
+        axis: The name of an axis, and of a column.
+    """
+
+    name: MetricName
+    field: str
+    noun: str
+    unit: str
+    points: str
+    digits: int
+    plural: str
+    axis: str
+
+    def written(self, value: float) -> str:
+        """A value with its unit.
+
+        >>> METRICS["error"].written(12.345), METRICS["loss"].written(1.5)
+        ('12.35 %', '1.500 nats')
+        """
+        return f"{value:.{self.digits}f} {self.unit}"
+
+
+METRICS: dict[MetricName, Metric] = {
+    "error": Metric(
+        "error", "test_error", "error", "%", "points", 2, "percentage points", "test error (%)"
+    ),
+    "loss": Metric(
+        *("loss", "test_loss", "loss", "nats", "nats", 3),
+        *("nats per token", "test loss (nats per token)"),
+    ),
+}
+
+
+def bits_per_character(loss: float, tokens_per_character: float) -> float:
+    """A language model's loss in bits per character: ``loss / ln 2 * tokens per character``.
+
+    Args:
+        loss: In nats per token.
+        tokens_per_character: Of the text that it is the loss on.
+
+    >>> round(bits_per_character(1.5, 1.0), 3)
+    2.164
+    """
+    return loss / math.log(2) * tokens_per_character
 
 
 @dataclass(frozen=True)
@@ -147,6 +207,21 @@ class RunSummary:
         """
         return run_label(self.strategy, self.keep_asked, self.matched_to)
 
+    @property
+    def partner(self) -> str:
+        """The label of the run that a matched run shares its budget with; its own for others."""
+        return run_label(self.matched_to or self.strategy, self.keep_asked, None)
+
+    @property
+    def family(self) -> str:
+        """Its strategy without its interval: ``stale-sb`` for ``stale-sb-5``."""
+        return "stale-sb" if self.strategy.startswith("stale-sb") else self.strategy
+
+    @property
+    def selective(self) -> bool:
+        """Whether its strategy selects, as Traditional does not, however short."""
+        return self.strategy not in (TRADITIONAL, MATCHED)
+
     @classmethod
     def from_json(cls, entry: dict[str, Any]) -> Self:
         """Reads one entry of ``runs``.
@@ -204,7 +279,7 @@ def run_label(strategy: str, keep: float, matched_to: str | None) -> str:
     >>> run_label("sb", 0.5, None), run_label("linupper", 1.0, None)
     ('sb 0.5', 'linupper')
     """
-    if matched_to is None and (strategy == "traditional" or keep == 1):
+    if matched_to is None and (strategy == TRADITIONAL or keep == 1):
         return strategy
     kept = f"{keep:.2g}"
     return f"matched to {matched_to} {kept}" if matched_to else f"{strategy} {kept}"

@@ -4,6 +4,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pandas as pd
 from rich.table import Table
 
 from siftback.lab.records.comparison_record import Comparison
@@ -13,17 +14,14 @@ from siftback.lab.records.formatting import (
     listed,
     readable,
     readable_seconds,
-    with_spread,
 )
-from siftback.lab.records.measures import (
-    MATCHED,
-    TRADITIONAL,
+from siftback.lab.records.frame import (
     mean_and_spread,
-    ordered_labels,
+    read_evaluations,
+    read_runs,
     speedups,
 )
-from siftback.lab.records.metric import METRICS, bits_per_character
-from siftback.lab.records.run_summary import RunSummary
+from siftback.lab.records.run_summary import MATCHED, METRICS, TRADITIONAL, bits_per_character
 from siftback.lab.records.tables import markdown, terminal
 
 WIDEST = 12  # columns of a benchmark's table
@@ -45,20 +43,20 @@ def rows(comparison: Comparison) -> list[dict[str, str]]:
 
     Errors are in percent and losses in nats, mean ± sample standard deviation over the seeds; the
     other numbers are means. The columns of median speed-ups
-    (:func:`siftback.lab.records.measures.speedups`, in seconds) are left out where there is no
+    (:func:`siftback.lab.records.frame.speedups`, in seconds) are left out where there is no
     Traditional run to measure them by.
     """
-    groups = comparison.by_label()
-    faster = speedups(comparison) if TRADITIONAL in groups else {}
-    table = []
-    for label in ordered_labels(comparison):
-        row = {"strategy": label} | _numbers(groups[label])
-        for factor, speedup in faster.get(label, {}).items():
-            row[f"speed-up to ×{factor:g}"] = (
-                NOT_REACHED if speedup is None else f"{speedup.median:.2f}"
-            )
-        table.append(row)
-    return table
+    runs = read_runs(comparison)
+    faster = speedups(comparison) if TRADITIONAL in set(runs.label) else {}
+    return [
+        {"strategy": label}
+        | _numbers(group)
+        | {
+            f"speed-up to ×{factor:g}": NOT_REACHED if speedup is None else f"{speedup.median:.2f}"
+            for factor, speedup in faster.get(label, {}).items()
+        }
+        for label, group in runs.groupby("label", sort=False)
+    ]
 
 
 def comparison_table(comparison: Comparison) -> Table:
@@ -85,46 +83,42 @@ def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
     Configurations whose records hold no phases are left out.
     """
     table = []
-    groups = comparison.by_label()
-    for label in ordered_labels(comparison):
-        runs = [run for run in groups[label] if run.seconds_by_phase]
-        if not runs:
+    agreements = read_evaluations(comparison).dropna(subset="agreement")
+    for label, group in read_runs(comparison).groupby("label", sort=False):
+        phases = pd.DataFrame([phases for phases in group.seconds_by_phase if phases])
+        if phases.empty:
             continue
         row = {"strategy": label}
-        for phase in runs[0].seconds_by_phase:
-            row[f"{phase}, s"] = readable_seconds(
-                mean_and_spread(run.seconds_by_phase[phase] for run in runs).mean
-            )
-        made = [[e.agreement for e in comparison.evaluations(run)] for run in runs]
-        known = [[found for found in each if found is not None] for each in made]
-        if all(known):
-            price = f"{mean_and_spread(run.score_cost for run in runs).mean:.2f}"
-            if (measured := comparison.prices.get(runs[0].strategy)) is not None:
-                price += f" ({measured.low:.2f} to {measured.high:.2f})"
-            row["a score's price, in forwards"] = price
-            places = ((each[0], each[len(each) // 2], each[-1]) for each in known)
+        row |= {f"{phase}, s": readable_seconds(phases[phase].mean()) for phase in phases}
+        known = [
+            list(each.agreement)
+            for _, each in agreements[agreements.label == label].groupby("record")
+        ]
+        if len(known) == len(group):
+            row["a score's price, in forwards"] = f"{group.score_cost.mean():.2f}"
+            if price := comparison.prices.get(group.strategy.iloc[0]):
+                row["a score's price, in forwards"] += f" ({price.low:.2f} to {price.high:.2f})"
+            ends = ((each[0], each[len(each) // 2], each[-1]) for each in known)
             row["agreement with the losses, first, middle, last"] = ", ".join(
-                f"{mean_and_spread(seeds).mean:.2f}" for seeds in zip(*places, strict=True)
+                f"{mean_and_spread(seeds).mean:.2f}" for seeds in zip(*ends, strict=True)
             )
         table.append(row)
     return table
 
 
-def suspected(runs: Sequence[RunSummary]) -> dict[str, str]:
-    """What a noise guard suspects in the end, on average over the runs of one configuration.
+def suspected(runs: pd.DataFrame) -> dict[str, str]:
+    """Returns what a noise guard suspects in the end, on average over a configuration's runs.
 
     Empty where there was no guard; without precision and recall where no labels are known to be
     wrong.
     """
-    guarded = [run for run in runs if run.suspects is not None]
-    if not guarded:
+    guarded = runs[runs.suspects.notna()]
+    if guarded.empty:
         return {}
-    found = sum(run.suspects or 0 for run in guarded)
-    cells = {"suspects": f"{found / len(guarded):.0f}"}
-    right = sum(run.suspects_wrong or 0 for run in guarded)
-    wrong = sum(run.labels_wrong or 0 for run in guarded)
-    if found and wrong:
-        cells["of them wrong (precision)"] = f"{right / found:.3f}"
+    suspects, right, wrong = guarded[["suspects", "suspects_wrong", "labels_wrong"]].sum()
+    cells = {"suspects": f"{suspects / len(guarded):.0f}"}
+    if suspects and wrong:
+        cells["of them wrong (precision)"] = f"{right / suspects:.3f}"
     if wrong:
         cells["of the wrong found (recall)"] = f"{right / wrong:.3f}"
     return cells
@@ -152,19 +146,14 @@ def series(
     table = []
     for comparison, arguments in zip(comparisons, asked, strict=True):
         own = {k: v for k, v in arguments.items() if k not in shared and k not in plan}
-        groups = comparison.by_label()
-        for label in ordered_labels(comparison):
-            runs = groups[label]
-            cost = mean_and_spread(run.cost_forward_units for run in runs).mean
+        for label, runs in read_runs(comparison).groupby("label", sort=False):
             row = {
                 "comparison": comparison.folder.name,
                 "strategy": label,
                 "settings": facts_line(own),
-                error: with_spread(
-                    mean_and_spread(run.final for run in runs), digits=comparison.metric.digits
-                ),
-                "cost in forwards": f"{cost:,.0f}",
-                "seeds": listed(sorted(run.seed for run in runs)),
+                error: f"{mean_and_spread(runs.final):.{comparison.metric.digits}f}",
+                "cost in forwards": f"{runs.cost_forward_units.mean():,.0f}",
+                "seeds": listed(sorted(runs.seed)),
             }
             table.append(row | suspected(runs))
     return shared, table
@@ -201,33 +190,25 @@ def measured(ratios: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
     ]
 
 
-def _numbers(runs: list[RunSummary]) -> dict[str, str]:
-    def mean(name: str) -> float:
-        return mean_and_spread(getattr(run, name) for run in runs).mean
-
-    return _judged(runs) | {
-        "kept": f"{mean('keep_measured'):.3f}",
-        "examples forwarded": readable(mean("examples_forwarded")),
-        "examples backpropagated": readable(mean("examples_backpropped")),
-        "steps": f"{mean('steps'):.0f}",
-        "seconds of training": readable_seconds(mean("seconds_train")),
-        "cost in forwards": readable(mean("cost_forward_units")),
-    }
-
-
-def _judged(runs: list[RunSummary]) -> dict[str, str]:
-    """What runs are judged by: errors in percent, or losses."""
-    metric = METRICS[runs[0].metric]
+def _numbers(runs: pd.DataFrame) -> dict[str, str]:
+    metric, means = METRICS[runs.metric.iloc[0]], runs.mean(numeric_only=True)
     unit = " %" if metric.name == "error" else ""
-    ends = {"final": [run.final for run in runs], "best": [run.best for run in runs]}
     cells = {
-        f"{end} {metric.noun}{unit}": with_spread(mean_and_spread(found), digits=metric.digits)
-        for end, found in ends.items()
+        f"{end} {metric.noun}{unit}": f"{mean_and_spread(runs[end]):.{metric.digits}f}"
+        for end in ("final", "best")
     }
     if metric.name == "loss":
-        bits = [bits_per_character(run.final, run.tokens_per_character or 1.0) for run in runs]
-        cells["bits per character"] = with_spread(mean_and_spread(bits), digits=metric.digits)
-    return cells
+        tokens = runs.tokens_per_character.fillna(1.0)
+        bits = list(map(bits_per_character, runs.final, tokens))
+        cells["bits per character"] = f"{mean_and_spread(bits):.{metric.digits}f}"
+    return cells | {
+        "kept": f"{means.keep_measured:.3f}",
+        "examples forwarded": readable(means.examples_forwarded),
+        "examples backpropagated": readable(means.examples_backpropped),
+        "steps": f"{means.steps:.0f}",
+        "seconds of training": readable_seconds(means.seconds_train),
+        "cost in forwards": readable(means.cost_forward_units),
+    }
 
 
 def _title(comparison: Comparison) -> str | None:

@@ -9,9 +9,9 @@ from siftback.errors import ConfigError
 from siftback.lab.analyses.budget_ratios import budget_ratio
 from siftback.lab.analyses.drawing import FORMATS, picture
 from siftback.lab.analyses.figure import Missing
-from siftback.lab.analyses.pays import Experiment, curves, measured
+from siftback.lab.analyses.pays import Experiment, curves, experiments
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import TRADITIONAL
+from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.records.tables import markdown
 
 # A page holds the table between these marks.
@@ -61,7 +61,7 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     if any(text.count(mark) != 1 for mark in MARKS):
         raise ConfigError(f"{page} lacks the lines {' and '.join(MARKS)}: put each there once")
-    found = measured(comparisons)
+    found = experiments(comparisons)
     if not found:
         raise ConfigError(f"{page}: there are no budget ratios. Record some: siftback run pays")
     budgets = [(each, _middle(each)) for each in found]

@@ -1,17 +1,11 @@
 """A comparison's numbers and verdicts, as a script takes them."""
 
-from collections.abc import Iterable
+import statistics
 from typing import Any
 
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import (
-    TRADITIONAL,
-    MeanAndSpread,
-    mean_and_spread,
-    ordered_labels,
-    speedups,
-)
-from siftback.lab.records.run_summary import RunSummary
+from siftback.lab.records.frame import MeanAndSpread, mean_and_spread, read_runs, speedups
+from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.report.verdict import Verdict, verdicts
 
 _COUNTED = (
@@ -31,25 +25,34 @@ def numbers(comparison: Comparison) -> dict[str, Any]:
         ``folder``; ``metric``, by which it was judged; ``configurations``, each with its final and
         best error or loss, mean and sample standard deviation over the seeds, the means of its
         counts, and its ``speedups`` in seconds over Traditional by multiples of Traditional's final
-        error, the medians of :func:`siftback.lab.records.measures.speedups`; and ``verdicts``, as
+        error, the medians of :func:`siftback.lab.records.frame.speedups`; and ``verdicts``, as
         `verdict_numbers` gives them.
     """
-    groups = comparison.by_label()
-    faster = speedups(comparison) if TRADITIONAL in groups else {}
+    runs = read_runs(comparison)
+    faster = speedups(comparison) if TRADITIONAL in set(runs.label) else {}
     return {
         "folder": str(comparison.folder),
         "metric": comparison.metric.name,
         "configurations": [
-            _configuration(label, groups[label])
+            {
+                "label": label,
+                "strategy": group.strategy.iloc[0],
+                "matched_to": group.matched_to.iloc[0] or None,
+                "keep": float(group.keep_asked.iloc[0]),
+                "seeds": sorted(map(int, group.seed)),
+                "final": mean_and_spread(group.final)._asdict(),
+                "best": mean_and_spread(group.best)._asdict(),
+            }
+            | {name: statistics.mean(group[name].tolist()) for name in _COUNTED}
             | {
                 "speedups": {
                     f"{factor:g}": None if speedup is None else speedup.median
                     for factor, speedup in faster.get(label, {}).items()
                 }
             }
-            for label in ordered_labels(comparison)
+            for label, group in runs.groupby("label", sort=False)
         ],
-        "verdicts": [verdict_numbers(one) for one in verdicts([comparison])],
+        "verdicts": [verdict_numbers(verdict) for verdict in verdicts([comparison])],
     }
 
 
@@ -69,21 +72,6 @@ def verdict_numbers(verdict: Verdict) -> dict[str, Any]:
         "cost_over_full_training": verdict.whole_cost,
         "sentence": verdict.sentence,
     }
-
-
-def _configuration(label: str, runs: list[RunSummary]) -> dict[str, Any]:
-    def over_seeds(values: Iterable[float]) -> dict[str, float | None] | None:
-        return _spread(mean_and_spread(values))
-
-    return {
-        "label": label,
-        "strategy": runs[0].strategy,
-        "matched_to": runs[0].matched_to,
-        "keep": runs[0].keep_asked,
-        "seeds": sorted(run.seed for run in runs),
-        "final": over_seeds(run.final for run in runs),
-        "best": over_seeds(run.best for run in runs),
-    } | {name: mean_and_spread(getattr(run, name) for run in runs).mean for name in _COUNTED}
 
 
 def _spread(value: MeanAndSpread | None) -> dict[str, float | None] | None:

@@ -24,7 +24,7 @@ from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes.running import comparisons_for
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, fact, facts_line, listed
-from siftback.lab.records.measures import ordered_labels
+from siftback.lab.records.frame import machine_of, read_runs
 from siftback.lab.records.summary_table import measured, phase_rows, rows
 from siftback.lab.records.tables import columns_of, worded
 from siftback.lab.report.charts import chart_data, looks, pairs_of
@@ -332,8 +332,9 @@ def _facts(comparison: Comparison) -> Iterable[tuple[str, str]]:
         if value not in (None, []):
             yield name.replace("_", " "), fact(value)
     machines: dict[str, list[str]] = {}
-    for label in ordered_labels(comparison):
-        machines.setdefault(comparison.machine(label), []).append(label)
+    runs = read_runs(comparison)
+    for label in dict.fromkeys(runs.label):
+        machines.setdefault(machine_of(runs, label), []).append(label)
     if len(machines) > 1:
         where = "; ".join(f"{', '.join(labels)} on {name}" for name, labels in machines.items())
         yield "several machines, whose seconds do not compare", where

@@ -5,6 +5,7 @@ repository. It is for a person to read: the report (:mod:`siftback.lab.report.pa
 """
 
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,16 +15,16 @@ from urllib.parse import quote
 
 from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import task
-from siftback.lab.analyses.figure import Cell, Grid, Missing
+from siftback.lab.analyses.figure import Missing
 from siftback.lab.analyses.learning_rates import by_rate
-from siftback.lab.analyses.noise import ends, with_wrong_labels
-from siftback.lab.analyses.pays import on_curves, ratios
+from siftback.lab.analyses.noise import noisy_ends, with_wrong_labels
+from siftback.lab.analyses.pays import MethodRatio, method_ratios, on_curves, ratios
 from siftback.lab.analyses.reading import read
-from siftback.lab.analyses.writing import as_markdown, rows_of
+from siftback.lab.analyses.writing import as_markdown
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed
-from siftback.lab.records.metric import Metric
+from siftback.lab.records.run_summary import Metric
 from siftback.lab.records.summary_table import series
 from siftback.lab.records.tables import markdown
 from siftback.lab.report.verdict import (
@@ -227,46 +228,56 @@ def _ratios(comparisons: Sequence[Comparison]) -> list[str]:
     if isinstance(made, Missing):
         return []
     sentences = "\n".join(f"- {sentence}" for sentence in made.sentences)
-    return [_RATIOS.format(sentences=sentences, table=markdown(_by_budget(made)))]
+    return [_RATIOS.format(sentences=sentences, table=markdown(_by_budget(comparisons)))]
 
 
-def _by_budget(made: Grid) -> list[dict[str, str]]:
+def _by_budget(comparisons: Sequence[Comparison]) -> list[dict[str, str]]:
     """Budget ratios with their intervals: a row for each method, a column for each budget."""
-    found = rows_of(made)
-    budgets = sorted({one["budget"] for one in found}, key=float)
-    several: dict[tuple[str, str], list[dict[str, str]]] = {}
-    for one in found:
-        several.setdefault((one["data and model"], one["method"]), []).append(one)
+    measured = method_ratios(comparisons)
+    budgets = sorted({one.budget for one in measured})
+    methods: dict[tuple[str, str], list[MethodRatio]] = {}
+    for one in measured:
+        methods.setdefault((one.experiment.title, one.label), []).append(one)
     rows = []
-    for (data, method), each in several.items():
-        row = {"data and model": data, "method": method, "seeds": listed(_of("seeds", each))}
-        row |= {f"{budget} epochs": "" for budget in budgets}
-        for one in each:
-            row[f"{one['budget']} epochs"] = f"{one['budget ratio']} ({one['95 % interval']})"
-        spent = sorted(_of("epochs over budget", each), key=float)
-        rows.append(row | {"epochs over budget": " to ".join(dict.fromkeys([spent[0], spent[-1]]))})
+    for (data, method), each in methods.items():
+        by_budget = {one.budget: f"{one.ratio.ratio} ({one.interval})" for one in each}
+        spent = sorted(one.epochs for one in each)
+        rows.append(
+            {"data and model": data, "method": method}
+            | {"seeds": listed(one.ratio.seeds for one in each)}
+            | {f"{budget:g} epochs": by_budget.get(budget, "") for budget in budgets}
+            | {
+                "epochs over budget": " to ".join(
+                    dict.fromkeys(f"{end:.2f}" for end in (spent[0], spent[-1]))
+                )
+            }
+        )
     return rows
-
-
-def _of(column: str, rows: Sequence[Mapping[str, str]]) -> list[str]:
-    return list(dict.fromkeys(row[column] for row in rows))
 
 
 def _wrong(comparisons: Sequence[Comparison]) -> list[str]:
     """What wrong labels cost: a row for each share of them, a column for each method."""
-    made = ends(comparisons)
-    if isinstance(made, Missing):
+    found = noisy_ends(comparisons)
+    if not found:
         return []
-    methods = dict.fromkeys(str(row[2]) for row in made.rows)
-    guarded = {row[2] for row in made.rows if any(row[-2:])}
-    names = ("data and model", "wrong labels", "seeds", "Traditional")
-    rows: dict[tuple[Cell, Cell], dict[str, str]] = {}
-    for data, wrong, method, seeds, plain, mean, several, *found in made.rows:
-        head = dict(zip(names, map(str, (data, wrong, seeds, plain)), strict=True))
-        own = rows.setdefault((data, wrong), head | dict.fromkeys(methods, ""))
-        own[str(method)] = f"{mean} ({several})" if several else str(mean)
-        if method in guarded:
-            own[f"precision / recall of {method}"] = " / ".join(map(str, filter(None, found)))
+    methods = dict.fromkeys(end.label for end in found)
+    rows: dict[tuple[str, float], dict[str, str]] = {}
+    for end in found:
+        row = rows.setdefault(
+            (end.task, end.wrong),
+            {
+                "data and model": end.task,
+                "wrong labels": f"{end.wrong:.0%}",
+                "seeds": str(end.seeds),
+                "Traditional": end.metric.written(end.baseline),
+            }
+            | dict.fromkeys(methods, ""),
+        )
+        interval = end.interval and f" ({end.interval})"
+        row[end.label] = f"{end.difference:+.2f}{interval}"
+        rates = [f"{rate:.2f}" for rate in (end.precision, end.recall) if not math.isnan(rate)]
+        if end.guarded:
+            row[f"precision / recall of {end.label}"] = " / ".join(rates)
     return [_WRONG.format(table=markdown(list(rows.values())))]
 
 

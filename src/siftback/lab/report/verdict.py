@@ -2,29 +2,28 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from scipy.special import stdtr
 
-from siftback.lab.analyses.budget import CONFIDENCE, interval
 from siftback.lab.analyses.configurations import argument, noun_of, setup
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.formatting import NOT_REACHED, with_spread
-from siftback.lab.records.measures import (
-    TRADITIONAL,
+from siftback.lab.records.formatting import NOT_REACHED
+from siftback.lab.records.frame import (
+    CONFIDENCE,
     MeanAndSpread,
     Outcome,
-    judgement,
+    interval,
+    judge,
     mean_and_spread,
     mean_ratio,
-    paired_difference,
-    pairs,
+    paired_differences,
+    read_runs,
     same_budget,
-    selective_labels,
 )
-from siftback.lab.records.metric import Metric
+from siftback.lab.records.run_summary import TRADITIONAL, Metric
 
 # As a word of a table, the best first.
 OUTCOMES: dict[Outcome, str] = {
@@ -80,8 +79,8 @@ class Verdict:
             seed that both ran; of a language model its final test loss less, in nats.
         seconds: Its seconds of training over the baseline's, the mean over the seeds; None where
             they ran on different machines.
-        whole_error: The difference in final test error, or loss, to the whole of Traditional,
-            where that is not the baseline itself.
+        whole_differences: Its final test error, or loss, less that of the whole of Traditional;
+            empty where that is the baseline itself.
         whole_cost: Its cost over that of the whole of Traditional.
         whole_seconds: The seconds over those of the whole of Traditional.
     """
@@ -95,9 +94,9 @@ class Verdict:
     baseline: str | None
     budget: Budget | None
     metric: Metric
-    differences: tuple[float, ...]
+    differences: Sequence[float]
     seconds: float | None
-    whole_error: MeanAndSpread | None
+    whole_differences: Sequence[float]
     whole_cost: float | None
     whole_seconds: float | None
 
@@ -114,7 +113,12 @@ class Verdict:
     @property
     def outcome(self) -> Outcome:
         """The verdict."""
-        return judgement(self.difference)
+        return judge(self.differences)
+
+    @property
+    def whole_error(self) -> MeanAndSpread | None:
+        """Mean and spread of the differences from the whole of Traditional; None without any."""
+        return mean_and_spread(self.whole_differences) if self.whole_differences else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -152,7 +156,7 @@ class Verdict:
         if self.whole_error is None or self.whole_cost is None:
             return f"{text}."
         apart, share = _apart(self.whole_error, self.metric), f"{self.whole_cost:.2f} of its cost"
-        if judgement(self.whole_error) in ("paid", "level"):
+        if judge(self.whole_differences) in ("paid", "level"):
             noun = self.metric.noun
             return f"{text}. It has the {noun} of Traditional's full training ({apart}) at {share}."
         return f"{text}. Beside Traditional's full training it is {apart}, at {share}."
@@ -194,9 +198,7 @@ class Verdict:
 def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
     """The verdict on every selective configuration: first what paid, the clearest ahead."""
     found = [
-        _verdict(name, comparison, label)
-        for name, comparison in named(comparisons)
-        for label in selective_labels(comparison)
+        verdict for name, comparison in named(comparisons) for verdict in _judge(name, comparison)
     ]
     order = list(OUTCOMES)
     return sorted(found, key=lambda one: (order.index(one.outcome), _upper_bound(one)))
@@ -250,7 +252,7 @@ def difference_of(verdict: Verdict) -> str:
     """The difference from its baseline: points without a unit, nats with theirs."""
     if verdict.difference is None:
         return NOT_REACHED
-    written = with_spread(verdict.difference, sign=True, digits=verdict.metric.digits)
+    written = f"{verdict.difference:+.{verdict.metric.digits}f}"
     return written if verdict.metric.name == "error" else f"{written} {verdict.metric.unit}"
 
 
@@ -277,55 +279,44 @@ def named(comparisons: Sequence[Comparison]) -> list[tuple[str, Comparison]]:
 def _apart(difference: MeanAndSpread, metric: Metric) -> str:
     """A difference in words.
 
-    >>> from siftback.lab.records.metric import METRICS
+    >>> from siftback.lab.records.run_summary import METRICS
     >>> _apart(MeanAndSpread(-1.5, 0.25), METRICS["error"])
     '1.50 ± 0.25 points lower'
     >>> _apart(MeanAndSpread(0.5, None), METRICS["loss"])
     '0.500 nats higher'
     """
-    size = with_spread(difference._replace(mean=abs(difference.mean)), digits=metric.digits)
-    return f"{size} {metric.points} {'lower' if difference.mean < 0 else 'higher'}"
-
-
-def _verdict(name: str, comparison: Comparison, label: str) -> Verdict:
-    baseline = same_budget(comparison, label)
-    both = pairs(comparison, label, baseline) if baseline else []
-    whole = baseline != TRADITIONAL
-    run = comparison.by_label()[label][0]
-    return Verdict(
-        comparison=name,
-        setup=setup(comparison),
-        data=run.data,
-        strategy=run.strategy,
-        keep=run.keep_asked,
-        label=label,
-        baseline=baseline,
-        budget=_budget(comparison, baseline) if baseline else None,
-        metric=comparison.metric,
-        differences=tuple(run.final - base.final for run, base in both),
-        seconds=_seconds(comparison, label, baseline) if baseline else None,
-        whole_error=paired_difference(comparison, label, TRADITIONAL) if whole else None,
-        whole_cost=mean_ratio(comparison, label, TRADITIONAL, "cost_forward_units")
-        if whole
-        else None,
-        whole_seconds=_seconds(comparison, label, TRADITIONAL) if whole else None,
+    size = difference._replace(mean=abs(difference.mean))
+    return (
+        f"{size:.{metric.digits}f} {metric.points} {'lower' if difference.mean < 0 else 'higher'}"
     )
 
 
-def _budget(comparison: Comparison, baseline: str) -> Budget:
-    runs = comparison.by_label()[baseline]
-    return Budget(
-        mean_and_spread(run.cost_forward_units for run in runs).mean,
-        mean_and_spread(run.epochs for run in runs).mean,
-        argument(comparison, "train_limit"),
-        noun_of(comparison),
-    )
-
-
-def _seconds(comparison: Comparison, label: str, baseline: str) -> float | None:
-    if comparison.machine(label) != comparison.machine(baseline):
-        return None
-    return mean_ratio(comparison, label, baseline, "seconds_train")
+def _judge(name: str, comparison: Comparison) -> Iterator[Verdict]:
+    """Yields the verdict on each selective configuration of a comparison."""
+    runs = read_runs(comparison)
+    for run in runs[runs.selective].drop_duplicates("label").itertuples():
+        baseline, budget = same_budget(runs, run.label), None
+        if baseline:
+            cost, epochs = runs[runs.label == baseline][["cost_forward_units", "epochs"]].mean()
+            limit = argument(comparison, "train_limit")
+            budget = Budget(cost, epochs, limit, noun_of(comparison))
+        whole = "" if baseline == TRADITIONAL else TRADITIONAL
+        yield Verdict(
+            comparison=name,
+            setup=setup(comparison),
+            data=run.data,
+            strategy=run.strategy,
+            keep=run.keep_asked,
+            label=run.label,
+            baseline=baseline,
+            budget=budget,
+            metric=comparison.metric,
+            differences=paired_differences(runs, run.label, baseline or ""),
+            seconds=mean_ratio(runs, run.label, baseline or "", "seconds_train"),
+            whole_differences=paired_differences(runs, run.label, whole),
+            whole_cost=mean_ratio(runs, run.label, whole, "cost_forward_units"),
+            whole_seconds=mean_ratio(runs, run.label, whole, "seconds_train"),
+        )
 
 
 def _upper_bound(verdict: Verdict) -> float:

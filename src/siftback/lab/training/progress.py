@@ -7,8 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from siftback.lab.records.formatting import readable_duration
-from siftback.lab.records.metric import METRICS
-from siftback.lab.records.run_summary import Evaluation, RunSummary
+from siftback.lab.records.run_summary import METRICS, Evaluation, RunSummary
 from siftback.lab.training.settings import Run
 
 SECONDS_BETWEEN_LINES = 10

@@ -1,0 +1,340 @@
+"""The records of a comparison as two tables, and the numbers that every page reads from them.
+
+`read_runs` returns a row per run and `read_evaluations` a row per evaluation, as data frames.
+Verdicts, speed-ups, tables and figures are queries of the two, so that one definition serves all.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from siftback.lab.records.comparison_record import Comparison, parse_evaluations
+from siftback.lab.records.run_files import record_lines
+from siftback.lab.records.run_summary import (
+    MATCHED,
+    METRICS,
+    TRADITIONAL,
+    Evaluation,
+    RunSummary,
+    run_label,
+)
+
+TABLE_1_FACTORS = (1.1, 1.2, 1.4)
+CONFIDENCE = 0.95
+
+# The numbers that a run may lack.
+OPTIONAL = ("suspects", "suspects_wrong", "labels_wrong", "tokens_per_character")
+
+Axis = Literal["seconds", "cost", "steps"]
+Outcome = Literal["paid", "level", "lost", "undecided"]
+
+
+class MeanAndSpread(NamedTuple):
+    """A mean over seeds and how far the seeds lie apart.
+
+    Attributes:
+        mean: The arithmetic mean.
+        spread: The sample standard deviation (n - 1), or None for one seed, which has none.
+    """
+
+    mean: float
+    spread: float | None
+
+    def __format__(self, spec: str) -> str:
+        """Writes the mean and, where several seeds give one, the spread.
+
+        >>> f"{MeanAndSpread(4.217, 0.104):.2f}", f"{MeanAndSpread(0.5, None):+.2f}"
+        ('4.22 ± 0.10', '+0.50')
+        """
+        mean = format(self.mean, spec)
+        return mean if self.spread is None else f"{mean} ± {format(self.spread, spec.lstrip('+'))}"
+
+
+class SpeedUp(NamedTuple):
+    """How many times sooner than Traditional a configuration came to a target, over the seeds.
+
+    Attributes:
+        median: The median; it is what is meant where a speed-up is one number.
+        least: The least of all seeds.
+        most: The most of all seeds.
+    """
+
+    median: float
+    least: float
+    most: float
+
+
+def read_runs(comparison: Comparison) -> pd.DataFrame:
+    """Returns the finished runs of a comparison, a row each.
+
+    Traditional comes first, then each configuration before the runs matched to it; the seeds of a
+    configuration stand in the order in which they ended.
+
+    Returns:
+        The fields of `RunSummary` as columns: ``matched_to`` is empty where there is none, numbers
+        that a run may lack are NaN, and ``seconds_by_phase`` and ``seconds_observing`` hold
+        dictionaries. Also
+
+        - ``label``: the configuration, the same for all of its seeds;
+        - ``family``: the strategy without its interval, ``stale-sb`` for ``stale-sb-5``;
+        - ``selective``: whether the strategy selects: all but Traditional and the matched runs;
+        - ``final``, ``best``: the error or the loss, whichever ``metric`` says;
+        - ``machine``: the processor or the device that the run was measured on.
+    """
+    derived = ("label", "family", "selective", "final", "best")
+    rows = [
+        vars(run)
+        | {name: getattr(run, name) for name in derived}
+        | {"matched_to": run.matched_to or "", "machine": comparison.machine_of(run)}
+        for run in in_order(comparison.runs)
+    ]
+    table = pd.DataFrame(rows, columns=[*RunSummary.__dataclass_fields__, *derived, "machine"])
+    return table.astype(dict.fromkeys(OPTIONAL, float))
+
+
+def read_evaluations(comparison: Comparison) -> pd.DataFrame:
+    """Returns the evaluations of all finished runs, a row each, run by run as in `read_runs`.
+
+    Returns:
+        The fields of `Evaluation` as columns (``phases`` holds dictionaries, ``agreement`` is NaN
+        where there is none), and
+
+        - ``label``, ``family``, ``selective``, ``strategy``, ``seed``, ``record``: its run's;
+        - ``number``: which evaluation of its run it is, from 0;
+        - ``judged``: the test error or the test loss, whichever the run's ``metric`` says.
+
+    Raises:
+        OSError: If a record is missing, or cannot be read.
+        ValueError: If it is damaged.
+    """
+    derived = ("label", "family", "selective", "strategy", "seed", "record")
+    rows = [
+        vars(evaluation)
+        | {name: getattr(run, name) for name in derived}
+        | {"number": number, "judged": getattr(evaluation, METRICS[run.metric].field)}
+        for run in in_order(comparison.runs)
+        for number, evaluation in enumerate(
+            parse_evaluations(record_lines(comparison.folder, run.record))
+        )
+    ]
+    table = pd.DataFrame(
+        rows, columns=[*Evaluation.__dataclass_fields__, *derived, "number", "judged"]
+    )
+    return table.astype({"agreement": float})
+
+
+def in_order(runs: Iterable[RunSummary]) -> list[RunSummary]:
+    """Returns runs as readers want them: Traditional, then each before those matched to it."""
+    runs = list(runs)
+    first = {run.label: number for number, run in reversed([*enumerate(runs)])}
+
+    def position(run: RunSummary) -> tuple[bool, int, bool]:
+        number = first.get(run.partner, first[run.label])
+        return run.label != TRADITIONAL, number, run.partner != run.label
+
+    return sorted(runs, key=position)
+
+
+def mean_and_spread(values: Iterable[float]) -> MeanAndSpread:
+    """Returns the mean of some values and their sample standard deviation.
+
+    Args:
+        values: One value per seed, at least one.
+
+    Raises:
+        statistics.StatisticsError: Where there are no values; it is a ``ValueError``.
+
+    >>> mean_and_spread([2.0, 4.0, 6.0])
+    MeanAndSpread(mean=4.0, spread=2.0)
+    >>> mean_and_spread([3.0])
+    MeanAndSpread(mean=3.0, spread=None)
+    """
+    seeds = list(values)
+    return MeanAndSpread(statistics.mean(seeds), statistics.stdev(seeds) if seeds[1:] else None)
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float, float]:
+    """Returns the mean of some differences and the ends of its 95 % interval by Student's t.
+
+    ``mean ± t(0.975, n - 1) * s / sqrt(n)``, s being the sample standard deviation.
+
+    Args:
+        differences: One per seed; of a single one the ends are NaN.
+
+    >>> [round(end, 3) for end in interval([1.0, 2.0, 3.0])]
+    [2.0, -0.484, 4.484]
+    """
+    mean, count = statistics.mean(differences), len(differences)
+    if count < 2:
+        return mean, math.nan, math.nan
+    quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+    half = quantile * statistics.stdev(differences) / math.sqrt(count)
+    return mean, mean - half, mean + half
+
+
+def judge(differences: Sequence[float]) -> Outcome:
+    """Returns the verdict on differences in error or loss, selective less same budget, by seed.
+
+    The one rule for a verdict, whoever shows it: a configuration paid, or lost, where the mean
+    difference exceeds its own standard deviation over the seeds.
+
+    >>> judge([-0.4, -0.6]), judge([0.4, 0.6]), judge([-1.0, 0.5]), judge([-0.5]), judge([])
+    ('paid', 'lost', 'level', 'undecided', 'undecided')
+    """
+    if len(differences) < 2:
+        return "undecided"
+    mean, spread = statistics.mean(differences), statistics.stdev(differences)
+    if abs(mean) <= spread:
+        return "level"
+    return "paid" if mean < 0 else "lost"
+
+
+def pair_seeds(runs: pd.DataFrame, label: str, baseline: str) -> pd.DataFrame:
+    """Returns the runs of one configuration, each beside the other's run of the same seed.
+
+    Args:
+        runs: Those of a comparison, as `read_runs` returns them.
+        label: One configuration.
+        baseline: The other; its columns end in ``_base``.
+    """
+    bases = runs[runs.label == baseline].drop_duplicates("seed", keep="last")
+    return runs[runs.label == label].merge(bases, on="seed", suffixes=("", "_base"))
+
+
+def paired_differences(runs: pd.DataFrame, label: str, baseline: str) -> list[float]:
+    """Returns how much more final test error, or loss, one configuration has, seed by seed.
+
+    Over the seeds that both ran, in percentage points or nats: negative where ``label`` is better.
+    """
+    pairs = pair_seeds(runs, label, baseline)
+    return list((pairs.final - pairs.final_base).astype(float))
+
+
+def mean_ratio(
+    runs: pd.DataFrame,
+    label: str,
+    baseline: str,
+    quantity: Literal["seconds_train", "cost_forward_units"],
+) -> float | None:
+    """Returns one configuration's seconds or cost over another's, a mean over seeds both ran.
+
+    None where they share no seed; and of seconds, where the two ran on different machines.
+    """
+    pairs = pair_seeds(runs, label, baseline)
+    if quantity == "seconds_train" and machine_of(runs, label) != machine_of(runs, baseline):
+        return None
+    pairs = pairs[pairs[f"{quantity}_base"] > 0]
+    ratios = pairs[quantity] / pairs[f"{quantity}_base"]
+    return statistics.mean(ratios) if len(ratios) else None
+
+
+def machine_of(runs: pd.DataFrame, label: str) -> str:
+    """Returns the processors or devices that a configuration's runs were measured on."""
+    return " and ".join(sorted(set(runs.machine[runs.label == label])))
+
+
+def same_budget(runs: pd.DataFrame, label: str) -> str | None:
+    """Returns the label of the Traditional that had the budget of a selective configuration.
+
+    That is its matched run or, in a comparison by budget, Traditional itself: each run there ends
+    with the step that spends the budget, so the costs agree to 2 %. None where there is neither.
+    """
+    run = runs[runs.label == label].iloc[0]
+    matched = run_label(MATCHED, run.keep_asked, run.strategy)
+    if matched in set(runs.label):
+        return matched
+    cost = mean_ratio(runs, label, TRADITIONAL, "cost_forward_units")
+    return TRADITIONAL if cost is not None and abs(cost - 1) < 0.02 else None
+
+
+def crossing(heights: Sequence[float], target: float) -> float:
+    """Returns at which evaluation a run's error, or loss, passed a target, NaN if it never did.
+
+    Evaluations count from 0, and a number between two of them says where on the straight line
+    from the last above the target to the first at or under it. ``np.interp(crossing(...),
+    range(n), amounts)`` is what the run had spent by then.
+
+    Args:
+        heights: The errors or losses, in the order of the evaluations.
+        target: What to reach.
+
+    >>> crossing([40, 10], 25), crossing([40, 10], 50), crossing([40, 10], 5)
+    (0.5, 0.0, nan)
+    """
+    for number, height in enumerate(heights):
+        if height <= target:
+            fall = heights[number - 1] - height if number else math.inf
+            # A run that diverged before gives no line: it was there by the later evaluation.
+            return number - (target - height) / fall if 0 < fall < math.inf else float(number)
+    return math.nan
+
+
+def speedups(
+    comparison: Comparison,
+    factors: Sequence[float] = TABLE_1_FACTORS,
+    axis: Axis = "seconds",
+) -> dict[str, dict[float, SpeedUp | None]]:
+    """Computes how much sooner each configuration came near Traditional's final error.
+
+    This is the only definition of a speed-up, after table 1 of Jiang et al. 2019: the table
+    itself, ``siftback compare`` and ``sweep``, the report, the results page and the papers' numbers
+    all show it. For seed s and factor f the target is ``e = f * final(Traditional, s)``, the final
+    test error of Traditional's run of that seed (of language, its test loss), and ::
+
+        speedup(s) = spent(Traditional, s, e) / spent(run, s, e)
+        speedup    = median of speedup(s) over the seeds
+
+    where ``spent`` is the amount at the `crossing`, between two evaluations. Counting up to the
+    first evaluation under the target instead would round both sides up to an interval between
+    evaluations, and move the ratio by the number of evaluations asked for. Of ratios, the median: a
+    few seeds with a skewed distribution have a mean that the luckiest seed decides, and the mean of
+    ratios is not the inverse of the mean of the inverse ratios, so it would favour whichever run is
+    divided by.
+
+    Args:
+        comparison: The runs.
+        factors: Multiples of Traditional's final error.
+        axis: The amount that is counted: seconds of training, cost in forwards, or steps.
+
+    Returns:
+        By label and factor the median, the least and the most over the seeds that Traditional ran
+        too. None where one of these seeds did not reach the target, since a median over the others
+        would flatter; where Traditional ran none of the seeds; and in seconds, where the two ran
+        on different machines.
+    """
+    runs = read_runs(comparison)
+    curves = dict(iter(read_evaluations(comparison).groupby("record")))
+
+    def spent(record: str, target: float) -> float:
+        curve = curves[record]
+        return float(
+            np.interp(crossing(list(curve.judged), target), range(len(curve)), curve[axis])
+        )
+
+    def speedup(label: str, factor: float) -> SpeedUp | None:
+        targets = (
+            (pair.record, pair.record_base, factor * pair.final_base)
+            for pair in pair_seeds(runs, label, TRADITIONAL).itertuples()
+        )
+        amounts = [(spent(base, target), spent(record, target)) for record, base, target in targets]
+        # Zero is a run that was there before its first step, which says nothing about speed.
+        if not amounts or not np.all(np.array(amounts) > 0):
+            return None
+        ratios = [plain / amount for plain, amount in amounts]
+        return SpeedUp(statistics.median(ratios), min(ratios), max(ratios))
+
+    machine = machine_of(runs, TRADITIONAL)
+    return {
+        label: {
+            factor: speedup(label, factor)
+            if axis != "seconds" or machine_of(runs, label) == machine
+            else None
+            for factor in factors
+        }
+        for label in dict.fromkeys(runs.label)
+    }

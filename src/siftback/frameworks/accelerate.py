@@ -34,7 +34,7 @@ from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.rules.rule import EpochRule
 from siftback.rules.sampler import SelectiveSampler, gives_all, ranks_of
 from siftback.selective_loader.loader import SelectiveLoader
-from siftback.states import check_digest, sealed
+from siftback.state import check_digest, seal
 
 __all__ = ["AcceleratedLoader", "prepare"]
 
@@ -126,7 +126,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
         """
         # An epoch whose last batch was given has no more of them.
         given = 0 if self._is_last else self._given
-        own = sealed({"loader": self._loader.state_dict(), "given": given})
+        own = seal({"loader": self._loader.state_dict(), "given": given})
         return {"ranks": states_of_ranks(own)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 from siftback.errors import BatchError
 from siftback.loading.generators import Generators
 from siftback.loading.last_batches import SelectiveBatches
-from siftback.states import anything, each, each_of, refuse, tensor
+from siftback.state import anything, dict_of, list_of, raise_damaged, tensor
 
 
 class TrackedBatches(Sampler[list[Any]]):
@@ -209,12 +209,12 @@ def packed(batches: list[list[Any]]) -> Any:
 def check_packed(name: str, value: Any) -> None:
     """Checks for what `packed` returns."""
     if isinstance(value, list):
-        each(each(anything))(name, value)
+        list_of(list_of(anything))(name, value)
         return
     indices = tensor(torch.int64, None, least=0)
-    each_of({"indices": indices, "sizes": tensor(torch.int64, None, least=0)})(name, value)
+    dict_of({"indices": indices, "sizes": tensor(torch.int64, None, least=0)})(name, value)
     if int(value["sizes"].sum()) != len(value["indices"]):
-        refuse(f"{name}.sizes", value["sizes"], f"of {len(value['indices'])} examples")
+        raise_damaged(f"{name}.sizes", value["sizes"], f"of {len(value['indices'])} examples")
 
 
 def unpacked(value: Any) -> list[list[Any]]:

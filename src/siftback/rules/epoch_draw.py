@@ -27,7 +27,17 @@ from siftback.rules.rule import EpochRule, RefreshedRule, check_guesses
 from siftback.rules.shards import Shards
 from siftback.schedule import Schedule, checked_schedule
 from siftback.selectors.selection import Selection
-from siftback.states import check_state, each, entries, flag, integer, nothing, number, part, refuse
+from siftback.state import (
+    check_entries,
+    flag,
+    integer,
+    list_of,
+    nothing,
+    number,
+    raise_damaged,
+    state_of,
+    tuple_of,
+)
 
 
 class EpochDraw:
@@ -362,7 +372,7 @@ class EpochDraw:
         indices = self.rows_of(indices)
         if self.learns and len(rows):
             taken: Any = {
-                name: None if part is None else part[rows] for name, part in parts.items()
+                name: None if column is None else column[rows] for name, column in parts.items()
             }
             check_guesses(taken["correct"], taken["confidence"], taken["losses"])
             self._give(Finding(False, epoch, indices[rows], **taken))
@@ -393,16 +403,16 @@ class EpochDraw:
             StateError: If it is that of another rule or schedule, of one with other settings, or
                 is damaged.
         """
-        rule, rows = part(self.rule), nothing if self._rows is None else part(self._rows)
-        check_state(self, state, {"rule": rule, "rows": rows}, self._settings())
+        rule, rows = state_of(self.rule), nothing if self._rows is None else state_of(self._rows)
+        check_entries(self, state, {"rule": rule, "rows": rows}, self._settings())
         shards = self._shards
         most = state["rule"]["examples"] if shards is None else shards.count * shards.height
         own = {"examples": integer(most=most), "draws": flag, "reweights": flag}
         scale = nothing if self.sampler is None else number(0)
-        check_state(self, state, {**own, "read": entries(*[integer()] * 4), "lr_scale": scale})
+        check_entries(self, state, {**own, "read": tuple_of(*[integer()] * 4), "lr_scale": scale})
         drawn = check_packed(state["examples"]) if state["draws"] else nothing
         drawn = drawn if shards is None else self._check_drawn
-        check_state(self, state, {"drawn": drawn, "recorded": each(self._check_recorded)})
+        check_entries(self, state, {"drawn": drawn, "recorded": list_of(self._check_recorded)})
         if shards is not None:  # the counts may be those of another number of processes
             return
         whole, mine, read, passed = state["read"]
@@ -411,7 +421,7 @@ class EpochDraw:
         if self.sampler is not None and not whole:  # of a sampler without a length
             fits, whole = mine == 0 and passed == read, read
         if not fits or max(mine, passed) > whole or read > max(mine, whole):
-            refuse("EpochDraw.read", state["read"], "counts of this epoch's examples")
+            raise_damaged("EpochDraw.read", state["read"], "counts of this epoch's examples")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on within another's epoch.
@@ -453,7 +463,7 @@ class EpochDraw:
 
     def _check_recorded(self, name: str, value: Any) -> None:
         if not self._shares:
-            refuse(name, value, "nothing, as no other process is to know it")
+            raise_damaged(name, value, "nothing, as no other process is to know it")
         check_finding(name, value)
 
     def _check_drawn(self, name: str, value: Any) -> None:

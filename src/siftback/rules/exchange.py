@@ -8,15 +8,15 @@ from torch import Tensor
 
 from siftback.errors import LossError
 from siftback.loading.distributed import all_gather_rows, broadcast_tensor
-from siftback.states import (
+from siftback.state import (
     MOST_EPOCHS,
     Check,
     anything,
-    each_of,
-    entries,
+    dict_of,
     flag,
     integer,
     tensor,
+    tuple_of,
 )
 
 _MISSING, _BOOLEAN, _NUMBER = range(3)  # kinds of a part of a finding
@@ -153,7 +153,7 @@ def check_packed(examples: int) -> Check:
 
     def check(name: str, value: Any) -> None:
         bits = tensor(torch.uint8, -(-examples // 8))
-        each_of({"bits": bits, "weighed": flag, "weights": anything})(name, value)
+        dict_of({"bits": bits, "weighed": flag, "weights": anything})(name, value)
         count = int(_bits(value["bits"], examples).sum()) if value["weighed"] else 0
         tensor(torch.float32, count, least=0, finite=True)(f"{name}.weights", value["weights"])
 
@@ -163,7 +163,7 @@ def check_packed(examples: int) -> Check:
 def check_finding(name: str, value: Any) -> None:
     """Checks for a `Finding`, as the tuple that it is in a state."""
     epoch, indices = integer(most=MOST_EPOCHS), tensor(torch.int64, None, least=0)
-    entries(flag, epoch, indices, anything, anything, anything)(name, value)
+    tuple_of(flag, epoch, indices, anything, anything, anything)(name, value)
     count = len(value[2])
     tensor(torch.float32, count)(f"{name}.losses", value[3])
     for part, found in zip(("correct", "confidence"), value[4:], strict=True):

@@ -30,17 +30,17 @@ from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.filtered_sampler import TORCH, FilteredSampler, repeats
 from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.schedule import checked_epochs
-from siftback.states import (
+from siftback.state import (
     MOST_EPOCHS,
     anything,
     check_digest,
-    check_state,
-    each_of,
+    check_entries,
+    dict_of,
     integer,
     nothing,
-    part,
-    refuse,
-    sealed,
+    raise_damaged,
+    seal,
+    state_of,
 )
 from siftback.tensor_arguments import is_dense
 
@@ -233,9 +233,9 @@ class SelectiveSampler(Sampler[int]):
         last, before = drawn // self.world * self.world, 0
         parts = shuffled(self.examples, self.seed, epoch) if self.shuffle else self._in_order()
         for whole in parts:
-            part = whole if weights is None else whole[weights[whole] != 0]
-            yield part[: last - before][(self.rank - before) % self.world :: self.world]
-            before = min(before + len(part), last)
+            block = whole if weights is None else whole[weights[whole] != 0]
+            yield block[: last - before][(self.rank - before) % self.world :: self.world]
+            before = min(before + len(block), last)
 
     def _in_order(self) -> Iterator[Tensor]:
         for start in range(0, self.examples, _PART):
@@ -331,7 +331,7 @@ class SelectiveSampler(Sampler[int]):
             "last": self._last,
             "draw": None if own is None else own.state_dict(),
         }
-        return sealed(state)
+        return seal(state)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -342,15 +342,17 @@ class SelectiveSampler(Sampler[int]):
         check_digest(self, state)
         epoch = integer(most=MOST_EPOCHS)
         parts = {"epoch": epoch, "last": epoch, "current": integer(_NONE, MOST_EPOCHS)}
-        draw = nothing if self._own_draw is None else part(self._own_draw)
+        draw = nothing if self._own_draw is None else state_of(self._own_draw)
         settings = self._settings()
         if self._own_draw is not None and self._own_draw.is_common:
-            check_state(self, state, {"settings": each_of(dict.fromkeys(settings, anything))})
+            check_entries(self, state, {"settings": dict_of(dict.fromkeys(settings, anything))})
             if all(state["settings"][name] is None for name in _OF_ALL):
                 settings |= _OF_ALL
-        check_state(self, state, {**parts, "draw": draw}, settings)
+        check_entries(self, state, {**parts, "draw": draw}, settings)
         if state["current"] not in (_NONE, state["last"]):
-            refuse("SelectiveSampler.current", state["current"], f"{state['last']}, as its last")
+            raise_damaged(
+                "SelectiveSampler.current", state["current"], f"{state['last']}, as its last"
+            )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another sampler's state.
@@ -404,12 +406,12 @@ class _Order(Iterator[int]):
 
     def state_dict(self) -> dict[str, Any]:
         epoch = _NONE if self._epoch is None else self._epoch
-        return sealed({"epoch": epoch, "given": self._given})
+        return seal({"epoch": epoch, "given": self._given})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         check_digest(self, state)
         given = integer(most=self._sampler.examples)
-        check_state(self, state, {"epoch": integer(_NONE, MOST_EPOCHS), "given": given})
+        check_entries(self, state, {"epoch": integer(_NONE, MOST_EPOCHS), "given": given})
         self.resume(None if state["epoch"] == _NONE else state["epoch"], state["given"])
 
     def resume(self, epoch: int | None, given: int) -> None:

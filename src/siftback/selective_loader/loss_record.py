@@ -16,7 +16,7 @@ from siftback.rules.epoch_draw import EpochDraw
 from siftback.rules.noise_guard import check_cross_entropy
 from siftback.rules.score_table import ScoreTable
 from siftback.selective_loader.batch_selection import OnNonfinite, checked_nonfinite
-from siftback.states import check_state, flag, nothing, part
+from siftback.state import check_entries, flag, nothing, state_of
 from siftback.tensor_arguments import is_dense
 
 # Batches that a loop may have read before it trains on the first of an epoch.
@@ -257,9 +257,9 @@ class LossRecord:
         Raises:
             StateError: If it is damaged.
         """
-        check_state(self, state, {"averages": flag})
-        means = part(ScoreTable(columns=2)) if state["averages"] else nothing
-        check_state(self, state, {"means": means})
+        check_entries(self, state, {"averages": flag})
+        means = state_of(ScoreTable(columns=2)) if state["averages"] else nothing
+        check_entries(self, state, {"means": means})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another's state, which was checked."""

@@ -28,7 +28,7 @@ from siftback.lab.analyses.budget_ratios import budget_ratio
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.datasets import DATASETS, ImageData
 from siftback.lab.experiments import comparison
-from siftback.lab.experiments.comparison import Plan, compare, prepare
+from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.models import build
 from siftback.lab.records.run_summary import Price
 from siftback.lab.training.ideal_cost import IdealCost
@@ -292,7 +292,7 @@ def measure(name: str, quick: bool, out: Path) -> list[Goal]:
     at = {budget * scale: Settings(**common, budget=budget * scale) for budget in case.curve}
     own, place = case.budget * scale, out / name.replace(" ", "-")
     DATASETS[CIFAR10] = lambda: data_of(case)
-    labels = prepare(Plan(at[own], ["traditional"], (0.5,), seeds, matched=False)).train_labels
+    labels = prepare_data(Plan(at[own], ["traditional"], (0.5,), seeds, matched=False)).train_labels
     tried = {key: candidates(labels)[key] for key in case.alone}
     STRATEGIES.update(tried)
     comparison.measure = price

@@ -20,7 +20,7 @@ import pytest
 from siftback.lab.analyses import ANALYSES, Figure, Grid, analyse, read
 from siftback.lab.analyses.figure import Cell, Missing, Panel, Range
 from siftback.lab.papers import beside
-from siftback.lab.recipes.running import shown_in
+from siftback.lab.recipes.running import comparisons_for
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL, Axis, selective_labels, speedups
 from siftback.lab.records.summary_table import rows
@@ -69,7 +69,7 @@ def column_sum(cells: Iterable[Cell]) -> float:
 
 
 def analysis_numbers(name: str, comparisons: list[Comparison]) -> dict[str, Any]:
-    (analysis,) = analyse(shown_in(name, comparisons), [name]).values()
+    (analysis,) = analyse(comparisons_for(name, comparisons), [name]).values()
     if isinstance(analysis, Missing):
         return {"missing": analysis.why}
     assert isinstance(analysis, Figure | Grid)

@@ -51,8 +51,8 @@ from siftback.errors import StateError
 from siftback.language import TokenMemory
 from siftback.pruning import AUM, Forgetting
 from siftback.rules.ewma import Ewma
-from siftback.rules.shards import Shards
 from siftback.state import check_digest, seal
+from siftback.tables.shards import Shards
 from stateful_objects import KINDS, Single
 from toys import AT_ONCE, dataset, network, shuffled
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback.arguments import checked_choice, checked_flag
+from siftback.batches import tree
 from siftback.errors import ConfigError
-from siftback.loading import tree
 from siftback.loss_functions import Losses
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.reduced import by_pixels

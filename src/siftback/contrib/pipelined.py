@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import checked_integer, checked_number, shown
+from siftback.batches import tree
+from siftback.batches.indices import is_indexed
+from siftback.batches.source import Item, ScoredBatch, Source
 from siftback.contrib.replica_process import weights_of
 from siftback.contrib.replicas import DeviceReplica, ProcessReplica, Waiting
 from siftback.errors import BatchError, ConfigError, ReplicaError
-from siftback.loading import tree
-from siftback.loading.indices import is_indexed
-from siftback.loading.source import Item, ScoredBatch, Source
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import checked_object, is_number
+from siftback.batches import tree
 from siftback.errors import ConfigError
-from siftback.loading import tree
 from siftback.loss_functions import Losses, check
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer

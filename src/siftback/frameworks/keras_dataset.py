@@ -17,11 +17,11 @@ except ModuleNotFoundError as error:
     ) from error
 
 from siftback.arguments import checked_integer
+from siftback.batches import tree
+from siftback.batches.last_batches import count_batches, find_start
+from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError
-from siftback.loading import tree
-from siftback.loading.last_batches import count_batches, find_start
 from siftback.rules.rule import EpochRule
-from siftback.rules.sampler import SelectiveSampler
 from siftback.state import check_digest, check_entries, raise_damaged, seal, state_of
 
 __all__ = ["INDEX", "OWN", "WEIGHT", "SelectiveDataset", "keras"]

@@ -15,7 +15,7 @@ from torch import Tensor
 from siftback.errors import ConfigError, LossError, StateError
 from siftback.frameworks.keras_dataset import SelectiveDataset, keras
 from siftback.frameworks.keras_progress import Progress, check_settings, watched
-from siftback.loading.distributed import rank_and_world
+from siftback.processes.distributed import rank_and_world
 from siftback.scorers.selection_pass import untouched
 from siftback.state import anything, check_digest, check_entries, seal
 

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_integer, shown
+from siftback.draws.percentile_draw import drawn_by_percentile
 from siftback.errors import ConfigError, LossError, StateError
-from siftback.rules.percentile_draw import drawn_by_percentile
-from siftback.rules.score_table import ScoreTable
-from siftback.rules.shards import Shards
 from siftback.schedule import Epochs, Moment, Schedule, Share
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
@@ -28,6 +26,8 @@ from siftback.state import (
     seal,
     state_of,
 )
+from siftback.tables.score_table import ScoreTable
+from siftback.tables.shards import Shards
 
 
 class EpochRule(ABC):

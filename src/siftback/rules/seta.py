@@ -7,9 +7,9 @@ from torch import Tensor
 
 from siftback.arguments import checked_integer, checked_share
 from siftback.rules.rule import LastLossRule, checked_table, rounded_down, weights_of_known
-from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Share
 from siftback.state import MOST_EPOCHS, check_entries, integer, seal
+from siftback.tables.score_table import ScoreTable
 
 _ROUNDS = 100  # of k-means; in one dimension it converges much earlier
 

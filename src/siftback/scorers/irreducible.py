@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import shown
+from siftback.batches import tree
+from siftback.batches.indices import IndexCheck, examples_of
+from siftback.batches.source import Source
 from siftback.errors import ConfigError
-from siftback.loading import tree
-from siftback.loading.indices import IndexCheck, examples_of
-from siftback.loading.source import Source
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import checked_choice, checked_flag
-from siftback.loading import tree
+from siftback.batches import tree
 from siftback.loss_functions import Losses
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer

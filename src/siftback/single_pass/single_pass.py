@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from siftback.arguments import checked_choice, checked_flag, checked_seed
+from siftback.batches import tree
+from siftback.batches.stats import SinglePassStats
 from siftback.errors import BatchError, ConfigError, StateError
-from siftback.loading import tree
-from siftback.loading.meeting import meet
-from siftback.loading.stats import SinglePassStats
 from siftback.loss_functions import (
     Losses,
     LossFn,
@@ -23,6 +22,7 @@ from siftback.loss_functions import (
     check_takes_pair,
     pair,
 )
+from siftback.processes.meeting import meet
 from siftback.schedule import Schedule, StepSchedule
 from siftback.scorers.selection_pass import device_of, untouched
 from siftback.selectors.in_batch import everything, exact_selector

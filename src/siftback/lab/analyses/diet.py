@@ -28,7 +28,7 @@ from siftback.lab.analyses.findings import (
 )
 from siftback.lab.analyses.observed import command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
-from siftback.lab.experiments.example_scores import SCORES, Scores, overlaps
+from siftback.lab.experiments.example_scores import SCORES_FOLDER, Scores, overlaps
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL
 from siftback.lab.records.observations import Look
@@ -305,7 +305,7 @@ def _epoch_of(one: Configuration) -> Range:
 def _tables(comparison: Comparison, score: str = "el2n") -> list[Scores]:
     """The tables of a score in a comparison's folder, those that can be read."""
     found = []
-    for path in sorted((comparison.folder / SCORES).glob("*.parquet")):
+    for path in sorted((comparison.folder / SCORES_FOLDER).glob("*.parquet")):
         with suppress(ConfigError):
             table = Scores.read(path)
             if table.made.get("score") == score:

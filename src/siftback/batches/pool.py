@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_choice, checked_integer, shown
+from siftback.arguments import check_choice, check_integer, format_value
 from siftback.batches import tree
 from siftback.batches.reading import Lists, read
 from siftback.errors import BatchError, ConfigError, StateError
@@ -25,7 +25,7 @@ from siftback.state import (
     tensor,
     tuple_of,
 )
-from siftback.tensor_arguments import checked_rows
+from siftback.tensor_arguments import check_rows
 
 DropLast = bool | Literal["carry"]
 
@@ -93,11 +93,11 @@ class Pool:
     def __init__(
         self, batch_size: int, drop_last: DropLast = False, *, pad: Pad | None = None
     ) -> None:
-        batch_size = checked_integer("batch_size", batch_size, 1)
-        checked_choice("drop_last", drop_last, False, True, "carry")
+        batch_size = check_integer("batch_size", batch_size, 1)
+        check_choice("drop_last", drop_last, False, True, "carry")
         if not (pad is None or callable(pad) or isinstance(pad, Mapping)):
             raise ConfigError(
-                f"pad={shown(pad)}: give the fill values by name, such as "
+                f"pad={format_value(pad)}: give the fill values by name, such as "
                 '{"input_ids": 0, "labels": -100}, or a function that joins a list of batches'
             )
         self.batch_size = batch_size
@@ -126,7 +126,7 @@ class Pool:
         if rows is not None or size is None:
             lists = self._lists_of(batch)
         if rows is not None:
-            batch = tree.take(batch, checked_rows("rows", rows), lists)
+            batch = tree.take(batch, check_rows("rows", rows), lists)
         elif size is None and self._pooled + tree.size(batch, lists=lists) < self.batch_size:
             batch = tree.clone(batch)  # it waits, and its loader may fill the same memory again
         added = tree.size(batch, lists=lists) if size is None else size

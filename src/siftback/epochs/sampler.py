@@ -12,12 +12,12 @@ from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from siftback.arguments import (
-    checked_flag,
-    checked_integer,
-    checked_length,
-    checked_seed,
+    check_flag,
+    check_integer,
+    check_seed,
+    count_examples,
+    format_value,
     is_integer,
-    shown,
 )
 from siftback.batches.indices import check_length, checked_indices
 from siftback.batches.last_batches import SelectiveBatches
@@ -119,26 +119,26 @@ class SelectiveSampler(Sampler[int]):
         here, among = rank_and_world()
         for name, number in (("rank", rank), ("world", world)):
             if number is not None and not is_integer(number):
-                raise ConfigError(f"{name}={shown(number)}: give an integer")
+                raise ConfigError(f"{name}={format_value(number)}: give an integer")
         self.rank, self.world = here if rank is None else rank, among if world is None else world
         self._as_found = rank is None and world is None
         if not 0 <= self.rank < self.world:
             raise ConfigError(
-                f"rank={shown(self.rank)} is none of world={shown(self.world)} processes: give "
+                f"rank={format_value(self.rank)} is none of world={format_value(self.world)} processes: give "
                 "both, the rank from 0 on, or neither"
             )
-        self.examples = checked_length("dataset", dataset)
+        self.examples = count_examples("dataset", dataset)
         if rule is not None and not isinstance(rule, EpochRule):
             raise ConfigError(
-                f"rule={shown(rule)} is not an EpochRule: give an instance, such as Memory()"
+                f"rule={format_value(rule)} is not an EpochRule: give an instance, such as Memory()"
             )
         checked_epochs(epochs)
         if self.examples < self.world:
             raise ConfigError(
-                f"{self.examples} examples are fewer than world={shown(self.world)} processes, "
+                f"{self.examples} examples are fewer than world={format_value(self.world)} processes, "
                 "each of which needs one: start fewer processes, or give more examples"
             )
-        self.shuffle, self.seed = checked_flag("shuffle", shuffle), checked_seed(seed)
+        self.shuffle, self.seed = check_flag("shuffle", shuffle), check_seed(seed)
         self.draw: EpochDraw | None = None
         self._draws_itself = rule is not None
         if isinstance(rule, RefreshedRule):
@@ -161,7 +161,7 @@ class SelectiveSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch the next ``iter()`` gives."""
-        self._epoch = checked_integer("epoch", epoch, 0)
+        self._epoch = check_integer("epoch", epoch, 0)
         self._has_losses = True  # so that this one is begun, and not the one before again
 
     def batches(self, batch_size: int, drop_last: bool = False) -> SelectiveBatches:
@@ -214,7 +214,7 @@ class SelectiveSampler(Sampler[int]):
         if self.draw is None:
             raise ConfigError("there is no rule to update: give SelectiveSampler(dataset, rule)")
         if not is_dense(losses) or not losses.is_floating_point() or losses.ndim != 1:
-            raise LossError(f"losses={shown(losses)}: give one for each example, float[n]")
+            raise LossError(f"losses={format_value(losses)}: give one for each example, float[n]")
         losses = losses.detach().float().cpu()
         indices = checked_indices(indices, len(losses), "SelectiveSampler.update")
         self._has_losses = True

@@ -5,21 +5,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_choice, checked_flag, checked_object
+from siftback.arguments import check_choice, check_flag, check_object
 from siftback.batches import tree
 from siftback.batches.source import Item
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
-from siftback.loss_functions import Losses, LossFn, check, resolve
+from siftback.losses.per_example import Losses, LossFn, check_losses, resolve_losses
 from siftback.processes.distributed import rank_and_world
 from siftback.rules.rule import EpochRule, RefreshedRule
-from siftback.scorers.fresh import checked_scorer
+from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.in_batch import check_takes_count, takes_count
 from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selection, Selector
-from siftback.tensor_arguments import checked_model
+from siftback.tensor_arguments import check_module
 
 OnNonfinite = Literal["error", "keep", "drop"]
 
@@ -30,7 +30,7 @@ def checked_nonfinite(on_nonfinite: OnNonfinite) -> OnNonfinite:
     Raises:
         ConfigError: If it is not one of the three values.
     """
-    return checked_choice("on_nonfinite", on_nonfinite, "error", "keep", "drop")
+    return check_choice("on_nonfinite", on_nonfinite, "error", "keep", "drop")
 
 
 def check_functions(model: nn.Module | None, loss_fn: LossFn | None, losses: Losses | None) -> None:
@@ -40,12 +40,12 @@ def check_functions(model: nn.Module | None, loss_fn: LossFn | None, losses: Los
         ConfigError: If one of them is something else.
     """
     if model is not None:
-        checked_model(model)
+        check_module(model)
     if loss_fn is not None:
         kind = "a loss function of (outputs, targets)"
-        checked_object("loss_fn", loss_fn, kind, "__call__")
+        check_object("loss_fn", loss_fn, kind, "__call__")
     if losses is not None:
-        checked_object("losses", losses, "a function losses(model, batch)", "__call__")
+        check_object("losses", losses, "a function losses(model, batch)", "__call__")
 
 
 class BatchSelection:
@@ -103,7 +103,7 @@ class BatchSelection:
         if self._losses is None:
             return torch.zeros(count, device=tree.device(item.batch), dtype=torch.float32)
         if item.scores is not None:
-            return check(item.scores, count).to(tree.device(item.batch))
+            return check_losses(item.scores, count).to(tree.device(item.batch))
         return self.scorer.score(self._losses, model, item.batch, item.indices)
 
     def select(self, scores: Tensor, place: str, stats: Stats) -> Selection:
@@ -199,8 +199,8 @@ def selection_of(
         raise ConfigError(_no_model(type(selector).__name__))
     if exact:
         check_takes_count(selector)
-    needed = resolve(loss_fn, losses) if selector.needs_scores else None
-    return BatchSelection(selector, checked_scorer(scorer), needed, on_nonfinite, generator, exact)
+    needed = resolve_losses(loss_fn, losses) if selector.needs_scores else None
+    return BatchSelection(selector, check_scorer(scorer), needed, on_nonfinite, generator, exact)
 
 
 def is_exact(exact: bool | None, selector: Selector | None, on_nonfinite: OnNonfinite) -> bool:
@@ -216,7 +216,7 @@ def is_exact(exact: bool | None, selector: Selector | None, on_nonfinite: OnNonf
     if exact is None:
         exact = selector is not None and takes_count(selector) and on_nonfinite == "error"
     # Several processes must make equally many steps, without asking each other.
-    return checked_flag("exact", exact) or rank_and_world()[1] > 1
+    return check_flag("exact", exact) or rank_and_world()[1] > 1
 
 
 def selector_of(selector: Selector | None, keep: float | None, model: nn.Module | None) -> Selector:

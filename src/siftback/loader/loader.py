@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_flag, checked_integer, checked_number, checked_seed
+from siftback.arguments import check_flag, check_integer, check_number, check_seed
 from siftback.batches.collating import TestedCollate
 from siftback.batches.order import batches_of, sampler_of
 from siftback.batches.pool import Pool
@@ -28,7 +28,7 @@ from siftback.loader.intake import Intake
 from siftback.loader.loss_record import LossRecord
 from siftback.loader.step_counts import StepCounts
 from siftback.loader.wrapped_loader import draw_of, no_indices, pool_of, source_of
-from siftback.loss_functions import Losses, LossFn
+from siftback.losses.per_example import Losses, LossFn
 from siftback.processes.distributed import rank_and_world
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, checked_schedule
@@ -140,10 +140,10 @@ class SelectiveLoader:
         on_nonfinite: OnNonfinite = "error",
         seed: int = 0,
     ) -> None:
-        self.epochs = None if epochs is None else checked_number("epochs", epochs, above=0)
+        self.epochs = None if epochs is None else check_number("epochs", epochs, above=0)
         check_functions(model, loss_fn, losses)
         self.model, self.stats = model, Stats()
-        self._attach, self._seed = checked_flag("attach", attach), checked_seed(seed)
+        self._attach, self._seed = check_flag("attach", attach), check_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
         self._loss = loss_fn if losses is None else losses
         self._draw = draw_of(loader, memory, epochs, schedule, seed)
@@ -256,7 +256,7 @@ class SelectiveLoader:
             TypeError: If they are not known before it: where a selector leaves the number to
                 chance (``exact=True`` does not), or a rule or the wrapped loader cannot say.
         """
-        return self._flow.steps(checked_integer("epoch", epoch, 0))
+        return self._flow.steps(check_integer("epoch", epoch, 0))
 
     @property
     def total_steps(self) -> int:
@@ -443,7 +443,7 @@ class SelectiveLoader:
 
         What is left of another epoch that was broken off is then not given any more.
         """
-        self._flow.set_epoch(checked_integer("epoch", epoch, 0))
+        self._flow.set_epoch(check_integer("epoch", epoch, 0))
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides which examples come next; fit for ``torch.save``.

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_flag
+from siftback.arguments import check_flag
 from siftback.batches.handover import MOST_AHEAD, Handed, Handover
 from siftback.batches.indices import checked_indices
 from siftback.batches.stats import Stats
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import ConfigError, LossError
 from siftback.loader.batch_selection import OnNonfinite, checked_nonfinite
-from siftback.loss_functions import LossFn, Reduction
+from siftback.losses.per_example import LossFn, Reduction
 from siftback.rules.noise_guard import check_cross_entropy
 from siftback.state import check_entries, flag, nothing, state_of
 from siftback.tables.score_table import ScoreTable
@@ -293,7 +293,7 @@ class LossRecord:
 
     def _check_kind(self, losses: Any, reduced: bool) -> None:
         """Makes sure that it is one loss for each example, or one for the batch as was said."""
-        checked_flag("reduced", reduced)
+        check_flag("reduced", reduced)
         if not is_dense(losses) or not losses.is_floating_point():
             kind = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
             raise LossError(

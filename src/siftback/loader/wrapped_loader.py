@@ -6,7 +6,7 @@ from typing import Any, cast
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from siftback.arguments import shown
+from siftback.arguments import format_value
 from siftback.batches.indices import CARRY, examples_of, length_of
 from siftback.batches.order import batches_of, is_plain, is_trackable, keeps_order, sampler_of
 from siftback.batches.pool import Pool
@@ -23,7 +23,7 @@ from siftback.processes.distributed import rank_and_world
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule
 from siftback.tables.example_rows import ExampleRows
-from siftback.tensor_arguments import checked_batches
+from siftback.tensor_arguments import check_batches
 
 
 def draw_of(
@@ -59,7 +59,7 @@ def draw_of(
     rule = memory if own is None else own.rule
     if not isinstance(rule, EpochRule):
         raise ConfigError(
-            f"memory={shown(rule)} is not an EpochRule: give an instance, such as memory=Memory()"
+            f"memory={format_value(rule)} is not an EpochRule: give an instance, such as memory=Memory()"
         )
     examples = examples_of(loader)
     if examples is not None:
@@ -95,7 +95,7 @@ def source_of(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Sourc
         ConfigError: If the loader gives no batches, or the examples that a draw would leave out
             are not known by index.
     """
-    checked_batches(loader)
+    check_batches(loader)
     if isinstance(loader, Dataset):
         raise ConfigError(
             f"a {type(loader).__name__} is a data set: give DataLoader(dataset, batch_size=...)"
@@ -199,7 +199,9 @@ def pool_of(loader: Any, pool: Pool | None) -> Pool | None:
     """
     if pool is not None:
         if not isinstance(pool, Pool):
-            raise ConfigError(f"pool={shown(pool)}: give a Pool, such as Pool(batch_size=32)")
+            raise ConfigError(
+                f"pool={format_value(pool)}: give a Pool, such as Pool(batch_size=32)"
+            )
         return pool
     size = batch_size_of(loader)
     return None if size is None else Pool(size, drop_last_of(loader))

@@ -17,7 +17,7 @@ from siftback.batches.source import Item, ScoredBatch
 from siftback.device_time import now
 from siftback.errors import LossError
 from siftback.loader.loader import SelectiveLoader
-from siftback.loss_functions import Losses, check
+from siftback.losses.per_example import Losses, check_losses
 from siftback.probing.agreement import Agreement, agreement
 from siftback.probing.costs import SB, SINGLE_PASS, Seconds
 from siftback.probing.sample import Sample
@@ -167,7 +167,7 @@ class Rounds:
                 return self._losses(self._model, batch)
 
         losses = self._timed("forward", forward)
-        finite = check(losses, self._sample.size).isfinite()
+        finite = check_losses(losses, self._sample.size).isfinite()
         if not bool(finite.all()):
             raise LossError(
                 f"the loss of example {int((~finite).nonzero()[0])} of a batch is not finite, and "
@@ -179,7 +179,7 @@ class Rounds:
     def _score(self, name: str, scorer: Scorer, place: int, item: Item) -> None:
         losses, model, batch = self._losses, self._model, item.batch
         scores = self._timed(name, lambda: scorer.score(losses, model, batch, item.indices))
-        self._scores[name].setdefault(place, check(scores, self._sample.size))
+        self._scores[name].setdefault(place, check_losses(scores, self._sample.size))
         self._timed(_after(name), lambda: scorer.after_step(losses, model, batch))
 
     def _select(self, name: str, batch: Any, scores: Tensor, selector: Selector) -> None:

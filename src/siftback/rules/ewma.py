@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
+from siftback.arguments import check_share
 from siftback.rules.predicting import Predict, PredictingRule
 from siftback.rules.rule import checked_table, record_average
 from siftback.schedule import Epochs, Moment
@@ -79,7 +79,7 @@ class Ewma(PredictingRule):
             keep, beta, every=every, predict=predict, threshold_share=threshold_share,
             optimism=optimism, scorer=scorer, table=table, warmup=warmup,
         )  # fmt: skip
-        self.decay = checked_share("decay", decay)
+        self.decay = check_share("decay", decay)
 
     def predicted(self, epoch: int) -> Tensor:
         """float32[examples], the averages, raised with their age if ``optimism`` is above 0."""

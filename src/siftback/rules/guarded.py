@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share, shown
+from siftback.arguments import check_share, format_value
 from siftback.errors import ConfigError
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.rule import LastLossRule
@@ -42,9 +42,9 @@ class GuardedRule(LastLossRule):
         shards: int | None = None,
     ) -> None:
         super().__init__(table, warmup=warmup, tail=tail, shards=shards)
-        self.decay = checked_share("decay", decay)
+        self.decay = check_share("decay", decay)
         if guard is not None and not isinstance(guard, NoiseGuard):
-            raise ConfigError(f"guard={shown(guard)}: give a NoiseGuard(classes), or None")
+            raise ConfigError(f"guard={format_value(guard)}: give a NoiseGuard(classes), or None")
         if guard is not None and shards is not None:
             raise ConfigError(
                 f"guard=NoiseGuard(...) and shards={shards}: give one of them, as a guard ranks "

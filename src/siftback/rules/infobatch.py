@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
+from siftback.arguments import check_share
 from siftback.rules.rule import LastLossRule, checked_table, weights_of_known
 from siftback.schedule import Epochs, Moment, Share
 from siftback.tables.score_table import ScoreTable
@@ -101,8 +101,8 @@ class InfoBatch(LastLossRule):
         warmup: Moment = Epochs(0),
         table: ScoreTable | None = None,
     ) -> None:
-        self.ratio = checked_share("ratio", ratio)
-        self.delta = checked_share("delta", delta, least=False, most=True)
+        self.ratio = check_share("ratio", ratio)
+        self.delta = check_share("delta", delta, least=False, most=True)
         table = checked_table("InfoBatch", table, 1)
         super().__init__(table, warmup=warmup, tail=Share(1 - self.delta))
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import is_number, shown
+from siftback.arguments import format_value, is_number
 from siftback.errors import ConfigError
 from siftback.state import check_entries, integer, tensor
 
@@ -29,7 +29,7 @@ class LossThreshold:
 
     def __init__(self, share: float) -> None:
         if not is_number(share) or not 0 < share < 1:
-            raise ConfigError(f"threshold_share={shown(share)}: give a share in (0, 1)")
+            raise ConfigError(f"threshold_share={format_value(share)}: give a share in (0, 1)")
         self.share = float(share)
         self._recent = torch.empty(0, dtype=torch.float32)
 

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from siftback.arguments import checked_choice, checked_number
+from siftback.arguments import check_choice, check_number
 from siftback.rules.loss_threshold import LossThreshold
 from siftback.rules.rule import RefreshedRule
 from siftback.schedule import Moment
@@ -51,8 +51,8 @@ class PredictingRule(RefreshedRule):
         warmup: Moment,
     ) -> None:
         super().__init__(keep, beta, every=every, scorer=scorer, table=table, warmup=warmup)
-        self.predict = checked_choice("predict", predict, "loss", "probability")
-        self.optimism = checked_number("optimism", optimism, least=0)
+        self.predict = check_choice("predict", predict, "loss", "probability")
+        self.optimism = check_number("optimism", optimism, least=0)
         self._threshold = LossThreshold(threshold_share)
 
     @property

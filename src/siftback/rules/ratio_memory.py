@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
+from siftback.arguments import check_share
 from siftback.draws.ratio_draw import drawn_independently
 from siftback.rules.guarded import GuardedRule
 from siftback.rules.noise_guard import NoiseGuard
@@ -76,7 +76,7 @@ class RatioMemory(GuardedRule):
     ) -> None:
         table = checked_table("RatioMemory", table, 1)
         super().__init__(table, warmup=warmup, tail=tail, guard=guard)
-        self.floor = checked_share("floor", floor)
+        self.floor = check_share("floor", floor)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """See `ratio_probabilities`; of those held back as many as the guard admits."""

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, shown
+from siftback.arguments import check_integer, format_value
 from siftback.draws.percentile_draw import drawn_by_percentile
 from siftback.errors import ConfigError, LossError, StateError
 from siftback.schedule import Epochs, Moment, Schedule, Share
-from siftback.scorers.fresh import checked_scorer
+from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.percentile import Percentile
 from siftback.selectors.sampling import count_of
@@ -86,7 +86,7 @@ class EpochRule(ABC):
         self.table = ScoreTable(columns=0) if table is None else table
         self._examples = 0
         self._candidates: Tensor | None = None
-        self._shards = None if shards is None else checked_integer("shards", shards, 1)
+        self._shards = None if shards is None else check_integer("shards", shards, 1)
         self.shards: Shards | None = None
         if shards is not None and self.table.path is not None:
             raise ConfigError(
@@ -143,7 +143,7 @@ class EpochRule(ABC):
             ConfigError: If they are not an integer, at least 0; or in shards, and their number is
                 not known or changes.
         """
-        examples = checked_integer("examples", examples, 0)
+        examples = check_integer("examples", examples, 0)
         if self._shards is not None and (self.shards is None or examples != self._examples):
             if self.shards is not None:
                 raise ConfigError(
@@ -341,8 +341,8 @@ class RefreshedRule(EpochRule):
                 f"scorer={type(scorer).__name__}(...) is a rule: give {type(self).__name__} a "
                 "scorer, which computes scores of a batch, such as Fresh()"
             )
-        self.every = checked_integer("every", every, 1)
-        self.scorer = checked_scorer(scorer)
+        self.every = check_integer("every", every, 1)
+        self.scorer = check_scorer(scorer)
         self.selector = Percentile(keep=keep, beta=beta)
         self._keep = self.selector.keep  # a schedule may change it in the selector
         self._last_pass: int | None = None
@@ -442,7 +442,9 @@ def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTab
     if table is None:
         return ScoreTable(columns=columns)
     if not isinstance(table, ScoreTable):
-        raise ConfigError(f"table={shown(table)}: give a ScoreTable, such as ScoreTable(path=...)")
+        raise ConfigError(
+            f"table={format_value(table)}: give a ScoreTable, such as ScoreTable(path=...)"
+        )
     if table.columns != columns:
         raise ConfigError(
             f"{rule} remembers {columns} numbers per example, and the table has "

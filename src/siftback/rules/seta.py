@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_share
+from siftback.arguments import check_integer, check_share
 from siftback.rules.rule import LastLossRule, checked_table, rounded_down, weights_of_known
 from siftback.schedule import Epochs, Moment, Share
 from siftback.state import MOST_EPOCHS, check_entries, integer, seal
@@ -95,10 +95,10 @@ class SeTa(LastLossRule):
         warmup: Moment = Epochs(0),
         table: ScoreTable | None = None,
     ) -> None:
-        self.ratio = checked_share("ratio", ratio)
-        self.groups = checked_integer("groups", groups, 1)
-        self.window = checked_share("window", window, least=False, most=True)
-        self.delta = checked_share("delta", delta, least=False, most=True)
+        self.ratio = check_share("ratio", ratio)
+        self.groups = check_integer("groups", groups, 1)
+        self.window = check_share("window", window, least=False, most=True)
+        self.delta = check_share("delta", delta, least=False, most=True)
         table = checked_table("SeTa", table, 1)
         super().__init__(table, warmup=warmup, tail=Share(1 - self.delta))
         self._draws = 0

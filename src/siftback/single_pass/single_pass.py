@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from siftback.arguments import checked_choice, checked_flag, checked_seed
+from siftback.arguments import check_choice, check_flag, check_seed
 from siftback.batches import tree
 from siftback.batches.stats import SinglePassStats
 from siftback.errors import BatchError, ConfigError, StateError
-from siftback.loss_functions import (
+from siftback.losses.per_example import (
     Losses,
     LossFn,
     Reduction,
-    check,
-    check_form,
+    check_loss_form,
+    check_losses,
     check_takes_pair,
-    pair,
+    split_pair,
 )
 from siftback.processes.meeting import meet
 from siftback.schedule import Schedule, StepSchedule
@@ -44,7 +44,7 @@ from siftback.state import (
     seal,
     state_of,
 )
-from siftback.tensor_arguments import checked_model
+from siftback.tensor_arguments import check_module
 
 _STATE_VERSION = 3
 
@@ -153,12 +153,12 @@ class SinglePass(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        checked_model(model)
+        check_module(model)
         processes.check_model(model)
         selector = exact_selector(selector, keep, beta)
-        checked_choice("backend", backend, "graph", "inductor")
-        checked_flag("outputs", outputs)
-        checked_flag("check", check)
+        check_choice("backend", backend, "graph", "inductor")
+        check_flag("outputs", outputs)
+        check_flag("check", check)
         self.model = model
         self.selector = selector
         self.steps = 0
@@ -169,14 +169,14 @@ class SinglePass(nn.Module):
         self.outputs: Any = None
         self.gradient_check: GradientCheck | None = None
         self.stats = SinglePassStats()
-        self._has_outputs = checked_flag("outputs", outputs)
+        self._has_outputs = check_flag("outputs", outputs)
         self._backend = backend
-        self._check_asked = self._checks = checked_flag("check", check)
+        self._check_asked = self._checks = check_flag("check", check)
         self._met = False  # the other processes
         self._pending: Pending = {}
-        self._seed = checked_seed(seed)
+        self._seed = check_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
-        check_form(loss_fn, losses)
+        check_loss_form(loss_fn, losses)
         self._reduction: Reduction | None = None
         if loss_fn is not None:
             check_takes_pair(loss_fn)
@@ -205,7 +205,7 @@ class SinglePass(nn.Module):
         count = tree.size(whole)
         if count == 0:
             raise BatchError("an empty batch: leave empty batches out of the loader")
-        targets = pair(whole)[1] if self._reduction is not None else None
+        targets = split_pair(whole)[1] if self._reduction is not None else None
         device = device_of(self.model, whole)
         processes.check_gradients(self, averaged=self._check_asked)
         if self._check_asked and not self._met and torch.is_grad_enabled():
@@ -217,7 +217,7 @@ class SinglePass(nn.Module):
             self._checks = False
             self.gradient_check = self._check(whole, targets, count, device)
         terms = self._forward(whole, count)
-        self.losses = check(self._losses_of(terms, targets), count)
+        self.losses = check_losses(self._losses_of(terms, targets), count)
         self.stats.seen += count
         self.selection = self._select(self.losses, targets)
         self.steps += torch.is_grad_enabled()
@@ -282,7 +282,7 @@ class SinglePass(nn.Module):
         reduction, has_outputs = self._reduction, self._has_outputs
 
         def of_pair(model: nn.Module, batch: Any) -> tuple[Tensor, Any]:
-            inputs, targets = pair(batch)
+            inputs, targets = split_pair(batch)
             outputs = model(inputs)
             assert reduction is not None
             return reduction.terms(outputs, targets), outputs
@@ -301,7 +301,7 @@ class SinglePass(nn.Module):
         except UNTRACEABLE as error:
             raise explain(error, self.model) from error
         terms, self.outputs = results if self._has_outputs else (results, None)
-        check(terms, count)
+        check_losses(terms, count)
         if torch.is_grad_enabled() and not terms.requires_grad:
             raise ConfigError(
                 f"nothing that the loss of {type(self.model).__name__} depends on requires a "
@@ -327,7 +327,7 @@ class SinglePass(nn.Module):
             return
         if self.steps & (self.steps + 1):
             return
-        inputs, targets = pair(batch)
+        inputs, targets = split_pair(batch)
         with untouched(self.model, None, device), torch.no_grad():
             outputs = self.model(inputs)
             value = reduction.loss_fn(outputs, targets)

@@ -33,7 +33,7 @@ from siftback.lab.training.progress import Reporter
 from siftback.lab.training.rule_schedule import warmup_epochs
 from siftback.lab.training.run import Scored, train
 from siftback.lab.training.score_price import measure
-from siftback.lab.training.settings import Run, Settings, check_keep, check_seed
+from siftback.lab.training.settings import Run, Settings, check_keep, check_run_seed
 from siftback.lab.training.strategy import has_guard, learns
 from siftback.lab.training.tensorboard import TENSORBOARD
 
@@ -77,7 +77,7 @@ class Plan:
                 "unless --no-matched or --budget says otherwise; leave it out of the list"
             )
         for seed in self.seeds:
-            check_seed(seed)
+            check_run_seed(seed)
         for keep in self.keeps:
             check_keep(keep)
         runs = self.runs()  # made, names and shares are checked

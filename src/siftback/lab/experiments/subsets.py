@@ -17,7 +17,7 @@ from siftback.lab.experiments.example_scores import (
 from siftback.lab.records.atomic_write import check_writable
 from siftback.lab.records.formatting import readable
 from siftback.lab.records.tables import terminal
-from siftback.lab.training.settings import Settings, check_seed
+from siftback.lab.training.settings import Settings, check_run_seed
 from siftback.pruning import prune
 
 
@@ -37,7 +37,7 @@ def score_to(
         What it holds and what it cost, in a line.
     """
     _refuse_folder(out)
-    check_seed(seed)
+    check_run_seed(seed)
     check_writable(out)
     table = score_examples(name, settings, seed, update=update)
     table.write(out)
@@ -72,7 +72,7 @@ def prune_to(
         How many are kept, in a line.
     """
     _refuse_folder(out)
-    check_seed(seed)
+    check_run_seed(seed)
     if easiest and window is not None:
         raise ConfigError(f"--easiest and --window {window}: give one of them")
     if window is not None and len(window) != 2:

@@ -340,7 +340,7 @@ def check_keep(keep: float) -> None:
         raise ConfigError(f"keep={keep} is not a share of the examples: give a number in (0, 1]")
 
 
-def check_seed(seed: int) -> None:
+def check_run_seed(seed: int) -> None:
     """Refuses what random numbers cannot begin from."""
     if not 0 <= seed <= LARGEST_SEED:
         raise ConfigError(f"seed={seed}: give an integer from 0 to {LARGEST_SEED}")

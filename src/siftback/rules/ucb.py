@@ -104,6 +104,10 @@ class UCB(EpochRule):
         mean, variance = self.values.unbind(1)
         return mean + self.c * variance.sqrt()
 
+    def scores(self, epoch: int) -> Tensor:
+        """See `bounds`."""
+        return self.bounds()
+
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """The choice of this period, renewed when a new period begins."""
         if self._chosen_at is None or not 0 <= epoch - self._chosen_at < self.every:

@@ -22,7 +22,7 @@ from siftback.loss_functions import (
     check_takes_pair,
     pair,
 )
-from siftback.processes.meeting import meet
+from siftback.processes.barrier import barrier
 from siftback.schedule import Schedule, StepSchedule
 from siftback.scorers.selection_pass import device_of, untouched
 from siftback.selectors.in_batch import everything, exact_selector
@@ -209,7 +209,7 @@ class SinglePass(nn.Module):
         device = device_of(self.model, whole)
         processes.check_gradients(self, averaged=self._check_asked)
         if self._check_asked and not self._met and torch.is_grad_enabled():
-            meet("the first step of a SinglePass", self._common_settings())
+            barrier("the first step of a SinglePass", self._common_settings())
             self._met = True
         if torch.is_grad_enabled():
             self._check_reduction(whole, device)

@@ -21,7 +21,17 @@ from siftback.processes.exchange import (
 from siftback.rules.rule import EpochRule, check_predictions
 from siftback.schedule import Schedule, checked_schedule
 from siftback.seeding import Stream, generator_of
-from siftback.states import check_state, each, entries, flag, integer, nothing, number, part, refuse
+from siftback.state import (
+    check_entries,
+    flag,
+    integer,
+    list_of,
+    nothing,
+    number,
+    raise_damaged,
+    state_of,
+    tuple_of,
+)
 from siftback.tables.example_rows import ExampleRows
 
 _UNCLAIMED = -1  # the turn with a rule's table, before the first epoch
@@ -390,18 +400,18 @@ class EpochDraw:
             StateError: If it is that of another rule or schedule, of one with other settings, or
                 is damaged.
         """
-        rows, shards = nothing if self._stream is None else part(self._stream), self._shards
-        check_state(self, state, {"rule": part(self.rule), "rows": rows}, self._settings())
-        counts = entries(*[integer()] * 4)
+        rows, shards = nothing if self._stream is None else state_of(self._stream), self._shards
+        check_entries(self, state, {"rule": state_of(self.rule), "rows": rows}, self._settings())
+        counts = tuple_of(*[integer()] * 4)
         scale = nothing if self.sampler is None else number(0)
         checks = {"draws": flag, "reweights": flag, "read": counts, "lr_scale": scale}
         most = shards.count * shards.height if shards else state["rule"]["examples"]
-        check_state(self, state, {"examples": integer(most=most), **checks})
+        check_entries(self, state, {"examples": integer(most=most), **checks})
         drawn = packed_weights(state["examples"]) if state["draws"] else nothing
         if shards:
             drawn = shards.table_check(torch.uint8, -(-shards.height // 8))
-        recorded = each(recorded_losses) if self._exchanges else entries()
-        check_state(self, state, {"drawn": drawn, "recorded": recorded})
+        recorded = list_of(recorded_losses) if self._exchanges else tuple_of()
+        check_entries(self, state, {"drawn": drawn, "recorded": recorded})
         if shards:  # the counts may be those of another number of processes
             return
         whole, to_read, read, passed = state["read"]
@@ -409,7 +419,7 @@ class EpochDraw:
         if self.sampler is not None and not whole:  # of a sampler without a length
             fits, whole = to_read == 0 and passed == read, read
         if not fits or max(to_read, passed) > whole or read > max(to_read, whole):
-            refuse("EpochDraw.read", state["read"], "counts of this epoch's examples")
+            raise_damaged("EpochDraw.read", state["read"], "counts of this epoch's examples")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on within another's epoch.

@@ -27,17 +27,17 @@ from siftback.processes.distributed import rank_and_world
 from siftback.rules.rule import EpochRule, checked_rule
 from siftback.schedule import checked_epochs
 from siftback.shuffled import shuffled
-from siftback.states import (
+from siftback.state import (
     MOST_EPOCHS,
     anything,
     check_digest,
-    check_state,
-    each_of,
+    check_entries,
+    dict_of,
     integer,
     nothing,
-    part,
-    refuse,
-    sealed,
+    raise_damaged,
+    seal,
+    state_of,
 )
 from siftback.tensor_arguments import is_dense
 
@@ -324,7 +324,7 @@ class SelectiveSampler(Sampler[int]):
             "last": self._last,
             "draw": draw.state_dict() if draw else None,
         }
-        return sealed(state)
+        return seal(state)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -336,12 +336,14 @@ class SelectiveSampler(Sampler[int]):
         epoch, draw, settings = integer(most=MOST_EPOCHS), self._own_draw, self._settings()
         parts = {"epoch": epoch, "last": epoch, "current": integer(_NONE, MOST_EPOCHS)}
         if draw and draw.is_common:
-            check_state(self, state, {"settings": each_of(dict.fromkeys(settings, anything))})
+            check_entries(self, state, {"settings": dict_of(dict.fromkeys(settings, anything))})
             if all(state["settings"][name] is None for name in _OF_ALL):
                 settings |= _OF_ALL
-        check_state(self, state, {**parts, "draw": part(draw) if draw else nothing}, settings)
+        check_entries(self, state, {**parts, "draw": state_of(draw) if draw else nothing}, settings)
         if state["current"] not in (_NONE, state["last"]):
-            refuse("SelectiveSampler.current", state["current"], f"{state['last']}, as its last")
+            raise_damaged(
+                "SelectiveSampler.current", state["current"], f"{state['last']}, as its last"
+            )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another sampler's state.
@@ -387,13 +389,13 @@ class Order(Iterator[int]):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the epoch, and the number of indices that came of it."""
-        return sealed({"epoch": self._epoch, "given": self._count})
+        return seal({"epoch": self._epoch, "given": self._count})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another order's state."""
         check_digest(self, state)
         count = integer(most=self._sampler.examples)
-        check_state(self, state, {"epoch": integer(_NONE, MOST_EPOCHS), "given": count})
+        check_entries(self, state, {"epoch": integer(_NONE, MOST_EPOCHS), "given": count})
         self.resume(state["epoch"], state["given"])
 
     def resume(self, epoch: int, count: int) -> None:

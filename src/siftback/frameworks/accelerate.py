@@ -35,7 +35,7 @@ from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule
 from siftback.seeding import Stream, generator_of
-from siftback.states import check_digest, sealed
+from siftback.state import check_digest, seal
 
 __all__ = ["AcceleratedLoader", "prepare"]
 
@@ -127,7 +127,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
         """
         # An epoch whose last batch was given has no more of them.
         given = 0 if self._is_last else self._given
-        own = sealed({"loader": self._loader.state_dict(), "given": given})
+        own = seal({"loader": self._loader.state_dict(), "given": given})
         return {"ranks": states_of_ranks(own)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

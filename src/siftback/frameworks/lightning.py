@@ -28,7 +28,7 @@ from siftback.scorers.training_step import TrainingStep
 from siftback.seeding import Stream, generator_of
 from siftback.selectors.in_batch import InBatch, exact_selector
 from siftback.selectors.selection import Selection, Selector
-from siftback.states import check_digest, sealed
+from siftback.state import check_digest, seal
 
 try:
     from lightning.fabric.utilities.data import _auto_add_worker_init_fn
@@ -164,7 +164,7 @@ class SelectiveBackprop(Callback):
         ranks = self._saved
         if self._in_batch is not None and ranks is None:
             own = {"in_batch": self._in_batch.state_dict(), "stats": asdict(self.stats)}
-            ranks = states_of_ranks(sealed(own))
+            ranks = states_of_ranks(seal(own))
         return {"ranks": ranks}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

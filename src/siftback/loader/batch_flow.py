@@ -23,14 +23,14 @@ from siftback.loader.loss_record import LossRecord
 from siftback.loader.step_counts import StepCounts
 from siftback.loader.wrapped_loader import drop_last_of, is_own_size
 from siftback.processes.barrier import barrier
-from siftback.states import (
-    check_state,
-    each_of,
-    entries,
+from siftback.state import (
+    check_entries,
+    dict_of,
     integer,
     nothing,
     number,
-    part,
+    state_of,
+    tuple_of,
 )
 
 _ROUNDING = 1e-9
@@ -236,17 +236,17 @@ class BatchFlow:
         Raises:
             StateError: If it is damaged, or of another wrapped loader.
         """
-        pool = nothing if size is None else part(self._empty_pool(size))
+        pool = nothing if size is None else state_of(self._empty_pool(size))
         stats = {name: integer() for name in vars(self._stats)}
         stats["seconds_selection"] = number(0)
-        parts = {"source": part(self._source), "pool": pool, "stats": each_of(stats)}
+        parts = {"source": state_of(self._source), "pool": pool, "stats": dict_of(stats)}
         parts |= dict.fromkeys(("to_come", "batches"), integer(_UNKNOWN, _MOST))
-        check_state(self, state, parts)
+        check_entries(self, state, parts)
         source = state["source"]
         epoch, batches = source["epoch"], source["batches"]
         done = epoch + (min(source["position"] / batches, 1.0) if batches > 0 else 0.0)
         places = number(epoch, done + _ROUNDING), number(done - _ROUNDING, done + _ROUNDING)
-        check_state(self, state, {"epochs_done": entries(*places)})
+        check_entries(self, state, {"epochs_done": tuple_of(*places)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another's state, which was checked; changes nothing if it fails."""

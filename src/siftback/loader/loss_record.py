@@ -15,7 +15,7 @@ from siftback.errors import ConfigError, LossError
 from siftback.loader.batch_selection import OnNonfinite, checked_nonfinite
 from siftback.loss_functions import LossFn, Reduction
 from siftback.rules.noise_guard import check_cross_entropy
-from siftback.states import check_state, flag, nothing, part
+from siftback.state import check_entries, flag, nothing, state_of
 from siftback.tables.score_table import ScoreTable
 from siftback.tensor_arguments import is_dense
 
@@ -257,9 +257,9 @@ class LossRecord:
         Raises:
             StateError: If it is damaged.
         """
-        check_state(self, state, {"averages": flag})
-        means = part(ScoreTable(columns=2)) if state["averages"] else nothing
-        check_state(self, state, {"means": means})
+        check_entries(self, state, {"averages": flag})
+        means = state_of(ScoreTable(columns=2)) if state["averages"] else nothing
+        check_entries(self, state, {"means": means})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another's state, which was checked."""

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from siftback.processes.distributed import all_gather
-from siftback.states import (
+from siftback.state import (
     MOST_EPOCHS,
     Check,
     anything,
-    each_of,
-    entries,
+    dict_of,
     flag,
     integer,
     tensor,
+    tuple_of,
 )
 
 
@@ -82,7 +82,7 @@ def packed_weights(examples: int) -> Check:
 
     def check(name: str, value: Any) -> None:
         bits = tensor(torch.uint8, -(-examples // 8))
-        each_of({"bits": bits, "weighed": flag, "weights": anything})(name, value)
+        dict_of({"bits": bits, "weighed": flag, "weights": anything})(name, value)
         drawn = np.unpackbits(value["bits"].numpy(), count=examples)
         count = int(drawn.sum()) if value["weighed"] else 0
         tensor(torch.float32, count, least=0, finite=True)(f"{name}.weights", value["weights"])
@@ -93,7 +93,7 @@ def packed_weights(examples: int) -> Check:
 def recorded_losses(name: str, value: Any) -> None:
     """Checks for `RecordedLosses`, as the tuple that they are in a state."""
     indices = tensor(torch.int64, None, least=0)
-    entries(flag, integer(most=MOST_EPOCHS), indices, anything, anything, anything)(name, value)
+    tuple_of(flag, integer(most=MOST_EPOCHS), indices, anything, anything, anything)(name, value)
     for field, entry in zip(RecordedLosses._fields[3:], value[3:], strict=True):
         is_flags = field != "losses" and getattr(entry, "dtype", None) == torch.bool
         if entry is not None or field == "losses":

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from siftback.errors import BatchError
-from siftback.states import check_state, integer, refuse, tensor
+from siftback.state import check_entries, integer, raise_damaged, tensor
 
 
 class ExampleRows:
@@ -63,10 +63,10 @@ class ExampleRows:
         Raises:
             StateError: If it is not as many distinct indices as it says.
         """
-        check_state(self, state, {"count": integer()})
-        check_state(self, state, {"indices": tensor(torch.int64, state["count"])})
+        check_entries(self, state, {"count": integer()})
+        check_entries(self, state, {"indices": tensor(torch.int64, state["count"])})
         if len(state["indices"].unique()) != state["count"]:
-            refuse("ExampleRows.indices", "with an index twice", "distinct indices")
+            raise_damaged("ExampleRows.indices", "with an index twice", "distinct indices")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes on the rows of another one.

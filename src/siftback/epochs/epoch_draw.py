@@ -1,7 +1,6 @@
 """The draw of an epoch: the examples that a rule chose before any is read, and their losses."""
 
 import itertools
-from collections.abc import Iterator
 from typing import Any, Protocol, cast
 
 import torch
@@ -299,22 +298,6 @@ class EpochDraw:
         """int64[n], the examples that this epoch's draw left out; of several processes, a share."""
         rows = (self.weights == 0).nonzero().squeeze(1)
         return self._rows.indices_of(rows if self._shards else rows[self.rank :: self.world])
-
-    def order(self, seed: int, epoch: int, shuffle: bool) -> Iterator[Tensor] | None:
-        """Returns this process's examples of an epoch in their order, where it has shards of them.
-
-        Args:
-            seed: Of the order.
-            epoch: Likewise.
-            shuffle: Whether they are shuffled.
-
-        Returns:
-            int64[n] at a time; None where the order is not the rule's to say.
-        """
-        if not self._shards:
-            return None
-        weights, quota = self.weights if self.draws else None, self.drawn // self._shards.count
-        return self._shards.order(weights, quota, seed, epoch, shuffle)
 
     @property
     def lr_scale(self) -> float:

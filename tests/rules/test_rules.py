@@ -210,12 +210,12 @@ MISSING = {
     "kind": (
         {"correct": torch.zeros(8), "confidence": torch.zeros(8)},
         LossError,
-        r"correct is torch.float32 of shape \[8\]: .* bool\[8\]",
+        r"correct=float32\[8\]: .* bool\[8\]",
     ),
     "shape": (
         {"correct": torch.zeros(8).bool(), "confidence": torch.zeros(8, 3)},
         LossError,
-        r"confidence is torch.float32 of shape \[8, 3\]: .* float\[8\]",
+        r"confidence=float32\[8, 3\]: .* float\[8\]",
     ),
 }
 

@@ -11,19 +11,19 @@ from siftback.arguments import checked_choice, checked_integer, shown
 from siftback.batches import tree
 from siftback.batches.reading import Lists, read
 from siftback.errors import BatchError, ConfigError, StateError
-from siftback.states import (
+from siftback.state import (
     Check,
     anything,
     check_digest,
-    check_state,
-    each,
-    entries,
+    check_entries,
     flag,
     integer,
+    list_of,
     nothing,
-    refuse,
-    sealed,
+    raise_damaged,
+    seal,
     tensor,
+    tuple_of,
 )
 from siftback.tensor_arguments import checked_rows
 
@@ -192,7 +192,7 @@ class Pool:
             "pool": pool,
             "dropped": self.dropped,
         }
-        return sealed(state)
+        return seal(state)
 
     def settings(self) -> dict[str, Any]:
         """The arguments, by name, that a state must have been saved with to fit."""
@@ -209,13 +209,13 @@ class Pool:
                 numbers of examples than it says.
         """
         check_digest(self, state)
-        parts = {"weighted": flag, "counts": each(integer(1)), "dropped": integer()}
-        check_state(self, state, parts, self.settings())
+        parts = {"weighted": flag, "counts": list_of(integer(1)), "dropped": integer()}
+        check_entries(self, state, parts, self.settings())
         counts, weighted = state["counts"], state["weighted"]
-        check_state(self, state, {"indexed": entries(*[flag] * len(counts))})
+        check_entries(self, state, {"indexed": tuple_of(*[flag] * len(counts))})
         pooled = zip(counts, state["indexed"], strict=True)
         batches = [_holds(count, weighted, indexed) for count, indexed in pooled]
-        check_state(self, state, {"pool": entries(*batches)})
+        check_entries(self, state, {"pool": tuple_of(*batches)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over the examples of another pool.
@@ -308,13 +308,13 @@ def _holds(count: int, weighted: bool, indexed: bool) -> Check:
 
     def check(name: str, value: Any) -> None:
         if weighted:
-            entries(anything, weights, indices)(name, value)
+            tuple_of(anything, weights, indices)(name, value)
         batch = value[0] if weighted else value
         try:
             fits = tree.size(batch, count) == count
         except BatchError:  # a structure of the user's own, with the size that it was given with
             fits = not isinstance(batch, str | int | float | None)
         if not fits:
-            refuse(name, batch, f"a batch of {count} examples")
+            raise_damaged(name, batch, f"a batch of {count} examples")
 
     return check

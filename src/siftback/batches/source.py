@@ -39,18 +39,18 @@ from siftback.batches.order import (
 from siftback.batches.reading import Lists, Reading, read
 from siftback.errors import BatchError, StateError
 from siftback.seeding import Stream, generator_of
-from siftback.states import (
+from siftback.state import (
     MOST_EPOCHS,
     anything,
-    check_state,
-    each,
+    check_entries,
+    choice,
     flag,
     integer,
+    list_of,
+    load_all_or_none,
     nothing,
-    one_of,
     optional,
-    refuse,
-    take_up,
+    raise_damaged,
     text,
 )
 from siftback.tensor_arguments import checked_batches
@@ -279,8 +279,8 @@ class Source:
         Raises:
             StateError: If it is of another kind of loader or another order, or is damaged.
         """
-        parts = {"kind": one_of(*_KINDS), "generators": each(anything)}
-        check_state(self, state, parts)
+        parts = {"kind": choice(*_KINDS), "generators": list_of(anything)}
+        check_entries(self, state, parts)
         ordered = self._order is not None
         fits = ordered if state["kind"] == "ordered" else not ordered
         if state["kind"] == "stateful":
@@ -298,13 +298,13 @@ class Source:
             "workers": flag,
             "lists": optional(_check_lists),
         }
-        check_state(self, state, parts, self.settings())
+        check_entries(self, state, parts, self.settings())
         if self._order is not None:
-            check_state(self, state, {"begun": flag})
+            check_entries(self, state, {"begun": flag})
             stored = state["begun"] and self._replayed is None
-            check_state(self, state, {"rest": check_packed if stored else nothing})
+            check_entries(self, state, {"rest": check_packed if stored else nothing})
         else:
-            check_state(self, state, {"loader": anything})
+            check_entries(self, state, {"loader": anything})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Comes back to a place.
@@ -316,7 +316,7 @@ class Source:
         self.check_state(state)
         if state["kind"] == "stateful":  # whose generators are its own to put back
             with torch.random.fork_rng([]):
-                take_up((self.loader, copy.deepcopy(state["loader"])))
+                load_all_or_none((self.loader, copy.deepcopy(state["loader"])))
         else:
             self._generators.put_back_own(state["generators"])
         self.epoch, self.position = state["epoch"], state["position"]
@@ -471,9 +471,9 @@ def _check_lists(name: str, value: Any) -> None:
     """Checks for a list of paths, as JSON."""
     text(name, value)
     try:
-        each(text)(name, json.loads(value))
+        list_of(text)(name, json.loads(value))
     except ValueError:
-        refuse(name, value, "a list of paths, as JSON")
+        raise_damaged(name, value, "a list of paths, as JSON")
 
 
 _KINDS = {

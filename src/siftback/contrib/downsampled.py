@@ -13,7 +13,7 @@ from siftback.errors import BatchError, ConfigError
 from siftback.loss_functions import Losses, pair
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
-from siftback.states import Stateful
+from siftback.state import Stateful
 
 Shrink = Callable[[Tensor], Tensor]
 

@@ -10,7 +10,7 @@ from siftback.draws.block_draw import (
     histogram,
     tied_probabilities,
 )
-from siftback.processes.distributed import summed
+from siftback.processes.distributed import sum_over_processes
 from siftback.seeding import generator_from
 from siftback.tables.shards import Shards
 
@@ -72,7 +72,7 @@ def shared_probabilities(scores: Tensor, beta: float, floor: float) -> Tensor:
     Returns:
         float64[BUCKETS], 0 for empty ones.
     """
-    counts = summed(histogram(scores)[0])
+    counts = sum_over_processes(histogram(scores)[0])
     held = counts.nonzero().squeeze(1)
     table = torch.zeros(BUCKETS, dtype=torch.float64)
     if len(held):

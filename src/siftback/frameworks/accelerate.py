@@ -27,14 +27,15 @@ except ModuleNotFoundError as error:
     ) from error
 
 from siftback.batches.order import is_plain, is_trackable, sampler_of
-from siftback.epochs.sampler import SelectiveSampler, gives_all, ranks_of
+from siftback.epochs.loader_order import gives_all, ranks_of
+from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, SiftbackError
 from siftback.loader.loader import SelectiveLoader
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule
 from siftback.seeding import Stream, generator_of
-from siftback.states import check_digest, sealed
+from siftback.state import check_digest, seal
 
 __all__ = ["AcceleratedLoader", "prepare"]
 
@@ -126,7 +127,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
         """
         # An epoch whose last batch was given has no more of them.
         given = 0 if self._is_last else self._given
-        own = sealed({"loader": self._loader.state_dict(), "given": given})
+        own = seal({"loader": self._loader.state_dict(), "given": given})
         return {"ranks": states_of_ranks(own)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ from siftback.seeding import Stream, generator_of
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
 from siftback.sequence_loss import Head, has_loss, losses_of, sequence_losses
-from siftback.states import check_digest, sealed
+from siftback.state import check_digest, seal
 
 # What is above says what to install where there is no transformers.
 # isort: split
@@ -338,7 +338,7 @@ class SelectiveTrainerMixin(Trainer):
                 losses = losses_of(head, outputs, inputs)
         order.update(self._indices, losses)
         draw = cast(EpochDraw, order.draw)
-        passed = draw.passed(len(losses))
+        passed = draw.advance(len(losses))
         self._count(seen=passed, unread=passed - len(losses), released=len(losses))
         if draw.draws:
             self._count(considered=passed, kept=len(losses))
@@ -486,7 +486,7 @@ class SelectiveTrainerMixin(Trainer):
         own = own.get_extra_state() if self._method == "single_pass" else own.state_dict()
         plan = None if self._plan is None else self._plan.batches
         stats = asdict(self.sift_stats)
-        return sealed({**self._settings(), "own": own, "stats": stats, "plan": plan})
+        return seal({**self._settings(), "own": own, "stats": stats, "plan": plan})
 
     def _load_state(self, state: dict[str, Any]) -> None:
         for name, here in self._settings().items():

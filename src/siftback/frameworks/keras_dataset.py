@@ -21,8 +21,8 @@ from siftback.batches import tree
 from siftback.batches.last_batches import count_batches, find_start
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError
-from siftback.rules.rule import EpochRule
-from siftback.states import check_digest, check_state, part, refuse, sealed
+from siftback.rules.rule import EpochRule, checked_rule
+from siftback.state import check_digest, check_entries, raise_damaged, seal, state_of
 
 __all__ = ["INDEX", "OWN", "WEIGHT", "SelectiveDataset", "keras"]
 
@@ -86,11 +86,7 @@ class SelectiveDataset(keras.utils.PyDataset):
         super().__init__(**settings)
         self.batch_size = checked_integer("batch_size", batch_size, 1)
         self.epochs = checked_integer("epochs", epochs, 1)
-        if memory is not None and not isinstance(memory, EpochRule):
-            raise ConfigError(
-                f"memory={memory!r} is not an EpochRule: give an instance, such as memory=Memory()"
-            )
-        self.memory = memory
+        self.memory = None if memory is None else checked_rule("memory", memory)
         self._data, self._collate = data, collate_fn
         self._is_arrays = isinstance(data, tuple | list)
         if self._is_arrays and len(data) not in (2, 3):
@@ -193,7 +189,7 @@ class SelectiveDataset(keras.utils.PyDataset):
         """
         self._set_order(epoch)
         if batches >= self.num_batches:
-            refuse("batches", batches, f"less than the {self.num_batches} of the epoch")
+            raise_damaged("batches", batches, f"less than the {self.num_batches} of the epoch")
         self._first = batches
 
     def is_over(self, batches: int) -> bool:
@@ -215,7 +211,7 @@ class SelectiveDataset(keras.utils.PyDataset):
 
     def state_dict(self) -> dict[str, Any]:
         """What is remembered of the examples, and what the orders and draws depend on."""
-        return sealed({"settings": self._settings(), "sampler": self._sampler.state_dict()})
+        return seal({"settings": self._settings(), "sampler": self._sampler.state_dict()})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -224,7 +220,7 @@ class SelectiveDataset(keras.utils.PyDataset):
             StateError: If that of a data set with other arguments, or damaged.
         """
         check_digest(self, state)
-        check_state(self, state, {"sampler": part(self._sampler)}, self._settings())
+        check_entries(self, state, {"sampler": state_of(self._sampler)}, self._settings())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another's state.

@@ -21,14 +21,14 @@ from siftback.frameworks.lightning_loader import TrainLoader, as_datamodule
 from siftback.loader.loader import SelectiveLoader
 from siftback.loss_functions import Losses
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
-from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.training_step import TrainingStep
 from siftback.seeding import Stream, generator_of
 from siftback.selectors.in_batch import InBatch, exact_selector
 from siftback.selectors.selection import Selection, Selector
-from siftback.states import check_digest, sealed
+from siftback.state import check_digest, seal
 
 try:
     from lightning.fabric.utilities.data import _auto_add_worker_init_fn
@@ -164,7 +164,7 @@ class SelectiveBackprop(Callback):
         ranks = self._saved
         if self._in_batch is not None and ranks is None:
             own = {"in_batch": self._in_batch.state_dict(), "stats": asdict(self.stats)}
-            ranks = states_of_ranks(sealed(own))
+            ranks = states_of_ranks(seal(own))
         return {"ranks": ranks}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -280,7 +280,7 @@ class SelectiveDataModule(LightningDataModule):
         seed: int = 0,
         val_dataloaders: Any = None,
     ) -> None:
-        if isinstance(memory, RefreshedRule):
+        if memory is not None and memory.needs_passes:
             raise ConfigError(
                 f"{type(memory).__name__} is refreshed by scoring passes, which a data module does "
                 "not make: give a rule such as Memory, or SelectiveBackprop as a callback"

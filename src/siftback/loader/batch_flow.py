@@ -13,7 +13,7 @@ from siftback.batches.attaching import attached
 from siftback.batches.pool import Pool, Weighted
 from siftback.batches.source import Item, Source
 from siftback.batches.stats import Stats
-from siftback.epochs.sampler import beyond
+from siftback.epochs.sampler import warning_beyond
 from siftback.errors import BatchError, ConfigError
 from siftback.loader.batch_selection import BatchSelection
 from siftback.loader.epochs_done import EpochsDone
@@ -22,15 +22,15 @@ from siftback.loader.intake import Intake
 from siftback.loader.loss_record import LossRecord
 from siftback.loader.step_counts import StepCounts
 from siftback.loader.wrapped_loader import drop_last_of, is_own_size
-from siftback.processes.meeting import meet
-from siftback.states import (
-    check_state,
-    each_of,
-    entries,
+from siftback.processes.barrier import barrier
+from siftback.state import (
+    check_entries,
+    dict_of,
     integer,
     nothing,
     number,
-    part,
+    state_of,
+    tuple_of,
 )
 
 _ROUNDING = 1e-9
@@ -115,7 +115,7 @@ class BatchFlow:
             self._intake.check_lengths()
             if self._intake.shares_order:
                 # Else one whose state is of between epochs would wait for the others in vain.
-                meet(f"the rest of epoch {self._source.epoch}", self._common(settings))
+                barrier(f"the rest of epoch {self._source.epoch}", self._common(settings))
         epoch, items = self._source.epoch, self._source.batches()
         released = None if resumed else self._stats.released
         self.current, self._left, self._given = epoch, epoch, 0
@@ -236,17 +236,17 @@ class BatchFlow:
         Raises:
             StateError: If it is damaged, or of another wrapped loader.
         """
-        pool = nothing if size is None else part(self._empty_pool(size))
+        pool = nothing if size is None else state_of(self._empty_pool(size))
         stats = {name: integer() for name in vars(self._stats)}
         stats["seconds_selection"] = number(0)
-        parts = {"source": part(self._source), "pool": pool, "stats": each_of(stats)}
+        parts = {"source": state_of(self._source), "pool": pool, "stats": dict_of(stats)}
         parts |= dict.fromkeys(("to_come", "batches"), integer(_UNKNOWN, _MOST))
-        check_state(self, state, parts)
+        check_entries(self, state, parts)
         source = state["source"]
         epoch, batches = source["epoch"], source["batches"]
         done = epoch + (min(source["position"] / batches, 1.0) if batches > 0 else 0.0)
         places = number(epoch, done + _ROUNDING), number(done - _ROUNDING, done + _ROUNDING)
-        check_state(self, state, {"epochs_done": entries(*places)})
+        check_entries(self, state, {"epochs_done": tuple_of(*places)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another's state, which was checked; changes nothing if it fails."""
@@ -298,7 +298,7 @@ class BatchFlow:
         self.done.begin(epoch)
         self._intake.begin_epoch(self._common(settings), again=again)
         if self._epochs is not None and epoch >= math.ceil(self._epochs):
-            self._warn("beyond", beyond(epoch, self._epochs))
+            self._warn("beyond", warning_beyond(epoch, self._epochs))
         self._is_set, self._loaded = False, None
         self._waiting = 0 if self.pool is None else len(self.pool)
         self._count(epoch)
@@ -310,7 +310,7 @@ class BatchFlow:
         self._to_come = counts.to_come(epoch)
 
     def _common(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What all processes must have alike, see `meet`."""
+        """What all processes must have alike, see `barrier`."""
         pad = None if self.pool is None else self.pool.pad
         return self._intake.common_settings({**settings, "attach": self._attach, "pad": pad})
 

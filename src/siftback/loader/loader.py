@@ -34,7 +34,7 @@ from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.selection import Selector
-from siftback.states import sealed, take_up
+from siftback.state import load_all_or_none, seal
 
 _PASSED_THROUGH = ("dataset", "num_workers", "collate_fn", "pin_memory", "persistent_workers")
 
@@ -467,7 +467,7 @@ class SelectiveLoader:
         }
         # Seconds and PyTorch's global generator are each process's own, and a checkpoint of all
         # processes may take them, and the digest, from different ones.
-        return sealed(state, uncovered=("source", "stats") if common else ())
+        return seal(state, uncovered=("source", "stats") if common else ())
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits, and changes nothing.
@@ -487,7 +487,7 @@ class SelectiveLoader:
         """
         self.check_state(state)
         parts = [(own, state[name]) for name, own in self._parts().items() if own is not None]
-        take_up(*parts, finish=lambda: self._flow.load_state_dict(state))
+        load_all_or_none(*parts, finish=lambda: self._flow.load_state_dict(state))
         self._generator.set_state(state["generator"])
 
     @property

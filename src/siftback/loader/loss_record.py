@@ -15,7 +15,7 @@ from siftback.errors import ConfigError, LossError
 from siftback.loader.batch_selection import OnNonfinite, checked_nonfinite
 from siftback.loss_functions import LossFn, Reduction
 from siftback.rules.noise_guard import check_cross_entropy
-from siftback.states import check_state, flag, nothing, part
+from siftback.state import check_entries, flag, nothing, state_of
 from siftback.tables.score_table import ScoreTable
 from siftback.tensor_arguments import is_dense
 
@@ -257,9 +257,9 @@ class LossRecord:
         Raises:
             StateError: If it is damaged.
         """
-        check_state(self, state, {"averages": flag})
-        means = part(ScoreTable(columns=2)) if state["averages"] else nothing
-        check_state(self, state, {"means": means})
+        check_entries(self, state, {"averages": flag})
+        means = state_of(ScoreTable(columns=2)) if state["averages"] else nothing
+        check_entries(self, state, {"means": means})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another's state, which was checked."""
@@ -271,7 +271,7 @@ class LossRecord:
 
     @property
     def _learns(self) -> bool:
-        return self._draw is not None and self._draw.learns
+        return self._draw is not None and self._draw.rule.learns
 
     def _check(self, most: int) -> None:
         """Makes sure that of all but so many batches the losses and weights were used."""
@@ -322,7 +322,7 @@ class LossRecord:
     @property
     def guard(self) -> Any:
         """The rule's `NoiseGuard`; None without one."""
-        return None if self._draw is None else getattr(self._draw.rule, "guard", None)
+        return None if self._draw is None else self._draw.rule.guard
 
     def _checked(self, indices: Any, losses: Tensor, reduced: bool) -> Tensor:
         """The indices given with losses, as int64[n] on the CPU."""

@@ -5,18 +5,18 @@ from typing import Any
 
 from siftback.errors import StateError
 from siftback.loader.batch_flow import BatchFlow
-from siftback.states import (
+from siftback.state import (
     Check,
     anything,
     check_digest,
-    check_state,
-    each_of,
-    generator,
+    check_entries,
+    choice,
+    dict_of,
+    generator_state,
     integer,
     nothing,
-    one_of,
     optional,
-    part,
+    state_of,
 )
 
 VERSION = 5
@@ -58,9 +58,9 @@ def check(
             f"{VERSION}: resume with the release that saved it"
         )
     check_digest(of, state)
-    sizes = {"drop_last": one_of(None, False, True, "carry"), "batch_size": optional(integer(1))}
+    sizes = {"drop_last": choice(None, False, True, "carry"), "batch_size": optional(integer(1))}
     names = {name: sizes.get(name, anything) for name in settings}
-    check_state(of, state, {"settings": each_of(names)})
+    check_entries(of, state, {"settings": dict_of(names)})
     saved = state["settings"]
     of_all = is_common and all(saved[name] is None for name in OF_ALL)
     if of_all:
@@ -75,9 +75,11 @@ def check(
     known = {name: own for name, own in settings.items() if not _is_found_out(name, own, saved)}
     theirs = {name: saved[name] for name in known}
     checks: dict[str, Check] = {
-        name: nothing if own is None else part(own) for name, own in parts.items()
+        name: nothing if own is None else state_of(own) for name, own in parts.items()
     }
-    check_state(of, {**state, "settings": theirs}, {**checks, "generator": generator}, known)
+    check_entries(
+        of, {**state, "settings": theirs}, {**checks, "generator": generator_state}, known
+    )
     sizes_known = None not in (saved["batch_size"], saved["drop_last"])
     flow.check_state(state, saved if sizes_known else None)
 

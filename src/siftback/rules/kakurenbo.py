@@ -9,7 +9,7 @@ from siftback.arguments import checked_share
 from siftback.errors import ConfigError
 from siftback.rules.rule import (
     EpochRule,
-    check_guesses,
+    check_predictions,
     checked_table,
     rounded_down,
     weights_of_known,
@@ -97,6 +97,8 @@ class Kakurenbo(EpochRule):
     (tensor([0., 1., 1., 1.]), 1.3333)
     """
 
+    needs_predictions = True
+
     def __init__(
         self,
         ratio: float = 0.3,
@@ -145,7 +147,7 @@ class Kakurenbo(EpochRule):
                 f"Kakurenbo was passed no {missing}=: call loader.loss(losses, correct=guess == y, "
                 "confidence=confidence), with confidence, guess = outputs.softmax(1).max(1)"
             )
-        check_guesses(correct, confidence, losses)
+        check_predictions(correct, confidence, losses)
         parts = (losses, correct, confidence)
         self.table.record(
             indices, torch.stack([part.detach().to(self.values) for part in parts], 1)

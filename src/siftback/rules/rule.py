@@ -11,20 +11,22 @@ from torch import Tensor
 from siftback.arguments import checked_integer, shown
 from siftback.draws.percentile_draw import drawn_by_percentile
 from siftback.errors import ConfigError, LossError, StateError
+from siftback.rules.noise_guard import NoiseGuard
 from siftback.schedule import Epochs, Moment, Schedule, Share
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.percentile import Percentile
 from siftback.selectors.sampling import count_of
-from siftback.states import (
+from siftback.selectors.selection import Selector
+from siftback.state import (
     MOST_EPOCHS,
     check_digest,
-    check_state,
+    check_entries,
     integer,
-    part,
-    refuse,
-    sealed,
-    take_up,
+    load_all_or_none,
+    raise_damaged,
+    seal,
+    state_of,
 )
 from siftback.tables.score_table import ScoreTable
 from siftback.tables.shards import Shards
@@ -56,6 +58,13 @@ class EpochRule(ABC):
         shards: Which examples are this process's, once their number is known; None where all are.
         reweights: Whether its draws have weights other than 0 and 1, which training must then
             apply. A rule of your own whose draws have some should say so in its class.
+        needs_predictions: Whether `update` needs to know which examples were predicted correctly,
+            and with which confidence; likewise.
+        needs_passes: Whether scoring passes refresh it, see `RefreshedRule`.
+        learns: Whether it learns from the losses of training: it overrides `update`.
+        guard: Holds back examples whose label is probably wrong; None in most rules.
+        selector: Selects in a scoring pass; None where there are none.
+        scorer: Scores the examples in a scoring pass; likewise.
 
     Raises:
         ConfigError: If ``warmup`` or ``tail`` is not `Epochs` or a `Share`, the tail is the whole
@@ -71,6 +80,11 @@ class EpochRule(ABC):
     """
 
     reweights = False
+    needs_predictions = False
+    needs_passes = False
+    guard: NoiseGuard | None = None
+    selector: Selector | None = None
+    scorer: Scorer | None = None
 
     def __init__(
         self,
@@ -83,6 +97,7 @@ class EpochRule(ABC):
         self.schedule = Schedule(warmup=warmup, tail=tail)
         if tail == Share(1.0):
             raise ConfigError(f"tail={tail!r} is the whole of training: give a smaller share")
+        self.learns = type(self).update is not EpochRule.update
         self.table = ScoreTable(columns=0) if table is None else table
         self._examples = 0
         self._candidates: Tensor | None = None
@@ -169,8 +184,29 @@ class EpochRule(ABC):
         """
 
     def count(self, epoch: int) -> int | None:
-        """Number of examples that the draw of an epoch keeps; None if not known in advance."""
+        """Returns how many examples the draw of an epoch keeps; None if not known in advance."""
         return None
+
+    def scores(self, epoch: int) -> Tensor | None:
+        """Returns float32[rows], by which it draws an epoch, NaN where unknown; None without any.
+
+        Args:
+            epoch: The epoch.
+        """
+        return None
+
+    def is_pass(self, epoch: int) -> bool:
+        """Returns whether an epoch, in which its schedule is on, has a scoring pass."""
+        return False
+
+    def plans_pass(self, epoch: int, is_on: Callable[[int], bool]) -> bool:
+        """Returns whether an epoch has a scoring pass in a training from first epoch to last.
+
+        Args:
+            epoch: The epoch.
+            is_on: Tells whether the schedule is on in an epoch.
+        """
+        return False
 
     def update(  # noqa: B027
         self,
@@ -212,7 +248,7 @@ class EpochRule(ABC):
         table = self.table.state_dict() if not self.shards else self.shards.state_of(self.values)
         members = {name: own.state_dict() for name, own in self.members().items()}
         own = {"settings": self._named_settings(), "examples": self._examples, "table": table}
-        return sealed(own | members)
+        return seal(own | members)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -222,19 +258,19 @@ class EpochRule(ABC):
                 shards, or another number of examples in shards; or a member's does not fit.
         """
         check_digest(self, state)
-        check_state(self, state, {"examples": integer()}, self._named_settings())
+        check_entries(self, state, {"examples": integer()}, self._named_settings())
         unlike = self._shards is not None and state["examples"] != self._examples
         if unlike or state["examples"] < self._examples:
             raise StateError(
                 f"a state of {state['examples']} examples does not fit {self._examples}: resume "
                 "with the data set that it was saved with"
             )
-        check_state(self, state, {"table": self._check_table})
+        check_entries(self, state, {"table": self._check_table})
         if self.shards is None:
             rows = self.table.rows_of_state(state["table"])
             if rows < state["examples"]:
-                refuse("table", rows, f"of {state['examples']} examples")
-        check_state(self, state, {name: part(own) for name, own in self.members().items()})
+                raise_damaged("table", rows, f"of {state['examples']} examples")
+        check_entries(self, state, {name: state_of(own) for name, own in self.members().items()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
@@ -243,7 +279,7 @@ class EpochRule(ABC):
             StateError: As for `check_state`, before anything is changed.
         """
         self.check_state(state)
-        take_up(
+        load_all_or_none(
             *((own, state[name]) for name, own in self.members().items()),
             finish=lambda: self.table.load_state_dict(self._table_of(state)),
         )
@@ -252,13 +288,13 @@ class EpochRule(ABC):
     def _table_of(self, state: dict[str, Any]) -> dict[str, Any]:
         """The table's part of a state; of shards, this process's."""
         table: dict[str, Any] = state["table"]
-        return table if self.shards is None else sealed({"values": self.shards.own(table)})
+        return table if self.shards is None else seal({"values": self.shards.own(table)})
 
     def _check_table(self, name: str, value: Any) -> None:
         if self.shards is None:
-            part(self.table)(name, value)
+            state_of(self.table)(name, value)
             return
-        self.shards.check(name, value, torch.float32, self.shards.height, self.table.columns)
+        self.shards.table_check(torch.float32, self.shards.height, self.table.columns)(name, value)
 
     def _named_settings(self) -> dict[str, Any]:
         when = {"warmup": repr(self.schedule.warmup), "tail": repr(self.schedule.tail)}
@@ -275,6 +311,10 @@ class LastLossRule(EpochRule):
     """
 
     decay = 0.0
+
+    def scores(self, epoch: int) -> Tensor:
+        """Returns float32[rows], the remembered losses."""
+        return self.values[:, 0]
 
     def update(
         self,
@@ -325,6 +365,10 @@ class RefreshedRule(EpochRule):
     (False, True, tensor([1., 0., 0., 1.]))
     """
 
+    needs_passes = True
+    selector: Percentile
+    scorer: Scorer
+
     def __init__(
         self,
         keep: float | None,
@@ -362,8 +406,20 @@ class RefreshedRule(EpochRule):
         self.selector.set_keep(keep)
 
     def is_pass(self, epoch: int) -> bool:
-        """Whether an epoch has a scoring pass: the first one, and then every n-th."""
+        """Returns whether an epoch has a scoring pass: the first one, and then every n-th."""
         return self._last_pass is None or not 0 < epoch - self._last_pass < self.every
+
+    def plans_pass(self, epoch: int, is_on: Callable[[int], bool]) -> bool:
+        """See `EpochRule.plans_pass`."""
+        last = -self.every
+        for earlier in range(epoch + 1):
+            if earlier - last >= self.every and is_on(earlier):
+                last = earlier
+        return last == epoch
+
+    def scores(self, epoch: int) -> Tensor:
+        """See `predicted`."""
+        return self.predicted(epoch)
 
     @abstractmethod
     def predicted(self, epoch: int) -> Tensor:
@@ -406,7 +462,7 @@ class RefreshedRule(EpochRule):
     def state_dict(self) -> dict[str, Any]:
         """The values remembered, the epoch of the last pass, and the scorer's state."""
         last = -1 if self._last_pass is None else self._last_pass
-        return sealed({**super().state_dict(), "last_pass": last})
+        return seal({**super().state_dict(), "last_pass": last})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -415,7 +471,7 @@ class RefreshedRule(EpochRule):
             StateError: As for `EpochRule.check_state`, or if the epoch is damaged.
         """
         super().check_state(state)
-        check_state(self, state, {"last_pass": integer(-1, MOST_EPOCHS)})
+        check_entries(self, state, {"last_pass": integer(-1, MOST_EPOCHS)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
@@ -426,6 +482,23 @@ class RefreshedRule(EpochRule):
         self.check_state(state)
         super().load_state_dict(state)
         self._last_pass = None if state["last_pass"] < 0 else state["last_pass"]
+
+
+def checked_rule(name: str, rule: Any) -> EpochRule:
+    """Returns a rule, after checking that it is one.
+
+    Args:
+        name: Name of the argument, for the error.
+        rule: Value that was passed.
+
+    Raises:
+        ConfigError: If it is anything else.
+    """
+    if not isinstance(rule, EpochRule):
+        raise ConfigError(
+            f"{name}={shown(rule)} is not an EpochRule: give an instance, such as {name}=Memory()"
+        )
+    return rule
 
 
 def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTable:
@@ -451,8 +524,8 @@ def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTab
     return table
 
 
-def check_guesses(correct: Tensor | None, confidence: Tensor | None, losses: Tensor) -> None:
-    """Checks what a loop found of the predictions of some examples.
+def check_predictions(correct: Any, confidence: Any, losses: Tensor) -> None:
+    """Checks what a loop says of the predictions of some examples.
 
     Args:
         correct: bool[n], whether each was predicted correctly; None where it was not passed.
@@ -462,19 +535,19 @@ def check_guesses(correct: Tensor | None, confidence: Tensor | None, losses: Ten
     Raises:
         LossError: If they are of another type or shape, or a probability is outside [0, 1].
     """
-    count = len(losses)
-    if correct is not None and (correct.shape != (count,) or correct.dtype != torch.bool):
-        raise LossError(
-            f"correct is {correct.dtype} of shape {list(correct.shape)}: give whether each "
-            f"example was predicted correctly, bool[{count}]"
-        )
+    for name, values, kind, meaning in (
+        ("correct", correct, "bool", "whether each example was predicted correctly"),
+        ("confidence", confidence, "float", "the probability of each prediction"),
+    ):
+        is_tensor = isinstance(values, Tensor) and values.shape == losses.shape
+        fits = is_tensor and values.dtype == torch.bool
+        if kind == "float":
+            fits = is_tensor and values.is_floating_point()
+        if values is not None and not fits:
+            expected = f"{meaning}, {kind}[{len(losses)}]"
+            raise LossError(f"{name}={shown(values)}: give {expected}")
     if confidence is None:
         return
-    if confidence.shape != (count,) or not confidence.is_floating_point():
-        raise LossError(
-            f"confidence is {confidence.dtype} of shape {list(confidence.shape)}: give the "
-            f"probability of each prediction, float[{count}]"
-        )
     fits = (confidence >= 0) & (confidence <= 1 + 1e-2)  # rounded in half precision
     fits |= ~losses.isfinite().to(fits.device)
     if not bool(fits.all()):

@@ -8,7 +8,7 @@ from torch import Tensor
 from siftback.arguments import checked_integer, checked_number, checked_share
 from siftback.rules.rule import EpochRule, checked_table, rounded_down, weights_of_known
 from siftback.schedule import Epochs, Moment, Share
-from siftback.states import MOST_EPOCHS, check_state, integer, optional, sealed, tensor
+from siftback.state import MOST_EPOCHS, check_entries, integer, optional, seal, tensor
 from siftback.tables.score_table import ScoreTable
 
 
@@ -104,6 +104,10 @@ class UCB(EpochRule):
         mean, variance = self.values.unbind(1)
         return mean + self.c * variance.sqrt()
 
+    def scores(self, epoch: int) -> Tensor:
+        """See `bounds`."""
+        return self.bounds()
+
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """The choice of this period, renewed when a new period begins."""
         if self._chosen_at is None or not 0 <= epoch - self._chosen_at < self.every:
@@ -148,7 +152,7 @@ class UCB(EpochRule):
         choice = {"pruned": self._pruned.clone(), "undecided": self._undecided.clone()}
         count = len(self._pruned)
         counts = {"chosen_at": self._chosen_at, "chosen_of": count}
-        return sealed({**super().state_dict(), **counts, **choice})
+        return seal({**super().state_dict(), **counts, **choice})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -157,9 +161,9 @@ class UCB(EpochRule):
             StateError: As for `EpochRule.check_state`, or if the choice is damaged.
         """
         super().check_state(state)
-        check_state(self, state, {"chosen_of": integer(most=state["examples"])})
+        check_entries(self, state, {"chosen_of": integer(most=state["examples"])})
         chosen_at = integer(most=MOST_EPOCHS)
-        check_state(
+        check_entries(
             self,
             state,
             {

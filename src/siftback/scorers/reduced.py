@@ -12,7 +12,7 @@ from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import Mode, device_of
 from siftback.scorers.snapshot import Refreshed, Snapshot, unwrapped
-from siftback.states import Stateful
+from siftback.state import Stateful
 
 Precision = Literal["bf16", "fp16"]
 

@@ -22,7 +22,7 @@ from siftback.loss_functions import (
     check_takes_pair,
     pair,
 )
-from siftback.processes.meeting import meet
+from siftback.processes.barrier import barrier
 from siftback.schedule import Schedule, StepSchedule
 from siftback.scorers.selection_pass import device_of, untouched
 from siftback.selectors.in_batch import everything, exact_selector
@@ -39,16 +39,16 @@ from siftback.single_pass.self_check import (
 from siftback.single_pass.sliced_backward import Pending, kept_loss
 from siftback.single_pass.trace_errors import UNTRACEABLE, explain
 from siftback.single_pass.tracing import Backend, trace
-from siftback.states import (
+from siftback.state import (
     check_digest,
-    check_state,
-    each_of,
-    generator,
+    check_entries,
+    dict_of,
+    generator_state,
     integer,
+    load_all_or_none,
     number,
-    part,
-    sealed,
-    take_up,
+    seal,
+    state_of,
 )
 from siftback.tensor_arguments import checked_model
 
@@ -231,7 +231,7 @@ class SinglePass(nn.Module):
             "steps": self.steps,
             "stats": asdict(self.stats),
         }
-        return sealed(state)
+        return seal(state)
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Continues from the state of another single pass, built with the same arguments.
@@ -251,9 +251,10 @@ class SinglePass(nn.Module):
         check_digest(self, state)
         stats = {name: integer() for name in ("seen", "considered", "kept", "compilations")}
         seconds = {name: number(0) for name in ("seconds_compiling", "seconds_selection")}
-        parts = {"selector": part(self.selector), "generator": generator, "steps": integer()}
-        check_state(self, state, {**parts, "stats": each_of(stats | seconds)}, self._settings())
-        take_up((self.selector, state["selector"]))
+        fields = {"generator": generator_state, "steps": integer()}
+        fields |= {"selector": state_of(self.selector), "stats": dict_of(stats | seconds)}
+        check_entries(self, state, fields, self._settings())
+        load_all_or_none((self.selector, state["selector"]))
         self._generator.set_state(state["generator"])
         self.steps = state["steps"]
         for name in ("seen", "considered", "kept", "seconds_selection"):
@@ -322,7 +323,7 @@ class SinglePass(nn.Module):
         if self._check and not self._has_met:
             # Each process may select by random numbers of its own.
             alike = {name: value for name, value in self._settings().items() if name != "seed"}
-            meet("the first step of a SinglePass", alike | {"selector": self.selector})
+            barrier("the first step of a SinglePass", alike | {"selector": self.selector})
             self._has_met = True
         reduction = self._reduction
         # At steps 0, 1, 3, 7, ...

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from siftback.arguments import checked_integer, shown
 from siftback.errors import BatchError, ConfigError, StateError
-from siftback.states import check_digest, check_state, integer, sealed, tensor, text
+from siftback.state import check_digest, check_entries, integer, seal, tensor, text
 from siftback.tables.file_lock import FileLock
 from siftback.tables.undo_journal import UndoJournal
 from siftback.tensor_arguments import checked_rows, is_dense
@@ -205,7 +205,7 @@ class ScoreTable:
             StateError: If a table in a file was written to other than by `record`.
         """
         if self._journal is None:
-            return sealed({"values": self.values.clone()})
+            return seal({"values": self.values.clone()})
         self._check_lock()
         self._check_recorded()
         if self._sum is None:
@@ -213,7 +213,7 @@ class ScoreTable:
         mark, self._version = self._journal.mark(len(self)), self._room._version
         own = {"identity": self._identity, "rows": len(self), "columns": self.columns}
         found = {"file": str(self.path), "mark": mark, "checksum": self._sum % (1 << 64)}
-        return sealed(own | found)
+        return seal(own | found)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -224,7 +224,7 @@ class ScoreTable:
         """
         is_file = isinstance(state, dict) and "file" in state
         check_digest(self, state)
-        check_state(self, state, _OF_FILE if is_file else _IN_MEMORY)
+        check_entries(self, state, _OF_FILE if is_file else _IN_MEMORY)
         rows, columns = (state["rows"], state["columns"]) if is_file else state["values"].shape
         if columns != self.columns:
             raise StateError(

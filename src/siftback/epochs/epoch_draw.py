@@ -115,7 +115,7 @@ class EpochDraw:
     ) -> None:
         name = type(rule).__name__
         self.rule, self.epochs = rule, epochs
-        self.schedule = checked_schedule(schedule or rule.schedule)
+        self.schedule = checked_schedule(rule.schedule if schedule is None else schedule)
         self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
         if self.schedule.interrupt:
             raise ConfigError(

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from torch import nn
 
-from siftback import RS2, EpochRule, RefreshedRule
 from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.data_set import KINDS, DataSet
@@ -312,7 +311,7 @@ def _check_run(run: Run, settings: Settings, data: DataSet) -> None:
         )
     choice = strategy.choice(run.keep, settings)
     # Other rules train on each example at least once; how long a time is, nobody knows beforehand.
-    keeps_its_share = not isinstance(choice, EpochRule) or isinstance(choice, RefreshedRule | RS2)
+    keeps_its_share = not learns(choice) or getattr(choice, "needs_passes", False)
     if choice is not None and keeps_its_share and length.kind != "seconds":
         price = strategy.cost.amount(run.keep, settings.stale_every)
         by_cost = 1 if length.kind == "epochs" else (FORWARD + BACKWARD) * left

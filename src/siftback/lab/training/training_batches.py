@@ -14,11 +14,8 @@ from siftback import (
     EpochRule,
     Epochs,
     Fresh,
-    Kakurenbo,
-    Memory,
     NoiseGuard,
     Pool,
-    RatioMemory,
     Schedule,
     Scorer,
     SelectiveLoader,
@@ -33,7 +30,7 @@ from siftback.lab.data.mixup import mix
 from siftback.lab.training import strategies
 from siftback.lab.training.example_losses import example_losses, losses_of, mean_loss
 from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent
-from siftback.lab.training.live_agreement import SAMPLE, live_agreement, remembered
+from siftback.lab.training.live_agreement import SAMPLE, live_agreement
 from siftback.lab.training.model_setup import autocast_of, casting
 from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.rule_schedule import schedule_of, whole_epochs
@@ -246,7 +243,7 @@ class TrainingBatches:
         """Of the scores it selects by with the losses as they are, where those are others."""
         scores: Scorer | Tensor | None = self._scorer
         if self._loader is not None and self._loader.memory is not None:
-            scores = remembered(self._loader.memory, self._loader.epoch)
+            scores = self._loader.memory.scores(self._loader.epoch)
         elif self._replica is not None:  # any place gives the scores that the process gives
             scores = Replica(self._model, self._losses, self._exact, place=self._device)
         if scores is None:
@@ -258,7 +255,7 @@ class TrainingBatches:
     def guard(self) -> NoiseGuard | None:
         """What holds back examples that seem mislabelled, of a strategy that has it."""
         rule = None if self._loader is None else self._loader.memory
-        return rule.guard if isinstance(rule, Memory | RatioMemory) else None
+        return None if rule is None else rule.guard
 
     def close(self) -> None:
         """Ends what runs elsewhere."""
@@ -396,7 +393,7 @@ class TrainingBatches:
     def _recorded_loss(self, loader: SelectiveLoader, inputs: Tensor, labels: Tensor) -> Tensor:
         """The weighted mean loss; the losses of the examples are recorded."""
         self._count_lengths(inputs, FORWARD + BACKWARD)
-        if isinstance(loader.memory, Kakurenbo):
+        if loader.memory is not None and loader.memory.needs_predictions:
             each, correct, confidence = self._predict(inputs, labels)
             return loader.loss(each, correct=correct, confidence=confidence)
         return loader.loss(self._losses(self._call, (inputs, labels)))

@@ -32,8 +32,8 @@ from siftback import (
     Threshold,
 )
 from siftback.contrib import GaussianProcess
+from siftback.epochs.epoch_draw import EpochDraw
 from siftback.lab.models import build
-from siftback.rules.epoch_draw import EpochDraw
 
 KEEP, EXAMPLES, BATCHES, MOST = 1 / 2, 50_000, (128, 4096), 0.005
 TITLE = "What choosing costs: over a step of resnet18 of width 16, 3x32x32, keep 1/2"

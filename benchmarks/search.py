@@ -22,11 +22,13 @@ from torch import Tensor
 from goals import Goal, begin, options, report
 from siftback import EpochRule, Fresh, ScoreTable, TopK
 from siftback.contrib import Proxy
+from siftback.draws.percentile_draw import draw_probabilities
+from siftback.draws.ratio_draw import ratio_probabilities
 from siftback.lab.analyses.budget_ratios import budget_ratio
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.datasets import DATASETS, ImageData
 from siftback.lab.experiments import comparison
-from siftback.lab.experiments.comparison import Plan, compare, prepare
+from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.models import build
 from siftback.lab.records.run_summary import Price
 from siftback.lab.training.ideal_cost import IdealCost
@@ -35,8 +37,6 @@ from siftback.lab.training.score_price import measure as measured_price
 from siftback.lab.training.settings import Settings
 from siftback.lab.training.strategies import STRATEGIES
 from siftback.lab.training.strategy import Strategy
-from siftback.rules.percentile_draw import draw_probabilities
-from siftback.rules.ratio_draw import ratio_probabilities
 from siftback.rules.rule import LastLossRule
 from siftback.schedule import Share
 from strong_augment import StrongAugment
@@ -292,7 +292,7 @@ def measure(name: str, quick: bool, out: Path) -> list[Goal]:
     at = {budget * scale: Settings(**common, budget=budget * scale) for budget in case.curve}
     own, place = case.budget * scale, out / name.replace(" ", "-")
     DATASETS[CIFAR10] = lambda: data_of(case)
-    labels = prepare(Plan(at[own], ["traditional"], (0.5,), seeds, matched=False)).train_labels
+    labels = prepare_data(Plan(at[own], ["traditional"], (0.5,), seeds, matched=False)).train_labels
     tried = {key: candidates(labels)[key] for key in case.alone}
     STRATEGIES.update(tried)
     comparison.measure = price

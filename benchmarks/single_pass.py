@@ -27,8 +27,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from goals import Goal, begin, options, report
 from siftback import Percentile, SinglePass
+from siftback.batches import tree
 from siftback.lab.models import build
-from siftback.loading import tree
 from step_profile import Step, profiled, shares
 from transformers import Gpt, Vit
 

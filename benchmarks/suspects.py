@@ -22,7 +22,7 @@ from siftback.lab.data.batch_stream import test_batches
 from siftback.lab.data.data_set import NOUNS, DataSet
 from siftback.lab.data.datasets import load
 from siftback.lab.experiments.comparison import Plan, compare
-from siftback.lab.experiments.suspects_report import precision_recall, read_all
+from siftback.lab.experiments.suspects_report import precision_recall, read_suspects
 from siftback.lab.training.model_setup import casting, device_of
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.run import stages
@@ -44,7 +44,7 @@ def by_guard(settings: Settings, seed: int) -> Tensor:
     with TemporaryDirectory() as folder:
         plan = Plan(settings, [GUARDED], (KEEP,), [seed], matched=False)
         compare(plan, Path(folder), Silent())
-        (left,) = read_all(Path(folder), None)
+        (left,) = read_suspects(Path(folder), None)
     return left.by_guard
 
 

@@ -90,12 +90,12 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 # What processes of which number do, who are started once for all files that look at it.
 RANKS = {
     2: [
-        "selective_loader/matrix_ranks",
-        "selective_loader/distributed_ranks",
+        "loader/matrix_ranks",
+        "loader/distributed_ranks",
         "single_pass/single_pass_ranks",
         "setups/unlike_ranks",
     ],
-    4: ["selective_loader/matrix_ranks", "selective_loader/sharded_ranks"],
+    4: ["loader/matrix_ranks", "loader/sharded_ranks"],
 }
 
 

@@ -5,8 +5,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from siftback import Indexed, SelectiveLoader, SelectiveSampler
+from siftback.batches.pool import Pool
 from siftback.contrib.gaussian_process import GaussianProcess
-from siftback.loading.pool import Pool
 from siftback.rules.ewma import Ewma
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch

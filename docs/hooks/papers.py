@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from verdicts import RESULTS
 
 from siftback.lab.papers import CLAIMS, RUNS, Claim, beside
-from siftback.lab.recipes import find, names
+from siftback.lab.recipes import find_recipe, recipe_names
 from siftback.lab.records.tables import markdown
 
 
@@ -13,8 +13,8 @@ def figures() -> str:
     """A table: for each recipe a row, or one for each number that its paper prints."""
     found = [(_recipe(claim), row) for claim, row in zip(CLAIMS, beside(RESULTS), strict=False)]
     rows = []
-    for name in names():
-        recipe = find(name)
+    for name in recipe_names():
+        recipe = find_recipe(name)
         link = {"recipe": f"[`{name}`](recipes.md#the-recipes)"}
         claims = [row for of, row in found if of == name]
         shown = {"of": recipe.source, "what": recipe.title, "the paper's": "", "ours": ""}
@@ -36,4 +36,4 @@ def _recipe(claim: Claim) -> str:
 
 
 def _fitting(folder: str) -> Iterable[str]:
-    return (name for name in names() if folder.startswith(f"{name}-"))
+    return (name for name in recipe_names() if folder.startswith(f"{name}-"))

@@ -13,9 +13,11 @@ import typing
 from siftback.errors import SiftbackError
 
 if typing.TYPE_CHECKING:
-    from siftback.loading.indices import Indexed
-    from siftback.loading.pool import Pool
-    from siftback.loading.stats import SinglePassStats, Stats
+    from siftback.batches.indices import Indexed
+    from siftback.batches.pool import Pool
+    from siftback.batches.stats import SinglePassStats, Stats
+    from siftback.epochs.sampler import SelectiveSampler
+    from siftback.loader.loader import SelectiveLoader
     from siftback.loss_functions import per_example
     from siftback.probing.probe import probe
     from siftback.probing.result import ProbeResult
@@ -28,8 +30,6 @@ if typing.TYPE_CHECKING:
     from siftback.rules.ratio_memory import RatioMemory
     from siftback.rules.rs2 import RS2
     from siftback.rules.rule import EpochRule, RefreshedRule
-    from siftback.rules.sampler import SelectiveSampler
-    from siftback.rules.score_table import ScoreTable
     from siftback.rules.seta import SeTa
     from siftback.rules.stale import Stale
     from siftback.rules.ucb import UCB
@@ -40,7 +40,6 @@ if typing.TYPE_CHECKING:
     from siftback.scorers.irreducible import Irreducible, irreducible_losses
     from siftback.scorers.reduced import Reduced
     from siftback.scorers.scorer import Scorer
-    from siftback.selective_loader.loader import SelectiveLoader
     from siftback.selectors.importance import Kath18
     from siftback.selectors.in_batch import InBatch
     from siftback.selectors.percentile import Percentile
@@ -50,6 +49,7 @@ if typing.TYPE_CHECKING:
     from siftback.selectors.uniform import Uniform
     from siftback.sequence_loss import sequence_losses, token_losses
     from siftback.single_pass.single_pass import SinglePass
+    from siftback.tables.score_table import ScoreTable
 
 __version__ = "0.1.0"
 
@@ -109,9 +109,9 @@ __all__ = [
 # Where each name is. It is imported on first use, so that a part is paid for by those who use it:
 # PyTorch takes two seconds, and the single pass brings PyTorch's compiler.
 _NAMES_OF = {
-    "loading.indices": "Indexed",
-    "loading.pool": "Pool",
-    "loading.stats": "SinglePassStats Stats",
+    "batches.indices": "Indexed",
+    "batches.pool": "Pool",
+    "batches.stats": "SinglePassStats Stats",
     "loss_functions": "per_example",
     "probing.probe": "probe",
     "probing.result": "ProbeResult",
@@ -124,8 +124,8 @@ _NAMES_OF = {
     "rules.ratio_memory": "RatioMemory",
     "rules.rs2": "RS2",
     "rules.rule": "EpochRule RefreshedRule",
-    "rules.sampler": "SelectiveSampler",
-    "rules.score_table": "ScoreTable",
+    "epochs.sampler": "SelectiveSampler",
+    "tables.score_table": "ScoreTable",
     "rules.seta": "SeTa",
     "rules.stale": "Stale",
     "rules.ucb": "UCB",
@@ -136,7 +136,7 @@ _NAMES_OF = {
     "scorers.irreducible": "Irreducible irreducible_losses",
     "scorers.reduced": "Reduced",
     "scorers.scorer": "Scorer",
-    "selective_loader.loader": "SelectiveLoader",
+    "loader.loader": "SelectiveLoader",
     "selectors.importance": "Kath18",
     "selectors.in_batch": "InBatch",
     "selectors.percentile": "Percentile",

@@ -83,5 +83,5 @@ def test_options_are_listed_completed_and_guessed_at_once(
 def test_the_help_names_what_there_is() -> None:
     assert names.DATA == datasets.NAMES
     assert names.MODELS == models.NAMES
-    assert names.SCORES == example_scores.NAMES
+    assert names.SCORES == example_scores.SCORE_NAMES
     assert tuple(ANALYSES) == names.ANALYSES

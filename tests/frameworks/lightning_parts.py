@@ -9,7 +9,7 @@ from torch.utils.data import IterableDataset
 
 from siftback import Memory
 from siftback.frameworks.lightning import SelectiveDataModule
-from siftback.loading.seeding import Stream, generator_of
+from siftback.seeding import Stream, generator_of
 
 EXPECTED_WARNINGS = [
     pytest.mark.filterwarnings("ignore:.*callbacks used to create the checkpoint"),

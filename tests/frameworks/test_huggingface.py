@@ -32,7 +32,7 @@ from hugging_face_models import (
 import transformers
 from siftback import Epochs, InBatch, Memory, TopK, sequence_losses
 from siftback.errors import BatchError, ConfigError
-from siftback.loading.seeding import Stream, generator_of
+from siftback.seeding import Stream, generator_of
 
 METHODS = ("two_pass", "memory")  # of a single pass there is a test of its own, as it compiles
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from siftback.rules.block_draw import (
+from siftback.draws.block_draw import (
     buckets_of,
     drawn_in_blocks,
     histogram,
     scaled_to,
 )
-from siftback.rules.percentile_draw import draw_probabilities, drawn_by_percentile
+from siftback.draws.percentile_draw import draw_probabilities, drawn_by_percentile
 from siftback.selectors.sampling import inclusion_probabilities
 from toys import seeded
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from siftback import RS2, Epochs, InfoBatch, Memory, SelectiveSampler, Share
+from siftback.epochs.epoch_plan import plan_of
 from siftback.errors import ConfigError, StateError
-from siftback.rules.epoch_plan import plan_of
 
 
 def rule(**settings):

@@ -18,8 +18,8 @@ from siftback.contrib.gaussian_process import GaussianProcess
 from siftback.errors import ConfigError
 from siftback.rules.ewma import Ewma
 from siftback.rules.memory import Memory
-from siftback.rules.score_table import ScoreTable
 from siftback.rules.stale import Stale
+from siftback.tables.score_table import ScoreTable
 from toys import assert_same
 
 PREDICTORS = {"ewma": Ewma, "process": GaussianProcess}

@@ -20,8 +20,8 @@ from remembering import (
 from siftback import Indexed, SelectiveLoader
 from siftback.errors import ConfigError, LossError, StateError
 from siftback.rules.memory import Memory
-from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Share
+from siftback.tables.score_table import ScoreTable
 from toys import assert_same, dataset, optimizer_of
 
 

@@ -7,8 +7,8 @@ import torch
 
 from reference import shared_probability
 from remembering import spread
-from siftback.rules.block_draw import tied_probabilities
-from siftback.rules.percentile_draw import draw_probabilities, drawn_by_percentile
+from siftback.draws.block_draw import tied_probabilities
+from siftback.draws.percentile_draw import draw_probabilities, drawn_by_percentile
 from toys import seeded
 
 SCORES = {

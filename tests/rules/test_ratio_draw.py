@@ -5,7 +5,7 @@ import torch
 
 from remembering import seeded, spread
 from selections import in_proportion
-from siftback.rules.ratio_draw import drawn_by_ratio, ratio_probabilities
+from siftback.draws.ratio_draw import drawn_by_ratio, ratio_probabilities
 
 DRAWS = 3000
 

@@ -12,10 +12,10 @@ from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch, infobatch_weights
 from siftback.rules.kakurenbo import Kakurenbo, hidden_examples
 from siftback.rules.rs2 import RS2, next_of_permutations
-from siftback.rules.score_table import ScoreTable
 from siftback.rules.seta import SeTa, loss_groups
 from siftback.rules.ucb import UCB
 from siftback.schedule import Share
+from siftback.tables.score_table import ScoreTable
 from toys import assert_same
 
 # InfoBatch

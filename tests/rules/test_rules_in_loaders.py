@@ -21,16 +21,16 @@ from remembering import (
 )
 from resuming import check_resumes
 from siftback import Epochs, Indexed, Percentile, SelectiveSampler
+from siftback.batches.pool import Pool
 from siftback.contrib.gaussian_process import GaussianProcess
 from siftback.errors import ConfigError, StateError
-from siftback.loading.pool import Pool
 from siftback.rules.ewma import Ewma
 from siftback.rules.infobatch import InfoBatch
 from siftback.rules.memory import Memory
 from siftback.rules.rs2 import RS2
-from siftback.rules.score_table import ScoreTable
 from siftback.rules.stale import Stale
 from siftback.rules.ucb import UCB
+from siftback.tables.score_table import ScoreTable
 from toys import assert_same, seeded
 
 every = pytest.mark.parametrize("name", RULES)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from siftback.errors import ConfigError, StateError
-from siftback.rules.score_table import ScoreTable
+from siftback.tables.score_table import ScoreTable
 
 HEADER = 4096  # bytes before the first row of a file
 NAN, INF = torch.nan, torch.inf
@@ -195,7 +195,7 @@ def test_a_file_of_another_number_of_columns_is_refused(written, columns):
 
 WRITER = """
 import sys, torch
-from siftback.rules.score_table import ScoreTable
+from siftback.tables.score_table import ScoreTable
 rows, epoch = 20_000, int(sys.argv[2])
 table = ScoreTable(rows, path=sys.argv[1])
 generator = torch.Generator().manual_seed(epoch)

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from siftback import Epochs, Memory, NoiseGuard, ScoreTable, SelectiveSampler
+from siftback.draws.block_draw import buckets_of, histogram
+from siftback.draws.percentile_draw import draw_probabilities
+from siftback.draws.shard_draw import drawn_in_shards, shared_probabilities
 from siftback.errors import ConfigError
-from siftback.rules.block_draw import buckets_of, histogram
-from siftback.rules.percentile_draw import draw_probabilities
-from siftback.rules.shard_draw import drawn_in_shards, shared_probabilities
-from siftback.rules.shards import Shards
 from siftback.selectors.sampling import inclusion_probabilities
+from siftback.tables.shards import Shards
 from toys import seeded
 
 NAN, INFINITE = torch.nan, torch.inf
@@ -122,8 +122,8 @@ def test_bad_arguments_are_refused(arguments, message, tmp_path):
 def test_orders_have_every_drawn_example_once_in_any_place(examples, whole, monkeypatch):
     shards, epochs = Shards(5, examples), 40
     if not whole:  # as for very many examples
-        monkeypatch.setattr("siftback.rules.shards.WHOLE", 0)
-        monkeypatch.setattr("siftback.rules.shards._BLOCK", 64)
+        monkeypatch.setattr("siftback.tables.shards.WHOLE", 0)
+        monkeypatch.setattr("siftback.tables.shards._BLOCK", 64)
     weights = torch.zeros(shards.rows)
     for _, rows in shards.parts():
         weights[rows][::2] = 1.0

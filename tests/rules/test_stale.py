@@ -9,9 +9,9 @@ from siftback import Fresh, Schedule, SelectiveLoader, SelectiveSampler
 from siftback.errors import ConfigError
 from siftback.rules.ewma import Ewma
 from siftback.rules.memory import Memory
-from siftback.rules.score_table import ScoreTable
 from siftback.rules.stale import Stale
 from siftback.schedule import Epochs
+from siftback.tables.score_table import ScoreTable
 from toys import assert_same, at_once, dataset, network, optimizer_of
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import Epochs, Memory, SelectiveLoader
 from siftback.errors import StateError
-from siftback.rules.score_table import ScoreTable
+from siftback.tables.score_table import ScoreTable
 
 ROWS = 50
 
@@ -40,8 +40,8 @@ def path(request, tmp_path):
 @pytest.mark.parametrize("seed", range(4))
 def test_it_goes_back_to_any_of_its_last_states(path, seed, monkeypatch):
     # At most some changes, so that files are begun anew; by another process or by this one.
-    monkeypatch.setattr("siftback.rules.undo_journal._LEAST", 10)
-    monkeypatch.setattr("siftback.rules.undo_journal._CHUNK", 8)
+    monkeypatch.setattr("siftback.tables.undo_journal._LEAST", 10)
+    monkeypatch.setattr("siftback.tables.undo_journal._CHUNK", 8)
     chance, (file, columns) = random.Random(seed), path
     torch.manual_seed(seed)
     table, states = ScoreTable(path=file, columns=columns), []
@@ -178,7 +178,7 @@ def test_a_loader_goes_on_within_an_epoch_though_the_file_went_on(tmp_path):
 TRAINING = """
 import sys, torch
 from pathlib import Path
-from siftback.rules.score_table import ScoreTable
+from siftback.tables.score_table import ScoreTable
 rows, folder = 3_000, Path(sys.argv[1])
 table = ScoreTable(rows, path=folder / "scores.table")
 state = torch.load(folder / "state.pt") if (folder / "state.pt").exists() else None

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from siftback.errors import ConfigError
-from siftback.rules.score_table import ScoreTable
+from siftback.tables.score_table import ScoreTable
 
 
 class Reading(Dataset):

@@ -24,8 +24,8 @@ from siftback import (
     TopK,
     Uniform,
 )  # fmt: skip
+from siftback.batches import tree
 from siftback.errors import BatchError
-from siftback.loading import tree
 
 COUNT = 44
 

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import Epochs, Memory, Percentile, Schedule, Unbiased
+from siftback.batches.last_batches import SelectiveBatches, find_start
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.loading.last_batches import SelectiveBatches, find_start
 
 AT_ONCE = Schedule(warmup=Epochs(0))
 

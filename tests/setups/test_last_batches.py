@@ -26,8 +26,8 @@ from siftback import (
     Threshold,
     Uniform,
 )
-from siftback.loading.last_batches import SelectiveBatches, count_batches
-from siftback.rules.epoch_plan import plan_of
+from siftback.batches.last_batches import SelectiveBatches, count_batches
+from siftback.epochs.epoch_plan import plan_of
 from siftback.rules.rule import EpochRule
 from toys import AT_ONCE, given_losses
 

@@ -37,11 +37,11 @@ from siftback import (
     SelectiveSampler,
     Stale,
 )
+from siftback.draws.percentile_draw import draw_probabilities
+from siftback.draws.ratio_draw import ratio_probabilities
+from siftback.epochs.epoch_draw import EpochDraw
+from siftback.epochs.filtered_sampler import FilteredSampler
 from siftback.errors import BatchError, ConfigError, StateError
-from siftback.rules.epoch_draw import EpochDraw
-from siftback.rules.filtered_sampler import FilteredSampler
-from siftback.rules.percentile_draw import draw_probabilities
-from siftback.rules.ratio_draw import ratio_probabilities
 from toys import given_losses, seeded
 
 COUNT, EPOCHS, BATCH = 60, 5, 8

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from siftback import Epochs, Memory, RatioMemory, SelectiveLoader, SelectiveSampler
 from siftback.errors import ConfigError, StateError
-from siftback.rules import file_lock
-from siftback.rules.score_table import ScoreTable
+from siftback.tables import file_lock
+from siftback.tables.score_table import ScoreTable
 
 HOLDER = Path(__file__).with_name("table_holder.py")
 ROWS = 12

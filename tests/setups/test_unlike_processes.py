@@ -7,7 +7,7 @@ import pytest
 import torch
 from unlike_ranks import CASES, COUNT
 
-from siftback.loading.meeting import described
+from siftback.processes.meeting import described
 
 pytestmark = pytest.mark.distributed
 

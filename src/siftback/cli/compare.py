@@ -79,7 +79,7 @@ def compare_command(
     All start from the same weights and see the data in the same order. It ends with a sentence for
     each strategy that selects: whether it paid, beside Traditional of the same cost.
     """
-    from siftback.lab.experiments.comparison import Plan, prepare
+    from siftback.lab.experiments.comparison import Plan, prepare_data
     from siftback.lab.training.strategies import find
     from siftback.lab.training.workload import batch_work, is_short
 
@@ -91,7 +91,7 @@ def compare_command(
         matched=not no_matched,
     )
     old, saving = existing(overwrite, resume), often(checkpoint_every, checkpoints)
-    data = prepare(plan)
+    data = prepare_data(plan)
     if seed is None and is_short(settings, data):
         plan = replace(plan, seeds=list(SEVERAL))
     if len(plan.seeds) == 1 and any(find(run.strategy).selects for run in plan.runs()):
@@ -126,7 +126,7 @@ def train_command(
     """
     import torch
 
-    from siftback.lab.experiments.comparison import Plan, prepare
+    from siftback.lab.experiments.comparison import Plan, prepare_data
     from siftback.lab.records.atomic_write import atomic_write
     from siftback.lab.training.workload import batch_work
 
@@ -143,7 +143,7 @@ def train_command(
             torch.save(trained.state_dict(), file)
 
     old, saving = existing(overwrite, resume), often(checkpoint_every, checkpoints)
-    data = prepare(plan)
+    data = prepare_data(plan)
     use_threads(threads, lambda: batch_work(settings, data), [out] if resume else [])
     _run(plan, data, out, old, saving, tensorboard, save, as_json)
 

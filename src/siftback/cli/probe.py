@@ -28,14 +28,14 @@ def probe_command(
 
     Per epoch, on one model and its data, within a minute.
     """
-    from siftback.lab.experiments.probe_run import measure, report
+    from siftback.lab.experiments.probe_run import probe_report, probe_settings
     from siftback.lab.training.parsing import numbers
     from siftback.lab.training.workload import most_work
 
     use_threads(threads, lambda: most_work([settings]))
     with Console(stderr=True).status("measuring"):
-        found = measure(settings, numbers("--keep", keep), seconds, epochs)
+        found = probe_settings(settings, numbers("--keep", keep), seconds, epochs)
     if as_json:
         typer.echo(found.to_json())
     else:
-        Console().print(report(found, f"{settings.model_name} on {settings.data}"))
+        Console().print(probe_report(found, f"{settings.model_name} on {settings.data}"))

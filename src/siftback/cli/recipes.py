@@ -70,15 +70,15 @@ def run_command(
     """Run an experiment of the papers and draw its figures."""
     from siftback.cli.ending import show
     from siftback.lab.analyses import Grid, Missing, as_markdown
-    from siftback.lab.recipes import find
+    from siftback.lab.recipes import find_recipe
     from siftback.lab.recipes.listing import plan_table
-    from siftback.lab.recipes.running import draw, tasks
+    from siftback.lab.recipes.running import draw_recipe, tasks
     from siftback.lab.records.comparison_record import Comparison
     from siftback.lab.records.formatting import listed
     from siftback.lab.training.progress import Terminal
     from siftback.lab.training.workload import most_work
 
-    chosen, size = find(recipe), _scale(scale)
+    chosen, size = find_recipe(recipe), _scale(scale)
     changes = _changes(changed or [])
     if seed is not None:
         changes["seeds"] = seeds(seed)
@@ -107,7 +107,7 @@ def run_command(
     for task in todo:
         show(Comparison.read(task.folder))
         typer.echo()
-    for analysis, paths in draw(chosen, size, out, todo):
+    for analysis, paths in draw_recipe(chosen, size, out, todo):
         if isinstance(analysis, Missing):
             typer.echo(f"{analysis.name} is missing: {analysis.why}", err=True)
         else:

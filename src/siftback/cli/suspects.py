@@ -27,7 +27,7 @@ def suspects_command(
     """
     from siftback.lab.experiments import suspects_report
 
-    found = suspects_report.read_all(run, name)
+    found = suspects_report.read_suspects(run, name)
     if out is not None:
         found[0].write(out)
-    Console().print(suspects_report.report(found, most))
+    Console().print(suspects_report.suspects_tables(found, most))

@@ -25,7 +25,7 @@ from siftback.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from siftback.lab.experiments.sweep import Cell
+    from siftback.lab.experiments.sweep import GridCell
 
 
 @app.command("sweep")
@@ -73,9 +73,9 @@ def sweep_command(
         return Plan(settings_of(chosen | cell), names, keeps, seeds(seed), matched)
 
     found = cells(read_grid(grid or []), plan_of, out)
-    failed: list[Cell] = []
+    failed: list[GridCell] = []
 
-    def report(cell: "Cell", error: SiftbackError) -> None:
+    def report(cell: "GridCell", error: SiftbackError) -> None:
         failed.append(cell)
         Console(stderr=True, soft_wrap=True).print(
             f"{cell.folder.name}: {error}", markup=False, highlight=False, style="red"
@@ -103,7 +103,7 @@ def sweep_command(
         sys.exit(1)
 
 
-def _numbers(cell: "Cell") -> dict[str, Any]:
+def _numbers(cell: "GridCell") -> dict[str, Any]:
     from siftback.lab.report.numbers import numbers
 
     comparison = cell.comparison

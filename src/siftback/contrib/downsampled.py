@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback.arguments import checked_number, checked_object
+from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError
-from siftback.loading import tree
 from siftback.loss_functions import Losses, pair
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
-from siftback.states import Stateful
+from siftback.state import Stateful
 
 Shrink = Callable[[Tensor], Tensor]
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from siftback.arguments import checked_integer, checked_number
 from siftback.rules.predicting import Predict, PredictingRule
 from siftback.rules.rule import checked_table
-from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
+from siftback.tables.score_table import ScoreTable
 
 _CHUNK = 1 << 16  # examples that are predicted at a time
 _MISSING = -1  # marks a missing epoch

@@ -12,24 +12,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback.arguments import checked_choice, checked_flag
+from siftback.batches import tree
 from siftback.errors import ConfigError
-from siftback.loading import tree
 from siftback.loss_functions import Losses
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.reduced import by_pixels
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import Mode, device_of
 from siftback.scorers.snapshot import Refreshed, Snapshot, unwrapped
-from siftback.states import (
+from siftback.state import (
     Stateful,
-    check_state,
-    each_of,
-    entries,
+    check_entries,
+    dict_of,
     integer,
     number,
     optional,
-    part,
+    state_of,
     tensor,
+    tuple_of,
 )
 
 Activations = Literal["dynamic", "static"]
@@ -178,8 +178,8 @@ class Quantised:
         Raises:
             StateError: If it is of a model with other tensors.
         """
-        layers = each_of({path: layer.check for path, layer in self.layers.items()})
-        check_state(self, state, {"tensors": part(self._snapshot), "layers": layers})
+        layers = dict_of({path: layer.check for path, layer in self.layers.items()})
+        check_entries(self, state, {"tensors": state_of(self._snapshot), "layers": layers})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copies the values of a state.
@@ -234,8 +234,8 @@ class Int8Layer(nn.Module):
         """Checks that a state is of a layer of the same shape."""
         own = {"weight": tensor(torch.int8, *self.rounded.shape),
                "scale": tensor(torch.float32, *self.scale.shape, least=0, finite=True),
-               "range": optional(entries(number(least=0), integer(0, 255)))}  # fmt: skip
-        each_of(own)(name, state)
+               "range": optional(tuple_of(number(least=0), integer(0, 255)))}  # fmt: skip
+        dict_of(own)(name, state)
 
     def load(self, state: dict[str, Any]) -> None:
         """Loads rounded weights, and packs them for the kernels."""

@@ -8,30 +8,30 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import checked_integer, checked_number, shown
+from siftback.batches import tree
+from siftback.batches.indices import is_indexed
+from siftback.batches.source import Item, ScoredBatch, Source
 from siftback.contrib.replica_process import weights_of
 from siftback.contrib.replicas import DeviceReplica, ProcessReplica, Waiting
 from siftback.errors import BatchError, ConfigError, ReplicaError
-from siftback.loading import tree
-from siftback.loading.indices import is_indexed
-from siftback.loading.source import Item, ScoredBatch, Source
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
-from siftback.states import (
+from siftback.state import (
     anything,
     check_digest,
-    check_state,
-    each,
-    entries,
+    check_entries,
     flag,
     integer,
-    like,
+    list_of,
     nothing,
     number,
-    part,
-    refuse,
-    sealed,
+    raise_damaged,
+    seal,
+    shaped_like,
+    state_of,
     tensor,
+    tuple_of,
 )
 from siftback.tensor_arguments import checked_model
 
@@ -241,7 +241,7 @@ class Pipelined:
             "lag_count": self._lag_count,
             "lag_max": self._lag_max,
         }
-        return sealed(state)
+        return seal(state)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -251,32 +251,32 @@ class Pipelined:
         """
         check_digest(self, state)
         counts = ("syncs", "lag_sum", "lag_count", "lag_max")
-        own = entries(*(like(weight) for weight in weights_of(self._model)))
+        own = tuple_of(*(shaped_like(weight) for weight in weights_of(self._model)))
         parts = {
-            "source": part(self._source),
+            "source": state_of(self._source),
             "drains": flag,
             "ahead": integer(most=self.depth + 1),
             "turn": integer(),
             "weights_turn": integer(-1),
             "seconds_sync": number(0),
-            "lags": each(integer()),
+            "lags": list_of(integer()),
             **{name: integer() for name in counts},
         }
-        check_state(self, state, parts, self._settings())
+        check_entries(self, state, parts, self._settings())
         turn = state["turn"]
-        scored = entries(anything, tensor(torch.float32, None), integer(-1, turn + self.depth + 1))
+        scored = tuple_of(anything, tensor(torch.float32, None), integer(-1, turn + self.depth + 1))
         weights = own if state["weights_turn"] >= 0 else nothing
-        waiting = entries(*[scored] * state["ahead"])
-        check_state(self, state, {"waiting": waiting, "weights": weights})
+        waiting = tuple_of(*[scored] * state["ahead"])
+        check_entries(self, state, {"waiting": waiting, "weights": weights})
         if state["weights_turn"] > turn:
-            refuse("Pipelined.weights_turn", state["weights_turn"], f"at most {turn}")
+            raise_damaged("Pipelined.weights_turn", state["weights_turn"], f"at most {turn}")
         for batch, scores, _ in state["waiting"]:
             try:
                 fits = tree.size(batch) == len(scores)
             except BatchError:
                 fits = False
             if not fits:
-                refuse("Pipelined.waiting", scores, "a score for each example of its batch")
+                raise_damaged("Pipelined.waiting", scores, "a score for each example of its batch")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another one's state, in any place.

@@ -8,22 +8,22 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import checked_object, is_number
+from siftback.batches import tree
 from siftback.errors import ConfigError
-from siftback.loading import tree
 from siftback.loss_functions import Losses, check
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import device_of, size_of
-from siftback.states import (
+from siftback.state import (
     Check,
     Stateful,
-    check_state,
-    each_of,
-    entries,
+    check_entries,
+    dict_of,
     integer,
-    like,
-    refuse,
-    sealed,
+    raise_damaged,
+    seal,
+    shaped_like,
+    tuple_of,
 )
 from siftback.tensor_arguments import checked_model
 
@@ -132,7 +132,7 @@ class Proxy(Stateful, Scorer):
         if self.optimizer is not None:
             state["model"] = {n: t.clone() for n, t in self.model.state_dict().items()}
             state["optimizer"] = copy.deepcopy(self.optimizer.state_dict())
-        return sealed(state)
+        return seal(state)
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
@@ -155,10 +155,10 @@ class Proxy(Stateful, Scorer):
                 or the state is damaged.
         """
         super().check_state(state)
-        check_state(self, state, {"forwards": integer(), "backwards": integer()})
+        check_entries(self, state, {"forwards": integer(), "backwards": integer()})
         if self.optimizer is not None:
-            own = {"model": like(self.model.state_dict()), "optimizer": fits(self.optimizer)}
-            check_state(self, state, own)
+            own = {"model": shaped_like(self.model.state_dict()), "optimizer": fits(self.optimizer)}
+            check_entries(self, state, own)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another scorer's state.
@@ -180,18 +180,18 @@ def fits(optimizer: torch.optim.Optimizer) -> Check:
 
     def check_moments(name: str, value: Any) -> None:
         if not isinstance(value, dict) or not value.keys() <= parameters.keys():
-            refuse(name, value, "a dict by the numbers of the parameters")
+            raise_damaged(name, value, "a dict by the numbers of the parameters")
         for key, moments in value.items():
             shape = parameters[key].shape
             if not isinstance(moments, dict):
-                refuse(f"{name}.{key}", moments, "a dict")
+                raise_damaged(f"{name}.{key}", moments, "a dict")
             for kind, moment in moments.items():
                 shaped = isinstance(moment, Tensor) and moment.shape in (shape, ())
                 if not (moment is None or (shaped and moment.is_floating_point())):
-                    refuse(f"{name}.{key}.{kind}", moment, f"float{list(shape)}")
+                    raise_damaged(f"{name}.{key}.{kind}", moment, f"float{list(shape)}")
 
-    each_group = (each_of({key: _alike(value) for key, value in one.items()}) for one in groups)
-    return each_of({"state": check_moments, "param_groups": entries(*each_group)})
+    each_group = (dict_of({key: _alike(value) for key, value in one.items()}) for one in groups)
+    return dict_of({"state": check_moments, "param_groups": tuple_of(*each_group)})
 
 
 def _alike(own: Any) -> Check:
@@ -200,6 +200,6 @@ def _alike(own: Any) -> Check:
     def check(name: str, value: Any) -> None:
         alike = is_number(value) if is_number(own) else isinstance(value, type(own))
         if not alike or (isinstance(own, list) and value != own):
-            refuse(name, value, f"such as {own!r}")
+            raise_damaged(name, value, f"such as {own!r}")
 
     return check

@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, multiprocessing, nn
 
+from siftback.batches import tree
 from siftback.contrib import replica_process
 from siftback.contrib.packing import Packed, Place, aligned, places
 from siftback.contrib.replica_process import weights_of
 from siftback.errors import ConfigError, ReplicaError
-from siftback.loading import tree
 from siftback.loss_functions import Losses
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.snapshot import Snapshot

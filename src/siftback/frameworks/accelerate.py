@@ -26,15 +26,15 @@ except ModuleNotFoundError as error:
         "siftback.frameworks.accelerate needs Accelerate: pip install siftback[accelerate]"
     ) from error
 
+from siftback.batches.order import is_plain, is_trackable, sampler_of
+from siftback.epochs.sampler import SelectiveSampler, gives_all, ranks_of
 from siftback.errors import BatchError, ConfigError, SiftbackError
-from siftback.loading.distributed import own_state, rank_and_world, states_of_ranks
-from siftback.loading.order import is_plain, is_trackable, sampler_of
-from siftback.loading.seeding import Stream, generator_of
+from siftback.loader.loader import SelectiveLoader
 from siftback.loss_functions import Losses, LossFn, resolve
+from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule
-from siftback.rules.sampler import SelectiveSampler, gives_all, ranks_of
-from siftback.selective_loader.loader import SelectiveLoader
-from siftback.states import check_digest, sealed
+from siftback.seeding import Stream, generator_of
+from siftback.state import check_digest, seal
 
 __all__ = ["AcceleratedLoader", "prepare"]
 
@@ -126,7 +126,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
         """
         # An epoch whose last batch was given has no more of them.
         given = 0 if self._is_last else self._given
-        own = sealed({"loader": self._loader.state_dict(), "given": given})
+        own = seal({"loader": self._loader.state_dict(), "given": given})
         return {"ranks": states_of_ranks(own)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -10,6 +10,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from siftback.batches import tree
+from siftback.batches.indices import Indexed, collating
+from siftback.batches.stats import SinglePassStats, Stats
+from siftback.epochs.epoch_draw import EpochDraw
+from siftback.epochs.epoch_plan import EpochPlan, plan_of
+from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.frameworks.huggingface_loss import check_loss, observed
 from siftback.frameworks.huggingface_refusals import (
@@ -21,22 +27,16 @@ from siftback.frameworks.huggingface_refusals import (
     head_by,
     needs_own_losses,
 )
-from siftback.loading import tree
-from siftback.loading.distributed import all_gather
-from siftback.loading.indices import Indexed, collating
-from siftback.loading.seeding import Stream, generator_of
-from siftback.loading.stats import SinglePassStats, Stats
-from siftback.rules.epoch_draw import EpochDraw
-from siftback.rules.epoch_plan import EpochPlan, plan_of
+from siftback.processes.distributed import all_gather
 from siftback.rules.rule import EpochRule
-from siftback.rules.sampler import SelectiveSampler
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.trained_loss import CheckTimes
+from siftback.seeding import Stream, generator_of
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
 from siftback.sequence_loss import Head, has_loss, losses_of, sequence_losses
-from siftback.states import check_digest, sealed
+from siftback.state import check_digest, seal
 
 # What is above says what to install where there is no transformers.
 # isort: split
@@ -486,7 +486,7 @@ class SelectiveTrainerMixin(Trainer):
         own = own.get_extra_state() if self._method == "single_pass" else own.state_dict()
         plan = None if self._plan is None else self._plan.batches
         stats = asdict(self.sift_stats)
-        return sealed({**self._settings(), "own": own, "stats": stats, "plan": plan})
+        return seal({**self._settings(), "own": own, "stats": stats, "plan": plan})
 
     def _load_state(self, state: dict[str, Any]) -> None:
         for name, here in self._settings().items():

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from siftback.batches import tree
 from siftback.errors import ConfigError
 from siftback.frameworks.huggingface_refusals import advice_on_losses
-from siftback.loading import tree
 from siftback.scorers.selection_pass import untouched
 from siftback.scorers.trained_loss import LossPair, ranks_alike
 from siftback.sequence_loss import Head, summed_losses

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from siftback.arguments import checked_integer
+from siftback.batches import tree
+from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
 from siftback.frameworks.keras_dataset import INDEX, OWN, WEIGHT, SelectiveDataset, keras
 from siftback.frameworks.keras_wrapper import KerasWrapper, without_traces
-from siftback.loading import tree
-from siftback.loading.stats import Stats
 from siftback.loss_functions import check
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector

@@ -17,12 +17,12 @@ except ModuleNotFoundError as error:
     ) from error
 
 from siftback.arguments import checked_integer
+from siftback.batches import tree
+from siftback.batches.last_batches import count_batches, find_start
+from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError
-from siftback.loading import tree
-from siftback.loading.last_batches import count_batches, find_start
 from siftback.rules.rule import EpochRule
-from siftback.rules.sampler import SelectiveSampler
-from siftback.states import check_digest, check_state, part, refuse, sealed
+from siftback.state import check_digest, check_entries, raise_damaged, seal, state_of
 
 __all__ = ["INDEX", "OWN", "WEIGHT", "SelectiveDataset", "keras"]
 
@@ -193,7 +193,7 @@ class SelectiveDataset(keras.utils.PyDataset):
         """
         self._set_order(epoch)
         if batches >= self.num_batches:
-            refuse("batches", batches, f"less than the {self.num_batches} of the epoch")
+            raise_damaged("batches", batches, f"less than the {self.num_batches} of the epoch")
         self._first = batches
 
     def is_over(self, batches: int) -> bool:
@@ -215,7 +215,7 @@ class SelectiveDataset(keras.utils.PyDataset):
 
     def state_dict(self) -> dict[str, Any]:
         """What is remembered of the examples, and what the orders and draws depend on."""
-        return sealed({"settings": self._settings(), "sampler": self._sampler.state_dict()})
+        return seal({"settings": self._settings(), "sampler": self._sampler.state_dict()})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -224,7 +224,7 @@ class SelectiveDataset(keras.utils.PyDataset):
             StateError: If that of a data set with other arguments, or damaged.
         """
         check_digest(self, state)
-        check_state(self, state, {"sampler": part(self._sampler)}, self._settings())
+        check_entries(self, state, {"sampler": state_of(self._sampler)}, self._settings())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another's state.

@@ -15,9 +15,9 @@ from torch import Tensor
 from siftback.errors import ConfigError, LossError, StateError
 from siftback.frameworks.keras_dataset import SelectiveDataset, keras
 from siftback.frameworks.keras_progress import Progress, check_settings, watched
-from siftback.loading.distributed import rank_and_world
+from siftback.processes.distributed import rank_and_world
 from siftback.scorers.selection_pass import untouched
-from siftback.states import anything, check_digest, check_state, sealed
+from siftback.state import anything, check_digest, check_entries, seal
 
 __all__ = ["KerasWrapper", "LossOfEach", "keras", "to_tensor", "without_traces"]
 
@@ -175,7 +175,7 @@ class KerasWrapper(keras.Model):
         """Saves the states of the selection and of the training's progress with the weights."""
         buffer = io.BytesIO()
         state = {"selection": self.selection_state(), "progress": self.progress.state_dict()}
-        torch.save(sealed(state), buffer)
+        torch.save(seal(state), buffer)
         store[_STATE] = np.frombuffer(buffer.getvalue(), dtype=np.uint8)
 
     def load_own_variables(self, store: Any) -> None:
@@ -192,7 +192,7 @@ class KerasWrapper(keras.Model):
         saved = io.BytesIO(np.asarray(store[_STATE]).tobytes())
         state = torch.load(saved, weights_only=True)
         check_digest(self, state)
-        check_state(self, state, {"selection": anything, "progress": anything})
+        check_entries(self, state, {"selection": anything, "progress": anything})
         self.progress.check_state(state["progress"])
         self.load_selection_state(state["selection"])
         self.progress.load_state_dict(state["progress"])

@@ -14,21 +14,21 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from siftback.batches import tree
+from siftback.batches.stats import Stats
 from siftback.errors import ConfigError
 from siftback.frameworks.lightning_loader import TrainLoader, as_datamodule
-from siftback.loading import tree
-from siftback.loading.distributed import own_state, rank_and_world, states_of_ranks
-from siftback.loading.seeding import Stream, generator_of
-from siftback.loading.stats import Stats
+from siftback.loader.loader import SelectiveLoader
 from siftback.loss_functions import Losses
+from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule, RefreshedRule
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.training_step import TrainingStep
-from siftback.selective_loader.loader import SelectiveLoader
+from siftback.seeding import Stream, generator_of
 from siftback.selectors.in_batch import InBatch, exact_selector
 from siftback.selectors.selection import Selection, Selector
-from siftback.states import check_digest, sealed
+from siftback.state import check_digest, seal
 
 try:
     from lightning.fabric.utilities.data import _auto_add_worker_init_fn
@@ -164,7 +164,7 @@ class SelectiveBackprop(Callback):
         ranks = self._saved
         if self._in_batch is not None and ranks is None:
             own = {"in_batch": self._in_batch.state_dict(), "stats": asdict(self.stats)}
-            ranks = states_of_ranks(sealed(own))
+            ranks = states_of_ranks(seal(own))
         return {"ranks": ranks}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from siftback.arguments import checked_integer, shown
 from siftback.errors import LossError
 from siftback.rules.rule import checked_table
-from siftback.rules.score_table import ScoreTable
+from siftback.tables.score_table import ScoreTable
 from siftback.tensor_arguments import checked_rows, is_dense
 
 

@@ -9,17 +9,17 @@ import torch
 from torch import nn
 
 from siftback.arguments import checked_flag, checked_integer, checked_seed, is_number, shown
+from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import ConfigError
+from siftback.loader.loader import SelectiveLoader
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.probing.advice import advise
 from siftback.probing.costs import EPOCHS, rows
 from siftback.probing.result import ProbeResult
 from siftback.probing.rounds import Rounds
 from siftback.probing.sample import Sample, unmoved
-from siftback.rules.sampler import SelectiveSampler
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import device_of, untouched
-from siftback.selective_loader.loader import SelectiveLoader
 from siftback.tensor_arguments import checked_model
 
 

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from siftback.batches import tree
+from siftback.batches.pool import Pool
+from siftback.batches.source import Item, ScoredBatch
 from siftback.device_time import now
 from siftback.errors import LossError
-from siftback.loading import tree
-from siftback.loading.pool import Pool
-from siftback.loading.source import Item, ScoredBatch
+from siftback.loader.loader import SelectiveLoader
 from siftback.loss_functions import Losses, check
 from siftback.probing.agreement import Agreement, agreement
 from siftback.probing.costs import SB, SINGLE_PASS, Seconds
@@ -24,7 +25,6 @@ from siftback.rules.memory import Memory
 from siftback.schedule import Epochs, Schedule
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
-from siftback.selective_loader.loader import SelectiveLoader
 from siftback.selectors.percentile import Percentile
 from siftback.selectors.selection import Selector
 from siftback.selectors.uniform import Uniform

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from siftback.batches import tree
+from siftback.batches.indices import examples_of
+from siftback.batches.order import is_plain, is_trackable
+from siftback.batches.source import Item, Source
 from siftback.device_time import now
 from siftback.errors import BatchError
-from siftback.loading import tree
-from siftback.loading.indices import examples_of
-from siftback.loading.order import is_plain, is_trackable
-from siftback.loading.source import Item, Source
 
 DISTINCT = 8
 """Number of distinct batches kept, on which scores are compared."""

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from siftback.arguments import checked_integer, shown
 from siftback.errors import BatchError, StateError
-from siftback.states import MOST_EPOCHS, check_digest, check_state, like, refuse, sealed, tensor
+from siftback.state import (
+    MOST_EPOCHS,
+    check_digest,
+    check_entries,
+    raise_damaged,
+    seal,
+    shaped_like,
+    tensor,
+)
 from siftback.tensor_arguments import checked_rows, is_dense
 
 
@@ -84,7 +92,7 @@ class Forgetting:
         """What was gathered so far."""
         parts = {"seen": self._seen, "events": self._events, "last": self._last}
         parts["learnt"] = self._learnt
-        return sealed({name: part.clone() for name, part in parts.items()})
+        return seal({name: part.clone() for name, part in parts.items()})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -95,10 +103,12 @@ class Forgetting:
         check_digest(self, state)
         _check_examples(state, len(self._seen))
         flags = tensor(torch.bool, len(self._seen))
-        check_state(self, state, {"events": like(self._events), "last": flags, "learnt": flags})
+        check_entries(
+            self, state, {"events": shaped_like(self._events), "last": flags, "learnt": flags}
+        )
         seen, events = state["seen"], state["events"]
         if bool(((seen < 0) | (events < 0) | (events > seen) | (seen > MOST_EPOCHS)).any()):
-            refuse("Forgetting.events", events, "counts, at most as many as updates")
+            raise_damaged("Forgetting.events", events, "counts, at most as many as updates")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from what another recorder gathered.
@@ -169,7 +179,7 @@ class AUM:
 
     def state_dict(self) -> dict[str, Any]:
         """What was gathered so far."""
-        return sealed({"seen": self._seen.clone(), "sum": self._sum.clone()})
+        return seal({"seen": self._seen.clone(), "sum": self._sum.clone()})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -184,7 +194,7 @@ class AUM:
             "seen": tensor(torch.int64, examples, least=0, most=MOST_EPOCHS),
             "sum": tensor(torch.float64, examples),
         }
-        check_state(self, state, parts)
+        check_entries(self, state, parts)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from what another recorder gathered.
@@ -266,7 +276,7 @@ def _check_seen(seen: Tensor) -> None:
 
 
 def _check_examples(state: dict[str, Any], examples: int) -> None:
-    check_state(state, state, {"seen": tensor(torch.int64, None)})
+    check_entries(state, state, {"seen": tensor(torch.int64, None)})
     if len(state["seen"]) != examples:
         raise StateError(
             f"a state of {len(state['seen'])} examples does not fit {examples}: resume with the "

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from siftback.arguments import checked_integer, shown
+from siftback.batches import tree
+from siftback.batches.indices import IndexCheck, examples_of
+from siftback.batches.source import Source
 from siftback.errors import ConfigError, LossError
-from siftback.loading import tree
-from siftback.loading.indices import IndexCheck, examples_of
-from siftback.loading.source import Source
 from siftback.loss_functions import Losses, LossFn, pair, resolve
 from siftback.pruning.recorders import check_predictions
 from siftback.scorers.selection_pass import untouched

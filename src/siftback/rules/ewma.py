@@ -8,9 +8,9 @@ from torch import Tensor
 from siftback.arguments import checked_share
 from siftback.rules.predicting import Predict, PredictingRule
 from siftback.rules.rule import checked_table, record_average
-from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
+from siftback.tables.score_table import ScoreTable
 
 
 class Ewma(PredictingRule):

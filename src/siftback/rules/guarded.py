@@ -9,8 +9,8 @@ from siftback.arguments import checked_share, shown
 from siftback.errors import ConfigError
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.rule import LastLossRule
-from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Moment
+from siftback.tables.score_table import ScoreTable
 
 
 class GuardedRule(LastLossRule):

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from siftback.arguments import checked_integer, checked_number, checked_share
 from siftback.rules.rule import EpochRule, checked_table, rounded_down, weights_of_known
-from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Share
+from siftback.tables.score_table import ScoreTable
 
 
 def unrest(losses: Tensor) -> Tensor:

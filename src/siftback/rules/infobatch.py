@@ -7,8 +7,8 @@ from torch import Tensor
 
 from siftback.arguments import checked_share
 from siftback.rules.rule import LastLossRule, checked_table, weights_of_known
-from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Share
+from siftback.tables.score_table import ScoreTable
 
 
 def infobatch_weights(losses: Tensor, ratio: float, generator: torch.Generator) -> Tensor:

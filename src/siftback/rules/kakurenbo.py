@@ -14,8 +14,8 @@ from siftback.rules.rule import (
     rounded_down,
     weights_of_known,
 )
-from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Share
+from siftback.tables.score_table import ScoreTable
 
 
 def hidden_examples(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from siftback.arguments import is_number, shown
 from siftback.errors import ConfigError
-from siftback.states import check_state, integer, tensor
+from siftback.state import check_entries, integer, tensor
 
 _RECENT = 1024  # R, as in the paper's CDF_R
 
@@ -55,9 +55,9 @@ class LossThreshold:
         Raises:
             StateError: If it does not have as many finite losses as it says.
         """
-        check_state(self, state, {"count": integer(most=_RECENT)})
+        check_entries(self, state, {"count": integer(most=_RECENT)})
         recent = tensor(torch.float32, state["count"], finite=True)
-        check_state(self, state, {"recent": recent})
+        check_entries(self, state, {"recent": recent})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another threshold's state.

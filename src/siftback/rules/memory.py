@@ -6,17 +6,17 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_share, shown
+from siftback.draws.percentile_draw import drawn_by_percentile
+from siftback.draws.ratio_draw import drawn_by_ratio
+from siftback.draws.shard_draw import drawn_in_shards
 from siftback.errors import ConfigError
 from siftback.rules.guarded import GuardedRule
 from siftback.rules.noise_guard import NoiseGuard
-from siftback.rules.percentile_draw import drawn_by_percentile
-from siftback.rules.ratio_draw import drawn_by_ratio
 from siftback.rules.rule import checked_table
-from siftback.rules.score_table import ScoreTable
-from siftback.rules.shard_draw import drawn_in_shards
 from siftback.schedule import Moment, Share
 from siftback.selectors.percentile import beta_of_keep, keep_of_beta
 from siftback.selectors.sampling import count_of
+from siftback.tables.score_table import ScoreTable
 
 
 class Memory(GuardedRule):

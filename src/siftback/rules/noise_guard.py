@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from siftback.arguments import checked_integer, checked_share, shown
 from siftback.errors import ConfigError
-from siftback.states import check_digest, check_state, integer, number, sealed, tensor
+from siftback.state import check_digest, check_entries, integer, number, seal, tensor
 from siftback.tensor_arguments import checked_losses, checked_rows
 
 _MOST = 255  # streaks are counted up to this
@@ -305,7 +305,7 @@ class NoiseGuard:
             "regained": self._regained,
             "held_back": self.held_back,
         }
-        return sealed(state)
+        return seal(state)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -314,7 +314,7 @@ class NoiseGuard:
             StateError: If that had other arguments, or is damaged.
         """
         check_digest(self, state)
-        check_state(self, state, {"examples": integer()}, self.settings())
+        check_entries(self, state, {"examples": integer()}, self.settings())
         examples = state["examples"]
         parts = {
             "losses": tensor(torch.float32, examples),
@@ -323,13 +323,13 @@ class NoiseGuard:
             "seen": integer(most=examples),
             "visited": integer(),
         }
-        check_state(self, state, parts)
+        check_entries(self, state, parts)
         parts = {
             "regained": integer(most=state["visited"]),
             # The sum is of probabilities, but for what rounding made of it.
             "sum": number(-1e-3, state["seen"] * (1 + 1e-3) + 1e-3),
         }
-        check_state(self, state, parts)
+        check_entries(self, state, parts)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another guard's state.

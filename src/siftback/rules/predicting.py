@@ -7,9 +7,9 @@ from torch import Tensor
 from siftback.arguments import checked_choice, checked_number
 from siftback.rules.loss_threshold import LossThreshold
 from siftback.rules.rule import RefreshedRule
-from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Moment
 from siftback.scorers.scorer import Scorer
+from siftback.tables.score_table import ScoreTable
 
 Predict = Literal["loss", "probability"]
 

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_share
+from siftback.draws.ratio_draw import drawn_independently
 from siftback.rules.guarded import GuardedRule
 from siftback.rules.noise_guard import NoiseGuard
-from siftback.rules.ratio_draw import drawn_independently
 from siftback.rules.rule import checked_table
-from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Moment, Share
+from siftback.tables.score_table import ScoreTable
 
 
 class RatioMemory(GuardedRule):

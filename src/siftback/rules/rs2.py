@@ -9,7 +9,7 @@ from torch import Tensor
 from siftback.arguments import checked_flag, checked_share
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Epochs, Moment, Share
-from siftback.states import check_state, integer, refuse, sealed, tensor
+from siftback.state import check_entries, integer, raise_damaged, seal, tensor
 
 
 def next_of_permutations(
@@ -111,7 +111,7 @@ class RS2(EpochRule):
     def state_dict(self) -> dict[str, Any]:
         """The rest of the permutation, in order."""
         waiting = {"left": len(self._waiting), "waiting": self._waiting.clone()}
-        return sealed({**super().state_dict(), **waiting})
+        return seal({**super().state_dict(), **waiting})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -122,11 +122,11 @@ class RS2(EpochRule):
         """
         super().check_state(state)
         examples = state["examples"]
-        check_state(self, state, {"left": integer(most=examples)})
+        check_entries(self, state, {"left": integer(most=examples)})
         waiting = tensor(torch.int64, state["left"], least=0, most=examples - 1)
-        check_state(self, state, {"waiting": waiting})
+        check_entries(self, state, {"waiting": waiting})
         if state["left"] and int(state["waiting"].bincount().max()) > 1:
-            refuse("RS2.waiting", "with an example twice", "distinct examples")
+            raise_damaged("RS2.waiting", "with an example twice", "distinct examples")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.

@@ -9,25 +9,25 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_integer, shown
+from siftback.draws.percentile_draw import drawn_by_percentile
 from siftback.errors import ConfigError, LossError, StateError
-from siftback.rules.percentile_draw import drawn_by_percentile
-from siftback.rules.score_table import ScoreTable
-from siftback.rules.shards import Shards
 from siftback.schedule import Epochs, Moment, Schedule, Share
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.percentile import Percentile
 from siftback.selectors.sampling import count_of
-from siftback.states import (
+from siftback.state import (
     MOST_EPOCHS,
     check_digest,
-    check_state,
+    check_entries,
     integer,
-    part,
-    refuse,
-    sealed,
-    take_up,
+    load_all_or_none,
+    raise_damaged,
+    seal,
+    state_of,
 )
+from siftback.tables.score_table import ScoreTable
+from siftback.tables.shards import Shards
 
 
 class EpochRule(ABC):
@@ -212,7 +212,7 @@ class EpochRule(ABC):
         table = self.table.state_dict() if not self.shards else self.shards.state_of(self.values)
         members = {name: own.state_dict() for name, own in self.members().items()}
         own = {"settings": self._named_settings(), "examples": self._examples, "table": table}
-        return sealed(own | members)
+        return seal(own | members)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -222,19 +222,19 @@ class EpochRule(ABC):
                 shards, or another number of examples in shards; or a member's does not fit.
         """
         check_digest(self, state)
-        check_state(self, state, {"examples": integer()}, self._named_settings())
+        check_entries(self, state, {"examples": integer()}, self._named_settings())
         unlike = self._shards is not None and state["examples"] != self._examples
         if unlike or state["examples"] < self._examples:
             raise StateError(
                 f"a state of {state['examples']} examples does not fit {self._examples}: resume "
                 "with the data set that it was saved with"
             )
-        check_state(self, state, {"table": self._check_table})
+        check_entries(self, state, {"table": self._check_table})
         if self.shards is None:
             rows = self.table.rows_of_state(state["table"])
             if rows < state["examples"]:
-                refuse("table", rows, f"of {state['examples']} examples")
-        check_state(self, state, {name: part(own) for name, own in self.members().items()})
+                raise_damaged("table", rows, f"of {state['examples']} examples")
+        check_entries(self, state, {name: state_of(own) for name, own in self.members().items()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
@@ -243,7 +243,7 @@ class EpochRule(ABC):
             StateError: As for `check_state`, before anything is changed.
         """
         self.check_state(state)
-        take_up(
+        load_all_or_none(
             *((own, state[name]) for name, own in self.members().items()),
             finish=lambda: self.table.load_state_dict(self._table_of(state)),
         )
@@ -252,11 +252,11 @@ class EpochRule(ABC):
     def _table_of(self, state: dict[str, Any]) -> dict[str, Any]:
         """The table's part of a state; of shards, this process's."""
         table: dict[str, Any] = state["table"]
-        return table if self.shards is None else sealed({"values": self.shards.own(table)})
+        return table if self.shards is None else seal({"values": self.shards.own(table)})
 
     def _check_table(self, name: str, value: Any) -> None:
         if self.shards is None:
-            part(self.table)(name, value)
+            state_of(self.table)(name, value)
             return
         self.shards.check(name, value, torch.float32, self.shards.height, self.table.columns)
 
@@ -406,7 +406,7 @@ class RefreshedRule(EpochRule):
     def state_dict(self) -> dict[str, Any]:
         """The values remembered, the epoch of the last pass, and the scorer's state."""
         last = -1 if self._last_pass is None else self._last_pass
-        return sealed({**super().state_dict(), "last_pass": last})
+        return seal({**super().state_dict(), "last_pass": last})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -415,7 +415,7 @@ class RefreshedRule(EpochRule):
             StateError: As for `EpochRule.check_state`, or if the epoch is damaged.
         """
         super().check_state(state)
-        check_state(self, state, {"last_pass": integer(-1, MOST_EPOCHS)})
+        check_entries(self, state, {"last_pass": integer(-1, MOST_EPOCHS)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.

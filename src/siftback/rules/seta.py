@@ -7,9 +7,9 @@ from torch import Tensor
 
 from siftback.arguments import checked_integer, checked_share
 from siftback.rules.rule import LastLossRule, checked_table, rounded_down, weights_of_known
-from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Share
-from siftback.states import MOST_EPOCHS, check_state, integer, sealed
+from siftback.state import MOST_EPOCHS, check_entries, integer, seal
+from siftback.tables.score_table import ScoreTable
 
 _ROUNDS = 100  # of k-means; in one dimension it converges much earlier
 
@@ -114,7 +114,7 @@ class SeTa(LastLossRule):
 
     def state_dict(self) -> dict[str, Any]:
         """The losses, and the number of draws."""
-        return sealed({**super().state_dict(), "draws": self._draws})
+        return seal({**super().state_dict(), "draws": self._draws})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -123,7 +123,7 @@ class SeTa(LastLossRule):
             StateError: As for `EpochRule.check_state`, or if the number of draws is damaged.
         """
         super().check_state(state)
-        check_state(self, state, {"draws": integer(most=MOST_EPOCHS)})
+        check_entries(self, state, {"draws": integer(most=MOST_EPOCHS)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.

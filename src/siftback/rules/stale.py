@@ -3,9 +3,9 @@
 from torch import Tensor
 
 from siftback.rules.rule import RefreshedRule, checked_table, record_average
-from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
+from siftback.tables.score_table import ScoreTable
 
 
 class Stale(RefreshedRule):

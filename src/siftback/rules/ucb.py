@@ -7,9 +7,9 @@ from torch import Tensor
 
 from siftback.arguments import checked_integer, checked_number, checked_share
 from siftback.rules.rule import EpochRule, checked_table, rounded_down, weights_of_known
-from siftback.rules.score_table import ScoreTable
 from siftback.schedule import Epochs, Moment, Share
-from siftback.states import MOST_EPOCHS, check_state, integer, optional, sealed, tensor
+from siftback.state import MOST_EPOCHS, check_entries, integer, optional, seal, tensor
+from siftback.tables.score_table import ScoreTable
 
 
 def moving_moments(
@@ -148,7 +148,7 @@ class UCB(EpochRule):
         choice = {"pruned": self._pruned.clone(), "undecided": self._undecided.clone()}
         count = len(self._pruned)
         counts = {"chosen_at": self._chosen_at, "chosen_of": count}
-        return sealed({**super().state_dict(), **counts, **choice})
+        return seal({**super().state_dict(), **counts, **choice})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -157,9 +157,9 @@ class UCB(EpochRule):
             StateError: As for `EpochRule.check_state`, or if the choice is damaged.
         """
         super().check_state(state)
-        check_state(self, state, {"chosen_of": integer(most=state["examples"])})
+        check_entries(self, state, {"chosen_of": integer(most=state["examples"])})
         chosen_at = integer(most=MOST_EPOCHS)
-        check_state(
+        check_entries(
             self,
             state,
             {

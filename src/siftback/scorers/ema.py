@@ -11,7 +11,7 @@ from siftback.loss_functions import Losses
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.snapshot import Snapshot, copied, tensors_of, unwrapped
-from siftback.states import Stateful, check_state, flag, sealed
+from siftback.state import Stateful, check_entries, flag, seal
 
 
 class Ema(Stateful, Scorer):
@@ -90,7 +90,7 @@ class Ema(Stateful, Scorer):
         if self._snapshot is not None:
             average = self._snapshot.state_dict()
         averaged = average is not None
-        return sealed({**super().state_dict(), "averaged": averaged, "average": average})
+        return seal({**super().state_dict(), "averaged": averaged, "average": average})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits, as far as it is known which model is averaged.
@@ -99,8 +99,8 @@ class Ema(Stateful, Scorer):
             StateError: If it was saved with other settings, is damaged, or of another model.
         """
         super().check_state(state)
-        check_state(self, state, {"averaged": flag})
-        check_state(self, state, {"average": copied(self._snapshot, state["averaged"])})
+        check_entries(self, state, {"averaged": flag})
+        check_entries(self, state, {"average": copied(self._snapshot, state["averaged"])})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another scorer's state; the average is built at the first use.

@@ -9,7 +9,7 @@ from siftback.arguments import checked_object
 from siftback.loss_functions import Losses, check
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import Mode, SelectionPass, size_of
-from siftback.states import Stateful
+from siftback.state import Stateful
 
 
 class Fresh(Stateful, Scorer):

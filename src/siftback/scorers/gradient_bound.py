@@ -11,7 +11,7 @@ from siftback.errors import LossError
 from siftback.loss_functions import Losses, check
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import Mode, SelectionPass, size_of
-from siftback.states import Stateful
+from siftback.state import Stateful
 
 
 class GradientBound(Stateful, Scorer):

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import shown
+from siftback.batches import tree
+from siftback.batches.indices import IndexCheck, examples_of
+from siftback.batches.source import Source
 from siftback.errors import ConfigError
-from siftback.loading import tree
-from siftback.loading.indices import IndexCheck, examples_of
-from siftback.loading.source import Source
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.scorers.fresh import checked_scorer
 from siftback.scorers.scorer import Scorer
-from siftback.states import Stateful, check_state, like, sealed
+from siftback.state import Check, Stateful, shaped_like
 from siftback.tensor_arguments import checked_model, is_dense
 
 
@@ -113,27 +113,9 @@ class Irreducible(Stateful, Scorer):
         """See `Stateful.members`."""
         return {"inner": self.scorer}
 
-    def state_dict(self) -> dict[str, Any]:
-        """The irreducible losses and the inner scorer's state."""
-        return sealed({**super().state_dict(), "losses": self.losses})
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Checks that a state fits.
-
-        Raises:
-            StateError: If it was saved with other settings or another number of losses.
-        """
-        super().check_state(state)
-        check_state(self, state, {"losses": like(self.losses)})
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another scorer's state, with its irreducible losses.
-
-        Raises:
-            StateError: As for `check_state`, before anything is changed.
-        """
-        super().load_state_dict(state)
-        self.losses = state["losses"].clone()
+    def state_fields(self) -> dict[str, Check]:
+        """See `Stateful.state_fields`."""
+        return {"losses": shaped_like(self.losses)}
 
 
 def irreducible_losses(

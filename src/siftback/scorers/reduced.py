@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import checked_choice, checked_flag
-from siftback.loading import tree
+from siftback.batches import tree
 from siftback.loss_functions import Losses
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import Mode, device_of
 from siftback.scorers.snapshot import Refreshed, Snapshot, unwrapped
-from siftback.states import Stateful
+from siftback.state import Stateful
 
 Precision = Literal["bf16", "fp16"]
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import checked_choice, checked_flag, shown
+from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError
-from siftback.loading import tree
 
 Mode = Literal["eval", "train"]
 

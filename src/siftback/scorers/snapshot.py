@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from siftback.arguments import checked_integer
 from siftback.errors import ConfigError
-from siftback.states import Check, check_state, flag, integer, like, refuse
+from siftback.state import Check, check_entries, flag, integer, raise_damaged, shaped_like
 
 
 class Snapshot:
@@ -101,7 +101,7 @@ class Snapshot:
         Raises:
             StateError: If it is of a model with other tensors.
         """
-        like(self.copied)("the copy of a model", state)
+        shaped_like(self.copied)("the copy of a model", state)
 
 
 class ModelCopy(Protocol):
@@ -195,8 +195,8 @@ class Refreshed:
         Raises:
             StateError: If it is damaged, or of another model than the copy.
         """
-        check_state(self, state, {"age": integer(), "copied": flag})
-        check_state(self, state, {"copy": copied(self._copy, state["copied"])})
+        check_entries(self, state, {"age": integer(), "copied": flag})
+        check_entries(self, state, {"copy": copied(self._copy, state["copied"])})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another one's state; the copy is made at the first use.
@@ -219,7 +219,7 @@ def copied(own: Any, exists: bool) -> Check:
 
     def check(name: str, value: Any) -> None:
         if not isinstance(value, dict if exists else type(None)):
-            refuse(name, value, "the state of a copy" if exists else "None")
+            raise_damaged(name, value, "the state of a copy" if exists else "None")
         if exists and own is not None:
             own.check_state(value)
 

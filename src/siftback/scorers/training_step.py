@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.loading import tree
 from siftback.loss_functions import has_valid, per_example
 from siftback.scorers.selection_pass import untouched
 from siftback.scorers.trained_loss import CheckTimes, LossPair, ranks_alike

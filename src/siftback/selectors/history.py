@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import checked_integer
-from siftback.states import check_digest, check_state, integer, sealed, tensor
+from siftback.state import Check, Stateful, tensor
 
 _LONG = 1 << 14  # losses that are quickly sorted
 _MANY = 1 << 20  # float32 tells shares of so many apart, and is searched quickly in any order
@@ -98,7 +98,7 @@ class _LongWindow:
         return _shares(losses, size, [self._sorted, came], [left])
 
 
-class LossHistory:
+class LossHistory(Stateful):
     """The last R losses, and a loss's percentile among them: the paper's CDF_R.
 
     Algorithm 2 of Jiang et al. 2019, batched: the batch is added to the history, then each of its
@@ -164,27 +164,15 @@ class LossHistory:
         below, up_to = self.rank(losses)
         return (below + up_to) / 2
 
-    def state_dict(self) -> dict[str, Any]:
-        """The losses remembered, oldest first, and the size R."""
-        losses = self._losses.cpu()
-        return sealed({"settings": {"size": self.size}, "count": len(losses), "losses": losses})
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        return {"size": self.size}
 
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Checks that a state fits.
-
-        Raises:
-            StateError: If the size differs, or there are not as many finite losses as it says.
-        """
-        check_digest(self, state)
-        check_state(self, state, {"count": integer(most=self.size)}, {"size": self.size})
-        losses = tensor(torch.float32, state["count"], finite=True)
-        check_state(self, state, {"losses": losses})
+    def state_fields(self) -> dict[str, Check]:
+        """See `Stateful.state_fields`."""
+        return {"_losses": tensor(torch.float32, range(self.size + 1), finite=True)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over the losses of another history of the same size.
-
-        Raises:
-            StateError: As for `check_state`, before anything is changed.
-        """
-        self.check_state(state)
-        self._losses, self._window = state["losses"].clone(), None
+        """See `Stateful.load_state_dict`."""
+        super().load_state_dict(state)
+        self._window = None

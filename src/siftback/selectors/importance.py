@@ -8,7 +8,7 @@ from torch import Tensor
 from siftback.arguments import checked_flag, checked_number, checked_share
 from siftback.selectors.sampling import choose_exactly, count_of, inclusion_probabilities, precise
 from siftback.selectors.selection import Selection, check_call, check_scores
-from siftback.states import check_digest, check_state, sealed, tensor
+from siftback.state import Check, Stateful, tensor
 
 
 def importance_distribution(scores: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def draws_with_replacement(distribution: Tensor, count: int, generator: torch.Ge
     return torch.zeros_like(distribution).scatter_add_(0, rows, drawn)
 
 
-class Kath18:
+class Kath18(Stateful):
     """Importance sampling: k of a batch, drawn in proportion to their scores.
 
     Katharopoulos & Fleuret 2018, *Not All Samples Are Created Equal*. The batches of
@@ -206,7 +206,7 @@ class Kath18:
         return Selection(positions, weights)
 
     def settings(self) -> dict[str, Any]:
-        """The arguments, by name, that a state must have been saved with to fit."""
+        """See `Stateful.settings`."""
         return {
             "selector": type(self).__name__,
             "keep": self._own,
@@ -216,27 +216,9 @@ class Kath18:
             "momentum": self.momentum,
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """The average of tau."""
-        return sealed({"settings": self.settings(), "tau": self._tau.cpu().clone()})
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Checks that a state fits.
-
-        Raises:
-            StateError: If it was saved with other settings.
-        """
-        check_digest(self, state)
-        check_state(self, state, {"tau": tensor(torch.float32, least=0)}, self.settings())
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from the average of another one.
-
-        Raises:
-            StateError: As for `check_state`, before anything is changed.
-        """
-        self.check_state(state)
-        self._tau = state["tau"].clone()
+    def state_fields(self) -> dict[str, Check]:
+        """See `Stateful.state_fields`."""
+        return {"_tau": tensor(torch.float32, least=0)}
 
     def _next(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Whether importance sampling is on, and a draw's probabilities; on the scores' device."""

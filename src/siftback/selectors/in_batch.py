@@ -14,8 +14,7 @@ from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.ranking import Threshold
 from siftback.selectors.sampling import count_of
 from siftback.selectors.selection import Selection, Selector
-from siftback.states import Stateful, check_state, integer, sealed
-from siftback.states import generator as random_state
+from siftback.state import Check, Stateful, generator_state, integer
 
 
 class InBatch(Stateful):
@@ -145,11 +144,6 @@ class InBatch(Stateful):
             self.selector.set_keep(keep)  # type: ignore[attr-defined]  # checked when made
         return self.selector.select(losses, self._generator, count_in_batch(keep, len(losses)))
 
-    def state_dict(self) -> dict[str, Any]:
-        """All state that the next selections depend on; can be saved with ``torch.save``."""
-        generator = self._generator.get_state()
-        return sealed({**super().state_dict(), "steps": self.steps, "generator": generator})
-
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
         own = {"selector": type(self.selector).__name__, "keep": self._own, "seed": self._seed}
@@ -159,24 +153,9 @@ class InBatch(Stateful):
         """See `Stateful.members`."""
         return {"selector": self.selector}
 
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Checks that a state fits.
-
-        Raises:
-            StateError: If it is of another selector or schedule, or damaged.
-        """
-        super().check_state(state)
-        check_state(self, state, {"steps": integer(), "generator": random_state})
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from the state of another one, built with the same arguments.
-
-        Raises:
-            StateError: As for `check_state`, before anything is changed.
-        """
-        super().load_state_dict(state)
-        self._generator.set_state(state["generator"])
-        self.steps = state["steps"]
+    def state_fields(self) -> dict[str, Check]:
+        """See `Stateful.state_fields`."""
+        return {"steps": integer(), "_generator": generator_state}
 
 
 def count_in_batch(keep: float, size: int) -> int:

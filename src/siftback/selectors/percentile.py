@@ -13,7 +13,7 @@ from siftback.errors import ConfigError
 from siftback.selectors.history import LossHistory
 from siftback.selectors.sampling import choose
 from siftback.selectors.selection import Selection, Selector, check_call, check_scores
-from siftback.states import Stateful
+from siftback.state import Stateful
 
 
 def beta_of_keep(keep: float, floor: float = 0.0) -> float:

@@ -18,7 +18,7 @@ from siftback.selectors.sampling import (
     unweighted,
 )
 from siftback.selectors.selection import Selection, check_call, check_scores
-from siftback.states import Stateful
+from siftback.state import Stateful
 
 
 def top_probabilities(scores: Tensor, count: int) -> Tensor:

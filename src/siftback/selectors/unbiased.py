@@ -9,7 +9,7 @@ from siftback.arguments import checked_flag, checked_object, checked_share, is_n
 from siftback.errors import ConfigError
 from siftback.selectors.sampling import choose, inclusion_probabilities
 from siftback.selectors.selection import Selection, Selector, check_call, check_scores
-from siftback.states import Stateful
+from siftback.state import Stateful
 
 
 class Unbiased(Stateful):

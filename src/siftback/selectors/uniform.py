@@ -8,7 +8,7 @@ from torch import Tensor
 from siftback.arguments import checked_share
 from siftback.selectors.sampling import choose
 from siftback.selectors.selection import Selection, check_call, check_scores
-from siftback.states import Stateful
+from siftback.state import Stateful
 
 
 class Uniform(Stateful):

@@ -8,7 +8,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from siftback.errors import ConfigError
-from siftback.loading.distributed import rank_and_world
+from siftback.processes.distributed import rank_and_world
 
 
 def check_model(model: nn.Module) -> None:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from siftback.batches import tree
 from siftback.errors import GradientError
-from siftback.loading import tree
 
 Gradients = dict[str, Tensor]
 

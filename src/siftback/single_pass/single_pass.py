@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from siftback.arguments import checked_choice, checked_flag, checked_seed
+from siftback.batches import tree
+from siftback.batches.stats import SinglePassStats
 from siftback.errors import BatchError, ConfigError, StateError
-from siftback.loading import tree
-from siftback.loading.meeting import meet
-from siftback.loading.stats import SinglePassStats
 from siftback.loss_functions import (
     Losses,
     LossFn,
@@ -23,6 +22,7 @@ from siftback.loss_functions import (
     check_takes_pair,
     pair,
 )
+from siftback.processes.meeting import meet
 from siftback.schedule import Schedule, StepSchedule
 from siftback.scorers.selection_pass import device_of, untouched
 from siftback.selectors.in_batch import everything, exact_selector
@@ -33,16 +33,16 @@ from siftback.single_pass.self_check import GradientCheck
 from siftback.single_pass.sliced_backward import Pending, kept_loss
 from siftback.single_pass.trace_errors import UNTRACEABLE, explain
 from siftback.single_pass.tracing import Backend, trace
-from siftback.states import (
+from siftback.state import (
     check_digest,
-    check_state,
-    each_of,
-    generator,
+    check_entries,
+    dict_of,
+    generator_state,
     integer,
+    load_all_or_none,
     number,
-    part,
-    sealed,
-    take_up,
+    seal,
+    state_of,
 )
 from siftback.tensor_arguments import checked_model
 
@@ -236,7 +236,7 @@ class SinglePass(nn.Module):
             "steps": self.steps,
             "stats": asdict(self.stats),
         }
-        return sealed(state)
+        return seal(state)
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Continues from the state of another single pass, built with the same arguments.
@@ -256,9 +256,13 @@ class SinglePass(nn.Module):
         check_digest(self, state)
         stats = {name: integer() for name in ("seen", "considered", "kept", "compilations")}
         seconds = {name: number(0) for name in ("seconds_compiling", "seconds_selection")}
-        parts = {"selector": part(self.selector), "generator": generator, "steps": integer()}
-        check_state(self, state, {**parts, "stats": each_of(stats | seconds)}, self._settings())
-        take_up((self.selector, state["selector"]))
+        parts = {
+            "selector": state_of(self.selector),
+            "generator": generator_state,
+            "steps": integer(),
+        }
+        check_entries(self, state, {**parts, "stats": dict_of(stats | seconds)}, self._settings())
+        load_all_or_none((self.selector, state["selector"]))
         self._generator.set_state(state["generator"])
         self.steps = state["steps"]
         for name in ("seen", "considered", "kept", "seconds_selection"):

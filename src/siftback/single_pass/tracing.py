@@ -14,9 +14,9 @@ from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import default_partition
 from torch.fx.experimental import _config as shape_config
 
+from siftback.batches import tree
+from siftback.batches.stats import SinglePassStats
 from siftback.errors import TraceError
-from siftback.loading import tree
-from siftback.loading.stats import SinglePassStats
 from siftback.single_pass.in_place import reuse_memory
 from siftback.single_pass.row_layout import Layouts, Unknown, layouts
 from siftback.single_pass.sliced_backward import BackwardPlan, Pending

@@ -23,11 +23,10 @@ from siftback.lab.analyses import (
     as_csv,
     write,
 )
-from siftback.lab.analyses.findings import FastestEpoch
 from siftback.lab.analyses.palette import colours
 from written_records import add, comparison
 
-FOUND = [FastestEpoch("cnn on digits", "sb", 0.5)]
+FOUND = ["cnn on digits: an epoch of sb takes 0.50 of Traditional's."]
 LINES = [Series("a", [1, 2], [3, 4], [2, 3], [4, 5], "sb"), Series("b", [1, 2], [1, float("nan")])]
 NAMED = [Series("a", ["x", "y"], [3, 4], group="sb"), Series("b", ["x"], [1.0], [0.5], [2.0])]
 

@@ -76,12 +76,12 @@ PRICES = {"el2n": 1, "margin": 1, "entropy": 1, "loss": 1, "aum": EPOCHS, "forge
 
 def test_every_score_has_a_row() -> None:
     apart = {"grand", *scores.APART}  # tests of their own
-    assert set(scores.NAMES) == PRICES.keys() | apart
+    assert set(scores.SCORE_NAMES) == PRICES.keys() | apart
 
 
 @pytest.mark.parametrize("name", PRICES)
 def test_columns_are_those_of_models_trained_alone(name: str) -> None:
-    table = scores.make(name, QUICK, seed=0)
+    table = scores.score_examples(name, QUICK, seed=0)
     assert table.columns.shape == (COUNT, 2)
     for column, seed in zip(table.columns.T, (1000, 1001), strict=True):
         torch.testing.assert_close(column, expected(name, *logits_of(seed)), rtol=1e-4, atol=1e-5)
@@ -92,7 +92,7 @@ def test_columns_are_those_of_models_trained_alone(name: str) -> None:
 
 
 def test_gradients_at_the_start_cost_no_training() -> None:
-    table = scores.make("grand", replace(QUICK, score_epochs=0.0, score_models=1), seed=3)
+    table = scores.score_examples("grand", replace(QUICK, score_epochs=0.0, score_models=1), seed=3)
     assert table.made["cost"] == 3 * COUNT
     data = load("digits", COUNT)
     (stage,) = stages(4000, QUICK, data, 0)
@@ -106,7 +106,7 @@ def test_gradients_at_the_start_cost_no_training() -> None:
 
 
 def test_irreducible_losses_are_of_models_that_have_not_seen_the_example() -> None:
-    table = scores.make("irreducible", replace(QUICK, score_models=1), seed=0)
+    table = scores.score_examples("irreducible", replace(QUICK, score_models=1), seed=0)
     assert table.made["cost"] == TRAINING + COUNT
     data = load("digits", COUNT)
     order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(1000))
@@ -121,20 +121,20 @@ def test_irreducible_losses_are_of_models_that_have_not_seen_the_example() -> No
 
 
 def test_uses_are_those_of_a_run_of_selective_backprop(tmp_path: Path) -> None:
-    table = scores.make("sb-uses", replace(QUICK, score_models=1), seed=0)
+    table = scores.score_examples("sb-uses", replace(QUICK, score_models=1), seed=0)
     plan = Plan(replace(QUICK, epochs=float(EPOCHS)), ["sb"], [0.5], [1000], matched=False)
     (summary,) = compare(plan, tmp_path, Silent()).runs
     assert table.scores.sum() == summary.examples_backpropped
     assert table.made["cost"] == summary.cost_forward_units
     assert set(table.scores.tolist()) == {0.0, 1.0, 2.0}
     # What was used least is mostly what is easiest.
-    easy = scores.make("loss", replace(QUICK, score_models=1), seed=0)
+    easy = scores.score_examples("loss", replace(QUICK, score_models=1), seed=0)
     ((_, dropped, _),) = scores.overlaps(table, easy, [0.25])
     assert dropped > 0.35
 
 
 def test_a_table_survives_its_file_and_tells_how_it_was_made(tmp_path: Path) -> None:
-    made = scores.make("el2n", replace(QUICK, score_epochs=0.0), seed=0)
+    made = scores.score_examples("el2n", replace(QUICK, score_epochs=0.0), seed=0)
     path = tmp_path / "deep" / "el2n.parquet"
     made.write(path)
     read = scores.Scores.read(path)
@@ -223,13 +223,13 @@ def test_diet_prunes_a_quarter_where_it_can(keep: float, drop: float) -> None:
 def test_what_is_pruned_has_the_lowest_scores(tmp_path: Path) -> None:
     data = load("digits", COUNT)
     quick = replace(QUICK, score_epochs=0.0)
-    left = scores.scored(Run("el2n", 0.5, 7), quick, data, tmp_path)
+    left = scores.score_for_run(Run("el2n", 0.5, 7), quick, data, tmp_path)
     assert left is not None
     table = scores.Scores.read(tmp_path / "scores" / "el2n-seed7.parquet")
     kept = prune(table.scores, 0.5)
     assert left.data.train_images.equal(data.train_images[kept])
     assert left.data.train_labels.equal(data.train_labels[kept])
-    assert scores.scored(Run("sb", 0.5, 7), quick, data, tmp_path) is None
+    assert scores.score_for_run(Run("sb", 0.5, 7), quick, data, tmp_path) is None
     assert {"el2n", "diet-sb", "diet-random"} <= STRATEGIES.keys()
 
 
@@ -246,7 +246,7 @@ def test_rho_scores_each_batch_and_keeps_the_highest_of_it(compared: Comparison)
 def test_rho_selects_by_the_loss_less_the_irreducible_one(tmp_path: Path) -> None:
     data = load("digits", COUNT)
     torch.manual_seed(0)
-    found = scores.scored(Run("rho", 0.5, 0), QUICK, data, tmp_path)
+    found = scores.score_for_run(Run("rho", 0.5, 0), QUICK, data, tmp_path)
     assert found is not None
     table = scores.Scores.read(tmp_path / "scores" / "irreducible-seed0.parquet")
     assert found.data is data
@@ -291,7 +291,7 @@ def test_what_is_done_is_told_as_a_share_that_grows() -> None:
         ("grand", replace(QUICK, score_epochs=0.0)),
     ):
         told: list[float] = []
-        scores.make(name, quick, 0, update=told.append)
+        scores.score_examples(name, quick, 0, update=told.append)
         assert told == sorted(told)
         assert len(told) >= COUNT // BATCH
         assert 0 <= told[0] < 0.5
@@ -312,12 +312,12 @@ def test_a_budget_counts_the_scores(tmp_path: Path) -> None:
 
 
 def test_a_subset_is_the_training_set_and_is_recorded(tmp_path: Path) -> None:
-    table = scores.make("el2n", replace(QUICK, score_epochs=0.0), seed=0)
+    table = scores.score_examples("el2n", replace(QUICK, score_epochs=0.0), seed=0)
     kept = prune(table.scores, 0.25)
     path = tmp_path / "kept.parquet"
-    scores.write_kept(path, table, kept, {"drop": 0.25})
+    scores.write_subset(path, table, kept, {"drop": 0.25})
     data = load("digits", COUNT)
-    assert scores.read_kept(path, QUICK, data).equal(kept)
+    assert scores.read_subset(path, QUICK, data).equal(kept)
 
     asked = replace(QUICK, subset=str(path))
     plan = Plan(asked, ["traditional"], [0.5], [0])
@@ -329,7 +329,7 @@ def test_a_subset_is_the_training_set_and_is_recorded(tmp_path: Path) -> None:
     assert told.startswith("kept.parquet, sha256 ")
 
     compare(plan, tmp_path / "c", Silent(), "resume")
-    scores.write_kept(path, table, kept[1:], {"drop": 0.25})
+    scores.write_subset(path, table, kept[1:], {"drop": 0.25})
     with pytest.raises(ConfigError, match="subset was"):
         compare(plan, tmp_path / "c", Silent(), "resume")
 
@@ -344,20 +344,20 @@ def test_bad_files_and_scores_say_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist: make it with siftback score --out"):
         scores.Scores.read(missing)
     with pytest.raises(ConfigError, match="does not exist: make it with siftback prune"):
-        scores.read_kept(missing, QUICK, data)
+        scores.read_subset(missing, QUICK, data)
     (tmp_path / "text").write_text("no table")
     with pytest.raises(ConfigError, match="cannot be read as a Parquet file"):
         scores.Scores.read(tmp_path / "text")
-    table = scores.make("el2n", replace(QUICK, score_epochs=0.0), seed=0)
+    table = scores.score_examples("el2n", replace(QUICK, score_epochs=0.0), seed=0)
     table.write(tmp_path / "scores.parquet")
     with pytest.raises(ConfigError, match="holds no subset: give a file that siftback prune"):
-        scores.read_kept(tmp_path / "scores.parquet", QUICK, data)
-    scores.write_kept(tmp_path / "kept.parquet", table, torch.arange(3), {})
+        scores.read_subset(tmp_path / "scores.parquet", QUICK, data)
+    scores.write_subset(tmp_path / "kept.parquet", table, torch.arange(3), {})
     with pytest.raises(ConfigError, match="holds no scores: give a table that siftback score"):
         scores.Scores.read(tmp_path / "kept.parquet")
     with pytest.raises(ConfigError, match="no score 'luck': give one of el2n, grand"):
-        scores.make("luck", QUICK, seed=0)
+        scores.score_examples("luck", QUICK, seed=0)
     with pytest.raises(ConfigError, match="aum of models that are trained for score_epochs=0"):
-        scores.make("aum", replace(QUICK, score_epochs=0.0), seed=0)
+        scores.score_examples("aum", replace(QUICK, score_epochs=0.0), seed=0)
     with pytest.raises(ConfigError, match="score_models=0: give an integer from 1"):
         replace(QUICK, score_models=0)

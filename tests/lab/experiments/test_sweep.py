@@ -13,7 +13,7 @@ from rich.console import Console
 from siftback import Epochs, SiftbackError
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan
-from siftback.lab.experiments.sweep import Cell, cells, read_grid, sweep, sweep_table
+from siftback.lab.experiments.sweep import GridCell, cells, read_grid, sweep, sweep_table
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.training.progress import Silent
 from siftback.lab.training.settings import Run, Settings
@@ -27,7 +27,7 @@ def plan_of(values: dict[str, Any]) -> Plan:
     return Plan(Settings(**(BASE | values)), ["traditional", "sb"], [keep], [0], matched=False)
 
 
-def grid_of(folder: Path, *written: str) -> list[Cell]:
+def grid_of(folder: Path, *written: str) -> list[GridCell]:
     return cells(read_grid(written), plan_of, folder)
 
 
@@ -42,7 +42,7 @@ class Names(Silent):
         self.begun.append(run.name)
 
 
-def shown(grid: list[Cell]) -> list[list[str]]:
+def shown(grid: list[GridCell]) -> list[list[str]]:
     """The table's rows, in words."""
     text = StringIO()
     Console(file=text, width=200).print(sweep_table(grid))
@@ -133,9 +133,9 @@ def test_the_table_tells_states_and_results(tmp_path: Path) -> None:
 
 def test_a_cell_that_fails_leaves_the_others(tmp_path: Path) -> None:
     grid = grid_of(tmp_path, "lr=0.05,0.1")
-    told: list[Cell] = []
+    told: list[GridCell] = []
 
-    def tell(cell: Cell, error: SiftbackError) -> None:
+    def tell(cell: GridCell, error: SiftbackError) -> None:
         told.append(cell)
 
     (grid[0].folder / "checkpoints" / "traditional-seed0").mkdir(parents=True)

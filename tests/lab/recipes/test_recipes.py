@@ -8,10 +8,17 @@ import pytest
 
 from siftback import Share, cli
 from siftback.errors import ConfigError
-from siftback.lab.experiments.comparison import Plan, finished
-from siftback.lab.recipes import SCALES, changes_of, experiments, find, names, parse
+from siftback.lab.experiments.comparison import Plan, is_finished
+from siftback.lab.recipes import (
+    SCALES,
+    changes_of,
+    find_recipe,
+    read_recipe,
+    recipe_names,
+    recipes_used,
+)
 from siftback.lab.recipes.listing import cost, listing, markdown_listing, plan_table
-from siftback.lab.recipes.running import Task, check, draw, tasks
+from siftback.lab.recipes.running import Task, count_parameters, draw_recipe, tasks
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.training import rates, strategies
 from siftback.lab.training.progress import Silent
@@ -78,29 +85,29 @@ def own(tmp_path):
 
 
 def plans_of(name, scale):
-    return [plan for used in experiments(find(name)) for plan in used.plans(scale).values()]
+    return [plan for used in recipes_used(find_recipe(name)) for plan in used.plans(scale).values()]
 
 
 def test_all_that_the_papers_show_has_a_recipe():
     own = {"budget", "agreement", "ideal-cost", "noise", "pays", "rates"}
-    assert set(PAPERS) | own == set(names())
-    assert names()[:3] == ["fig1", "fig2", "fig3"]
+    assert set(PAPERS) | own == set(recipe_names())
+    assert recipe_names()[:3] == ["fig1", "fig2", "fig3"]
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", recipe_names())
 def test_a_recipe_can_be_run(name, scale, tmp_path):
-    recipe = find(name)
+    recipe = find_recipe(name)
     todo = tasks(recipe, scale, tmp_path)
     assert todo
     assert len({task.folder for task in todo}) == len(todo)
     assert not any(task.finished for task in todo)
     for plan in recipe.plans(scale).values():
-        assert check(plan) > 1000
+        assert count_parameters(plan) > 1000
 
 
 def test_the_plan_of_a_recipe_is_shown_without_a_trace(tmp_path):
-    table = plan_table(tasks(find("fig17"), "small", tmp_path))
+    table = plan_table(tasks(find_recipe("fig17"), "small", tmp_path))
     assert table.row_count == 6
     told = list(table.columns[1].cells)
     assert "cnn-8 on cifar10" in told[0]
@@ -109,7 +116,7 @@ def test_the_plan_of_a_recipe_is_shown_without_a_trace(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", recipe_names())
 def test_small_scales_use_what_is_at_hand_and_full_ones_what_the_papers_do(name):
     assert {plan.settings.data for plan in plans_of(name, "small")} <= AT_HAND
     for plan in plans_of(name, "full"):
@@ -119,9 +126,9 @@ def test_small_scales_use_what_is_at_hand_and_full_ones_what_the_papers_do(name)
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", recipe_names())
 def test_what_is_drawn_is_recorded(name, scale):
-    recipe, plans = find(name), plans_of(name, scale)
+    recipe, plans = find_recipe(name), plans_of(name, scale)
     assert recipe.draw
     for drawn in recipe.draw:
         if drawn in OBSERVED:
@@ -143,7 +150,7 @@ SECTION_5_1 = {
 @pytest.mark.parametrize("case", SECTION_5_1)
 def test_the_setups_are_those_of_the_paper(name, case):
     data, cutout, keep, kath18, first, second, divisor, epochs = SECTION_5_1[case]
-    plan = find(name).plans("full")[case]
+    plan = find_recipe(name).plans("full")[case]
     settings = plan.settings
     assert (settings.data, settings.cutout, settings.epochs) == (data, cutout, epochs)
     assert settings.model.startswith("wrn-28-10")
@@ -162,12 +169,15 @@ def test_the_setups_are_those_of_the_paper(name, case):
 
 
 def test_the_sweeps_are_those_of_the_paper():
-    assert find("table1").plans("full")["svhn"].strategies[2:4] == ("stale-sb-2", "stale-sb-3")
-    flips = [plan.settings.flip for plan in find("fig12").plans("full").values()]
+    assert find_recipe("table1").plans("full")["svhn"].strategies[2:4] == (
+        "stale-sb-2",
+        "stale-sb-3",
+    )
+    flips = [plan.settings.flip for plan in find_recipe("fig12").plans("full").values()]
     assert flips == [0.01, 0.1, 0.2]
-    for plan in find("fig13").plans("full").values():
+    for plan in find_recipe("fig13").plans("full").values():
         assert (min(plan.keeps), max(plan.keeps)) == (0.2, 0.65)
-    models = [plan.settings.model for plan in find("fig16").plans("full").values()]
+    models = [plan.settings.model for plan in find_recipe("fig16").plans("full").values()]
     assert models == ["resnet18", "densenet121", "mobilenetv2"]
     for poster in ("poster-cifar10", "poster-mnist"):
         assert all(max(plan.keeps) < 0.15 for plan in plans_of(poster, "full"))
@@ -177,12 +187,12 @@ def test_the_sweeps_are_those_of_the_paper():
 
 def test_runs_are_shared_by_the_figures_of_one_experiment(tmp_path):
     for name in ("fig1", "fig6", "fig7", "fig10", "fig11"):
-        folders = [task.folder for task in tasks(find(name), "small", tmp_path)]
-        assert folders == [task.folder for task in tasks(find("table1"), "small", tmp_path)]
+        folders = [task.folder for task in tasks(find_recipe(name), "small", tmp_path)]
+        assert folders == [task.folder for task in tasks(find_recipe("table1"), "small", tmp_path)]
 
 
 def test_a_recipe_is_read_from_its_file(own):
-    recipe = parse(own())
+    recipe = read_recipe(own())
     assert (recipe.name, recipe.title, recipe.draw) == ("own", "An experiment", ("fig6", "table1"))
     assert list(recipe.plans("full")) == [""]
     small = recipe.plans("small")
@@ -220,11 +230,11 @@ def test_a_recipe_is_read_from_its_file(own):
 def test_what_is_wrong_is_told_with_file_and_key(own, old, new, said):
     assert old in OWN
     with pytest.raises(ConfigError, match=said):
-        parse(own(OWN.replace(old, new)))
+        read_recipe(own(OWN.replace(old, new)))
 
 
 def test_a_data_set_that_is_none_is_told_before_anything_runs(own, tmp_path):
-    recipe = parse(own(OWN.replace('"digits"', '"digit"')))
+    recipe = read_recipe(own(OWN.replace('"digits"', '"digit"')))
     with pytest.raises(ConfigError, match="'digit'"):
         plan_table(tasks(recipe, "small", tmp_path / "runs"))
 
@@ -233,18 +243,20 @@ def test_a_recipe_that_is_none_is_told():
     with pytest.raises(
         ConfigError, match=r"no recipe 'fig0': did you mean fig10\? give one of fig1"
     ):
-        find("fig0")
+        find_recipe("fig0")
     with pytest.raises(ConfigError, match=r"no file fig0.toml: give the path of a recipe"):
-        find("fig0.toml")
+        find_recipe("fig0.toml")
 
 
 def test_only_recipes_that_train_can_be_used(own):
     with pytest.raises(ConfigError, match=r"own uses fig6, which trains nothing.*table1"):
-        experiments(parse(own('title = "a"\nsource = "b"\ndraw = ["fig6"]\nuses = ["fig6"]\n')))
+        recipes_used(
+            read_recipe(own('title = "a"\nsource = "b"\ndraw = ["fig6"]\nuses = ["fig6"]\n'))
+        )
 
 
 def test_changes_take_the_place_of_what_a_recipe_says(own):
-    recipe = parse(own())
+    recipe = read_recipe(own())
     told = {"budget": "3", "strategies": "sb,random", "keep": "1/4,0.5", "rate": "constant"}
     plan = recipe.plans("full", changes_of(told) | {"seeds": [4, 5]})[""]
     assert (plan.settings.budget, plan.settings.epochs) == (3, None)
@@ -266,13 +278,13 @@ def test_changes_take_the_place_of_what_a_recipe_says(own):
 
 
 def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):
-    recipe, out = parse(own()), tmp_path / "runs"
+    recipe, out = read_recipe(own()), tmp_path / "runs"
     todo = tasks(recipe, "small", out)
     assert [task.folder for task in todo] == [out / "own-small" / n for n in ("plain", "noisy")]
     for task in todo:
         task.train(Silent(), "refuse")
     assert all(task.finished for task in todo)
-    drawn = list(draw(recipe, "small", out, todo))
+    drawn = list(draw_recipe(recipe, "small", out, todo))
     assert [one.analysis.name for one in drawn] == ["fig6", "table1"]
     assert {path.parent for one in drawn for path in one.paths} == {out / "own-small"}
     suffixes = [{path.suffix for path in one.paths} for one in drawn]
@@ -294,14 +306,14 @@ def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):
 
 
 def test_runs_of_other_settings_are_not_taken_for_finished(own, tmp_path):
-    plan = parse(own()).plans("small", {"strategies": ["traditional"], "epochs": 1})["plain"]
+    plan = read_recipe(own()).plans("small", {"strategies": ["traditional"], "epochs": 1})["plain"]
     folder = tmp_path / "c"
-    assert not finished(plan, folder)
+    assert not is_finished(plan, folder)
     task = Task(plan, folder)
     task.train(Silent(), "refuse")
     assert task.finished
     other = Plan(replace(plan.settings, lr=0.05), ["traditional"], [0.5], [0])
-    assert not finished(other, folder)
+    assert not is_finished(other, folder)
 
 
 def test_a_plan_s_cost_is_added_up_from_its_runs():
@@ -354,8 +366,8 @@ def test_the_documentation_lists_them_as_they_are():
 @pytest.mark.parametrize("scale", SCALES)
 def test_each_is_listed_with_what_it_needs(scale):
     table = listing(scale)
-    assert table.row_count == len(names())
-    assert list(map(str, table.columns[0].cells)) == names()
+    assert table.row_count == len(recipe_names())
+    assert list(map(str, table.columns[0].cells)) == recipe_names()
 
 
 def test_the_wheel_holds_them(tmp_path):
@@ -367,7 +379,7 @@ def test_the_wheel_holds_them(tmp_path):
     )))  # fmt: skip
     with ZipFile(built) as archive:
         held = {Path(name).stem for name in archive.namelist() if name.endswith(".toml")}
-    assert held == set(names())
+    assert held == set(recipe_names())
 
 
 def run_siftback(monkeypatch, capsys, *arguments):
@@ -436,4 +448,4 @@ def test_the_list_names_every_recipe(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     status, printed, _ = run_siftback(monkeypatch, capsys, "recipes")
     assert status == 0
-    assert all(re.search(rf"\b{name}\b", printed) for name in names())
+    assert all(re.search(rf"\b{name}\b", printed) for name in recipe_names())

@@ -21,15 +21,14 @@ import pytest
 from siftback import cli
 from siftback.errors import ConfigError
 from siftback.lab.analyses import Figure, Gallery, Grid, Missing, Panel, Picture, Series, analyse
-from siftback.lab.analyses.findings import FastestEpoch
 from siftback.lab.analyses.reading import read
 from siftback.lab.papers import CLAIMS
-from siftback.lab.recipes.running import shown_in
+from siftback.lab.recipes.running import comparisons_for
 from siftback.lab.report.charts import looks
 from siftback.lab.report.page import rendered, write_report
 
 ROOT = Path(__file__).parents[3]
-FOUND = [FastestEpoch("cnn on digits", "sb", 0.5)]
+FOUND = ["cnn on digits: an epoch of sb takes 0.50 of Traditional's."]
 VOID = {"meta", "link", "input", "img", "br", "hr"}
 
 
@@ -269,7 +268,9 @@ def test_a_recipe_s_runs_are_in_what_it_draws_alone(filled, tmp_path):
         shutil.copytree(filled.folder, runs / place)
     comparisons, _ = read([runs])
     drawn = {
-        name: {one.folder.relative_to(runs).as_posix() for one in shown_in(name, comparisons)}
+        name: {
+            one.folder.relative_to(runs).as_posix() for one in comparisons_for(name, comparisons)
+        }
         for name in ("fig13", "fig7", "fig14", "choices", "fig12")
     }
     assert drawn == {
@@ -279,7 +280,7 @@ def test_a_recipe_s_runs_are_in_what_it_draws_alone(filled, tmp_path):
         "choices": set(placed),  # which no recipe draws
         "fig12": {"own"},
     }
-    assert shown_in("fig12", comparisons[:2]) == comparisons[:2], "of one recipe"
+    assert comparisons_for("fig12", comparisons[:2]) == comparisons[:2], "of one recipe"
     page, _ = write_report([runs], tmp_path / "report.html")
     made = Page(page.read_text(encoding="utf-8"))
     panels = {

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from siftback.errors import ConfigError
 from siftback.lab.data.datasets import load
-from siftback.lab.experiments.comparison import Plan, compare, prepare
+from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.experiments.example_scores import Scores
 from siftback.lab.experiments.subsets import prune_to, score_to
 from siftback.lab.models.model_spec import ModelSpec
@@ -179,4 +179,4 @@ def test_the_reference_is_a_model_of_the_other_half(address, tmp_path):
 def test_what_they_cannot_have_is_refused_before_training(strategy, changes, message, address):
     asked = {"max_tokens": None} if "data" in changes else {}
     with pytest.raises(ConfigError, match=message):
-        prepare(Plan(settings(address, **asked, **changes), [strategy], [KEEP], [0]))
+        prepare_data(Plan(settings(address, **asked, **changes), [strategy], [KEEP], [0]))

@@ -15,9 +15,9 @@ from siftback.lab.analyses import analyse
 from siftback.lab.analyses.error_plots import error_figure
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.datasets import load
-from siftback.lab.experiments.comparison import Plan, compare, prepare
-from siftback.lab.experiments.example_scores import make
-from siftback.lab.experiments.probe_run import measure
+from siftback.lab.experiments.comparison import Plan, compare, prepare_data
+from siftback.lab.experiments.example_scores import score_examples
+from siftback.lab.experiments.probe_run import probe_settings
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import speedups
 from siftback.lab.records.observations import looks
@@ -285,7 +285,7 @@ def test_training_ends_at_a_loss(sources, tmp_path):
 )
 def test_what_texts_cannot_have_is_refused_before_training(changes, strategy, message, sources):
     with pytest.raises(ConfigError, match=message):
-        prepare(Plan(of_texts(**changes), [strategy], [KEEP], [0]))
+        prepare_data(Plan(of_texts(**changes), [strategy], [KEEP], [0]))
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_what_texts_cannot_have_is_refused_before_training(changes, strategy, me
 )
 def test_what_language_cannot_have_is_refused_before_training(changes, strategy, message, sources):
     with pytest.raises(ConfigError, match=message):
-        prepare(Plan(of_language(sources, **changes), [strategy], [KEEP], [0]))
+        prepare_data(Plan(of_language(sources, **changes), [strategy], [KEEP], [0]))
 
 
 def test_a_single_pass_over_windows_costs_a_forward_of_all_and_a_backward_of_the_kept(
@@ -319,16 +319,16 @@ def test_a_single_pass_over_windows_costs_a_forward_of_all_and_a_backward_of_the
 
 def test_windows_are_scored_by_their_losses(sources):
     asked = of_language(sources, score_models=1)
-    found = make("loss", asked, 0)
+    found = score_examples("loss", asked, 0)
     assert len(found.scores) == len(load(asked.data, max_tokens=16).train_labels)
     assert bool(((found.scores > 0) & (found.scores < 9)).all())
     with pytest.raises(
         ConfigError, match=r"el2n is of examples of a class each.*loss, irreducible"
     ):
-        make("el2n", asked, 0)
+        score_examples("el2n", asked, 0)
 
 
 def test_a_probe_takes_texts(sources):
-    found = measure(of_texts(), [KEEP], 0.2)
+    found = probe_settings(of_texts(), [KEEP], 0.2)
     assert {"traditional", "sb", "sb-bf16", "sb-memory"} <= {row.strategy for row in found.rows}
     assert "sb-small" not in {row.strategy for row in found.rows}

@@ -14,10 +14,9 @@ from siftback.lab.analyses.configurations import (
     traditional,
 )
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
-from siftback.lab.analyses.findings import MeanAgreement, OverIdeal, SameBudget
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import judgement, mean_and_spread, pairs, same_budget
-from siftback.lab.records.metric import MetricName
+from siftback.lab.records.metric import Metric
 from siftback.lab.records.run_summary import RunSummary
 
 OURS = "Siftback"
@@ -30,7 +29,7 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
     Seed by seed, in percentage points or nats, negative where selection is better; the interval is
     Student's t over the seeds, of 95 %, and one seed has none.
     """
-    panels, findings, shown = [], [], []
+    panels, sentences, shown = [], [], []
     for heading, comparison in titled(comparisons):
         series, sure = [], []
         for one in configurations(comparison):
@@ -49,13 +48,13 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
             metric = comparison.metric
             label = f"difference in final {metric.noun} ({metric.plural})"
             panels.append(Panel(heading, "strategy", label, "points", series))
-            findings.append(_finding(heading, sure, metric.name))
+            sentences.append(_sentence(heading, sure, metric))
             shown.append(comparison)
     name, title = "budget", f"Final {judged(shown)} beside Traditional of the same budget"
     if not panels:
         why = "No selective run beside Traditional of the same budget. Record one:"
         return Missing(name, title, f"{why} siftback compare --budget 4 --seed 0,1,2")
-    return Figure(name, title, findings, OURS, {"strategy": panels})
+    return Figure(name, title, sentences, OURS, {"strategy": panels})
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float, float]:
@@ -77,14 +76,19 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def _finding(
-    heading: str, sure: Sequence[tuple[str, Sequence[float]]], metric: MetricName
-) -> SameBudget:
+def _sentence(heading: str, sure: Sequence[tuple[str, Sequence[float]]], metric: Metric) -> str:
     outcomes = [judgement(mean_and_spread(differences)) for _, differences in sure]
     found = [(label, *interval(differences), len(differences)) for label, differences in sure]
     best = min(found, key=lambda of: of[1], default=None)
     paid, lost = outcomes.count("paid"), outcomes.count("lost")
-    return SameBudget(heading, len(sure), paid, lost, best, metric)
+    if best is None:
+        return f"{heading}: one seed each, which has no spread."
+    digits, (label, mean, low, high, seeds) = metric.digits, best
+    return (
+        f"{heading}: beside Traditional of the same budget {paid} of {len(sure)} paid and {lost} "
+        f"did worse; the best, {label}, is at {mean:+.{digits}f} {metric.points} (95 % interval "
+        f"{low:+.{digits}f} to {high:+.{digits}f}, {seeds} seeds)."
+    )
 
 
 def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -94,7 +98,7 @@ def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missin
     lie. Configurations that were measured on another machine than Traditional are left out.
     """
     name, title = "ideal", "An epoch's measured time beside its ideal cost"
-    panels, findings = [], []
+    panels, sentences = [], []
     for heading, comparison in titled(comparisons):
         found = configurations(comparison)
         plain = traditional(found)
@@ -119,11 +123,14 @@ def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missin
             for one, share, best in zip(chosen, measured.y, ideal.y, strict=True)
         }
         least, most = min(over, key=over.__getitem__), max(over, key=over.__getitem__)
-        findings.append(OverIdeal(heading, (least, over[least]), (most, over[most])))
+        sentences.append(
+            f"{heading}: {least} takes {over[least]:+.0%} on its ideal time, "
+            f"{most} {over[most]:+.0%}."
+        )
     if not panels:
         why = "No selective run beside Traditional on one machine. Record one:"
         return Missing(name, title, f"{why} siftback compare --strategies traditional,sb")
-    return Figure(name, title, findings, OURS, {"strategy": panels})
+    return Figure(name, title, sentences, OURS, {"strategy": panels})
 
 
 def _measured(chosen: Sequence[Configuration], seconds: float) -> Series:
@@ -142,7 +149,7 @@ def _seconds(run: RunSummary) -> float:
 def agreement_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """How cheap scores agree with exact ones over training, by Spearman's rank correlation."""
     name, title = "agreement", "Agreement of cheap scores with the losses of a fresh forward"
-    panels, findings = [], []
+    panels, sentences = [], []
     for heading, comparison in titled(comparisons):
         series = [line for one in configurations(comparison) if (line := _agreed(one))]
         if not series:
@@ -150,14 +157,18 @@ def agreement_over_training(comparisons: Sequence[Comparison]) -> Figure | Missi
         panels.append(Panel(heading, "epoch", "rank correlation", "line", series))
         means = {line.label: statistics.mean(line.y) for line in series}
         least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
-        worst = (least, means[least]) if len(means) > 1 else None
-        findings.append(MeanAgreement(heading, (most, means[most]), worst))
+        sentences.append(
+            f"{heading}: over training, {most} agrees most ({means[most]:.2f} on average) and "
+            f"{least} least ({means[least]:.2f})."
+            if len(means) > 1
+            else f"{heading}: over training, {most} agrees by {means[most]:.2f} on average."
+        )
     if not panels:
         why = "No run has scores that are not those of a fresh forward. Record some:"
         return Missing(
             name, title, f"{why} siftback compare --strategies traditional,stale-sb,sb-memory"
         )
-    return Figure(name, title, findings, OURS, {"epoch": panels})
+    return Figure(name, title, sentences, OURS, {"epoch": panels})
 
 
 def _agreed(one: Configuration) -> Series | None:

@@ -9,7 +9,6 @@ from siftback.errors import ConfigError
 from siftback.lab.analyses.budget import OURS
 from siftback.lab.analyses.diet import uses
 from siftback.lab.analyses.figure import Gallery, Missing, Picture
-from siftback.lab.analyses.findings import Finding, KeptAndDropped
 from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
 from siftback.lab.records.comparison_record import Comparison
@@ -27,22 +26,22 @@ def chosen(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     """
     name, title = "choices", "The examples kept most, dropped most, and suspect"
     shown: list[Picture] = []
-    findings: list[Finding] = []
+    sentences: list[str] = []
     why = f"No losses were observed of a selective run. {command('losses')}"
     for found in watched(comparisons, "losses"):
         selective = [of for of in found if not of.configuration.plain]
         if not selective:
             continue
         try:
-            made, finding = _chosen(selective[0])
+            made, sentence = _chosen(selective[0])
         except ConfigError as error:
             why = f"The images of {selective[0].title} cannot be had ({error})"
             continue
         shown += made
-        findings.append(finding)
+        sentences.append(sentence)
     if not shown:
         return Missing(name, title, why)
-    return Gallery(name, title, findings, OURS, shown)
+    return Gallery(name, title, sentences, OURS, shown)
 
 
 def persistent_losses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray[np.float64]:
@@ -67,7 +66,7 @@ def persistent_losses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray
     return np.asarray(least.mean(0))
 
 
-def _chosen(of: Watched) -> tuple[list[Picture], KeptAndDropped]:
+def _chosen(of: Watched) -> tuple[list[Picture], str]:
     data = training_set(of.configuration.comparison)
     count = len(data.train_labels)
     used, stayed = uses(of.seeds, count), persistent_losses(of.seeds, count)
@@ -88,16 +87,18 @@ def _chosen(of: Watched) -> tuple[list[Picture], KeptAndDropped]:
         captions = [f"loss {loss[place]:.3g}, used {used[place]:.3g}x" for place in places]
         heading = f"{name}: {of.title}, {of.configuration.label}"
         made += pictures(data, places.tolist(), captions, heading)
-    wrong = None
+    most, least, average = (
+        f"{used[places].mean():.3g}" for places in (rows["kept most"], rows["dropped most"], seen)
+    )
+    sentence = (
+        f"{of.title}, {of.configuration.label}: those kept most were trained on {most} times, "
+        f"those dropped most {least} times, an example {average} times on average; the suspect "
+        f"ones never had a loss below {stayed[suspect].min():.2g} in the later half of training."
+    )
     if data.true_labels is not None:
         flipped = data.flipped.numpy()
-        wrong = int(flipped[suspect].sum()), float(flipped.mean())
-    return made, KeptAndDropped(
-        f"{of.title}, {of.configuration.label}",
-        kept=float(used[rows["kept most"]].mean()),
-        dropped=float(used[rows["dropped most"]].mean()),
-        average=float(used[seen].mean()),
-        suspects=len(suspect),
-        least_loss=float(stayed[suspect].min()),
-        wrong=wrong,
-    )
+        sentence += (
+            f" Of the {len(suspect)} suspect ones {flipped[suspect].sum()} have a wrong label, of "
+            f"all {flipped.mean():.0%}."
+        )
+    return made, sentence

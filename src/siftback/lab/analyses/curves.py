@@ -7,6 +7,7 @@ from siftback.lab.analyses.configurations import (
     AXES,
     Configuration,
     argument,
+    best_end,
     configurations,
     curve_panel,
     images,
@@ -15,7 +16,6 @@ from siftback.lab.analyses.configurations import (
     traditional,
 )
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
-from siftback.lab.analyses.findings import BestEnd, ErrorsByForwards, ErrorsByShare, Finding
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import listed
 from siftback.lab.records.measures import TRADITIONAL
@@ -62,7 +62,7 @@ def staleness(comparisons: Sequence[Comparison]) -> Figure | Missing:
         why = "No run of Stale-SB. Record some: siftback compare --strategies"
         return _missing(comparisons, name, title, f"{why} traditional,sb,stale-sb-2,stale-sb-3")
     forwards = [_over_forwards(of, all_of) for of, all_of in found]
-    ends = [_forwards_found(of, all_of) for of, all_of in found]
+    ends = [_forwards_sentence(of, all_of) for of, all_of in found]
     return _figure(name, title, "figure 11", found, "time", True, forwards, ends)
 
 
@@ -87,8 +87,8 @@ def selectivity(comparisons: Sequence[Comparison]) -> Figure | Missing:
     if not found:
         why = "No strategy at several shares kept. Record one: siftback compare --strategies"
         return _missing(comparisons, name, title, f"{why} traditional,sb --keep 0.2,0.33,0.5,0.65")
-    errors = [_swept_found(of, all_of) for of, all_of in found]
-    return _figure(name, title, "figure 13", found, "time", True, findings=errors)
+    errors = [_swept_sentence(of, all_of) for of, all_of in found]
+    return _figure(name, title, "figure 13", found, "time", True, sentences=errors)
 
 
 def architectures(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -185,7 +185,7 @@ def _figure(
     first: str,
     by_label: bool = False,
     more: Sequence[Panel] = (),
-    findings: Sequence[Finding] = (),
+    sentences: Sequence[str] = (),
 ) -> Figure:
     """One panel per comparison, in views over time, steps and cost.
 
@@ -197,14 +197,14 @@ def _figure(
         first: The view that comes first.
         by_label: Whether each configuration has a colour of its own.
         more: Further panels, the same in each view.
-        findings: What is seen, in place of how the best configuration ends.
+        sentences: What is seen, in place of how the best configuration ends.
     """
     order = [first, *(view for view in AXES if view != first)]
     views = {
         view: [*(curve_panel(of, all_of, view, by_label) for of, all_of in found), *more]
         for view in order
     }
-    seen = findings or [_best_found(of, all_of, first) for of, all_of in found]
+    seen = sentences or [_best_sentence(of, all_of, first) for of, all_of in found]
     title = title.format(judged(one for _, all_of in found for one in all_of))
     return Figure(name, title, seen, f"{PAPER}, {source}", views)
 
@@ -213,16 +213,16 @@ def _missing(comparisons: Sequence[Comparison], name: str, title: str, why: str)
     return Missing(name, title.format(judged(one for one in comparisons if one.runs)), why)
 
 
-def _best_found(title: str, found: Sequence[Configuration], view: str) -> BestEnd:
+def _best_sentence(title: str, found: Sequence[Configuration], view: str) -> str:
     """How the best selective configuration ends, beside Traditional."""
     plain = traditional(found)
     best = min(_selective(found) or found, key=lambda one: one.final)
     if plain is None or best is plain:
-        return BestEnd(title, best.label, best.final, metric=best.metric.name)
+        return best_end(title, best.metric, best.label, best.final, None)
     axis, unit = AXES[view][0], {"time": "seconds"}.get(view, view)
     spent, whole = (_spent(one, axis) for one in (best, plain))
-    share = spent / whole if whole else None
-    return BestEnd(title, best.label, best.final, plain.final, share, unit, best.metric.name)
+    share = f", with {spent / whole:.2f} of its {unit}" if whole else ""
+    return best_end(title, best.metric, best.label, best.final, plain.final, share)
 
 
 def _spent(configuration: Configuration, axis: str) -> float:
@@ -253,15 +253,20 @@ def _over_forwards(title: str, found: Sequence[Configuration]) -> Panel:
     )
 
 
-def _forwards_found(title: str, found: Sequence[Configuration]) -> ErrorsByForwards:
-    ends = [(one.label, one.mean(lambda run: run.examples_forwarded), one.final) for one in found]
-    return ErrorsByForwards(title, ends, found[0].metric.name)
-
-
-def _swept_found(title: str, found: Sequence[Configuration]) -> ErrorsByShare:
-    swept = sorted(_selective(found), key=lambda one: one.runs[0].keep_asked)
-    errors = [(one.runs[0].keep_asked, one.final) for one in swept]
-    plain = traditional(found)
-    return ErrorsByShare(
-        title, swept[0].strategy, errors, plain.final if plain else None, swept[0].metric.name
+def _forwards_sentence(title: str, found: Sequence[Configuration]) -> str:
+    ends = (
+        f"{one.label} {one.mean(lambda run: run.examples_forwarded) / 1e6:.3g} M forwards and "
+        f"{one.metric.written(one.final)}"
+        for one in found
     )
+    return f"{title}: {'; '.join(ends)}."
+
+
+def _swept_sentence(title: str, found: Sequence[Configuration]) -> str:
+    swept = sorted(_selective(found), key=lambda one: one.runs[0].keep_asked)
+    metric, plain = swept[0].metric, traditional(found)
+    ends = ", ".join(
+        f"{one.runs[0].keep_asked:.2g} kept {metric.written(one.final)}" for one in swept
+    )
+    beside = f"; traditional {metric.written(plain.final)}" if plain else ""
+    return f"{title}, final {metric.noun} of {swept[0].strategy}: {ends}{beside}."

@@ -18,17 +18,9 @@ from siftback.lab.analyses.figure import (
     Range,
     Series,
 )
-from siftback.lab.analyses.findings import (
-    Accuracies,
-    FastestEpoch,
-    LowestRanks,
-    LowestScores,
-    SharedByMethods,
-    SharedByModels,
-)
 from siftback.lab.analyses.observed import command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
-from siftback.lab.experiments.example_scores import SCORES, Scores, overlaps
+from siftback.lab.experiments.example_scores import SCORES_FOLDER, Scores, overlaps
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL
 from siftback.lab.records.observations import Look
@@ -72,7 +64,7 @@ def _accuracy(
         among: The strategies to show, beside Traditional.
         needed: The one without which there is nothing to see.
     """
-    panels, findings = [], []
+    panels, sentences = [], []
     for heading, comparison in titled(comparisons):
         found = [
             one
@@ -90,10 +82,10 @@ def _accuracy(
         panels.append(Panel(heading, PERCENT_LEFT_OUT, "final accuracy (%)", "line", ends))
         over = [_over_epochs(one) for one in found]
         panels.append(Panel(heading, "epoch", "accuracy (%)", "line", over))
-        accuracies = [
-            (one.label, 100 - one.mean(lambda run: run.test_error_final)) for one in found
-        ]
-        findings.append(Accuracies(heading, accuracies))
+        accuracies = ", ".join(
+            f"{one.label} {100 - one.mean(lambda run: run.test_error_final):.2f} %" for one in found
+        )
+        sentences.append(f"{heading}, final accuracy: {accuracies}.")
     if not panels:
         return Missing(
             name,
@@ -101,7 +93,7 @@ def _accuracy(
             f"No run of {needed} that is judged by its error. Record some: siftback compare "
             f"--strategies traditional,{','.join(among)} --keep 0.5,0.25",
         )
-    return Figure(name, title, findings, f"{PAPER}, {source}", {"epoch": panels})
+    return Figure(name, title, sentences, f"{PAPER}, {source}", {"epoch": panels})
 
 
 def _left_out(one: Configuration) -> float:
@@ -130,7 +122,7 @@ def overlap_of_models(comparisons: Sequence[Comparison]) -> Figure | Missing:
             asked = (arguments.get(key) for key in ("model", "width"))
             model = " of width ".join(str(value) for value in asked if value is not None)
             tables.setdefault(str(arguments["data"]), {}).setdefault(model, table)
-    panels, findings = [], []
+    panels, sentences = [], []
     for data, by_model in tables.items():
         models = list(by_model)
         for place, first in enumerate(models):
@@ -140,13 +132,16 @@ def overlap_of_models(comparisons: Sequence[Comparison]) -> Figure | Missing:
                 found = overlaps(by_model[first], by_model[second], DROPS)
                 panels.append(_overlap_panel(f"{data}, {first} and {second}", found))
                 share = {drop: both for drop, both, _ in found}
-                findings.append(SharedByModels(data, (first, second), share[0.25], share[0.5]))
+                sentences.append(
+                    f"{data}: {first} and {second} share {share[0.25]:.0%} of the quarter of "
+                    f"lowest scores and {share[0.5]:.0%} of the half."
+                )
     if not panels:
         why = "No EL2N scores of one data set by two models. Record them: siftback compare"
         return Missing(
             name, title, f"{why} --strategies traditional,diet-sb --model cnn, and --model resnet18"
         )
-    return Figure(name, title, findings, f"{PAPER}, figure c", {"share": panels})
+    return Figure(name, title, sentences, f"{PAPER}, figure c", {"share": panels})
 
 
 def _overlap_panel(heading: str, found: Sequence[tuple[float, float, float]]) -> Panel:
@@ -161,7 +156,7 @@ def _overlap_panel(heading: str, found: Sequence[tuple[float, float, float]]) ->
 def overlap_of_methods(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure d: of the examples that SB uses least, the share that EL2N scores lowest."""
     name, title = "diet-d", "What SB uses least, among what EL2N scores lowest"
-    panels, findings = [], []
+    panels, sentences = [], []
     for heading, _, used, scores in _used_and_scored(comparisons):
         shares = [lowest_of_both(used, scores, drop) for drop in DROPS]
         drops = [100 * drop for drop in DROPS]
@@ -172,10 +167,13 @@ def overlap_of_methods(comparisons: Sequence[Comparison]) -> Figure | Missing:
         label = "of these, lowest by EL2N too (%)"
         panels.append(Panel(heading, "least used by SB (%)", label, "line", series))
         at = dict(zip(DROPS, shares, strict=True))
-        findings.append(SharedByMethods(heading, at[0.25], at[0.5]))
+        sentences.append(
+            f"{heading}: of the quarter that SB uses least, {at[0.25]:.0%} are among the quarter "
+            f"that EL2N scores lowest; of the half, {at[0.5]:.0%}."
+        )
     if not panels:
         return Missing(name, title, _used_and_scored_why())
-    return Figure(name, title, findings, f"{PAPER}, figure d", {"share": panels})
+    return Figure(name, title, sentences, f"{PAPER}, figure d", {"share": panels})
 
 
 def lowest_of_both(used: NDArray[np.floating], scores: NDArray[np.floating], share: float) -> float:
@@ -192,7 +190,7 @@ def lowest_of_both(used: NDArray[np.floating], scores: NDArray[np.floating], sha
 def lowest_scores(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     """Figure e: the examples of the lowest EL2N scores."""
     name, title = "diet-e", "The examples of the lowest EL2N scores"
-    shown, findings = [], []
+    shown, sentences = [], []
     why = "No EL2N scores. Record them: siftback compare --strategies traditional,diet-sb"
     for heading, comparison in titled(comparisons):
         for table in _tables(comparison)[:1]:
@@ -206,17 +204,19 @@ def lowest_scores(comparisons: Sequence[Comparison]) -> Gallery | Missing:
             captions = [f"EL2N {score:.3g}" for score in scores[order]]
             shown += pictures(data, order.tolist(), captions, heading)
             classes = len(set(data.train_labels[order].tolist()))
-            ends = float(scores.min()), float(scores.max())
-            findings.append(LowestScores(heading, *ends, float(scores[order[-1]]), classes))
+            sentences.append(
+                f"{heading}: scores go from {scores.min():.2g} to {scores.max():.2g}, those shown "
+                f"up to {scores[order[-1]]:.2g}; they are of {classes} classes."
+            )
     if not shown:
         return Missing(name, title, why)
-    return Gallery(name, title, findings, f"{PAPER}, figure e", shown)
+    return Gallery(name, title, sentences, f"{PAPER}, figure e", shown)
 
 
 def lowest_ranks(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     """Figure f: the examples of the lowest rank by EL2N and by their use in SB together."""
     name, title = "diet-f", "The examples of the lowest rank by EL2N and by SB together"
-    shown, findings = [], []
+    shown, sentences = [], []
     why = _used_and_scored_why()
     for heading, comparison, used, scores in _used_and_scored(comparisons):
         try:
@@ -228,10 +228,13 @@ def lowest_ranks(comparisons: Sequence[Comparison]) -> Gallery | Missing:
         order = np.argsort(together, kind="stable")[:SHOWN]
         captions = [f"EL2N {scores[place]:.3g}, used {used[place]:.3g}x" for place in order]
         shown += pictures(data, order.tolist(), captions, heading)
-        findings.append(LowestRanks(heading, float(used[order].mean()), float(used.mean())))
+        sentences.append(
+            f"{heading}: those shown were used {used[order].mean():.1f} times in training, an "
+            f"example {used.mean():.1f} times on average."
+        )
     if not shown:
         return Missing(name, title, why)
-    return Gallery(name, title, findings, f"{PAPER}, figure f", shown)
+    return Gallery(name, title, sentences, f"{PAPER}, figure f", shown)
 
 
 def combined_rank(used: NDArray[np.floating], scores: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -257,7 +260,7 @@ def runtime(comparisons: Sequence[Comparison]) -> Grid | Missing:
     columns = ["method", "data and model", "left out, %", "of it before training, %"]
     columns += ["seconds per epoch", "over Traditional's"]
     rows: list[list[Cell]] = []
-    findings = []
+    sentences = []
     for heading, comparison in titled(comparisons):
         found = [
             one
@@ -278,7 +281,9 @@ def runtime(comparisons: Sequence[Comparison]) -> Grid | Missing:
             rows.append([one.label, heading, _left_out(one), before, each, ratio])
         if ratios:
             fastest = min(ratios, key=ratios.__getitem__)
-            findings.append(FastestEpoch(heading, fastest, ratios[fastest]))
+            sentences.append(
+                f"{heading}: an epoch of {fastest} takes {ratios[fastest]:.2f} of Traditional's."
+            )
     if not rows:
         return Missing(
             name,
@@ -286,7 +291,7 @@ def runtime(comparisons: Sequence[Comparison]) -> Grid | Missing:
             "No such run beside Traditional. Record some: siftback compare --strategies "
             f"traditional,{','.join(PRUNING)},random --keep 0.5",
         )
-    return Grid(name, title, findings, f"{PAPER}, table 1", columns, rows)
+    return Grid(name, title, sentences, f"{PAPER}, table 1", columns, rows)
 
 
 def _epoch_of(one: Configuration) -> Range:
@@ -305,7 +310,7 @@ def _epoch_of(one: Configuration) -> Range:
 def _tables(comparison: Comparison, score: str = "el2n") -> list[Scores]:
     """The tables of a score in a comparison's folder, those that can be read."""
     found = []
-    for path in sorted((comparison.folder / SCORES).glob("*.parquet")):
+    for path in sorted((comparison.folder / SCORES_FOLDER).glob("*.parquet")):
         with suppress(ConfigError):
             table = Scores.read(path)
             if table.made.get("score") == score:

@@ -13,8 +13,6 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from siftback.lab.analyses.findings import Finding
-
 Kind = Literal["line", "points", "bars", "stacked"]
 
 
@@ -109,23 +107,18 @@ class _Named:
     Attributes:
         name: Its key in ``ANALYSES``, and the name of its files.
         title: What it shows.
-        findings: What is seen in these data, in numbers, a comparison after the other.
+        sentences: What is seen in these data, in numbers, a comparison after the other.
         source: The paper and its figure or table.
     """
 
     name: str
     title: str
-    findings: Sequence[Finding]
+    sentences: Sequence[str]
     source: str
 
     @property
-    def sentences(self) -> list[str]:
-        """Its findings in words, one after the other."""
-        return [finding.sentence() for finding in self.findings]
-
-    @property
     def sentence(self) -> str:
-        """Its findings in words, as one paragraph."""
+        """Its sentences as one paragraph."""
         return " ".join(self.sentences)
 
     @property

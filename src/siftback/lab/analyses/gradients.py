@@ -6,7 +6,6 @@ import numpy as np
 
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
-from siftback.lab.analyses.findings import GradientSimilarities
 from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL
@@ -38,8 +37,8 @@ def gradient_similarity(comparisons: Sequence[Comparison]) -> Figure | Missing:
         ]
         for share in SHARES
     }
-    findings = [_finding(of, SHARES[0]) for of in chosen]
-    return Figure(name, title, findings, f"{PAPER}, figure 5", views)
+    sentences = [_sentence(of, SHARES[0]) for of in chosen]
+    return Figure(name, title, sentences, f"{PAPER}, figure 5", views)
 
 
 def _panel(of: Watched, share: float, measure: str) -> Panel:
@@ -63,9 +62,15 @@ def _series(of: Watched, subset: str, share: float, measure: str) -> Series:
     return Series.over_seeds(NAMES[subset], epochs, means, NAMES[subset])
 
 
-def _finding(of: Watched, share: float) -> GradientSimilarities:
+def _sentence(of: Watched, share: float) -> str:
     cosines, signs = (
-        {NAMES[s]: float(np.mean(_series(of, s, share, measure).y)) for s in SUBSETS}
-        for measure in MEASURES
+        ", ".join(
+            f"{np.mean(_series(of, subset, share, measure).y):{form}}{unit} {NAMES[subset]}"
+            for subset in SUBSETS
+        )
+        for measure, form, unit in (("cosine", ".2f", ""), ("same_sign", ".0f", " %"))
     )
-    return GradientSimilarities(of.title, share, cosines, signs)
+    return (
+        f"{of.title}, of {share:.0%} of a batch, means over training: cosine {cosines}; equal "
+        f"signs {signs}."
+    )

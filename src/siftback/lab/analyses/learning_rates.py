@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from siftback.lab.analyses.configurations import argument, shared_by, task
+from siftback.lab.analyses.configurations import argument, best_end, shared_by, task
 from siftback.lab.analyses.figure import Cell, Grid, Missing
-from siftback.lab.analyses.findings import BestEnd
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import with_spread
 from siftback.lab.records.measures import TRADITIONAL, mean_and_spread, ordered_labels
@@ -30,16 +29,16 @@ def by_rate(comparisons: Sequence[Comparison]) -> Grid | Missing:
     for one in sorted(held_out, key=lambda one: (_title(one), _rate(one))):
         together.setdefault(shared_by(one, _VARIED), []).append(one)
     rows: list[list[Cell]] = []
-    findings = []
+    sentences = []
     for group in together.values():
         title, metric, methods = _title(group[0]), group[0].metric, _methods(group)
         rows += [_row(title, metric, label, ends) for label, ends in methods.items()]
         if (best := _best(title, metric, methods)) is not None:
-            findings.append(best)
+            sentences.append(best)
     if not rows:
         why = "No method at two learning rates, judged on held-out examples. Record some:"
         return Missing(name, about, f"{why} siftback run rates")
-    return Grid(name, about, findings, "Siftback", columns, rows)
+    return Grid(name, about, sentences, "Siftback", columns, rows)
 
 
 def _methods(group: Sequence[Comparison]) -> dict[str, Ends]:
@@ -71,7 +70,7 @@ def _row(title: str, metric: Metric, label: str, ends: Ends) -> list[Cell]:
     return [title, label, str(seeds), "; ".join(written), f"{_lowest(ends)[1]:g}"]
 
 
-def _best(title: str, metric: Metric, methods: Mapping[str, Ends]) -> BestEnd | None:
+def _best(title: str, metric: Metric, methods: Mapping[str, Ends]) -> str | None:
     """The best method beside Traditional, each at the rate at which it ends lowest."""
     ends = {label: _lowest(each) for label, each in methods.items()}
     plain = ends.pop(TRADITIONAL, None)
@@ -80,7 +79,7 @@ def _best(title: str, metric: Metric, methods: Mapping[str, Ends]) -> BestEnd | 
     best = min(ends, key=ends.__getitem__)
     end, rate = ends[best]
     about = f"{title}, each at its own best rate"
-    return BestEnd(about, f"{best} at {rate:g}", end, plain[0], metric=metric.name)
+    return best_end(about, metric, f"{best} at {rate:g}", end, plain[0])
 
 
 def _rate(comparison: Comparison) -> float:

@@ -12,13 +12,6 @@ from siftback.errors import ConfigError
 from siftback.lab.analyses.budget import OURS
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Gallery, Missing, Panel, Picture, Series
-from siftback.lab.analyses.findings import (
-    ExtremeLosses,
-    Finding,
-    LossQuantiles,
-    ProbabilityAtMedian,
-    ProbabilityVariances,
-)
 from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
 from siftback.lab.records.comparison_record import Comparison
@@ -43,7 +36,7 @@ def extremes(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     """
     name, title = "fig2", "The training examples with the least and the most loss"
     shown: list[Picture] = []
-    findings: list[Finding] = []
+    sentences: list[str] = []
     why = f"No losses were observed. {command('losses')}"
     for of in _one_each(comparisons):
         try:
@@ -57,17 +50,20 @@ def extremes(comparisons: Sequence[Comparison]) -> Gallery | Missing:
             captions = [f"loss {loss:.3g}" for loss in mean[places]]
             row = f"{which} loss: {of.title}"
             shown += pictures(data, [int(index) for index in indices[places]], captions, row)
-        ends = float(mean.min()), float(mean.max())
-        findings.append(ExtremeLosses(_of(of), len(mean), *ends, _hardest_share(mean)))
+        sentences.append(
+            f"{_of(of)}: mean losses of {len(mean):,} examples over training go from "
+            f"{mean.min():.2g} to {mean.max():.2g}; the hardest tenth of the examples has "
+            f"{_hardest_share(mean):.0%} of all loss."
+        )
     if not shown:
         return Missing(name, title, why)
-    return Gallery(name, title, findings, f"{PAPER}, figure 2", shown)
+    return Gallery(name, title, sentences, f"{PAPER}, figure 2", shown)
 
 
 def distribution(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 3: the distribution of losses early, midway and at the end."""
     name, title = "fig3", "Cumulative distribution of the losses"
-    panels, findings = [], []
+    panels, sentences = [], []
     for of in _one_each(comparisons):
         series = []
         snapshots = {look.epoch: look for look in _early_middle_last(of.seeds[0])}
@@ -78,12 +74,10 @@ def distribution(comparisons: Sequence[Comparison]) -> Figure | Missing:
             label = f"epoch {epoch:.3g}"
             series.append(Series(label, points.tolist(), shares.tolist(), group=label))
         panels.append(Panel(_of(of), LOSS, PERCENT, "line", series))
-        last = snapshots[max(snapshots)].columns["loss"]
-        quantiles = float(np.median(last)), float(np.percentile(last, 90))
-        findings.append(LossQuantiles(_of(of), *quantiles))
+        sentences.append(_quantiles(_of(of), snapshots[max(snapshots)]))
     if not panels:
         return Missing(name, title, f"No losses were observed. {command('losses')}")
-    return Figure(name, title, findings, f"{PAPER}, figure 3", {"loss": panels})
+    return Figure(name, title, sentences, f"{PAPER}, figure 3", {"loss": panels})
 
 
 def over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -100,7 +94,7 @@ def losses_over_training(runs: Mapping[str, Sequence[Look]]) -> Figure:
     Args:
         runs: What was seen of each, by a title of it: looks with the column ``loss``.
     """
-    panels, findings = [], []
+    panels, sentences = [], []
     lines = {title: np.maximum(_percentiles(looks), LEAST) for title, looks in runs.items()}
     every = np.concatenate(list(lines.values()))
     y_range = float(every.min()) / 1.3, float(every.max()) * 1.3
@@ -113,10 +107,15 @@ def losses_over_training(runs: Mapping[str, Sequence[Look]]) -> Figure:
         panels.append(
             Panel(title, "epoch", LOSS, "line", series[::-1], log_y=True, y_range=y_range)
         )
-        last = looks[-1].columns["loss"]
-        quantiles = float(np.median(last)), float(np.percentile(last, 90))
-        findings.append(LossQuantiles(title, *quantiles))
-    return Figure("losses", MOVING, findings, OURS, {"epoch": panels})
+        sentences.append(_quantiles(title, looks[-1]))
+    return Figure("losses", MOVING, sentences, OURS, {"epoch": panels})
+
+
+def _quantiles(title: str, last: Look) -> str:
+    half, most = np.percentile(last.columns["loss"], [50, 90])
+    return (
+        f"{title}: at the end half of the losses are below {half:.2g} and a tenth above {most:.2g}."
+    )
 
 
 def _percentiles(looks: Sequence[Look]) -> NDArray[np.float64]:
@@ -127,7 +126,7 @@ def _percentiles(looks: Sequence[Look]) -> NDArray[np.float64]:
 def probability_by_loss(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 4: the probability of selection by the loss, for several beta, midway in training."""
     name, title = "fig4", "Probability of selection by loss, for several beta"
-    panels, findings = [], []
+    panels, sentences = [], []
     for of in _one_each(comparisons):
         look = of.seeds[0][len(of.seeds[0]) // 2]
         losses = np.sort(look.columns["loss"])
@@ -139,11 +138,14 @@ def probability_by_loss(comparisons: Sequence[Comparison]) -> Figure | Missing:
             series.append(Series(label, losses[places].tolist(), probability.tolist(), group=label))
         panels.append(Panel(_of(of, look), LOSS, "probability of selection", "line", series))
         median = float(np.median(losses))
-        at_median = {beta: 0.5**beta for beta in BETAS}
-        findings.append(ProbabilityAtMedian(_of(of, look), median, at_median))
+        at_median = ", ".join(f"{0.5**beta:.2f} for beta {beta:g}" for beta in BETAS)
+        sentences.append(
+            f"{_of(of, look)}: an example of the median loss, {median:.2g}, is selected with "
+            f"probability {at_median}."
+        )
     if not panels:
         return Missing(name, title, f"No losses were observed. {command('losses')}")
-    return Figure(name, title, findings, f"{PAPER}, figure 4", {"loss": panels})
+    return Figure(name, title, sentences, f"{PAPER}, figure 4", {"loss": panels})
 
 
 def probability_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -154,7 +156,7 @@ def probability_over_training(comparisons: Sequence[Comparison]) -> Figure | Mis
     among all examples by the mean of their probability under the first configuration.
     """
     name, title = "fig15", "Probability of selection of single examples over training"
-    panels, findings = [], []
+    panels, sentences = [], []
     for found in watched(comparisons, "losses"):
         index = found[0].seeds[0][0].columns["index"]
         # Those that pruned have other examples.
@@ -184,10 +186,14 @@ def probability_over_training(comparisons: Sequence[Comparison]) -> Figure | Mis
         panels.append(
             Panel(found[0].title, "strategy", "variance of the probability", "bars", [spread])
         )
-        findings.append(ProbabilityVariances(found[0].title, beta, len(index), variances))
+        each = ", ".join(f"{variance:.3f} under {label}" for label, variance in variances.items())
+        sentences.append(
+            f"{found[0].title}, beta {beta:.2g}: mean variance of the probability of "
+            f"{len(index):,} examples {each}."
+        )
     if not panels:
         return Missing(name, title, f"No losses were observed twice. {command('losses')}")
-    return Figure(name, title, findings, f"{PAPER}, figure 15", {"epoch": panels})
+    return Figure(name, title, sentences, f"{PAPER}, figure 15", {"epoch": panels})
 
 
 def selection_probabilities(losses: NDArray[np.floating], beta: float) -> NDArray[np.float32]:

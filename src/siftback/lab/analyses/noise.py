@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from siftback.lab.analyses.budget import interval
 from siftback.lab.analyses.configurations import argument, shared_by, task
 from siftback.lab.analyses.figure import Cell, Grid, Missing
-from siftback.lab.analyses.findings import WrongLabels
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL, pairs, same_budget
 from siftback.lab.records.run_summary import RunSummary
@@ -27,7 +26,7 @@ def ends(comparisons: Sequence[Comparison]) -> Grid | Missing:
     chosen = [one for one in with_wrong_labels(comparisons) if one.runs]
     chosen.sort(key=lambda one: (task(one), float(argument(one, "flip", 0.0))))
     rows: list[list[Cell]] = []
-    findings = []
+    sentences = []
     for one in chosen:
         wrong = float(argument(one, "flip", 0.0))
         for label, runs in one.by_label().items():
@@ -41,11 +40,15 @@ def ends(comparisons: Sequence[Comparison]) -> Grid | Missing:
             head = [task(one), f"{wrong:.0%}", label, str(len(both)), plain]
             rows.append([*head, f"{mean:+.2f}", several, *_found(runs)])
             if runs[0].suspects is not None:
-                findings.append(WrongLabels(task(one), wrong, label, mean, low, high))
+                within = f" (95 % interval {several})" if several else ""
+                sentences.append(
+                    f"{task(one)}, {wrong:.0%} of the labels wrong: {label} ends at {mean:+.2f} "
+                    f"points{within} beside Traditional of the same budget."
+                )
     if not rows:
         why = "No run with wrong labels beside Traditional. Record some: siftback run noise"
         return Missing(name, title, why)
-    return Grid(name, title, findings, "Siftback", columns, rows)
+    return Grid(name, title, sentences, "Siftback", columns, rows)
 
 
 def with_wrong_labels(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -14,7 +14,6 @@ from siftback.lab.analyses.configurations import (
 )
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
-from siftback.lab.analyses.findings import ParetoShares
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import MATCHED, TRADITIONAL, Axis
 
@@ -68,7 +67,7 @@ def trade_off(comparisons: Sequence[Comparison]) -> Figure | Missing:
     if not held:
         why = "No comparison of two configurations. Record one: siftback compare"
         return Missing(name, title, f"{why} --strategies traditional,sb,stale-sb,kath18")
-    views, findings = {}, []
+    views, sentences = {}, []
     for view in ("time", "cost", "steps"):
         panels = []
         axis, x_label = AXES[view]
@@ -76,9 +75,10 @@ def trade_off(comparisons: Sequence[Comparison]) -> Figure | Missing:
             points = {one: _points(one, axis) for one in found}
             panels.append(_panel(heading, x_label, found[0].metric.axis, points))
             if view == "time":
-                findings.append(_finding(heading, [p for each in points.values() for p in each]))
+                every = [point for each in points.values() for point in each]
+                sentences.append(_sentence(heading, every))
         views[view] = panels
-    return Figure(name, title, findings, f"{PAPER}, figure 14", views)
+    return Figure(name, title, sentences, f"{PAPER}, figure 14", views)
 
 
 def _together(
@@ -120,6 +120,7 @@ def _panel(
     return Panel(heading, x_label, y_label, "points", series, log_x=positive, log_y=positive)
 
 
-def _finding(heading: str, points: Sequence[Point]) -> ParetoShares:
+def _sentence(heading: str, points: Sequence[Point]) -> str:
     found = sorted(shares(points).items(), key=lambda item: -item[1])
-    return ParetoShares(heading, sum(frontier(points)), found)
+    each = ", ".join(f"{family} {share:.0%}" for family, share in found)
+    return f"{heading}: of {sum(frontier(points))} Pareto-optimal points, {each}."

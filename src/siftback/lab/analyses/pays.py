@@ -11,9 +11,8 @@ from siftback.lab.analyses.budget_ratios import (
     BudgetRatio,
     budget_ratio,
 )
-from siftback.lab.analyses.configurations import argument, shared_by, task
+from siftback.lab.analyses.configurations import argument, best_end, shared_by, task
 from siftback.lab.analyses.figure import Cell, Figure, Grid, Missing, Panel, Series
-from siftback.lab.analyses.findings import BestEnd, BudgetRatios, Reached, SeveralMachines
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import MATCHED, TRADITIONAL
 from siftback.lab.records.metric import Metric
@@ -81,12 +80,16 @@ def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
     rows: list[list[Cell]] = []
     found: dict[str, list[Measured]] = {}
     levels: dict[str, float | None] = {}
-    several: list[SeveralMachines] = []
+    several: list[str] = []
     for one in measured(comparisons):
         curve = one.curve
         levels[one.title] = _level(curve)
         if len(one.machines) > 1:
-            several.append(SeveralMachines(one.title, sorted(one.machines)))
+            several.append(
+                f"{one.title} was trained on {' and '.join(sorted(one.machines))}, where the same "
+                "seed ends at other errors, so ratios near 1 may be the machines'. Repeat all of "
+                "it on one."
+            )
         for label, by_budget in one.runs.items():
             for budget, runs in sorted(by_budget.items()):
                 shared = sorted(set(runs).intersection(*curve.values()))
@@ -98,8 +101,8 @@ def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
     if not rows:
         why = f"No method beside Traditional at {LEAST_POINTS} budgets or more. Record some:"
         return Missing(name, title, f"{why} siftback run pays")
-    findings = [_finding(title, of, levels[title]) for title, of in found.items()]
-    return Grid(name, title, [*findings, *_reached(found), *several], "Siftback", columns, rows)
+    sentences = [_sentence(title, of, levels[title]) for title, of in found.items()]
+    return Grid(name, title, [*sentences, *_reached(found), *several], "Siftback", columns, rows)
 
 
 def curves(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -108,7 +111,7 @@ def curves(comparisons: Sequence[Comparison]) -> Figure | Missing:
     A panel for each experiment that `ratios` has: the means over the seeds, and the seeds' range.
     """
     name, title = "budgets", "What a budget buys: Traditional, and selection by remembered losses"
-    panels, findings = [], []
+    panels, sentences = [], []
     for one in measured(comparisons):
         lines = {label: of for label, of in one.ends.items() if len(of) > 1}
         if len(lines) < 2:
@@ -118,11 +121,11 @@ def curves(comparisons: Sequence[Comparison]) -> Figure | Missing:
         least = min(min(line.y) for line in series)
         across, up = "budget, in epochs of Traditional", one.metric.axis
         panels.append(Panel(one.title, across, up, "line", series, log_x=True, log_y=least > 0))
-        findings.append(_best_end(one, lines))
+        sentences.append(_best_end(one, lines))
     if not panels:
         why = f"No method beside Traditional's curve of {LEAST_POINTS} budgets. Record some:"
         return Missing(name, title, f"{why} siftback run pays")
-    return Figure(name, title, findings, "Siftback", {"budget": panels})
+    return Figure(name, title, sentences, "Siftback", {"budget": panels})
 
 
 def measured(comparisons: Sequence[Comparison]) -> list[Experiment]:
@@ -179,7 +182,7 @@ def _line(label: str, by_budget: Mapping[float, Mapping[int, float]]) -> Series:
     return Series.over_seeds(label, budgets, ends, label)
 
 
-def _best_end(one: Experiment, lines: Mapping[str, Mapping[float, Mapping[int, float]]]) -> BestEnd:
+def _best_end(one: Experiment, lines: Mapping[str, Mapping[float, Mapping[int, float]]]) -> str:
     """At the largest budget that any method was measured at."""
     methods = {label: of for label, of in lines.items() if label != TRADITIONAL}
     budget = max(max(of) for of in methods.values())
@@ -188,7 +191,7 @@ def _best_end(one: Experiment, lines: Mapping[str, Mapping[float, Mapping[int, f
     plain = one.curve.get(budget)
     baseline = fmean(plain.values()) if plain else None
     title = f"{one.title}, {budget:g} epochs"
-    return BestEnd(title, best, means[best], baseline, metric=one.metric.name)
+    return best_end(title, one.metric, best, means[best], baseline)
 
 
 def _row(
@@ -211,7 +214,7 @@ def _level(curve: Mapping[float, Mapping[int, float]]) -> float | None:
     return lowest if lowest < max(means) else None
 
 
-def _finding(title: str, found: Sequence[Measured], level: float | None) -> BudgetRatios:
+def _sentence(title: str, found: Sequence[Measured], level: float | None) -> str:
     """Of the methods that were measured at the most budgets their ratios are said."""
     methods: dict[str, list[tuple[float, str]]] = {}
     for one in found:
@@ -219,10 +222,18 @@ def _finding(title: str, found: Sequence[Measured], level: float | None) -> Budg
     most = max(map(len, methods.values()))
     said = [(label, each) for label, each in methods.items() if len(each) == most]
     above = sum(one.ratio.low is not None and one.ratio.low.exceeds(1) for one in found)
-    return BudgetRatios(title, said, above, len(found), level)
+    each = "; ".join(
+        f"{label} {', '.join(f'{ratio} ({budget:g} epochs)' for budget, ratio in ratios)}"
+        for label, ratios in said
+    )
+    end = "" if level is None else f" Traditional ends lowest at {level:g} epochs."
+    return (
+        f"{title}: {each}. In all {above} of {len(found)} ratios are above 1 with their whole "
+        f"interval.{end}"
+    )
 
 
-def _reached(found: Mapping[str, Sequence[Measured]]) -> list[Reached]:
+def _reached(found: Mapping[str, Sequence[Measured]]) -> list[str]:
     """Where each method that was measured at several budgets of an experiment reaches the goal."""
     methods: dict[str, dict[str, list[Measured]]] = {}
     for title, of in found.items():
@@ -233,19 +244,19 @@ def _reached(found: Mapping[str, Sequence[Measured]]) -> list[Reached]:
         for label, by_title in methods.items()
         if max(map(len, by_title.values())) > 1
     }
-    return [
-        Reached(
-            label,
-            GOAL,
-            [
-                (title, budgets)
-                for title, of in by_title.items()
-                if (budgets := [one.budget for one in of if _reaches(one.ratio)])
-            ],
-            sum(map(len, by_title.values())),
+    sentences = []
+    for label, by_title in several.items():
+        budgets = {
+            title: [f"{one.budget:g}" for one in of if _reaches(one.ratio)]
+            for title, of in by_title.items()
+        }
+        where = "; ".join(
+            f"{title} ({', '.join(those)} epochs)" for title, those in budgets.items() if those
         )
-        for label, by_title in several.items()
-    ]
+        count = f"{sum(map(len, budgets.values()))} of {sum(map(len, by_title.values()))} cases"
+        cases = f"{count}: {where}" if where else count
+        sentences.append(f"{label} reaches {GOAL:g} times the budget in {cases}.")
+    return sentences
 
 
 def _reaches(ratio: BudgetRatio) -> bool:

@@ -12,12 +12,6 @@ from siftback.lab.analyses.configurations import (
 )
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
-from siftback.lab.analyses.findings import (
-    BackwardOverForward,
-    Finding,
-    PhasesOfHost,
-    TimeToTarget,
-)
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import MATCHED, TRADITIONAL, reaching
 from siftback.lab.records.metric import MetricName
@@ -51,7 +45,7 @@ def _until(
 ) -> Figure | Missing:
     panels: list[Panel] = []
     shown: list[Configuration] = []
-    findings: list[Finding] = []
+    sentences: list[str] = []
     for of, comparison in titled(comparisons):
         found = configurations(comparison)
         plain = traditional(found)
@@ -64,10 +58,12 @@ def _until(
             panels.append(_bars(of, reached))
             shown.append(plain)
             short = [label for label in spent if label not in reached]
-            findings.append(_fastest(of, reached, short))
+            sentences.append(_fastest(of, reached, short))
             device = comparison.environment.get("device", "cpu")
             if device != "cpu":
-                findings.append(PhasesOfHost(device))
+                sentences.append(
+                    f"On {device} the phases are those of the host, which runs ahead of it."
+                )
     end = f"final {judged(shown)} of Traditional"
     title = f"Where the time goes until {factor:g} times the {end}"
     if not panels:
@@ -75,7 +71,7 @@ def _until(
         return Missing(
             name, title, f"{why} Record one: siftback compare --strategies traditional,sb,stale-sb"
         )
-    return Figure(name, title, findings, f"{PAPER}, {source}", {"time": panels})
+    return Figure(name, title, sentences, f"{PAPER}, {source}", {"time": panels})
 
 
 def _spent(one: Configuration, targets: dict[int, float]) -> dict[str, float] | None:
@@ -123,17 +119,16 @@ def _bars(title: str, reached: dict[str, dict[str, float]]) -> Panel:
     return Panel(title, "strategy", "seconds of training", "stacked", series)
 
 
-def _fastest(
-    title: str, reached: dict[str, dict[str, float]], short: Sequence[str]
-) -> TimeToTarget:
+def _fastest(title: str, reached: dict[str, dict[str, float]], short: Sequence[str]) -> str:
     total = {label: sum(phases.values()) for label, phases in reached.items()}
     plain, *others = total
     fastest = min(others, key=lambda label: total[label])
-    one, other = (
-        (label, total[label], reached[label]["backward"] / total[label])
-        for label in (fastest, plain)
+    share = {label: f"{reached[label]['backward'] / total[label]:.0%}" for label in total}
+    text = (
+        f"{title}: {fastest} took {total[fastest]:.1f} s, {share[fastest]} of it backward, and "
+        f"{plain} {total[plain]:.1f} s, {share[plain]} of it backward."
     )
-    return TimeToTarget(title, one, other, short)
+    return f"{text} Not reached in every seed: {', '.join(short)}." if short else text
 
 
 def passes(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -165,6 +160,9 @@ def passes(comparisons: Sequence[Comparison]) -> Figure | Missing:
         for forth, back in zip(milliseconds["forward"], milliseconds["backward"], strict=True)
         if forth
     ]
-    finding = BackwardOverForward(len(found), min(ratios), max(ratios))
+    sentence = (
+        f"Over {len(found)} models a backward takes {min(ratios):.2f} to {max(ratios):.2f} "
+        "times as long as a forward."
+    )
     panel = Panel("Training of Traditional", "model", "milliseconds per batch", "stacked", series)
-    return Figure(name, title, [finding], f"{PAPER}, figure 18", {"time": [panel]})
+    return Figure(name, title, [sentence], f"{PAPER}, figure 18", {"time": [panel]})

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from siftback.errors import ConfigError
-from siftback.lab.experiments.example_scores import SCORES
+from siftback.lab.experiments.example_scores import SCORES_FOLDER
 from siftback.lab.records.comparison_record import (
     SUMMARY,
     UNREADABLE,
@@ -87,8 +87,8 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         if record not in listed
     ]
     problems += [
-        f"{folder.name}/{SCORES}/{table.name} is damaged, and left out ({why})"
-        for table in sorted((folder / SCORES).glob("*.parquet"))
+        f"{folder.name}/{SCORES_FOLDER}/{table.name} is damaged, and left out ({why})"
+        for table in sorted((folder / SCORES_FOLDER).glob("*.parquet"))
         if (why := damage(table))
     ]
     return Comparison(folder, environment, kept, prices), problems

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from siftback.lab.analyses.configurations import configurations, judged, titled, traditional
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Cell, Grid, Missing, Range
-from siftback.lab.analyses.findings import BestSpeedUp
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import (
     MATCHED,
@@ -35,7 +34,7 @@ def table_1(comparisons: Sequence[Comparison]) -> Grid | Missing:
     columns = ["strategy", "data and model", "seeds", ends]
     columns += [f"{unit} to ×{factor:g}" for unit in UNITS.values() for factor in TABLE_1_FACTORS]
     rows: list[list[Cell]] = []
-    findings = []
+    sentences = []
     for heading, comparison in titled(comparisons):
         found = configurations(comparison)
         plain = traditional(found)
@@ -46,8 +45,8 @@ def table_1(comparisons: Sequence[Comparison]) -> Grid | Missing:
         for one in found:
             if one.label == TRADITIONAL or one.strategy == MATCHED:
                 continue
-            reached = [faster for by_label in by_axis for faster in by_label[one.label].values()]
-            cells = [None if faster is None else Range(*faster) for faster in reached]
+            reached = [factor for by_label in by_axis for factor in by_label[one.label].values()]
+            cells = [None if factor is None else Range(*factor) for factor in reached]
             seeds = str(len(pairs(comparison, one.label, TRADITIONAL)))
             end = plain.final if errors else plain.metric.written(plain.final)
             rows.append([one.label, heading, seeds, end, *cells])
@@ -55,8 +54,13 @@ def table_1(comparisons: Sequence[Comparison]) -> Grid | Missing:
             in_cost = reached[len(TABLE_1_FACTORS)]
             if in_cost is not None and (best is None or in_cost.median > best[1]):
                 best = one.label, in_cost.median
-        findings.append(BestSpeedUp(heading, TABLE_1_FACTORS[0], best, plain.metric.name))
+        goal = f"{TABLE_1_FACTORS[0]:g} times the final {plain.metric.noun} of Traditional"
+        if best is None:
+            sentences.append(f"{heading}: no strategy reaches {goal} in every seed.")
+        else:
+            label, faster = best
+            sentences.append(f"{heading}: {label} reaches {goal} at 1/{faster:.2f} of its cost.")
     if not rows:
         why = "No strategy was run beside Traditional. Record some: siftback compare --strategies"
         return Missing(name, title, f"{why} traditional,sb,stale-sb,kath18 --seed 0,1,2")
-    return Grid(name, title, findings, f"{PAPER}, table 1", columns, rows)
+    return Grid(name, title, sentences, f"{PAPER}, table 1", columns, rows)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from siftback.errors import ConfigError
 from siftback.lab.analyses.budget import OURS
 from siftback.lab.analyses.figure import Gallery, Missing, Picture
-from siftback.lab.analyses.findings import KeptByLoss
 from siftback.lab.analyses.observed import command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
 from siftback.lab.data.datasets import ImageData
@@ -28,7 +27,7 @@ def strip(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     Of its first seed. It needs losses observed at the ends of epochs.
     """
     shown: list[Picture] = []
-    findings: list[KeptByLoss] = []
+    sentences: list[str] = []
     why = f"No losses were observed of a selective run at the ends of epochs. {command('losses')}"
     for found in watched(comparisons, "losses"):
         of = next((of for of in found if not of.configuration.plain), None)
@@ -41,10 +40,10 @@ def strip(comparisons: Sequence[Comparison]) -> Gallery | Missing:
             why = f"The images of {of.title} cannot be had ({error})"
             continue
         shown += _pictures(data, of.seeds[0], title)
-        findings.append(kept_by_loss(of.seeds[0], title))
+        sentences.append(kept_by_loss(of.seeds[0], title))
     if not shown:
         return Missing(NAME, TITLE, why)
-    return Gallery(NAME, TITLE, findings, OURS, shown)
+    return Gallery(NAME, TITLE, sentences, OURS, shown)
 
 
 def strip_of_images(data: ImageData, looks: Sequence[Look], of: str) -> Gallery:
@@ -72,7 +71,7 @@ def strip_of_images(data: ImageData, looks: Sequence[Look], of: str) -> Gallery:
     return Gallery(NAME, TITLE, [kept_by_loss(looks, of)], OURS, _pictures(data, looks, of))
 
 
-def kept_by_loss(looks: Sequence[Look], of: str) -> KeptByLoss:
+def kept_by_loss(looks: Sequence[Look], of: str) -> str:
     """How much was trained on of the fifths with the least and the most loss before an epoch.
 
     A mean over the epochs in which not everything was trained on, or else over all.
@@ -89,7 +88,11 @@ def kept_by_loss(looks: Sequence[Look], of: str) -> KeptByLoss:
         shares.append((kept.mean(), kept[:fifth].mean(), kept[-fifth:].mean()))
     chosen = [each for each in shares if each[0] < 1] or shares
     _, least, most = np.mean(chosen, axis=0)
-    return KeptByLoss(of, len(chosen), float(least), float(most))
+    over = "one epoch" if len(chosen) == 1 else f"{len(chosen)} epochs"
+    return (
+        f"{of}: of the fifth of the examples with the least loss {least:.0%} were trained on in "
+        f"the next epoch, of the fifth with the most {most:.0%}, on average over {over}."
+    )
 
 
 def _epochs(looks: Sequence[Look]) -> list[tuple[Look, Look]]:

@@ -151,7 +151,7 @@ def _entry(text: str) -> tuple[str, float | None]:
         ) from None
 
 
-def finished(plan: Plan, folder: Path) -> bool:
+def is_finished(plan: Plan, folder: Path) -> bool:
     """Whether a folder holds all runs of a plan, made with its settings."""
     if not (folder / SUMMARY).is_file():
         return False
@@ -182,14 +182,14 @@ def compare(
             from its last checkpoint.
         on_model: Gets each trained model, before its run counts as ended.
         often: How often to save checkpoints; None is the default of `Often`.
-        data: What `prepare` gave of the plan, for a caller that has it.
+        data: What `prepare_data` gave of the plan, for a caller that has it.
 
     Raises:
         ConfigError: If the folder holds a comparison and ``existing`` does not allow it, one to
             resume was made with other settings, or another process works in it.
         StateError: If what is to be resumed is damaged.
     """
-    data = prepare(plan) if data is None else data  # before anything is made
+    data = prepare_data(plan) if data is None else data  # before anything is made
     with locked(folder) as is_ours:
         if not is_ours:
             raise ConfigError(
@@ -236,7 +236,7 @@ def compare_locked(
     return comparison
 
 
-def prepare(plan: Plan) -> DataSet:
+def prepare_data(plan: Plan) -> DataSet:
     """The data of a plan, once it is made sure that every one of its runs can be run.
 
     Raises:
@@ -253,7 +253,7 @@ def prepare(plan: Plan) -> DataSet:
         settings.max_tokens,
     )
     if settings.subset is not None:
-        kept = scores.read_kept(Path(settings.subset), settings, data)
+        kept = scores.read_subset(Path(settings.subset), settings, data)
         data = with_own_unit(subset(data, kept))
     BatchStream(data, settings.batch_size, seed=0)  # a size that does not fit is refused here
     check_model(settings, data)
@@ -300,7 +300,7 @@ def _check_run(run: Run, settings: Settings, data: DataSet) -> None:
         )
     spent = NOTHING
     if (name := strategy.score(run.keep)) is not None:
-        scores.check(name, settings, data)
+        scores.check_score(name, settings, data)
         spent = NOTHING._replace(cost=scores.least_cost(settings, examples))
     length = Length.of(run, settings, examples // settings.batch_size * settings.batch_size, spent)
     left = examples - int(strategy.dropped(run.keep) * examples + 0.5)
@@ -351,7 +351,7 @@ def _train(
 ) -> RunSummary:
     # Its own environment: a comparison may be resumed with another version, or elsewhere.
     header = asdict(run) | {"environment": environment(settings.recorded())}
-    scored = scores.scored(run, settings, data, folder, reporter.scoring)
+    scored = scores.score_for_run(run, settings, data, folder, reporter.scoring)
     state = checkpoints.latest()
     for path in checkpoints.damaged:
         reporter.note(f"{path} is damaged, and left aside: the run goes on from the one before")
@@ -413,7 +413,7 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
     if existing == "overwrite":
         run_files.forget(folder)
         suspects.forget(folder)
-        scores.forget(folder)
+        scores.remove_scores(folder)
         for old in (CHECKPOINTS, OBSERVED, TENSORBOARD):
             shutil.rmtree(folder / old, ignore_errors=True)
     comparison = Comparison.recover(folder) if existing == "resume" else None

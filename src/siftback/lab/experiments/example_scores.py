@@ -32,7 +32,7 @@ from siftback.lab.training.run import Scored, stages
 from siftback.lab.training.settings import Run, Settings
 from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prune
 
-SCORES = "scores"  # the folder of a comparison's own tables
+SCORES_FOLDER = "scores"  # the folder of a comparison's own tables
 
 # Names are what the command line calls them, with the price of an example in forwards.
 AT_THE_END: dict[str, tuple[Callable[[nn.Module, Iterator[Batch]], Tensor], int]] = {
@@ -49,7 +49,7 @@ APART: dict[str, Callable[..., "_Column"]] = {
     "token-irreducible": lambda *asked: _irreducible(*asked),
     "sb-uses": lambda *asked: _uses(*asked),
 }
-NAMES = (*AT_THE_END, *EVERY_EPOCH, *APART)
+SCORE_NAMES = (*AT_THE_END, *EVERY_EPOCH, *APART)
 
 OF_LOSSES = ("loss", "irreducible", "token-irreducible", "sb-uses")
 """Those that need no classes."""
@@ -116,7 +116,7 @@ class Scores:
         return cls(columns, column_of(table, "label"), made)
 
 
-def make(
+def score_examples(
     name: str,
     settings: Settings,
     seed: int,
@@ -135,7 +135,7 @@ def make(
     was trained on.
 
     Args:
-        name: One of `NAMES`.
+        name: One of `SCORE_NAMES`.
         settings: How to train; the length is ``score_epochs``.
         seed: Decides those of the models: ``1000 * (seed + 1)`` and on.
         data: Those of ``settings``, where they are at hand.
@@ -147,7 +147,7 @@ def make(
     if data is None:
         limit, held = settings.train_limit, settings.validation
         data = load(settings.data, limit, held, max_tokens=settings.max_tokens)
-    check(name, settings, data)
+    check_score(name, settings, data)
     check_model(settings, data)
     found: list[Tensor] = []
     cost, seconds = 0.0, 0.0
@@ -166,20 +166,20 @@ def make(
     return Scores(torch.stack(found, 1), labels, made)
 
 
-def check(name: str, settings: Settings, data: DataSet) -> None:
+def check_score(name: str, settings: Settings, data: DataSet) -> None:
     """Refuses scores that cannot be had.
 
     Args:
-        name: One of `NAMES`.
-        settings: As for `make`.
+        name: One of `SCORE_NAMES`.
+        settings: As for `score_examples`.
         data: What is to be scored.
 
     Raises:
         ConfigError: If there is no such score, or it cannot be had with the settings or the data.
     """
     examples = len(data.train_labels)
-    if name not in NAMES:
-        raise ConfigError(f"no score {name!r}: {one_of(name, NAMES)}")
+    if name not in SCORE_NAMES:
+        raise ConfigError(f"no score {name!r}: {one_of(name, SCORE_NAMES)}")
     if data.kind == "language" and name not in OF_LOSSES:
         raise ConfigError(
             f"{name} is of examples of a class each, and {data.name} has none: give one of "
@@ -322,7 +322,7 @@ def _reported(batches: Iterator[Batch], count: int, update: Update) -> Iterator[
         update(done / count)
 
 
-def scored(
+def score_for_run(
     run: Run, settings: Settings, data: DataSet, folder: Path, update: Update = _silent
 ) -> Scored | None:
     """What comes of scoring all examples before training; None where the strategy does not.
@@ -341,14 +341,14 @@ def scored(
     name = strategy.score(run.keep)
     if name is None:
         return None
-    path = folder / SCORES / f"{name}-seed{run.seed}.parquet"
+    path = folder / SCORES_FOLDER / f"{name}-seed{run.seed}.parquet"
     if path.exists():
         try:
             table = Scores.read(path)
         except ConfigError as error:
             raise StateError(f"{error}; or remove it, and it is made again") from None
     else:
-        table = make(name, settings, run.seed, data, update)
+        table = score_examples(name, settings, run.seed, data, update)
         table.write(path)
     cost, seconds = table.made["cost"], table.made["seconds"]
     if drop := strategy.dropped(run.keep):
@@ -357,13 +357,13 @@ def scored(
     return Scored(data, cost, seconds, table.scores)
 
 
-def forget(folder: Path) -> None:
+def remove_scores(folder: Path) -> None:
     """Removes a comparison's own tables."""
-    for old in (folder / SCORES).glob("*.parquet"):
+    for old in (folder / SCORES_FOLDER).glob("*.parquet"):
         old.unlink()
 
 
-def write_kept(path: Path, table: Scores, kept: Tensor, asked: dict[str, Any]) -> None:
+def write_subset(path: Path, table: Scores, kept: Tensor, asked: dict[str, Any]) -> None:
     """Writes the indices of what is kept.
 
     Args:
@@ -376,7 +376,7 @@ def write_kept(path: Path, table: Scores, kept: Tensor, asked: dict[str, Any]) -
     write_columns(path, {"index": kept}, made)
 
 
-def read_kept(path: Path, settings: Settings, data: DataSet) -> Tensor:
+def read_subset(path: Path, settings: Settings, data: DataSet) -> Tensor:
     """int64[k], the indices of what is kept.
 
     Raises:

@@ -37,7 +37,7 @@ SEED = 0
 STEPS, SHARE = 100, 1 / 8
 
 
-def measure(
+def probe_settings(
     settings: Settings, keeps: list[float], seconds: float, epochs: int = 10
 ) -> ProbeResult:
     """Probes a model, briefly trained, on its training batches, augmented as in training.
@@ -116,7 +116,7 @@ def cheap_scorers(settings: Settings, data: DataSet) -> dict[str, Scorer]:
     return found
 
 
-def report(found: ProbeResult, title: str) -> Group:
+def probe_report(found: ProbeResult, title: str) -> Group:
     """What ``siftback probe`` prints: speed-ups, seconds, agreement, and what to do."""
     parts: list[Any] = [_speed_ups(found, title), "", _seconds(found)]
     if found.agreement:

@@ -7,7 +7,13 @@ from typing import Any
 from rich.table import Table
 
 from siftback.errors import ConfigError
-from siftback.lab.experiments.example_scores import OF_TOKENS, Scores, make, overlaps, write_kept
+from siftback.lab.experiments.example_scores import (
+    OF_TOKENS,
+    Scores,
+    overlaps,
+    score_examples,
+    write_subset,
+)
 from siftback.lab.records.atomic_write import check_writable
 from siftback.lab.records.formatting import readable
 from siftback.lab.records.tables import terminal
@@ -22,7 +28,7 @@ def score_to(
 
     Args:
         out: Where to.
-        name: One of `example_scores.NAMES`.
+        name: One of `example_scores.SCORE_NAMES`.
         settings: How to train the models that score.
         seed: Decides theirs.
         update: Called with the share of it that is done.
@@ -33,7 +39,7 @@ def score_to(
     _refuse_folder(out)
     check_seed(seed)
     check_writable(out)
-    table = make(name, settings, seed, update=update)
+    table = score_examples(name, settings, seed, update=update)
     table.write(out)
     made = table.made
     return (
@@ -86,7 +92,7 @@ def prune_to(
         seed=seed,
     )
     asked: dict[str, Any] = {"drop": drop, "easiest": easiest, "window": window}
-    write_kept(out, table, kept, asked | {"per_class": per_class, "seed": seed})
+    write_subset(out, table, kept, asked | {"per_class": per_class, "seed": seed})
     return f"{out}: {len(kept)} of {len(table.labels)} examples kept by {table.made['score']}"
 
 

@@ -92,7 +92,7 @@ class Suspects:
         return either[scores.argsort(descending=True, stable=True)]
 
 
-def read_all(folder: Path, name: str | None) -> list[Suspects]:
+def read_suspects(folder: Path, name: str | None) -> list[Suspects]:
     """What the runs of a comparison left, or one of them.
 
     Args:
@@ -128,7 +128,7 @@ def precision_recall(found: Tensor, wrong: Tensor) -> tuple[float, float]:
     )
 
 
-def report(runs: list[Suspects], most: int) -> Group:
+def suspects_tables(runs: list[Suspects], most: int) -> Group:
     """How the guard and cleanlab did on each run; of the first, the highest scores."""
     first = runs[0]
     caption = "cleanlab by the trained model's probabilities, which are in-sample."

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from siftback import SiftbackError
 from siftback.errors import ConfigError
-from siftback.lab.experiments.comparison import Existing, Plan, compare_locked, prepare
+from siftback.lab.experiments.comparison import Existing, Plan, compare_locked, prepare_data
 from siftback.lab.records.comparison_record import SUMMARY, Comparison, is_begun
 from siftback.lab.records.folder_lock import is_locked, locked
 from siftback.lab.records.run_files import record_names
@@ -30,7 +30,7 @@ RESULTS = ("final error %", "best error %", "cost in forwards", "seconds of trai
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """One cell of a grid.
 
     Attributes:
@@ -97,7 +97,7 @@ def read_grid(written: Sequence[str]) -> dict[str, list[str]]:
 
 def cells(
     grid: Mapping[str, Sequence[str]], plan_of: Callable[[dict[str, Any]], Plan], folder: Path
-) -> list[Cell]:
+) -> list[GridCell]:
     """Every cell of a grid, the last name's values changing fastest.
 
     Args:
@@ -113,7 +113,7 @@ def cells(
         values = dict(zip(grid, combination, strict=True))
         parsed = {name: _value(name, value) for name, value in values.items()}
         name = "_".join(re.sub(r"[^\w.+-]", "-", f"{n}{value}") for n, value in values.items())
-        found.append(Cell(values, plan_of(parsed), folder / name))
+        found.append(GridCell(values, plan_of(parsed), folder / name))
     folders = [cell.folder.name for cell in found]
     if len(set(folders)) < len(folders):
         raise ConfigError(f"cells of one name, {', '.join(folders)}: write their values apart")
@@ -125,11 +125,11 @@ def _value(name: str, text: str) -> Any:
 
 
 def sweep(
-    grid: Sequence[Cell],
+    grid: Sequence[GridCell],
     reporter: Reporter,
     existing: Existing = "refuse",
     often: Often | None = None,
-    on_error: Callable[[Cell, SiftbackError], None] = lambda cell, error: None,
+    on_error: Callable[[GridCell, SiftbackError], None] = lambda cell, error: None,
 ) -> None:
     """Runs the cells in order; several processes may share them, each taking what is free.
 
@@ -147,7 +147,7 @@ def sweep(
         ConfigError: If a cell cannot be run, or holds what ``existing`` does not allow.
     """
     for cell in grid:
-        prepare(cell.plan)
+        prepare_data(cell.plan)
         if existing == "refuse" and is_begun(cell.folder):
             raise ConfigError(
                 f"{cell.folder} holds a comparison already: give another --out, or --resume to go "
@@ -160,13 +160,13 @@ def sweep(
             if not is_ours or (go_on == "resume" and cell.state == "done"):
                 continue
             try:
-                data = prepare(cell.plan)
+                data = prepare_data(cell.plan)
                 compare_locked(cell.plan, data, cell.folder, reporter, go_on, often=often)
             except SiftbackError as error:
                 on_error(cell, error)
 
 
-def sweep_table(grid: Sequence[Cell]) -> Table:
+def sweep_table(grid: Sequence[GridCell]) -> Table:
     """What of a sweep is done, running, stopped and missing, with the results so far."""
     table: list[dict[str, str]] = []
     for cell in grid:

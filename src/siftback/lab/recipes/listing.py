@@ -7,8 +7,8 @@ from rich.table import Table
 
 from siftback.lab.data.texts import LENGTH
 from siftback.lab.experiments.comparison import Plan
-from siftback.lab.recipes import SCALES, Recipe, Scale, experiments, find, names
-from siftback.lab.recipes.running import Task, check
+from siftback.lab.recipes import SCALES, Recipe, Scale, find_recipe, recipe_names, recipes_used
+from siftback.lab.recipes.running import Task, count_parameters
 from siftback.lab.records.formatting import listed, readable
 from siftback.lab.records.tables import markdown, terminal
 from siftback.lab.training import strategies
@@ -69,7 +69,7 @@ def _of(settings: Settings, name: str, keep: float) -> float:
 
 def listing_rows(scale: Scale) -> list[dict[str, str]]:
     """What there is, a row for each recipe."""
-    return [_row(find(name), scale) for name in names()]
+    return [_row(find_recipe(name), scale) for name in recipe_names()]
 
 
 def listing(scale: Scale) -> Table:
@@ -86,7 +86,7 @@ def listing(scale: Scale) -> Table:
 
 def markdown_listing() -> str:
     """The same at both scales, and what the recipes' notes say, in Markdown."""
-    every = [find(name) for name in names()]
+    every = [find_recipe(name) for name in recipe_names()]
     parts = []
     for scale in SCALES:
         rows = [_row(recipe, scale) for recipe in every]
@@ -107,7 +107,7 @@ def plan_table(tasks: Sequence[Task]) -> Table:
     for task in tasks:
         runs = task.plan.runs()
         done = "finished; " if task.finished else ""
-        what = f"{done}{_settings(task.plan.settings)}; {check(task.plan):,} parameters"
+        what = f"{done}{_settings(task.plan.settings)}; {count_parameters(task.plan):,} parameters"
         names = listed(run.name for run in runs)
         cost = _cost([task.plan])
         rows.append(
@@ -122,7 +122,7 @@ def plan_table(tasks: Sequence[Task]) -> Table:
 
 
 def _row(recipe: Recipe, scale: Scale) -> dict[str, str]:
-    plans = [plan for used in experiments(recipe) for plan in used.plans(scale).values()]
+    plans = [plan for used in recipes_used(recipe) for plan in used.plans(scale).values()]
     own = sum(len(plan.runs()) for plan in recipe.plans(scale).values())
     runs = [f"of {name}" for name in recipe.uses] + ([str(own)] if own else [])
     return {

@@ -79,7 +79,7 @@ class Recipe:
         }
 
 
-def parse(path: Path) -> Recipe:
+def read_recipe(path: Path) -> Recipe:
     """Reads a recipe from its file.
 
     The file has ``title``, ``source``, ``draw``, and where there is something to say ``uses`` and

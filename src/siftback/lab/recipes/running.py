@@ -11,8 +11,8 @@ from siftback.lab import models
 from siftback.lab.analyses import Analysis, analyse, write
 from siftback.lab.data import address
 from siftback.lab.data.datasets import DATASETS, NAMES, STORED, TEXTS
-from siftback.lab.experiments.comparison import Existing, Plan, compare, finished
-from siftback.lab.recipes import SCALES, Recipe, Scale, experiments, find, names
+from siftback.lab.experiments.comparison import Existing, Plan, compare, is_finished
+from siftback.lab.recipes import SCALES, Recipe, Scale, find_recipe, recipe_names, recipes_used
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import one_of
 from siftback.lab.training.progress import Reporter
@@ -37,7 +37,7 @@ class Task:
     @property
     def finished(self) -> bool:
         """Whether the folder holds all of its runs."""
-        return finished(self.plan, self.folder)
+        return is_finished(self.plan, self.folder)
 
     def train(self, reporter: Reporter, existing: Existing) -> None:
         """Runs what is not finished.
@@ -78,7 +78,7 @@ def tasks(
     """
     return [
         Task(plan, _folder(used, scale, out) / name)
-        for used in experiments(recipe)
+        for used in recipes_used(recipe)
         for name, plan in used.plans(scale, changes).items()
     ]
 
@@ -87,7 +87,7 @@ def _folder(experiment: Recipe, scale: Scale, out: Path) -> Path:
     return out / f"{experiment.name}-{scale}"
 
 
-def shown_in(analysis: str, comparisons: Sequence[Comparison]) -> list[Comparison]:
+def comparisons_for(analysis: str, comparisons: Sequence[Comparison]) -> list[Comparison]:
     """What an analysis is made of, where many comparisons are shown together.
 
     Where they are of several recipes, which their folders are named after, those of a recipe are
@@ -105,8 +105,8 @@ def shown_in(analysis: str, comparisons: Sequence[Comparison]) -> list[Compariso
 def _drawn_from() -> dict[str, frozenset[str]]:
     """By analysis the recipes whose runs are drawn in it."""
     drawn: dict[str, frozenset[str]] = {}
-    for recipe in map(find, names()):
-        used = frozenset(one.name for one in experiments(recipe))
+    for recipe in map(find_recipe, recipe_names()):
+        used = frozenset(one.name for one in recipes_used(recipe))
         for analysis in recipe.draw:
             drawn[analysis] = drawn.get(analysis, frozenset()) | used
     return drawn
@@ -117,12 +117,12 @@ def _recipe_of(folder: Path) -> str | None:
     """The recipe that a comparison is of: its folder, or the one around it, is named after it."""
     for place in (folder, folder.parent):
         recipe, _, scale = place.name.rpartition("-")
-        if scale in SCALES and recipe in names():
+        if scale in SCALES and recipe in recipe_names():
             return recipe
     return None
 
 
-def check(plan: Plan) -> int:
+def count_parameters(plan: Plan) -> int:
     """Makes the model of a plan, which needs neither data nor a device.
 
     Returns:
@@ -145,7 +145,7 @@ def _shape(data: str) -> tuple[int, int]:
     return 10, 1 if data in DATASETS else 3
 
 
-def draw(recipe: Recipe, scale: Scale, out: Path, todo: Sequence[Task]) -> Iterator[Drawn]:
+def draw_recipe(recipe: Recipe, scale: Scale, out: Path, todo: Sequence[Task]) -> Iterator[Drawn]:
     """Makes a recipe's figures and tables from what was recorded.
 
     They go into the folder of its experiment, or of the first that it uses where it trains
@@ -157,7 +157,7 @@ def draw(recipe: Recipe, scale: Scale, out: Path, todo: Sequence[Task]) -> Itera
         out: The folder of all runs.
         todo: Its comparisons, run before.
     """
-    home = recipe if any(recipe.comparisons.values()) else experiments(recipe)[0]
+    home = recipe if any(recipe.comparisons.values()) else recipes_used(recipe)[0]
     folder = _folder(home, scale, out)
     recorded = [task.folder for task in todo if (task.folder / SUMMARY).is_file()]
     for analysis in analyse(list(map(Comparison.read, recorded)), recipe.draw).values():

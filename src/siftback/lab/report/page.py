@@ -21,7 +21,7 @@ from siftback.lab.analyses.figure import (
     shown,
 )
 from siftback.lab.papers import RUNS, beside
-from siftback.lab.recipes.running import shown_in
+from siftback.lab.recipes.running import comparisons_for
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, fact, facts_line, listed
 from siftback.lab.records.measures import ordered_labels
@@ -92,7 +92,7 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
     analyses = [
         analysis
         for name in ANALYSES
-        for analysis in analyse(shown_in(name, comparisons), [name]).values()
+        for analysis in analyse(comparisons_for(name, comparisons), [name]).values()
     ]
     page, files, most = out, {}, [math.inf]
     if out.suffix != ".html":

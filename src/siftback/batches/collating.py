@@ -1,0 +1,200 @@
+"""Collate functions: whether the rows of a batch have the order of the examples it is made of."""
+
+import copy
+import operator
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from siftback.batches.generators import Generators
+from siftback.batches.reading import leaves, parts, read
+from siftback.errors import BatchError
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Reordered(NamedTuple):
+    """A batch whose rows have another order than the examples that it was made of."""
+
+    batch: Any
+
+
+class TestedCollate:
+    """A collate function that is called once more for the first batch, to see the order it gives.
+
+    Losses are remembered by an example's place in its batch, so that a collate function that sorts
+    gives them to other examples. Called with the first batch's examples in reverse, one that keeps
+    their order gives the rows in reverse. The examples of that call are copies, and random states
+    and the attributes of the function's object are restored.
+
+    Sent to worker processes, each of which tests it with the first batch that it makes.
+
+    Args:
+        function: The collate function.
+
+    Attributes:
+        function: The collate function.
+        tested: Whether it was tested.
+
+    >>> by_value = TestedCollate(lambda examples: torch.tensor(sorted(examples)))
+    >>> by_value([2, 3, 1]), by_value([2, 3, 1])
+    (Reordered(batch=tensor([1, 2, 3])), tensor([1, 2, 3]))
+    """
+
+    def __init__(self, function: Collate) -> None:
+        self.function, self.tested = function, False
+
+    def __call__(self, examples: list[Any]) -> Any:
+        """The batch; one that is `Reordered` if the first batch's rows are in another order."""
+        if self.tested:
+            return self.function(examples)
+        self.tested = True
+        reverse = self._of_reversed(examples)
+        batch = self.function(examples)
+        reorders = reverse is not None and _reorders(batch, reverse, len(examples))
+        return Reordered(batch) if reorders else batch
+
+    def _of_reversed(self, examples: list[Any]) -> Any:
+        """The batch of the examples in reverse; None where that cannot be had."""
+        try:
+            copies = copy.deepcopy(list(reversed(examples)))
+            with undisturbed(self.function):
+                return self.function(copies)
+        except Exception:  # of what cannot be copied, or of a function that expects one order
+            return None
+
+
+def with_test(collate: Collate) -> Collate:
+    """The collate function, tested with the first batch: PyTorch's own keeps the order."""
+    return collate if collate is default_collate else TestedCollate(collate)
+
+
+def _reorders(batch: Any, reverse: Any, size: int) -> bool:
+    """Whether rows are certainly not in the order of the examples.
+
+    True where rows of some part are the same in both batches, not in reverse, and in reverse in
+    none: rows that are random, or the same for all examples, say nothing.
+
+    Args:
+        batch: A batch.
+        reverse: That of the same examples in reverse.
+        size: The number of examples.
+    """
+    rows, others = _rows(batch, size), _rows(reverse, size)
+    if rows.keys() != others.keys():
+        return False
+    told = {path: keys for path, keys in rows.items() if keys != keys[::-1]}
+    if any(others[path] == keys[::-1] for path, keys in told.items()):
+        return False
+    return any(sorted(others[path]) == sorted(keys) for path, keys in told.items())
+
+
+def _rows(batch: Any, size: int) -> dict[str, list[bytes]]:
+    """What tells the rows of each part of a batch from each other, by path; nothing if unknown."""
+    try:
+        found = parts(batch, read(batch, size).lists)
+    except BatchError:
+        return {}
+    return {path: [_key(row) for row in part] for path, part in found if len(part) == size}
+
+
+def _key(value: Any) -> bytes:
+    """Bytes that are equal for equal examples, of tensors and what is made of them."""
+    found = []
+    for leaf in leaves(value):
+        if isinstance(leaf, Tensor):
+            leaf = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        is_array = isinstance(leaf, np.ndarray)
+        found.append(leaf.tobytes() if is_array else repr(leaf).encode())
+    return b"|".join(found)
+
+
+@contextmanager
+def undisturbed(*roots: Any) -> Iterator[None]:
+    """Restores random states, and the attributes of objects, whatever is done in between.
+
+    The objects are those reached from the roots by attributes, methods and arguments of partial
+    functions; but no modules, whose buffers `untouched` restores. Containers and small tensors
+    among the attributes are restored too.
+
+    Args:
+        roots: Functions and objects.
+    """
+    objects = _reached(roots)
+    attributes = [(part, dict(vars(part))) for part in objects if _has_attributes(part)]
+    contents: list[tuple[Any, Any]] = [
+        (part, copy.copy(part)) for part in objects if isinstance(part, _CONTAINERS)
+    ]
+    tensors = [part for part in objects if isinstance(part, Tensor) and part.numel() < _MANY]
+    values = [(part, part.detach().clone()) for part in tensors]
+    generators = Generators(objects)
+    states, python, numpy = generators.states(), random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        for part, before in attributes:
+            _put_back(vars(part), before)
+        for part, before in contents:
+            if isinstance(part, dict):
+                _put_back(part, before)
+            elif isinstance(part, set):
+                part.intersection_update(before)
+                part.update(before)
+            elif len(part) != len(before) or any(map(operator.is_not, part, before)):
+                part.clear()
+                part.extend(before)
+        for tensor, value in values:
+            tensor.data.copy_(value)
+        generators.put_back(states)
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+_CONTAINERS = (list, dict, set, deque)
+_MANY = 10_000
+
+
+def _put_back(entries: dict[Any, Any], before: dict[Any, Any]) -> None:
+    """Restores what was changed alone, as another thread may read the rest."""
+    for key in entries.keys() - before.keys():
+        del entries[key]
+    for key, value in before.items():
+        if key not in entries or entries[key] is not value:
+            entries[key] = value
+
+
+def _has_attributes(part: Any) -> bool:
+    kinds = (type, ModuleType, FunctionType, partial, nn.Module, Tensor)
+    return hasattr(part, "__dict__") and not isinstance(part, kinds)
+
+
+def _reached(roots: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    seen: set[int] = set()
+    waiting = [*roots]
+    while waiting and len(found) < _MANY:
+        part = waiting.pop()
+        if isinstance(part, partial):
+            waiting += [part.func, *part.args, *part.keywords.values()]
+            continue
+        part = part.__self__ if isinstance(part, MethodType) else part
+        known = isinstance(part, (*_CONTAINERS, Tensor)) or _has_attributes(part)
+        if id(part) in seen or not known:
+            continue
+        seen.add(id(part))
+        found.append(part)
+        if isinstance(part, _CONTAINERS):
+            if len(part) < _MANY:
+                waiting += part.values() if isinstance(part, dict) else part
+        elif not isinstance(part, Tensor):
+            waiting += vars(part).values()
+    return found

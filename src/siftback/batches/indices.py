@@ -1,0 +1,347 @@
+"""Examples with their index in the data set, and checks of these indices."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    get_worker_info,
+)
+
+from siftback.arguments import checked_object
+from siftback.batches.collating import Collate, TestedCollate, with_test
+from siftback.batches.order import TrackedBatches, is_trackable, sampler_of, with_order
+from siftback.errors import BatchError, ConfigError
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+CARRY = (
+    "have each example carry its index through it, and give Indexed(loader, index_of=fn), where "
+    "fn(batch) gives the indices of a batch, as in docs/guides/loaders.md"
+)
+
+IndexOf = Callable[[Any], Tensor]
+"""``index_of(batch) -> int64[N]``, the dataset indices of a batch's examples."""
+
+
+def Indexed(source: Any, index_of: IndexOf | None = None) -> Any:  # noqa: N802 - stands for classes
+    """Wraps a data set or a loader so that it gives the indices of its examples too.
+
+    A `SelectiveLoader` over a ``DataLoader`` of a map-style data set knows the indices without
+    this. It is for iterable data sets, for loaders of other kinds, and for a `SelectiveSampler`
+    that is used alone.
+
+    Args:
+        source: A data set, map-style or iterable: each example becomes ``(index, example)``, and a
+            loader over it gives ``(indices, batch)``. An iterable one must give the same examples
+            in the same order each epoch, as an example's index is its position; each worker
+            process counts its own examples: its n-th gets ``n * workers + worker``. Or a
+            ``DataLoader`` over a map-style data set, with any collate function; or, with
+            ``index_of``, any loader.
+        index_of: ``index_of(batch) -> int64[N]``, for a loader whose batches hold the indices,
+            such as those that rode with their examples through a collate function that sorts,
+            leaves out or repeats examples. Those of a ``DataLoader`` over a map-style data set
+            are positions in the data set; it is still ordered and drawn from before it is read.
+
+    Raises:
+        ConfigError: If ``source`` is none of these.
+
+    >>> data = Indexed(["a", "b", "c"])
+    >>> len(data), data[1]
+    (3, (1, 'b'))
+    >>> loader = Indexed([{"id": torch.tensor([7, 8])}], index_of=lambda batch: batch["id"])
+    >>> [indices for indices, batch in loader]
+    [tensor([7, 8])]
+    """
+    if _is_indexed_data(source) or is_indexed(source):
+        raise ConfigError("Indexed(...) of what is Indexed already: its examples have their index")
+    if index_of is not None:
+        checked_object("index_of", index_of, "index_of=fn(batch) -> int64[N]", "__call__")
+        return _IndexedLoader(source, index_of, finds_indices=is_trackable(source))
+    if is_trackable(source):
+        order = TrackedBatches(source.batch_sampler)
+        return _IndexedLoader(with_order(source, order), lambda _: torch.tensor(order.take()))
+    if isinstance(source, DataLoader):
+        raise ConfigError(
+            "a DataLoader of this kind does not say which examples a batch has: give it "
+            "Indexed(dataset), or give Indexed(loader, index_of=fn)"
+        )
+    if hasattr(source, "__getitem__") and not isinstance(source, IterableDataset):
+        return _IndexedMap(source)
+    if hasattr(source, "__iter__"):
+        return _IndexedIterable(source)
+    raise ConfigError(
+        f"a {type(source).__name__} has neither __getitem__ nor __iter__: give a data set"
+    )
+
+
+class _IndexedMap(Dataset[tuple[int, Any]]):
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        if hasattr(dataset, "__getitems__"):  # fetches a batch in one call
+            self.__getitems__ = self._getitems
+
+    def __getitem__(self, index: int) -> tuple[int, Any]:
+        return index, self.dataset[index]
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def _getitems(self, indices: list[int]) -> list[tuple[int, Any]]:
+        return list(zip(indices, self.dataset.__getitems__(indices), strict=True))
+
+
+class _IndexedIterable(IterableDataset[tuple[int, Any]]):
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        worker = get_worker_info()
+        first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        for place, example in enumerate(self.dataset):
+            yield first + place * stride, example
+
+
+class _IndexedLoader:
+    """Any loader, whose batches are given with the indices that a function finds in them.
+
+    Args:
+        loader: The loader.
+        index_of: The function.
+        finds_indices: Whether the loader's order is known too, which the indices must be of.
+    """
+
+    indexed = True
+
+    def __init__(self, loader: Any, index_of: IndexOf, *, finds_indices: bool = False) -> None:
+        self.loader, self._index_of, self.finds_indices = loader, index_of, finds_indices
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Any]]:
+        # Not a generator: the loader draws its order as it is iterated, not at its first batch.
+        return map(self._indexed, self.loader)
+
+    def _indexed(self, batch: Any) -> tuple[Tensor, Any]:
+        return self._index_of(batch), batch
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # a copy without attributes yet
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+
+def is_indexed(loader: object) -> bool:
+    """Whether a loader gives ``(indices, batch)``.
+
+    A ``DataLoader`` does so over `Indexed` examples; any other loader declares it by an attribute
+    ``indexed = True``.
+    """
+    data = getattr(loader, "dataset", None)
+    own = getattr(loader, "indexed", False) is True
+    return own or (isinstance(loader, DataLoader) and _is_indexed_data(data))
+
+
+def _is_indexed_data(data: object) -> bool:
+    if isinstance(data, _IndexedMap | _IndexedIterable):
+        return True
+    if isinstance(data, Subset | ConcatDataset):
+        wrapped = [data.dataset] if isinstance(data, Subset) else data.datasets
+        if any(_is_indexed_data(each) for each in wrapped):
+            kind = type(data).__name__
+            raise ConfigError(
+                f"a {kind} of Indexed(...) gives the indices of another data set as examples: "
+                f"give Indexed({kind}(...))"
+            )
+    return False
+
+
+def collating(loader: Any) -> Any:
+    """The same loader, its collate function called with examples without their index.
+
+    The loader then gives ``(indices, batch)`` with any collate function.
+    """
+    if not (isinstance(loader, DataLoader) and _is_indexed_data(loader.dataset)):
+        return loader
+    if loader.batch_sampler is None:  # its examples are batches already
+        return loader
+    same = copy.copy(loader)
+    same.__dict__.update(collate_fn=_IndexedCollate(loader.collate_fn), _iterator=None)
+    return same
+
+
+def testing_order(loader: Any) -> Any:
+    """The same loader, whose first batch is `Reordered` if its rows are not as it asked for them.
+
+    Args:
+        loader: A ``DataLoader``, of a batch sampler.
+    """
+    collate = loader.collate_fn
+    if isinstance(collate, _IndexedCollate):
+        collate = _IndexedCollate(with_test(collate.function))
+    else:
+        collate = with_test(collate)
+    same = copy.copy(loader)
+    same.__dict__.update(collate_fn=collate, _iterator=None)
+    return same
+
+
+def end_test(loader: Any) -> None:
+    """Has the collate function of a loader `testing_order` not be tested in workers made later."""
+    collate = getattr(loader, "collate_fn", None)
+    if isinstance(collate, _IndexedCollate):
+        collate = collate.function
+    if isinstance(collate, TestedCollate):
+        collate.tested = True
+
+
+class _IndexedCollate:
+    """Collates pairs of index and example to ``(indices, batch)``; sent to worker processes."""
+
+    def __init__(self, collate: Collate) -> None:
+        self.function = collate
+
+    def __call__(self, pairs: list[tuple[int, Any]]) -> tuple[Tensor, Any]:
+        indices, examples = zip(*pairs, strict=True)
+        return torch.tensor(indices), self.function(list(examples))
+
+
+def checked_indices(indices: Any, count: int, place: str) -> Tensor:
+    """The indices of a batch as int64[N] on the CPU.
+
+    Args:
+        indices: Indices as given by the wrapped loader.
+        count: N.
+        place: Description of the batch, for the error.
+
+    Raises:
+        BatchError: If there is not one integer per example.
+    """
+    if not isinstance(indices, Tensor):
+        try:
+            indices = torch.as_tensor(indices)
+        except (TypeError, ValueError, RuntimeError):
+            raise BatchError(
+                f"the indices of {place} are a {type(indices).__name__} that is not a tensor: "
+                f"give one integer for each example, int64[{count}]"
+            ) from None
+    if indices.shape != (count,) or indices.dtype not in _INTEGERS:
+        raise BatchError(
+            f"{place} has {count} examples, and its indices are {indices.dtype} of shape "
+            f"{list(indices.shape)}: give one integer for each, int64[{count}]; where a collate "
+            f"function leaves out or repeats examples, {CARRY}"
+        )
+    return cast(Tensor, indices).to("cpu", torch.int64)
+
+
+class IndexCheck:
+    """Checks that indices are within the data set, and distinct within an epoch.
+
+    Args:
+        examples: Number of examples; None if unknown.
+        repeats: Whether an index may repeat within an epoch, as from a sampler that draws
+            with replacement.
+        rows_of: The row of each example, where only some of them come: int64[N] to int64[N].
+    """
+
+    def __init__(
+        self,
+        examples: int | None,
+        *,
+        repeats: bool = False,
+        rows_of: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.examples = examples
+        self._repeats, self._rows_of = repeats, rows_of
+        self._given = torch.zeros(0 if rows_of else examples or 0, dtype=torch.bool)
+
+    def begin_epoch(self) -> None:
+        """Starts a new epoch, in which each index may appear again."""
+        self._given.zero_()
+
+    def check(self, indices: Tensor, place: str) -> None:
+        """Checks the indices of a batch.
+
+        Args:
+            indices: int64[N], on the CPU.
+            place: Description of the batch, for the error.
+
+        Raises:
+            BatchError: If one is negative, too large, or repeated in this epoch.
+        """
+        if not len(indices):
+            return
+        least, most = int(indices.min()), int(indices.max())
+        if least < 0:
+            raise BatchError(f"{place} has the index {least}: give indices from 0 on")
+        if self.examples is not None and most >= self.examples:
+            raise BatchError(
+                f"{place} has the index {most}, and the data set has {self.examples} examples: "
+                f"give indices from 0 to {self.examples - 1}"
+            )
+        if not self._repeats:
+            self._check_repeats(indices, place)
+
+    def _check_repeats(self, indices: Tensor, place: str) -> None:
+        rows = indices if self._rows_of is None else self._rows_of(indices)
+        most = int(rows.max())
+        if most >= len(self._given):
+            more = max(most + 1, 2 * len(self._given)) - len(self._given)
+            self._given = torch.cat((self._given, torch.zeros(more, dtype=torch.bool)))
+        ordered = indices.sort().values
+        repeated = torch.cat((indices[self._given[rows]], ordered[1:][ordered.diff() == 0]))
+        self._given[rows] = True
+        if len(repeated):
+            raise BatchError(
+                f"the index {int(repeated[0])} came before {place} in this epoch, or twice in it: "
+                "remembered losses need each example at most once per epoch, so sample "
+                "without replacement and give each example an index of its own"
+            )
+
+
+def examples_of(loader: Iterable[Any]) -> int | None:
+    """Number of examples, from a loader, its sampler or its data set; None if unknown."""
+    for owner in (loader, sampler_of(loader)):
+        if hasattr(owner, "examples"):
+            return int(owner.examples)
+    return length_of(getattr(loader, "dataset", None))
+
+
+def length_of(dataset: Any) -> int | None:
+    """Returns the length of a map-style data set; None where it has none."""
+    known = hasattr(dataset, "__len__") and not isinstance(dataset, IterableDataset)
+    return len(dataset) if known else None
+
+
+def check_length(maker: str, examples: int, dataset: Any) -> None:
+    """Checks that a data set has as many examples as something was made for.
+
+    Args:
+        maker: Name of what was made for it, for the error.
+        examples: Length of the data set then.
+        dataset: The data set.
+
+    Raises:
+        ConfigError: If its length is another one now.
+
+    >>> check_length("SelectiveLoader", 3, ["a", "b", "c"])
+    """
+    length = length_of(dataset)
+    if length is None or length == examples:
+        return
+    if length > examples:
+        advice = f", whose new examples would never be read: make a new {maker}, with the same rule"
+    else:
+        advice = f": make a new {maker}, and a new rule for it, as rules remember examples by index"
+    raise ConfigError(
+        f"the data set had {examples} examples when the {maker} was made, and has {length} "
+        f"now{advice}"
+    )

@@ -1,0 +1,224 @@
+"""The order of a DataLoader's batches: which examples each has, and how to come back to a place."""
+
+import copy
+import itertools
+import operator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
+
+from siftback.batches.generators import Generators
+from siftback.batches.last_batches import SelectiveBatches
+from siftback.errors import BatchError
+from siftback.state import anything, dict_of, list_of, raise_damaged, tensor
+
+
+class TrackedBatches(Sampler[list[Any]]):
+    """A batch sampler that remembers which examples each batch has, until the batch has come.
+
+    A ``DataLoader`` gives batches in the order in which it asked for them, worker processes or
+    not. So the examples of the batch that came are those that were asked for first: their indices
+    are known without being part of the batch.
+
+    Args:
+        batches: The batch sampler whose order this is.
+
+    Attributes:
+        begun: Whether a batch was asked for, since whoever reads it last set it to False.
+
+    >>> batches = TrackedBatches(BatchSampler(range(5), batch_size=2, drop_last=False))
+    >>> asked = [next(order) for order in [iter(batches)] for _ in range(2)]
+    >>> batches.take()
+    [0, 1]
+    >>> batches.rest()
+    [[2, 3], [4]]
+    """
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self.batches = batches
+        self._asked: deque[list[Any]] = deque()  # for batches that have not come yet
+        self._order: Iterator[Any] = iter(())
+        self.begun = False
+        self._resumed: Iterable[Any] | None = None
+        self._before: tuple[Generators, list[Any]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.batches)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        # Nothing is drawn before the first batch is asked for: a DataLoader may call this twice.
+        self._asked.clear()
+        return self._ask()
+
+    def take(self) -> list[Any]:
+        """The indices of the batch that came next.
+
+        Raises:
+            BatchError: If no batch was asked for: the loader has another order than this one.
+        """
+        if not self._asked:
+            raise BatchError(
+                "the wrapped DataLoader gave a batch that its batch_sampler was not asked for: "
+                "wrap the DataLoader itself, before anything else wraps or prepares it"
+            )
+        return self._asked.popleft()
+
+    def rest(self) -> list[list[Any]]:
+        """The indices of the batches of this epoch that have not come, asked for or not."""
+        left = [list(batch) for batch in self._order]
+        self._order = iter(left)
+        return [*self._asked, *left]
+
+    def resume(self, batches: Iterable[Any]) -> None:
+        """Has the next epoch that is begun consist of these batches."""
+        self._resumed = batches
+
+    def draw_after(self, generators: Generators, states: list[Any]) -> None:
+        """Puts generators into a state just before the next epoch's order is drawn from them."""
+        self._before = generators, states
+
+    def _ask(self) -> Iterator[list[Any]]:
+        self.begun = True
+        if self._before is not None:
+            generators, states = self._before
+            generators.put_back(states)
+        order = self.batches if self._resumed is None else self._resumed
+        self._resumed = self._before = None
+        self._order = iter(order)
+        for batch in iter(lambda: next(self._order, None), None):
+            self._asked.append(list(batch))
+            yield self._asked[-1]
+
+
+def skipping(batches: Iterable[Any], count: int) -> Iterator[Any]:
+    """The batches without the first few, which are not asked for before they are wanted.
+
+    >>> list(skipping(range(5), 3))
+    [3, 4]
+    """
+    yield from itertools.islice(batches, count, None)
+
+
+def is_trackable(loader: object) -> bool:
+    """Whether a loader gives batches in an order of indices: a DataLoader of a map-style data set.
+
+    >>> is_trackable(DataLoader(range(4))), is_trackable([1, 2])
+    (True, False)
+    """
+    inner = data_loader_of(loader)
+    return (
+        isinstance(inner, DataLoader)
+        and inner.batch_sampler is not None
+        and not isinstance(inner.dataset, IterableDataset)
+        and keeps_order(inner)
+    )
+
+
+def data_loader_of(loader: Any) -> Any:
+    """What gives a loader's batches: itself, or the loader whose batches hold their indices."""
+    return loader.loader if has_indices_within(loader) else loader
+
+
+def has_indices_within(loader: Any) -> bool:
+    """Whether the indices of a loader's batches are found in them, and checked by its order."""
+    return getattr(loader, "finds_indices", False) is True
+
+
+def keeps_order(loader: object) -> bool:
+    """Whether a loader gives batches in the order in which it asked for them.
+
+    >>> keeps_order(DataLoader(range(4), num_workers=2, in_order=False))
+    False
+    """
+    return getattr(loader, "in_order", True) or getattr(loader, "num_workers", 0) == 0
+
+
+def with_order(loader: "DataLoader[Any]", batches: TrackedBatches) -> "DataLoader[Any]":
+    """The same loader, but for which examples its batches have.
+
+    Workers, pinning, collating and whatever else a subclass has stay as they are.
+
+    Args:
+        loader: One that `is_trackable`; it is not changed.
+        batches: A batch sampler.
+    """
+    same = copy.copy(loader)
+    if has_indices_within(loader):
+        same.__dict__.update(loader=with_order(data_loader_of(loader), batches))
+        return same
+    # A DataLoader refuses that these are set once it was made, since its iterator may have
+    # read them; this one has no iterator yet.
+    same.__dict__.update(
+        batch_sampler=batches,
+        sampler=getattr(batches.batches, "sampler", loader.sampler),
+        _iterator=None,
+    )
+    return same
+
+
+def batches_of(loader: object) -> Any:
+    """The batch sampler of a loader; None where it has none."""
+    batches = getattr(loader, "batch_sampler", None)
+    return batches.batches if isinstance(batches, TrackedBatches) else batches
+
+
+def sampler_of(loader: object) -> Any:
+    """The sampler that a loader's batches are made from; None where it has none.
+
+    Of a loader that was given a batch sampler it is the one within that.
+
+    >>> sampler_of(DataLoader(range(4), batch_sampler=BatchSampler(range(3), 2, False)))
+    range(0, 3)
+    """
+    own = getattr(loader, "sampler", None)
+    return getattr(batches_of(loader), "sampler", own)
+
+
+def is_plain(batches: object) -> bool:
+    """Whether a batch sampler is one that cuts a sampler's order into batches, and no more.
+
+    >>> is_plain(DataLoader(range(4)).batch_sampler)
+    True
+    """
+    kind = type(batches)
+    return kind in (BatchSampler, SelectiveBatches) or (
+        kind.__name__ == "BatchSampler" and kind.__module__.startswith("torchdata.")
+    )
+
+
+def integers(keys: list[Any]) -> list[int] | None:
+    """What a sampler gave as Python's integers; None where something else is among it."""
+    try:
+        return [operator.index(key) for key in keys]
+    except TypeError:
+        return None
+
+
+def packed(batches: list[list[Any]]) -> Any:
+    """Index lists as two tensors, which take a fraction of their room."""
+    flat = integers([index for batch in batches for index in batch])
+    if flat is None:
+        return batches
+    sizes = torch.tensor([len(batch) for batch in batches], dtype=torch.int64)
+    return {"indices": torch.tensor(flat, dtype=torch.int64), "sizes": sizes}
+
+
+def check_packed(name: str, value: Any) -> None:
+    """Checks for what `packed` returns."""
+    if isinstance(value, list):
+        list_of(list_of(anything))(name, value)
+        return
+    indices = tensor(torch.int64, None, least=0)
+    dict_of({"indices": indices, "sizes": tensor(torch.int64, None, least=0)})(name, value)
+    if int(value["sizes"].sum()) != len(value["indices"]):
+        raise_damaged(f"{name}.sizes", value["sizes"], f"of {len(value['indices'])} examples")
+
+
+def unpacked(value: Any) -> list[list[Any]]:
+    """The index lists that `packed` was called with."""
+    if not isinstance(value, dict):
+        return cast(list[list[Any]], value)
+    return [part.tolist() for part in value["indices"].split(value["sizes"].tolist())]

@@ -1,0 +1,494 @@
+"""The wrapped loader: where in it training is, which examples come, and how to come back there."""
+
+import copy
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, default_collate
+
+from siftback.batches import tree
+from siftback.batches.collating import Reordered
+from siftback.batches.generators import Generators
+from siftback.batches.indices import (
+    checked_indices,
+    collating,
+    end_test,
+    is_indexed,
+    testing_order,
+)
+from siftback.batches.order import (
+    TrackedBatches,
+    batches_of,
+    check_packed,
+    data_loader_of,
+    has_indices_within,
+    integers,
+    is_plain,
+    is_trackable,
+    keeps_order,
+    packed,
+    sampler_of,
+    skipping,
+    unpacked,
+    with_order,
+)
+from siftback.batches.reading import Lists, Reading, read
+from siftback.errors import BatchError, StateError
+from siftback.seeding import Stream, generator_of
+from siftback.state import (
+    MOST_EPOCHS,
+    anything,
+    check_entries,
+    choice,
+    flag,
+    integer,
+    list_of,
+    load_all_or_none,
+    nothing,
+    optional,
+    raise_damaged,
+    text,
+)
+from siftback.tensor_arguments import checked_batches
+
+_END = object()
+
+
+class ScoredBatch(NamedTuple):
+    """A batch whose scores were made before it is given, as `contrib.Pipelined` gives them.
+
+    Attributes:
+        batch: The batch.
+        scores: float32[N], one for each of its examples.
+    """
+
+    batch: Any
+    scores: Tensor
+
+
+class Item(NamedTuple):
+    """What comes from a wrapped loader.
+
+    Attributes:
+        batch: The batch, as training is to get it.
+        indices: int64[N], the dataset indices of its examples, on the CPU; None where unknown.
+        scores: float32[N], where they came with it; else None.
+        size: N; None where nothing says it.
+        lists: Which lists in it hold one example per entry, see `read`; None where it cannot
+            be split into examples.
+        asked: How many examples its sampler asked for, of which a collate function may have left
+            out or repeated some; None where there is no such sampler.
+    """
+
+    batch: Any
+    indices: Tensor | None
+    scores: Tensor | None
+    size: int | None = None
+    lists: Lists | None = None
+    asked: int | None = None
+
+
+class Source:
+    """A loader, iterated once an epoch, with the place in it.
+
+    The place is moved by whoever takes the batches, once a batch is dealt with (`position`), and
+    at the end of an epoch (`end_epoch`).
+
+    Of a ``DataLoader`` over a map-style data set the indices of each batch are known, and to come
+    back to a place none of the batches done is read again: the rest of the epoch's order is part
+    of the state. Any other loader is asked for a state of its own; where it has none, the batches
+    done are read again and skipped, after the generators that ordered them were put back: the
+    loader's, its sampler's and PyTorch's global one, which is then left as it was.
+
+    Args:
+        loader: Any iterable of batches. One that says ``indexed = True``, or is over an `Indexed`
+            data set, gives pairs ``(indices, batch)``.
+        batches: A batch sampler to take the place of the loader's own; for a ``DataLoader`` only.
+
+    Attributes:
+        loader: What is iterated.
+        epoch: The current epoch, from 0; or the next one, between epochs.
+        position: Batches of this epoch that were dealt with.
+        lists: Which lists in a batch hold one example per entry, as the first batch said; None
+            where none has come that can be split into examples.
+        order_is_lost: Whether the collate function gives examples in another order.
+        has_keys: Whether the sampler gives keys that are not integers.
+
+    >>> source = Source([torch.tensor([1]), torch.tensor([2]), torch.tensor([3])])
+    >>> first = next(source.batches())
+    >>> source.position += 1
+    >>> resumed = Source([torch.tensor([1]), torch.tensor([2]), torch.tensor([3])])
+    >>> resumed.load_state_dict(source.state_dict())
+    >>> [item.batch.item() for item in resumed.batches()]
+    [2, 3]
+    """
+
+    def __init__(self, loader: Iterable[Any], batches: Iterable[Any] | None = None) -> None:
+        self.epoch = 0
+        self.position = 0
+        self._order: TrackedBatches | None = None
+        self.lists: Lists | None = None
+        self.order_is_lost = self.has_keys = False
+        self._indexed = is_indexed(loader)
+        self.loader: Any = checked_batches(loader)
+        if is_trackable(loader):
+            self._order = TrackedBatches(batches_of(loader) if batches is None else batches)
+            self.loader = with_order(cast(Any, loader), self._order)
+        collate = getattr(data_loader_of(loader), "collate_fn", None)
+        self._collated = collate is default_collate
+        if self._indexed:
+            self.loader = collating(self.loader)
+        if isinstance(self.loader, DataLoader) and self.loader.batch_sampler is not None:
+            self.loader = testing_order(self.loader) if self.knows_indices else self.loader
+        # By identity, as the truth of a batch sampler is its length, which it may not have.
+        batches = None if self._order is None else self._order.batches
+        owners = [self.loader, data_loader_of(self.loader), batches]
+        self._generators = Generators(owners)
+        self._began: list[Any] = []  # the generators' states as the epoch began
+        self._state: dict[str, Any] | None = None  # to be gone on from
+        self._iterated = False
+
+    def batches(self) -> Iterator[Item]:
+        """The batches of this epoch: from the place of a loaded state on, else from the start."""
+        state, self._state = self._state, None
+        if state is None:
+            self.position = 0
+        if self._order is None:
+            return map(self._item, self._read(state))
+        return map(self._item, self._ordered(self._order, state))
+
+    def end_epoch(self) -> None:
+        """Moves on to the next epoch."""
+        end_test(self.loader)
+        self._move_to(self.epoch + 1)
+
+    def restart(self, epoch: int) -> None:
+        """Goes back to the beginning of an epoch that was begun last."""
+        self._move_to(epoch)
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether a state was loaded that no epoch has yet gone on from."""
+        return self._state is not None
+
+    @property
+    def is_within(self) -> bool:
+        """Whether batches of this epoch were read."""
+        return self.position > 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether all batches of this epoch were read, though nobody asked for more."""
+        return 0 < (self._length() or 0) <= self.position
+
+    @property
+    def knows_indices(self) -> bool:
+        """Whether batches come with the indices of their examples."""
+        return self._indexed or self._order is not None
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the order of the examples is known before they are read."""
+        return self._order is not None
+
+    @property
+    def place(self) -> str:
+        """The current batch, in words.
+
+        >>> Source([]).place
+        'batch 0 of epoch 0'
+        """
+        return f"batch {self.position} of epoch {self.epoch}"
+
+    @property
+    def epochs_done(self) -> float:
+        """Epochs done, with the fraction of the current one where the loader has a length."""
+        length = self._length()
+        return self.epoch + (min(self.position / length, 1.0) if length else 0.0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets which epoch comes next, also of the loader or of its sampler."""
+        if epoch != self.epoch:
+            self._move_to(epoch)
+        for owner in (self.loader, batches_of(self.loader), sampler_of(self.loader)):
+            if hasattr(owner, "set_epoch"):
+                owner.set_epoch(epoch)
+                break
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place, and what the rest of the epoch and later ones come from.
+
+        Raises:
+            StateError: Within an epoch of a loader whose order nothing can repeat.
+        """
+        if self._state is not None:  # nothing was read since it was loaded
+            return self._state
+        workers = self._iterated and bool(getattr(self.loader, "persistent_workers", False))
+        length = self._length()
+        state = {
+            "settings": self.settings(),
+            "epoch": self.epoch,
+            "position": self.position,
+            "batches": -1 if length is None else length,
+            "workers": workers,
+            # As text, since a checkpoint of many processes leaves out a list without entries.
+            "lists": None if self.lists is None else json.dumps(sorted(self.lists)),
+        }
+        if self._order is not None:
+            begun, rest = self._order.begun, None
+            if begun and self._replayed is None:
+                # Before the generators' states, which a sampler may draw it from.
+                rest = packed(self._order.rest())
+            states = self._generators.states()
+            more = {"kind": "ordered", "generators": states, "rest": rest, "begun": begun}
+            return state | more
+        inner = getattr(self.loader, "loader", self.loader)
+        if self.is_within and type(inner).__module__.startswith("torchdata.nodes."):
+            raise StateError(
+                "a torchdata.nodes.Loader begins another epoch if its state was taken after its "
+                "last batch, which it does not tell from the others: save the state between "
+                "epochs, or wrap a StatefulDataLoader"
+            )
+        own = _own_state(self.loader)
+        if own is None and self.is_within and not keeps_order(self.loader):
+            raise StateError(
+                "a DataLoader with in_order=False gives batches in an order that cannot be "
+                "repeated: save the state between epochs, or leave in_order= out"
+            )
+        kind = "iterable" if own is None else "stateful"
+        began = self._began if self.is_within else self._generators.states()
+        return state | {"kind": kind, "generators": began, "loader": own}
+
+    def settings(self) -> dict[str, Any]:
+        """What the order depends on, as far as the loader says it."""
+        if self._order is None:
+            return {"loader": type(self.loader).__name__}
+        sampler, batches = sampler_of(self.loader), self._order.batches
+        own = {name: getattr(sampler, name, None) for name in ("shuffle", "seed")}
+        kind = {"sampler": type(sampler).__name__, "batch_sampler": type(batches).__name__}
+        size = {name: getattr(batches, name, None) for name in ("batch_size", "drop_last")}
+        return {"source": {**kind, **own, **size}}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it is of another kind of loader or another order, or is damaged.
+        """
+        parts = {"kind": choice(*_KINDS), "generators": list_of(anything)}
+        check_entries(self, state, parts)
+        ordered = self._order is not None
+        fits = ordered if state["kind"] == "ordered" else not ordered
+        if state["kind"] == "stateful":
+            fits = fits and hasattr(self.loader, "load_state_dict")
+        if not fits:
+            raise StateError(
+                f"the state was saved with {_KINDS[state['kind']]}, and this "
+                f"{type(self.loader).__name__} is not one: wrap the same kind of loader"
+            )
+        parts = {
+            "generators": self._generators.check,
+            "epoch": integer(most=MOST_EPOCHS),
+            "batches": integer(-1),
+            "position": integer(),
+            "workers": flag,
+            "lists": optional(_check_lists),
+        }
+        check_entries(self, state, parts, self.settings())
+        if self._order is not None:
+            check_entries(self, state, {"begun": flag})
+            stored = state["begun"] and self._replayed is None
+            check_entries(self, state, {"rest": check_packed if stored else nothing})
+        else:
+            check_entries(self, state, {"loader": anything})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Comes back to a place.
+
+        Raises:
+            StateError: As for `check_state`, or if the loader cannot load its own state, before
+                anything is changed.
+        """
+        self.check_state(state)
+        if state["kind"] == "stateful":  # whose generators are its own to put back
+            with torch.random.fork_rng([]):
+                load_all_or_none((self.loader, copy.deepcopy(state["loader"])))
+        else:
+            self._generators.put_back_own(state["generators"])
+        self.epoch, self.position = state["epoch"], state["position"]
+        self.lists = None if state["lists"] is None else frozenset(json.loads(state["lists"]))
+        self._state = state
+
+    @property
+    def _replayed(self) -> Any:
+        """The sampler, where the order of batches is a function of a seed and the epoch."""
+        sampler = self._seeded
+        return sampler if is_plain(batches_of(self.loader)) else None
+
+    @property
+    def _seeded(self) -> Any:
+        """The sampler, where its order is a function of a seed and the epoch."""
+        sampler = sampler_of(self.loader)
+        return sampler if getattr(sampler, "replays", False) else None
+
+    def _length(self) -> int | None:
+        try:
+            return len(self.loader)
+        except TypeError:  # an iterable without a length
+            return None
+
+    def _ordered(self, order: TrackedBatches, state: dict[str, Any] | None) -> Iterator[Any]:
+        if self._seeded is not None:
+            self._seeded.set_epoch(self.epoch)
+        self._iterated = True
+        if state is None:
+            return iter(cast(Iterable[Any], self.loader))
+        if not state["begun"]:
+            if state["workers"]:
+                # Workers that persist took their seed in an earlier epoch. Those here take one
+                # now, from the generator that the order is to come from.
+                states = [*state["generators"][:-1], torch.get_rng_state()]
+                order.draw_after(self._generators, states)
+            return iter(cast(Iterable[Any], self.loader))
+        if self._replayed is not None:
+            order.resume(skipping(order.batches, self.position))
+        else:
+            order.resume(unpacked(state["rest"]))
+        with torch.random.fork_rng([]):  # from which new workers take their seed
+            batches: Iterator[Any] = iter(self.loader)
+        self._generators.put_back_own(state["generators"])
+        return batches
+
+    def _read(self, state: dict[str, Any] | None) -> Iterator[Any]:
+        within = state is not None and self.is_within
+        # A loader that has a state may take numbers from the global generator as it is asked for
+        # it, or as it is iterated: in a resumed run at other times. So both leave that one alone.
+        own = hasattr(self.loader, "state_dict")
+        # Workers that persist took their seed in an earlier epoch; new ones must not move a
+        # generator.
+        again = state is not None and not within and not own and state["workers"]
+        self._iterated = True
+        # What orders an epoch was drawn as it began, from the global generator too. Drawing it
+        # again must not move that one.
+        with torch.random.fork_rng([]) if within or again or own else nullcontext():
+            if state is not None and within:
+                torch.set_rng_state(state["generators"][-1])
+            elif own:
+                seed = int(torch.empty((), dtype=torch.int64).random_())
+                generator = generator_of(seed, self.epoch, Stream.ORDER)
+                torch.set_rng_state(generator.get_state())
+            self._began = self._generators.states()
+            batches: Iterator[Any] = iter(self.loader)
+            if state is not None and within and state["loader"] is None:
+                for done in range(self.position):
+                    if next(batches, _END) is _END:
+                        raise StateError(
+                            f"the state is of after {self.position} batches, and the wrapped "
+                            f"{type(self.loader).__name__} gave only {done}: wrap the same loader"
+                        )
+        if again:
+            self._generators.put_back_own(self._began)
+        return batches
+
+    def _item(self, given: Any) -> Item:
+        scores, indices, known = None, None, None
+        if isinstance(given, ScoredBatch):
+            given, scores = given
+            known = len(scores)
+        asked = None if self._order is None else self._order.take()
+        if self._indexed:
+            indices, given = given
+            known = len(indices) if hasattr(indices, "__len__") else None
+        elif asked is not None:
+            known = len(asked)
+        if isinstance(given, Reordered):
+            given, self.order_is_lost = given.batch, True
+        size: int | None = known
+        lists: Lists | None = None
+        with suppress(BatchError):  # of an unknown structure, which matters only where it is split
+            size, lists = self.read(given, known)[:2]
+        if self._indexed:
+            if size is not None:
+                indices = checked_indices(indices, size, self.place)
+            if asked is not None:
+                self._check_asked(indices, asked)
+        elif asked is not None and size == known:  # a collate function may leave some out
+            indices = self._positions(asked)
+        if self.order_is_lost:
+            indices = None
+        return Item(given, indices, scores, size, lists, None if asked is None else len(asked))
+
+    def _positions(self, asked: list[Any]) -> Tensor | None:
+        """What a sampler gave as int64[N]; None where something else than integers is among it."""
+        positions = integers(asked)
+        self.has_keys = self.has_keys or positions is None
+        return None if positions is None else torch.tensor(positions, dtype=torch.int64)
+
+    def _check_asked(self, indices: Any, asked: list[Any]) -> None:
+        """Makes sure that indices found in a batch are of examples that its sampler asked for.
+
+        Raises:
+            BatchError: If one is not.
+        """
+        if not has_indices_within(self.loader):
+            return
+        others = set(indices.tolist()) - set(asked)
+        if others:
+            raise BatchError(
+                f"index_of found the index {min(others)} in {self.place}, for which the sampler "
+                "did not ask: have it give positions in the data set, those that dataset[i] is "
+                "called with"
+            )
+
+    def read(self, batch: Any, known: int | None) -> Reading:
+        """How a batch is made of examples: as the first one is, from which few are known as well.
+
+        Args:
+            batch: The batch.
+            known: How many examples it has, where that is known from elsewhere.
+
+        Raises:
+            BatchError: If it cannot be split into examples.
+        """
+        if self.lists is not None:
+            return Reading(tree.size(batch, lists=self.lists), self.lists)
+        reading = read(batch, known, collated=self._collated)
+        if reading.size:
+            self.lists = reading.lists
+        return reading
+
+    def _move_to(self, epoch: int) -> None:
+        self.epoch, self.position, self._state = epoch, 0, None
+        if self._order is not None:
+            self._order.begun = False
+
+
+def _check_lists(name: str, value: Any) -> None:
+    """Checks for a list of paths, as JSON."""
+    text(name, value)
+    try:
+        list_of(text)(name, json.loads(value))
+    except ValueError:
+        raise_damaged(name, value, "a list of paths, as JSON")
+
+
+_KINDS = {
+    "ordered": "a DataLoader over a map-style data set",
+    "stateful": "a loader that has a state of its own",
+    "iterable": "a loader without a state of its own",
+}
+
+
+def _own_state(loader: Any) -> Any:
+    """What a loader says its state is; None where it has none, whatever methods it has."""
+    if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
+        return None
+    try:
+        with torch.random.fork_rng([]):
+            return copy.deepcopy(loader.state_dict())
+    except (AttributeError, NotImplementedError):  # a wrapper of one that has none
+        return None

@@ -1,0 +1,117 @@
+"""Probabilities by the loss over the mean loss, and examples drawn by them: exactly k, or each."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siftback.draws.block_draw import BLOCK
+from siftback.draws.exact_draw import drawn_exactly
+
+
+def ratio_probabilities(losses: Tensor, floor: float, mean: float | None = None) -> Tensor:
+    """Probabilities by the loss over the mean of all: ``max(floor, min(1, loss / mean))``.
+
+    A loss that is not finite is not part of the mean, and its example is certain to be drawn. If
+    the mean is not above 0, all are.
+
+    Args:
+        losses: float[N].
+        floor: The minimum probability, in [0, 1).
+        mean: That of all losses, where these are a block of them; by default of these.
+
+    Returns:
+        float64[N].
+
+    >>> ratio_probabilities(torch.tensor([0.0, 0.5, 0.5, 3.0]), floor=0.1)
+    tensor([0.1000, 0.5000, 0.5000, 1.0000], dtype=torch.float64)
+    """
+    mean = finite_mean([losses]) if mean is None else mean
+    losses = losses.double()
+    if not mean > 0:
+        return torch.ones_like(losses)
+    return (losses / mean).clamp(floor, 1).where(losses.isfinite(), 1.0)
+
+
+def finite_mean(blocks: Iterable[Tensor]) -> float:
+    """The mean of the finite losses in some tensors, float[n], summed in float64; NaN of none.
+
+    >>> finite_mean([torch.tensor([1.0, torch.inf]), torch.tensor([2.0])])
+    1.5
+    """
+    total, count = 0.0, 0
+    for losses in blocks:
+        finite = losses[losses.isfinite()]
+        total += float(finite.double().sum())
+        count += len(finite)
+    return total / count if count else math.nan
+
+
+def drawn_independently(
+    losses: Tensor,
+    floor: float,
+    generator: torch.Generator,
+    excluded: Tensor | None = None,
+    block: int = BLOCK,
+) -> Tensor:
+    """Draws each example with its probability of `ratio_probabilities`, a block at a time.
+
+    Besides the losses and the result, memory is constant. The size of a block changes the draw by
+    the rounding of the mean alone.
+
+    Args:
+        losses: float32[N].
+        floor: The minimum probability, in [0, 1).
+        generator: On the CPU; gives one number for each example that is not excluded.
+        excluded: int64[n], examples that are not drawn, and whose losses do not count.
+        block: Examples that are drawn together.
+
+    Returns:
+        float32[N], 1 for those drawn and 0 for the others.
+
+    >>> losses = torch.tensor([0.0, 0.0, torch.nan, 4.0, 9.0])
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> drawn_independently(losses, 0.1, generator, excluded=torch.tensor([4]))
+    tensor([0., 0., 1., 1., 0.])
+    """
+    included = None
+    if excluded is not None and len(excluded):
+        included = torch.ones(len(losses), dtype=torch.bool).index_fill_(0, excluded, False)
+
+    def rows(start: int) -> Any:  # a slice is a view, and an index copies
+        whole = slice(start, start + block)
+        return whole if included is None else included[whole].nonzero().squeeze(1) + start
+
+    starts, weights = range(0, len(losses), block), torch.zeros(len(losses), dtype=torch.float32)
+    mean = finite_mean(losses[rows(start)] for start in starts)
+    for start in starts:
+        probabilities = ratio_probabilities(losses[rows(start)], floor, mean)
+        # Numbers of float64 come one by one, so that blocks of them are those of one call.
+        draws = torch.rand(len(probabilities), dtype=torch.float64, generator=generator)
+        weights[rows(start)] = (draws < probabilities).float()
+    return weights
+
+
+def drawn_by_ratio(losses: Tensor, floor: float, count: int, generator: torch.Generator) -> Tensor:
+    """Draws exactly k examples, with probabilities in proportion to `ratio_probabilities`.
+
+    Examples without a loss are kept, as far as there are not more than k of them. The probability
+    of the others is ``min(1, c * max(floor, min(1, loss / mean)))``, with c such that exactly k are
+    drawn; see `drawn_exactly`.
+
+    Args:
+        losses: float32[N], NaN where unknown.
+        floor: The minimum probability before it is scaled by c, in [0, 1).
+        count: k, from 0 to N.
+        generator: On the CPU.
+
+    Returns:
+        float32[N], 1 for the k drawn and 0 for the others.
+
+    >>> losses = torch.tensor([0.0, 5.0, torch.nan, 0.0])
+    >>> drawn_by_ratio(losses, 0.0, 2, torch.Generator().manual_seed(0))
+    tensor([0., 1., 1., 0.])
+    """
+    return drawn_exactly(losses, lambda known: ratio_probabilities(known, floor), count, generator)

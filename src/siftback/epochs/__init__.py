@@ -1,0 +1,1 @@
+"""Epochs: their order, the draw of their examples, and its counts."""

@@ -1,0 +1,1 @@
+"""Several processes: groups of them, meetings, and exchanging what they hold."""

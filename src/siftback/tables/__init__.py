@@ -1,0 +1,1 @@
+"""Tables of values per example, in memory, in files and in shards."""

@@ -1,0 +1,77 @@
+"""Rows for examples whose number, or whose numbering, nobody knows beforehand."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siftback.errors import BatchError
+from siftback.state import check_entries, integer, raise_damaged, tensor
+
+
+class ExampleRows:
+    """Gives each example a row of a table, in the order in which they first come.
+
+    The indices of a stream may be any integers, such as the keys of a database. Rows between them
+    that no example has would count as examples that were never seen.
+
+    >>> rows = ExampleRows()
+    >>> rows.add(torch.tensor([700, 30]))
+    >>> rows.add(torch.tensor([30, 55]))
+    >>> rows.of(torch.tensor([55, 700])), rows.indices
+    (tensor([2, 0]), tensor([700,  30,  55]))
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def indices(self) -> Tensor:
+        """int64[rows], the index of the example of each row."""
+        return torch.tensor(list(self._rows), dtype=torch.int64)
+
+    def add(self, indices: Tensor) -> None:
+        """Gives those that have none a row: int64[n]."""
+        for index in indices.tolist():
+            self._rows.setdefault(index, len(self._rows))
+
+    def of(self, indices: Tensor) -> Tensor:
+        """int64[n], the rows of examples.
+
+        Raises:
+            BatchError: If one of them never came.
+        """
+        try:
+            return torch.tensor([self._rows[i] for i in indices.tolist()], dtype=torch.int64)
+        except KeyError as error:
+            raise BatchError(
+                f"no example of index {error.args[0]} came so far: give indices of examples that "
+                "the loader gave"
+            ) from None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The indices, in the order of their rows."""
+        return {"count": len(self), "indices": self.indices}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it is not as many distinct indices as it says.
+        """
+        check_entries(self, state, {"count": integer()})
+        check_entries(self, state, {"indices": tensor(torch.int64, state["count"])})
+        if len(state["indices"].unique()) != state["count"]:
+            raise_damaged("ExampleRows.indices", "with an index twice", "distinct indices")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes on the rows of another one.
+
+        Raises:
+            StateError: As for `check_state`, before anything is changed.
+        """
+        self.check_state(state)
+        self._rows = {index: row for row, index in enumerate(state["indices"].tolist())}

@@ -16,11 +16,11 @@ import torch
 from command_line import Call
 from siftback import Epochs
 from siftback.cli.app import COMMANDS, app
-from siftback.cli.options import HELP, use_threads
+from siftback.cli.options import use_threads
 from siftback.lab import models
 from siftback.lab.records.comparison_record import Comparison, read_evaluations
 from siftback.lab.report.verdict import verdicts
-from siftback.lab.training.settings import Settings
+from siftback.lab.settings import SETTINGS, Settings
 
 QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu", "--warmup", "0")
 
@@ -148,7 +148,8 @@ def test_a_stopped_run_goes_on_and_keeps_the_weights(call: Call, tmp_path: Path)
 
 
 def test_every_setting_is_an_option_and_says_what_it_is() -> None:
-    assert set(HELP) == {field.name for field in fields(Settings)}
+    assert list(SETTINGS) == [field.name for field in fields(Settings)]
+    assert all(setting.help.endswith(".") for setting in SETTINGS.values())
 
 
 def test_what_is_not_said_is_as_settings_have_it(call: Call, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from siftback.lab.settings import (
 
 if TYPE_CHECKING:
     from siftback.lab.experiments.comparison import Existing
-    from siftback.lab.training.checkpoints import CheckpointPolicy
+    from siftback.lab.run.checkpoints import CheckpointPolicy
 
 Command = Callable[..., None]
 
@@ -55,7 +55,7 @@ CheckpointEvery = Annotated[
     str,
     typer.Option(help="Save a run so often: a time such as 10m, a share such as 0.1, or none."),
 ]
-Checkpoints = Annotated[int, typer.Option(help="How many of the last checkpoints to keep.")]
+KeepCheckpoints = Annotated[int, typer.Option(help="How many of the last checkpoints to keep.")]
 ToTensorBoard = Annotated[
     bool, typer.Option("--tensorboard", help="Write evaluations for TensorBoard, too.")
 ]
@@ -127,7 +127,7 @@ def use_threads(
     import torch
 
     from siftback.lab.records.comparison_record import threads_of
-    from siftback.lab.training.workload import threads_for
+    from siftback.lab.run.workload import threads_for
 
     processors = os.cpu_count() or 1
     most = THREADS_PER_PROCESSOR * processors
@@ -169,7 +169,7 @@ def parse_seeds(text: str) -> list[int]:
 
 def checkpoint_policy(every: str, keep: int) -> "CheckpointPolicy":
     """Returns the policy of ``--checkpoint-every`` and ``--checkpoints``."""
-    from siftback.lab.training.checkpoints import CheckpointPolicy
+    from siftback.lab.run.checkpoints import CheckpointPolicy
 
     if keep < 1:
         raise ConfigError(f"--checkpoints {keep}: give at least 1")

@@ -235,9 +235,9 @@ class Settings:
         float,
         Setting("Share of each training target that is spread over all classes.", "[0, 1)"),
     ] = 0.0
-    mixup: Annotated[
-        float, Setting("Alpha of mixup, after selection; 0 is none.", "[0, 1e30)")
-    ] = 0.0
+    mixup: Annotated[float, Setting("Alpha of mixup, after selection; 0 is none.", "[0, 1e30)")] = (
+        0.0
+    )
     clip: Annotated[
         float | None, Setting("The most that a gradient's norm may be.", "(0, 1e30)")
     ] = None
@@ -276,9 +276,7 @@ class Settings:
     ] = None
     stop_at: Annotated[
         float | None,
-        Setting(
-            "End at the first test with so low an error: error=5%.", "[0, 100)", _parse_error
-        ),
+        Setting("End at the first test with so low an error: error=5%.", "[0, 100)", _parse_error),
     ] = None
     stop_at_loss: Annotated[
         float | None,
@@ -295,12 +293,10 @@ class Settings:
         Setting("Test on so many held-out training examples, to choose settings by.", _COUNT),
     ] = None
     flip: Annotated[float, Setting("Share of the training labels to make wrong.", "[0, 1]")] = 0.0
-    stale_every: Annotated[
-        int, Setting("Epochs between stale-sb's selection passes.", _COUNT)
-    ] = 3
-    floor: Annotated[
-        float, Setting("Least probability of an example in sb-memory.", "[0, 1)")
-    ] = 0.1
+    stale_every: Annotated[int, Setting("Epochs between stale-sb's selection passes.", _COUNT)] = 3
+    floor: Annotated[float, Setting("Least probability of an example in sb-memory.", "[0, 1)")] = (
+        0.1
+    )
     warmup: Annotated[
         Epochs | Share | None,
         Setting(
@@ -324,17 +320,13 @@ class Settings:
     subset: Annotated[
         str | None, Setting("File of siftback prune: its examples are the training set.")
     ] = None
-    score_models: Annotated[
-        int, Setting("Models that el2n, diet-sb and rho score by.", _COUNT)
-    ] = 2
+    score_models: Annotated[int, Setting("Models that el2n, diet-sb and rho score by.", _COUNT)] = 2
     score_epochs: Annotated[
         float, Setting("Epochs that each of those is trained for.", "[0, inf)")
     ] = 1.0
     noise_guard: Annotated[
         bool,
-        Setting(
-            "Have sb-memory and sb-memory-ratio hold back examples that seem mislabelled."
-        ),
+        Setting("Have sb-memory and sb-memory-ratio hold back examples that seem mislabelled."),
     ] = False
 
     def __post_init__(self) -> None:
@@ -348,7 +340,7 @@ class Settings:
         for name in SETTINGS:
             _check(name, getattr(self, name))
         self._check_length()
-        rates.find(self.rate, self.epochs or self.budget)
+        rates.find_rate(self.rate, self.epochs or self.budget)
         kinds_of(self.observe)
         if isinstance(self.warmup, Share) and self.warmup.value + self.tail >= 1:
             raise ConfigError(
@@ -386,7 +378,9 @@ class Settings:
         values = asdict(self) | {"data": title(self.data)}
         if self.warmup is not None:
             amount = self.warmup.value
-            values["warmup"] = f"{amount}e" if amount and isinstance(self.warmup, Epochs) else amount
+            values["warmup"] = (
+                f"{amount}e" if amount and isinstance(self.warmup, Epochs) else amount
+            )
         if self.subset is not None:
             path = Path(self.subset)
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -470,14 +464,16 @@ def parse_setting(name: str, text: str) -> Any:
 
 def _check(name: str, value: Any) -> None:
     """Refuses a setting's value that is none of its words, or outside of its interval."""
-    if get_origin(TYPES[name]) is Literal and value not in (words := get_args(TYPES[name])):
-        raise ConfigError(f"{name} {value!r}: {one_of(value, words)}")
-    interval = SETTINGS[name].interval
+    kind, interval = TYPES[name], SETTINGS[name].interval
+    if get_origin(kind) is Literal and value not in get_args(kind):
+        raise ConfigError(f"{name} {value!r}: {one_of(value, get_args(kind))}")
     for number in value if isinstance(value, tuple | list) else [value]:
         if isinstance(number, int | float) and not is_within(number, interval):
             least, most = interval[1:-1].split(", ")
-            wanted = f"an integer from {least} to {most}" if most.isdigit() else None
-            raise ConfigError(f"{name}={number}: give {wanted or f'a number in {interval}'}")
+            wanted = f"a number in {interval}"
+            if int in (kind, *get_args(kind)):
+                wanted = f"an integer from {least} to {most}"
+            raise ConfigError(f"{name}={number}: give {wanted}")
 
 
 def is_within(number: float, interval: str) -> bool:

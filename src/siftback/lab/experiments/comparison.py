@@ -16,6 +16,7 @@ from siftback.lab.data.data_set import KINDS, DataSet
 from siftback.lab.data.datasets import load, subset, with_own_unit
 from siftback.lab.data.text_data import TextData
 from siftback.lab.experiments import example_scores as scores
+from siftback.lab.forward import check_model_fits, training_device
 from siftback.lab.records import run_files
 from siftback.lab.records.atomic_write import atomic_write
 from siftback.lab.records.comparison_record import SUMMARY, Comparison, RecordWriter, is_begun
@@ -23,19 +24,17 @@ from siftback.lab.records.environment import environment
 from siftback.lab.records.folder_lock import locked
 from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
 from siftback.lab.records.run_summary import RunSummary
-from siftback.lab.training import strategies, suspects
-from siftback.lab.training.checkpoints import CHECKPOINTS, Checkpoints, Often
+from siftback.lab.run import suspects
+from siftback.lab.run.checkpoints import CHECKPOINTS, CheckpointPolicy, Checkpoints
+from siftback.lab.run.observer import Observer
+from siftback.lab.run.progress import TENSORBOARD, Reporter
+from siftback.lab.run.train import Scored, train
+from siftback.lab.settings import Run, Settings, check_keep, check_seed, parse_numbers
+from siftback.lab.training import strategies
 from siftback.lab.training.length import BACKWARD, FORWARD, NOTHING, Length
-from siftback.lab.training.model_setup import check_model, device_of
-from siftback.lab.training.observer import Observer
-from siftback.lab.training.parsing import numbers
-from siftback.lab.training.progress import Reporter
 from siftback.lab.training.rule_schedule import warmup_epochs
-from siftback.lab.training.run import Scored, train
 from siftback.lab.training.score_price import measure
-from siftback.lab.training.settings import Run, Settings, check_keep, check_seed
 from siftback.lab.training.strategy import has_guard, learns
-from siftback.lab.training.tensorboard import TENSORBOARD
 
 TOKENIZER = "tokenizer.json"  # of the texts that a comparison trained on
 
@@ -143,7 +142,7 @@ def _entry(text: str) -> tuple[str, float | None]:
     if not strategies.find(name).selects:
         raise ConfigError(f"strategy {text!r}: {name} keeps everything, leave out @{share}")
     try:
-        (kept,) = numbers("share", share)
+        (kept,) = parse_numbers("share", share)
         return name, kept
     except ValueError:  # none, or several
         raise ConfigError(
@@ -168,7 +167,7 @@ def compare(
     reporter: Reporter,
     existing: Existing = "refuse",
     on_model: Callable[[Run, nn.Module], None] = lambda run, model: None,
-    often: Often | None = None,
+    often: CheckpointPolicy | None = None,
     data: DataSet | None = None,
 ) -> Comparison:
     """Runs a plan; each run that ends is at once in the folder's ``summary.json``.
@@ -181,7 +180,7 @@ def compare(
             resume it, which skips the runs that have ended, and goes on with one that has not
             from its last checkpoint.
         on_model: Gets each trained model, before its run counts as ended.
-        often: How often to save checkpoints; None is the default of `Often`.
+        often: How often to save checkpoints; None is the default of `CheckpointPolicy`.
         data: What `prepare_data` gave of the plan, for a caller that has it.
 
     Raises:
@@ -206,7 +205,7 @@ def compare_locked(
     reporter: Reporter,
     existing: Existing = "refuse",
     on_model: Callable[[Run, nn.Module], None] = lambda run, model: None,
-    often: Often | None = None,
+    often: CheckpointPolicy | None = None,
 ) -> Comparison:
     """As `compare`, for a caller that has prepared the data and locked the folder."""
     comparison = _open(plan, folder, existing)
@@ -216,7 +215,7 @@ def compare_locked(
     runs = plan.runs()
     places = {run.key: place for place, run in enumerate(runs)}
     for number, run in enumerate(runs, start=1):
-        checkpoints = Checkpoints(folder / CHECKPOINTS / run.name, often or Often())
+        checkpoints = Checkpoints(folder / CHECKPOINTS / run.name, often or CheckpointPolicy())
         if run.key in finished:
             checkpoints.clear()
             continue
@@ -244,7 +243,7 @@ def prepare_data(plan: Plan) -> DataSet:
             than what it trains on, or its length leaves it no step.
     """
     settings = plan.settings
-    device_of(settings)
+    training_device(settings)
     data: DataSet = load(
         settings.data,
         settings.train_limit,
@@ -256,7 +255,7 @@ def prepare_data(plan: Plan) -> DataSet:
         kept = scores.read_subset(Path(settings.subset), settings, data)
         data = with_own_unit(subset(data, kept))
     BatchStream(data, settings.batch_size, seed=0)  # a size that does not fit is refused here
-    check_model(settings, data)
+    check_model_fits(settings, data)
     _check_settings(settings, data)
     for run in plan.runs():
         _check_run(run, settings, data)
@@ -397,7 +396,7 @@ def _observer(
         folder_of(folder, run.record),
         data if scored is None else scored.data,
         settings,
-        device_of(settings),
+        training_device(settings),
         None if scored is None else scored.kept,
     )
 

@@ -21,15 +21,20 @@ from siftback.errors import ConfigError, StateError
 from siftback.lab.data.batch_stream import Batch, test_batches
 from siftback.lab.data.data_set import KINDS, DataSet
 from siftback.lab.data.datasets import load, subset
+from siftback.lab.forward import (
+    autocast_context,
+    check_model_fits,
+    example_losses,
+    token_cross_entropies,
+    training_device,
+)
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.environment import environment
 from siftback.lab.records.formatting import one_of
+from siftback.lab.run.train import Scored, stages
+from siftback.lab.settings import Run, Settings
 from siftback.lab.training import strategies
-from siftback.lab.training.example_losses import example_losses, token_losses
 from siftback.lab.training.length import BACKWARD, FORWARD
-from siftback.lab.training.model_setup import casting, check_model, device_of
-from siftback.lab.training.run import Scored, stages
-from siftback.lab.training.settings import Run, Settings
 from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prune
 
 SCORES_FOLDER = "scores"  # the folder of a comparison's own tables
@@ -148,7 +153,7 @@ def score_examples(
         limit, held = settings.train_limit, settings.validation
         data = load(settings.data, limit, held, max_tokens=settings.max_tokens)
     check_score(name, settings, data)
-    check_model(settings, data)
+    check_model_fits(settings, data)
     found: list[Tensor] = []
     cost, seconds = 0.0, 0.0
     seeds = [1000 * (seed + 1) + number for number in range(settings.score_models)]
@@ -239,7 +244,7 @@ def _column(name: str, settings: Settings, seed: int, data: DataSet, update: Upd
         batches = _reported(
             stage.stream.plain(count), count, lambda done: update(share + (1 - share) * done)
         )
-        with casting(settings, device_of(settings)):
+        with autocast_context(settings, training_device(settings)):
             values = of(stage.model, batches)
         looking += time.perf_counter() - started
         looked += count * price
@@ -262,8 +267,8 @@ def _irreducible(
         *_, stage = stages(seed, settings, half, settings.score_epochs, _part(update, number, 2))
         started = time.perf_counter()
         held = half.tested_on(data, unseen)  # normalised as the model's own half was
-        device = device_of(settings)
-        with casting(settings, device_of(settings)):
+        device = training_device(settings)
+        with autocast_context(settings, training_device(settings)):
             batches = test_batches(held, settings.batch_size, device, settings.channels_last)
             values[unseen] = losses_of(stage.model, batches)
         cost += stage.cost + len(unseen) * FORWARD
@@ -285,7 +290,7 @@ def _look(
     model.eval()
     first = 0
     for images, labels in batches:
-        with casting(settings, device_of(settings)):
+        with autocast_context(settings, training_device(settings)):
             logits = model(images).float()
         indices = torch.arange(first, first + len(labels))
         if isinstance(recorder, AUM):
@@ -305,7 +310,9 @@ def _losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
 def _token_losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
     """float32[n, T]."""
     model.eval()
-    return torch.cat([token_losses(model(inputs).float(), y).cpu() for inputs, y in batches])
+    return torch.cat(
+        [token_cross_entropies(model(inputs).float(), y).cpu() for inputs, y in batches]
+    )
 
 
 def _part(update: Update, number: int, of: int) -> Update:

@@ -17,7 +17,7 @@ from siftback.lab.experiments.example_scores import (
 from siftback.lab.records.atomic_write import check_writable
 from siftback.lab.records.formatting import readable
 from siftback.lab.records.tables import terminal
-from siftback.lab.training.settings import Settings, check_seed
+from siftback.lab.settings import Settings, check_seed
 from siftback.pruning import prune
 
 

@@ -17,9 +17,9 @@ from siftback.lab.records.folder_lock import is_locked, locked
 from siftback.lab.records.run_files import record_names
 from siftback.lab.records.summary_table import rows
 from siftback.lab.records.tables import terminal
-from siftback.lab.training.checkpoints import Often
-from siftback.lab.training.parsing import numbers, parse
-from siftback.lab.training.progress import Reporter
+from siftback.lab.run.checkpoints import CheckpointPolicy
+from siftback.lab.run.progress import Reporter
+from siftback.lab.settings import parse_numbers, parse_setting
 
 State = Literal["done", "running", "stopped", "missing"]
 
@@ -121,14 +121,14 @@ def cells(
 
 
 def _value(name: str, text: str) -> Any:
-    return numbers(name, text)[0] if name == KEEP else parse(name, text)
+    return parse_numbers(name, text)[0] if name == KEEP else parse_setting(name, text)
 
 
 def sweep(
     grid: Sequence[GridCell],
     reporter: Reporter,
     existing: Existing = "refuse",
-    often: Often | None = None,
+    often: CheckpointPolicy | None = None,
     on_error: Callable[[GridCell, SiftbackError], None] = lambda cell, error: None,
 ) -> None:
     """Runs the cells in order; several processes may share them, each taking what is free.

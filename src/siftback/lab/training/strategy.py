@@ -8,8 +8,8 @@ from torch import Tensor
 
 from siftback import EpochRule, Epochs, Memory, NoiseGuard, RatioMemory, Scorer, Selector, Share
 from siftback.lab.data.data_set import DataSet, Kind
+from siftback.lab.settings import Settings
 from siftback.lab.training.ideal_cost import IdealCost
-from siftback.lab.training.settings import Settings
 from siftback.lab.training.token_selection import TokenScore
 
 AN_EPOCH = Epochs(1)

@@ -52,13 +52,13 @@ def score_command(
 
     With --overlap, see how far two tables of scores agree.
     """
-    from siftback.lab.experiments.subsets import agreement_of, score_to
+    from siftback.lab.experiments.subsets import overlap_table, score_to
     from siftback.lab.training.parsing import numbers
     from siftback.lab.training.progress import Terminal
     from siftback.lab.training.workload import most_work
 
     if overlap is not None:
-        Console().print(agreement_of(*overlap, numbers("--drop", drop)))
+        Console().print(overlap_table(*overlap, numbers("--drop", drop)))
         return
     use_threads(threads, lambda: most_work([settings]))
     early = replace(settings, epochs=1.0, score_models=models, score_epochs=epochs)

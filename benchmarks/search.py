@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from goals import Goal, begin, options, report
-from siftback import EpochRule, Fresh, ScoreTable, TopK
+from siftback import EpochRule, Fresh, TopK
 from siftback.contrib import Proxy
 from siftback.draws.percentile_draw import draw_probabilities
 from siftback.draws.ratio_draw import ratio_probabilities
@@ -121,7 +121,7 @@ class Tried(LastLossRule):
     """
 
     def __init__(self, probabilities: Callable[[Tensor], Tensor], columns: int = 1) -> None:
-        super().__init__(ScoreTable(columns=columns))
+        super().__init__(columns=columns)
         self._probabilities = probabilities
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:

@@ -44,8 +44,8 @@ def by_guard(settings: Settings, seed: int) -> Tensor:
     with TemporaryDirectory() as folder:
         plan = Plan(settings, [GUARDED], (KEEP,), [seed], matched=False)
         compare(plan, Path(folder), NullReporter())
-        (left,) = read_suspects(Path(folder), None)
-    return left.by_guard
+        (suspects,) = read_suspects(Path(folder)).values()
+    return torch.tensor(suspects["guard"].to_numpy())
 
 
 def by_cleanlab(settings: Settings, seed: int, data: DataSet) -> Tensor:

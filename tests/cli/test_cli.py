@@ -272,7 +272,7 @@ def test_every_misspelt_name_is_guessed(
         (("compare", "--strategies", "traditional,foo"), "no strategy 'foo'"),
         (("compare", "--epochs", "1", "--budget", "1"), "give one of them"),
         (("compare", "--overwrite", "--resume"), "give one of them"),
-        (("compare", "--budget", "1", "--cost-budget", "9"), "both a cost"),
+        (("compare", "--budget", "1", "--cost-budget", "9"), "budget=1.0 and cost_budget=9.0"),
         (("compare", "--time-budget", "12"), "give a time such as 90s, 30m, 12h"),
         (("compare", "--stop-at", "5"), "such as error=5%"),
         (("compare", "--evaluate-at", "0.1,1.5"), "evaluate_at=1.5"),

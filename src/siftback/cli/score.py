@@ -51,13 +51,13 @@ def score_command(
 
     With --overlap, see how far two tables of scores agree.
     """
-    from siftback.lab.experiments.subsets import agreement_of, score_to
+    from siftback.lab.experiments.subsets import overlap_table, score_to
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
     from siftback.lab.settings import parse_numbers
 
     if overlap is not None:
-        Console().print(agreement_of(*overlap, parse_numbers("--drop", drop)))
+        Console().print(overlap_table(*overlap, parse_numbers("--drop", drop)))
         return
     settings = settings_of(values)
     use_threads(threads, lambda: most_work([settings]))

@@ -158,7 +158,7 @@ def test_the_reference_is_a_model_of_the_other_half(address, tmp_path):
     )
     of_windows = tokens.scores.view(len(windows.scores), LENGTH).mean(1)
     torch.testing.assert_close(of_windows, windows.scores)
-    assert tokens.made["cost"] == windows.made["cost"]
+    assert tokens.origin["cost"] == windows.origin["cost"]
     with pytest.raises(ConfigError, match="holds token-irreducible, a score of each token"):
         prune_to(tmp_path / "kept.parquet", tmp_path / "tokens.parquet", 0.5, False, None, False, 0)
 

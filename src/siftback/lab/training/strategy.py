@@ -146,3 +146,8 @@ def learns(choice: Selector | EpochRule | None) -> bool:
 def has_guard(choice: Selector | EpochRule | None) -> TypeGuard[Memory | RatioMemory]:
     """Whether what chooses has a noise guard."""
     return isinstance(choice, Memory | RatioMemory) and choice.guard is not None
+
+
+def needs_passes(choice: Selector | EpochRule | None) -> bool:
+    """Returns whether what chooses is a rule that scoring passes refresh."""
+    return isinstance(choice, EpochRule) and choice.needs_passes

@@ -142,8 +142,8 @@ class Rounds:
         for name, scores in self._scores.items():
             common = sorted(exact.keys() & scores.keys())
             if common and name not in (SB, *self.failures):
-                pair = (torch.cat([by[index] for index in common]) for by in (exact, scores))
-                agreements[name] = agreement(*pair, keeps=self._keeps, seed=self._seed)
+                first, second = (torch.cat([by[i] for i in common]) for by in (exact, scores))
+                agreements[name] = agreement(first, second, self._keeps, self._seed)
         return agreements
 
     def _round(self, turn: int) -> None:

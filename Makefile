@@ -14,7 +14,7 @@ define install
 	rm -r $(1)/wheels
 endef
 
-.PHONY: demo test test-fast unit red oldest check results golden report recipes docs dist wheel clean
+.PHONY: demo test test-fast unit coverage benchmarks red oldest check results golden report recipes docs dist wheel clean
 
 demo: .venv/lab  ## Train on the embedded digits with and without selection at the same cost; say what it saved.
 	$(BIN)/$(DEMO) --out runs/demo --overwrite
@@ -34,6 +34,14 @@ test-fast: .venv/dev  ## Run one case of each test that trains little, in less t
 
 unit: .venv/dev  ## Run every test.
 	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+coverage: .venv/dev  ## Run every test, and print the lines that none of them ran.
+	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal \
+		--cov=siftback --cov-report=term-missing:skip-covered --cov-fail-under=90
+
+benchmarks: .venv/dev  ## Measure what has a threshold, as ratios, and fail where one is missed.
+	for name in data scorers selectors; do \
+		$(BIN)/python benchmarks/$$name.py --quick --check --json runs/benchmarks/$$name.json || exit 1; done
 
 red: .venv/dev  ## The counts that must hold, in full: takes up to an hour, and prints them.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxschedchunk 1 tests -m red \

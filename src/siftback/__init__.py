@@ -51,7 +51,7 @@ if typing.TYPE_CHECKING:
     from siftback.single_pass.single_pass import SinglePass
     from siftback.tables.score_table import ScoreTable
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "IES",

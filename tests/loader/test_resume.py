@@ -293,3 +293,25 @@ def test_a_batch_size_that_was_found_out_fits_one_that_is_not_yet():
     other.load_state_dict(one.state_dict())
     assert other.batch_size == 8
     assert_same(list(other), list(batches))
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"keep": 1}, {"memory": Memory(keep=0.5, warmup=Epochs(1)), "epochs": 4}]
+)
+def test_stopping_twice_within_what_was_made_of_one_batch_repeats_nothing(arguments):
+    def make():
+        source = DataLoader(dataset(40), 8, shuffle=True, generator=torch.Generator())
+        return SelectiveLoader(
+            source, nn.Identity(), lambda outputs, targets: outputs.sum(1), pool=Pool(2),
+            **at_once(copy.deepcopy(arguments)),
+        )  # fmt: skip
+
+    loader, batches = make(), []
+    for count in (1, 1, 1, 20):
+        iterator = iter(loader)
+        for _, (inputs, _) in zip(range(count), iterator, strict=False):
+            batches.append(inputs)
+            loader.record(inputs.sum(1))
+        state, loader = loader.state_dict(), make()
+        loader.load_state_dict(state)
+    assert len(torch.cat(batches).unique(dim=0)) == len(torch.cat(batches)) == 40

@@ -68,13 +68,15 @@ class TrackedBatches(Sampler[list[Any]]):
 
     def rest(self) -> list[list[Any]]:
         """The indices of the batches of this epoch that have not come, asked for or not."""
+        if self._resumed is not None:  # and none of it was asked for yet
+            return [list(batch) for batch in self._resumed]
         left = [list(batch) for batch in self._order]
         self._order = iter(left)
         return [*self._asked, *left]
 
     def resume(self, batches: Iterable[Any]) -> None:
         """Has the next epoch that is begun consist of these batches."""
-        self._resumed = batches
+        self._resumed, self.begun = batches, True
 
     def draw_after(self, generators: Generators, states: list[Any]) -> None:
         """Puts generators into a state just before the next epoch's order is drawn from them."""

@@ -393,6 +393,7 @@ def _device(place: torch.device | str) -> torch.device:
         return torch.empty(0, device=place).device  # with its number
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise ConfigError(
-            f'place={format_value(place)} cannot be used ({error}): give "process", or a device that this '
+            f'place={format_value(place)} cannot be used ({error}): give "process", or a device '
+            "that this "
             "machine has"
         ) from error

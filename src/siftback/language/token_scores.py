@@ -80,8 +80,8 @@ class TokenMemory:
         fits = fits and is_dense(mask) and mask.dtype == torch.bool
         if not fits or losses.shape != mask.shape or len(indices) != len(losses):
             raise LossError(
-                f"{len(indices)} indices, losses={format_value(losses)} and mask={format_value(mask)}: give "
-                "int64[B], float[B, t] and bool[B, t]"
+                f"{len(indices)} indices, losses={format_value(losses)} and "
+                f"mask={format_value(mask)}: give int64[B], float[B, t] and bool[B, t]"
             )
         if losses.shape[1] > self._table.columns:
             raise LossError(

@@ -13,7 +13,7 @@ from siftback.batches.attaching import attached
 from siftback.batches.pool import Pool, Weighted
 from siftback.batches.source import Item, Source
 from siftback.batches.stats import Stats
-from siftback.epochs.sampler import beyond
+from siftback.epochs.sampler import warning_beyond
 from siftback.errors import BatchError, ConfigError
 from siftback.loader.batch_selection import BatchSelection
 from siftback.loader.epochs_done import EpochsDone
@@ -22,7 +22,7 @@ from siftback.loader.intake import Intake
 from siftback.loader.loss_record import LossRecord
 from siftback.loader.step_counts import StepCounts
 from siftback.loader.wrapped_loader import drop_last_of, is_own_size
-from siftback.processes.meeting import meet
+from siftback.processes.barrier import barrier
 from siftback.state import (
     check_entries,
     dict_of,
@@ -115,7 +115,7 @@ class BatchFlow:
             self._intake.check_lengths()
             if self._intake.shares_order:
                 # Else one whose state is of between epochs would wait for the others in vain.
-                meet(f"the rest of epoch {self._source.epoch}", self._common(settings))
+                barrier(f"the rest of epoch {self._source.epoch}", self._common(settings))
         epoch, items = self._source.epoch, self._source.batches()
         released = None if resumed else self._stats.released
         self.current, self._left, self._given = epoch, epoch, 0
@@ -298,7 +298,7 @@ class BatchFlow:
         self.done.begin(epoch)
         self._intake.begin_epoch(self._common(settings), again=again)
         if self._epochs is not None and epoch >= math.ceil(self._epochs):
-            self._warn("beyond", beyond(epoch, self._epochs))
+            self._warn("beyond", warning_beyond(epoch, self._epochs))
         self._is_set, self._loaded = False, None
         self._waiting = 0 if self.pool is None else len(self.pool)
         self._count(epoch)
@@ -310,7 +310,7 @@ class BatchFlow:
         self._to_come = counts.to_come(epoch)
 
     def _common(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What all processes must have alike, see `meet`."""
+        """What all processes must have alike, see `barrier`."""
         pad = None if self.pool is None else self.pool.pad
         return self._intake.common_settings({**settings, "attach": self._attach, "pad": pad})
 

@@ -12,7 +12,7 @@ from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
 from siftback.losses.per_example import Losses, LossFn, check_losses, resolve_losses
 from siftback.processes.distributed import rank_and_world
-from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.rules.rule import EpochRule
 from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.in_batch import check_takes_count, takes_count
@@ -259,9 +259,7 @@ def parts_of_rule(
                 f"both memory={name}(...) and {what}= given: the rule chooses; leave {what}= out, "
                 f"and give {name} what it is to keep"
             )
-    if isinstance(rule, RefreshedRule):
-        return rule.selector, rule.scorer
-    return None, None
+    return rule.selector, rule.scorer
 
 
 def _joined(selection: Selection, others: Tensor) -> Selection:

@@ -20,7 +20,7 @@ from siftback.errors import BatchError
 from siftback.loader.batch_selection import BatchSelection
 from siftback.loader.first_batch import try_scores
 from siftback.loader.wrapped_loader import no_indices, regroups
-from siftback.processes.meeting import meet
+from siftback.processes.barrier import barrier
 from siftback.schedule import Schedule
 from siftback.selectors.selection import Selection
 
@@ -160,7 +160,7 @@ class Intake:
         self.check_lengths()
         self._check.begin_epoch()
         self._offered = self._kept = 0
-        meet(f"the beginning of epoch {self._source.epoch}", settings)
+        barrier(f"the beginning of epoch {self._source.epoch}", settings)
         if self._draw is not None:
             started = time.perf_counter()
             self._draw.begin(self._source.epoch, again=again)
@@ -183,13 +183,13 @@ class Intake:
 
     @property
     def place(self) -> tuple[int, int]:
-        """See `EpochDraw.place`."""
-        return (0, 0) if self._draw is None else self._draw.place
+        """See `EpochDraw.progress`."""
+        return (0, 0) if self._draw is None else self._draw.progress
 
     @place.setter
     def place(self, place: tuple[int, int]) -> None:
         if self._draw is not None:
-            self._draw.place = place
+            self._draw.progress = place
 
     def resume_epoch(self) -> None:
         """Goes on within an epoch, or before it, whose draw was loaded."""
@@ -202,7 +202,7 @@ class Intake:
         """Notes that the source has no more of an epoch."""
         if self._leaves_unread:
             assert self._draw is not None
-            self._count_unread(self._draw.end_epoch())
+            self._count_unread(self._draw.remaining)
 
     @property
     def kept_nothing(self) -> bool:
@@ -282,8 +282,10 @@ class Intake:
             assert item.indices is not None
             if self._leaves_unread:
                 read = item.asked or count
-                self._count_unread(draw.passed(read) - read)
-            return draw.keep(item.indices)
+                self._count_unread(draw.advance(read) - read)
+            weights = draw.weights_of(item.indices)
+            rows = weights.nonzero().squeeze(1)
+            return Selection(rows, weights[rows])
         if selection is None:
             return None
         done = source.epochs_done

@@ -271,7 +271,7 @@ class LossRecord:
 
     @property
     def _learns(self) -> bool:
-        return self._draw is not None and self._draw.learns
+        return self._draw is not None and self._draw.rule.learns
 
     def _check(self, most: int) -> None:
         """Makes sure that of all but so many batches the losses and weights were used."""
@@ -322,7 +322,7 @@ class LossRecord:
     @property
     def guard(self) -> Any:
         """The rule's `NoiseGuard`; None without one."""
-        return None if self._draw is None else getattr(self._draw.rule, "guard", None)
+        return None if self._draw is None else self._draw.rule.guard
 
     def _checked(self, indices: Any, losses: Tensor, reduced: bool) -> Tensor:
         """The indices given with losses, as int64[n] on the CPU."""

@@ -12,15 +12,11 @@ from siftback.batches.order import batches_of, is_plain, is_trackable, keeps_ord
 from siftback.batches.pool import Pool
 from siftback.batches.source import Source
 from siftback.epochs.epoch_draw import EpochDraw
-from siftback.epochs.sampler import (
-    SelectiveSampler,
-    check_rule_fits,
-    ranks_of,
-    selective_batches,
-)
+from siftback.epochs.loader_order import ranks_of, selective_batches
+from siftback.epochs.sampler import SelectiveSampler, check_rule_fits
 from siftback.errors import ConfigError
 from siftback.processes.distributed import rank_and_world
-from siftback.rules.rule import EpochRule
+from siftback.rules.rule import EpochRule, checked_rule
 from siftback.schedule import Schedule
 from siftback.tables.example_rows import ExampleRows
 from siftback.tensor_arguments import check_batches
@@ -56,11 +52,7 @@ def draw_of(
             f"both memory={type(memory).__name__}(...) and a SelectiveSampler with "
             f"{type(own.rule).__name__}(...) given: give the rule to one of them"
         )
-    rule = memory if own is None else own.rule
-    if not isinstance(rule, EpochRule):
-        raise ConfigError(
-            f"memory={format_value(rule)} is not an EpochRule: give an instance, such as memory=Memory()"
-        )
+    rule = checked_rule("memory", memory if own is None else own.rule)
     examples = examples_of(loader)
     if examples is not None:
         check_rule_fits(rule, examples)

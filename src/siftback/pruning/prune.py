@@ -87,8 +87,8 @@ def _numbers(scores: Tensor) -> Tensor:
 def _check_shares(drop: float | None, keep: str, window: tuple[float, float] | None) -> None:
     if (drop is None) == (window is None):
         raise ConfigError(
-            f"drop={format_value(drop)} and window={format_value(window)}: give one of them, a share to leave "
-            "out or the shares that bound what is kept"
+            f"drop={format_value(drop)} and window={format_value(window)}: give one of them, a "
+            "share to leave out or the shares that bound what is kept"
         )
     if drop is not None:
         check_share("drop", drop)

@@ -33,7 +33,8 @@ class SelectionPass:
             isinstance(autocast, torch.dtype) and autocast.is_floating_point
         ):
             raise ConfigError(
-                f"autocast={format_value(autocast)}: give a floating-point dtype such as torch.bfloat16"
+                f"autocast={format_value(autocast)}: give a floating-point dtype such as "
+                "torch.bfloat16"
             )
         self._mode: Mode = mode
         self._autocast = autocast

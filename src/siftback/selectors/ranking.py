@@ -270,8 +270,8 @@ class Threshold(Stateful):
     ) -> None:
         if (above is None) == (keep is None):
             raise ConfigError(
-                f"above={format_value(above)} and keep={format_value(keep)}: give one of them, a fixed "
-                "threshold or the share that a moving one keeps"
+                f"above={format_value(above)} and keep={format_value(keep)}: give one of them, a "
+                "fixed threshold or the share that a moving one keeps"
             )
         self.above = None if above is None else check_number("above", above)
         self.keep = 1.0

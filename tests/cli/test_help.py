@@ -12,7 +12,7 @@ from siftback.cli import names
 from siftback.cli.app import COMMANDS, app
 from siftback.lab import models
 from siftback.lab.analyses import ANALYSES
-from siftback.lab.data import datasets
+from siftback.lab.data import load
 from siftback.lab.experiments import example_scores
 
 # Asks for all of it in one process, which prints what it got and, after each command, what of the
@@ -81,7 +81,7 @@ def test_options_are_listed_completed_and_guessed_at_once(
 
 
 def test_the_help_names_what_there_is() -> None:
-    assert names.DATA == datasets.NAMES
+    assert names.DATA == load.NAMES
     assert names.MODELS == models.NAMES
     assert names.SCORES == example_scores.SCORE_NAMES
     assert tuple(ANALYSES) == names.ANALYSES

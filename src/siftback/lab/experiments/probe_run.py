@@ -12,9 +12,9 @@ from rich.table import Table
 
 from siftback import ProbeResult, Scorer, probe
 from siftback.errors import ConfigError
-from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import BatchStream
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.tables import terminal
 from siftback.lab.training.example_losses import example_losses, mean_loss

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.lab.data.batch_stream import Batch
-from siftback.lab.data.text_data import IGNORED
+from siftback.lab.data.data_set import IGNORED
+from siftback.lab.data.stream import Batch
 
 ExampleLosses = Callable[[nn.Module, Batch], Tensor]
 Weigh = Callable[[Tensor, Tensor | None], Tensor]

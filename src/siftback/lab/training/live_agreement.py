@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from siftback import IES, UCB, EpochRule, Fresh, RefreshedRule, Scorer
-from siftback.lab.data.batch_stream import Batch
+from siftback.lab.data.stream import Batch
 from siftback.lab.training.example_losses import ExampleLosses, example_losses
 
 SAMPLE = 2000

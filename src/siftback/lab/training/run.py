@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from siftback.errors import ConfigError
-from siftback.lab.data.batch_stream import BatchStream, test_batches
-from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.text_data import IGNORED
+from siftback.lab.data.data_set import IGNORED, DataSet
+from siftback.lab.data.stream import BatchStream, test_batches
 from siftback.lab.records.comparison_record import RecordWriter
 from siftback.lab.records.observations import kinds_of
 from siftback.lab.records.run_summary import Evaluation, RunSummary

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from siftback import Fresh, Scorer
 from siftback.contrib import Pipelined
-from siftback.lab.data.batch_stream import Batch, BatchStream
 from siftback.lab.data.data_set import DataSet
+from siftback.lab.data.stream import Batch, BatchStream
 from siftback.lab.records.run_summary import Price
 from siftback.lab.training.example_losses import ExampleLosses, example_losses
 from siftback.lab.training.model_setup import autocast_of, built_model, device_of

@@ -252,9 +252,9 @@ class Settings:
 
     def recorded(self) -> dict[str, Any]:
         """The fields as records have them: of data and a subset what they are, not where."""
-        from siftback.lab.data.address import title
+        from siftback.lab.data.address import recorded_name
 
-        found = asdict(self) | {"data": title(self.data)}
+        found = asdict(self) | {"data": recorded_name(self.data)}
         if self.warmup is not None and not self.warmup.value:
             found["warmup"] = 0
         elif isinstance(self.warmup, Epochs):

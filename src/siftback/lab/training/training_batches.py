@@ -26,10 +26,9 @@ from siftback import (
     Stats,
 )
 from siftback.contrib import Pipelined, Proxy
-from siftback.lab.data.batch_stream import PADDING, Batch, BatchStream
-from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.datasets import ImageData
-from siftback.lab.data.mixup import mix
+from siftback.lab.data.augment import mix
+from siftback.lab.data.data_set import DataSet, ImageData
+from siftback.lab.data.stream import PADDING, Batch, BatchStream
 from siftback.lab.training import strategies
 from siftback.lab.training.example_losses import example_losses, losses_of, mean_loss
 from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent

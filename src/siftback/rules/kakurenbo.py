@@ -111,6 +111,10 @@ class Kakurenbo(EpochRule):
         self.ratio = checked_share("ratio", ratio)
         self.threshold = checked_share("threshold", threshold, most=True)
 
+    def scores(self, epoch: int) -> Tensor:
+        """Returns float32[examples], the remembered losses."""
+        return self.values[:, 0]
+
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Returns 0 for hidden examples, see `hidden_examples`."""
         losses, correct, confidence = self.values.unbind(1)

@@ -16,6 +16,7 @@ from siftback.lab.data.load import load
 from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.experiments.subsets import read_subset
+from siftback.lab.forward import check_model_fits, training_device
 from siftback.lab.records import run_files
 from siftback.lab.records.atomic_write import atomic_write
 from siftback.lab.records.comparison_record import SUMMARY, Comparison, RecordWriter, is_begun
@@ -23,23 +24,21 @@ from siftback.lab.records.environment import environment
 from siftback.lab.records.folder_lock import locked
 from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
 from siftback.lab.records.run_summary import RunSummary
-from siftback.lab.training import strategies, suspects
-from siftback.lab.training.checkpoints import CHECKPOINTS, Checkpoints, Often
+from siftback.lab.run import suspects
+from siftback.lab.run.checkpoints import CHECKPOINTS, CheckpointPolicy, Checkpoints
+from siftback.lab.run.observer import Observer
+from siftback.lab.run.progress import TENSORBOARD, Reporter
+from siftback.lab.run.train import train
+from siftback.lab.settings import Run, Settings, check_keep, check_seed, parse_numbers
+from siftback.lab.training import strategies
 from siftback.lab.training.length import BACKWARD, FORWARD, NOTHING, Length
-from siftback.lab.training.model_setup import check_model, device_of
-from siftback.lab.training.observer import Observer
-from siftback.lab.training.parsing import numbers
-from siftback.lab.training.progress import Reporter
 from siftback.lab.training.rule_schedule import warmup_epochs
-from siftback.lab.training.run import train
 from siftback.lab.training.score_price import measure
-from siftback.lab.training.settings import Run, Settings, check_keep, check_seed
 from siftback.lab.training.strategy import has_guard, learns, needs_passes
-from siftback.lab.training.tensorboard import TENSORBOARD
 
 TOKENIZER = "tokenizer.json"  # of the texts that a comparison trained on
 
-DEFAULT_OFTEN = Often()
+DEFAULT_POLICY = CheckpointPolicy()
 
 Existing = Literal["refuse", "overwrite", "resume"]
 
@@ -123,7 +122,7 @@ def parse_entry(text: str, keeps: Sequence[float]) -> tuple[str, Sequence[float]
     if not selects:
         raise ConfigError(f"strategy {text!r}: {name} keeps everything, leave out @{share}")
     try:
-        (keep,) = numbers("share", share)
+        (keep,) = parse_numbers("share", share)
     except ValueError:  # none, or several
         raise ConfigError(
             f"strategy {text!r}: give a share after @, such as {name}@0.33 or {name}@1/3"
@@ -176,7 +175,7 @@ def compare(
     reporter: Reporter,
     existing: Existing = "refuse",
     on_model: Callable[[Run, nn.Module], None] = lambda run, model: None,
-    often: Often = DEFAULT_OFTEN,
+    policy: CheckpointPolicy = DEFAULT_POLICY,
     data: DataSet | None = None,
 ) -> Comparison:
     """Runs a plan; each run that ends is at once in the folder's ``summary.json``.
@@ -189,7 +188,7 @@ def compare(
             resume it, which skips the runs that have ended, and goes on with one that has not
             from its last checkpoint.
         on_model: Gets each trained model, before its run counts as ended.
-        often: How often to save checkpoints.
+        policy: How often to save checkpoints.
         data: The result of `prepare_data`, for a caller that has it.
 
     Raises:
@@ -204,7 +203,7 @@ def compare(
                 f"another process is at work in {folder}: wait until it has ended, or give "
                 "another --out"
             )
-        return compare_locked(plan, data, folder, reporter, existing, on_model, often)
+        return compare_locked(plan, data, folder, reporter, existing, on_model, policy)
 
 
 def compare_locked(
@@ -214,7 +213,7 @@ def compare_locked(
     reporter: Reporter,
     existing: Existing = "refuse",
     on_model: Callable[[Run, nn.Module], None] = lambda run, model: None,
-    often: Often = DEFAULT_OFTEN,
+    policy: CheckpointPolicy = DEFAULT_POLICY,
 ) -> Comparison:
     """Runs a plan as `compare` does, after its caller has prepared the data and locked the folder.
 
@@ -225,7 +224,7 @@ def compare_locked(
         reporter: Reports what happens.
         existing: What to do with a folder that holds a comparison.
         on_model: Gets each trained model.
-        often: How often to save checkpoints.
+        policy: How often to save checkpoints.
     """
     comparison = _open(plan, folder, existing)
     if isinstance(data, TextData):
@@ -234,7 +233,7 @@ def compare_locked(
     runs = plan.runs()
     order = {run.record: index for index, run in enumerate(runs)}
     for number, run in enumerate(runs, start=1):
-        checkpoints = Checkpoints(folder / CHECKPOINTS / run.name, often)
+        checkpoints = Checkpoints(folder / CHECKPOINTS / run.name, policy)
         if run.record not in finished:
             if run.matched_to is not None:
                 original = Run(run.matched_to, run.keep, run.seed)
@@ -260,7 +259,7 @@ def prepare_data(plan: Plan) -> DataSet:
             than what it trains on, or its length leaves it no step.
     """
     settings = plan.settings
-    device_of(settings)
+    training_device(settings)
     data: DataSet = load(
         settings.data,
         settings.train_limit,
@@ -271,7 +270,7 @@ def prepare_data(plan: Plan) -> DataSet:
     if settings.subset is not None:
         data = data.subset(read_subset(Path(settings.subset), settings, data)).rescale_costs()
     BatchStream(data, settings.batch_size, seed=0)  # which refuses a size that does not fit
-    check_model(settings, data)
+    check_model_fits(settings, data)
     for name in ("mixup", "cutout"):
         if (value := getattr(settings, name)) and data.kind != "images":
             raise ConfigError(
@@ -365,7 +364,7 @@ def _train(
     if kinds := kinds_of(settings.observe):
         trained, kept = (data, None) if scored is None else (scored.data, scored.kept)
         path = folder_of(folder, run.record)
-        observer = Observer(kinds, path, trained, settings, device_of(settings), kept)
+        observer = Observer(kinds, path, trained, settings, training_device(settings), kept)
     record = RecordWriter(folder / run.record, header, state and state["record"])
     try:
         summary, model = train(

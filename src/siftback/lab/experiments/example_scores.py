@@ -19,15 +19,20 @@ from siftback.errors import ConfigError, StateError
 from siftback.lab.data.data_set import KINDS, DataSet
 from siftback.lab.data.load import load
 from siftback.lab.data.stream import Batch, test_batches
+from siftback.lab.forward import (
+    autocast_context,
+    check_model_fits,
+    example_losses,
+    token_cross_entropies,
+    training_device,
+)
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.environment import environment
 from siftback.lab.records.formatting import one_of
+from siftback.lab.run.train import Scored, stages
+from siftback.lab.settings import Run, Settings
 from siftback.lab.training import strategies
-from siftback.lab.training.example_losses import example_losses, token_losses
 from siftback.lab.training.length import BACKWARD, FORWARD
-from siftback.lab.training.model_setup import casting, check_model, device_of
-from siftback.lab.training.run import Scored, stages
-from siftback.lab.training.settings import Run, Settings
 from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prune
 
 SCORES_FOLDER = "scores"  # the folder of a comparison's own tables
@@ -45,7 +50,9 @@ def fresh_losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
 def fresh_token_losses(model: nn.Module, batches: Iterator[Batch]) -> Tensor:
     """Returns float32[N, T], the loss of each token of some batches."""
     model.eval()
-    return torch.cat([token_losses(model(inputs).float(), y).cpu() for inputs, y in batches])
+    return torch.cat(
+        [token_cross_entropies(model(inputs).float(), y).cpu() for inputs, y in batches]
+    )
 
 
 # By name: what scores the examples after training, and the price of an example in forwards.
@@ -157,7 +164,7 @@ def score_examples(
         settings.data, settings.train_limit, settings.validation, max_tokens=settings.max_tokens
     )
     check_score(name, settings, data)
-    check_model(settings, data)
+    check_model_fits(settings, data)
     seeds = [1000 * (seed + 1) + number for number in range(settings.score_models)]
     columns = [
         score_by_model(name, settings, model_seed, data, report_share(update, number, len(seeds)))
@@ -264,7 +271,7 @@ def score_by_model(
     *_, stage = stages(seed, settings, data, epochs, lambda done: update(share * done))
     started = time.perf_counter()
     batches = _reported(stage.stream.plain(count), count, lambda d: update(share + (1 - share) * d))
-    with casting(settings, device_of(settings)):
+    with autocast_context(settings, training_device(settings)):
         values = score(stage.model, batches)
     seconds = time.perf_counter() - started
     return ModelScores(values, stage.cost + count * price, stage.seconds + seconds)
@@ -274,7 +281,7 @@ def _score_held_out(
     name: str, settings: Settings, seed: int, data: DataSet, update: Update
 ) -> ModelScores:
     """Scores each half of the training set by a model that is trained on the other half."""
-    count, device = len(data.train_labels), device_of(settings)
+    count, device = len(data.train_labels), training_device(settings)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     values = torch.empty(data.train_labels.shape if name in OF_TOKENS else (count,))
     cost, seconds = 0.0, 0.0
@@ -284,7 +291,7 @@ def _score_held_out(
         *_, stage = stages(seed, settings, half, settings.score_epochs, update_half)
         started = time.perf_counter()
         tested = half.with_test(data, unseen)  # normalised as the model's own half was
-        with casting(settings, device):
+        with autocast_context(settings, device):
             batches = test_batches(tested, settings.batch_size, device, settings.channels_last)
             values[unseen] = HELD_OUT[name](stage.model, batches)
         cost += stage.cost + len(unseen) * FORWARD
@@ -303,7 +310,7 @@ def _record(
     model.eval()
     first = 0
     for images, labels in batches:
-        with casting(settings, device_of(settings)):
+        with autocast_context(settings, training_device(settings)):
             logits = model(images).float()
         indices = torch.arange(first, first + len(labels))
         recorder.update(indices, *recorded_of(logits, labels))

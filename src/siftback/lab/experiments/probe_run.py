@@ -3,6 +3,7 @@
 import itertools
 import math
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,18 +16,19 @@ from siftback.errors import ConfigError
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.load import load
 from siftback.lab.data.stream import BatchStream
+from siftback.lab.forward import (
+    autocast_context,
+    autocast_of,
+    build_model,
+    build_optimizer,
+    check_model_fits,
+    example_losses,
+    mean_loss,
+    training_device,
+)
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.tables import terminal
-from siftback.lab.training.example_losses import example_losses, mean_loss
-from siftback.lab.training.model_setup import (
-    autocast_of,
-    built_model,
-    casting,
-    check_model,
-    device_of,
-    new_optimizer,
-)
-from siftback.lab.training.settings import Settings
+from siftback.lab.settings import Settings
 from siftback.lab.training.strategies import STRATEGIES
 
 SEED = 0
@@ -57,18 +59,20 @@ def probe_settings(
     if len(set(keeps)) < len(keeps) or not all(0 < keep < 1 for keep in keeps):
         raise ConfigError(f"keeps {keeps}: give shares in (0, 1), and none twice")
     data = load(settings.data, settings.train_limit, max_tokens=settings.max_tokens)
-    device = device_of(settings)
-    check_model(settings, data)
+    device = training_device(settings)
+    check_model_fits(settings, data)
     torch.manual_seed(SEED)
-    model = built_model(settings, data)
-    optimizer = new_optimizer(model, settings, settings.lr / 5)  # no warm-up: the peak is too high
+    model = build_model(settings, data)
+    optimizer = build_optimizer(
+        model, replace(settings, lr=settings.lr / 5)
+    )  # no warm-up: not the peak
     stream = BatchStream(
         data, settings.batch_size, SEED, device=device, channels_last=settings.channels_last
     )
     scorers = cheap_scorers(settings, data)
     brief = time.monotonic() + SHARE * seconds
     for batch in itertools.islice(stream, STEPS):
-        with casting(settings, batch[0].device):
+        with autocast_context(settings, batch[0].device):
             loss = mean_loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

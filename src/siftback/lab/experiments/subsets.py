@@ -18,7 +18,7 @@ from siftback.lab.records.atomic_write import check_writable
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.formatting import readable
 from siftback.lab.records.tables import terminal
-from siftback.lab.training.settings import Settings, check_seed
+from siftback.lab.settings import Settings, check_seed
 from siftback.pruning import prune
 
 # Training examples are counted from 0 within what these settings leave of the data set.

@@ -17,7 +17,7 @@ from siftback.lab.records.columns import read_columns, write_columns
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.records.tables import terminal
-from siftback.lab.training.suspects import SUFFIX
+from siftback.lab.run.suspects import SUFFIX
 
 WRITER = "siftback compare --strategies sb-memory-guarded"
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from siftback import SiftbackError
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import (
-    DEFAULT_OFTEN,
+    DEFAULT_POLICY,
     Existing,
     Plan,
     compare_locked,
@@ -24,9 +24,9 @@ from siftback.lab.records.folder_lock import is_locked, locked
 from siftback.lab.records.run_files import record_names
 from siftback.lab.records.summary_table import rows
 from siftback.lab.records.tables import terminal
-from siftback.lab.training.checkpoints import Often
-from siftback.lab.training.parsing import numbers, parse
-from siftback.lab.training.progress import Reporter
+from siftback.lab.run.checkpoints import CheckpointPolicy
+from siftback.lab.run.progress import Reporter
+from siftback.lab.settings import parse_numbers, parse_setting
 
 State = Literal["done", "running", "stopped", "missing"]
 
@@ -126,14 +126,14 @@ def cells(
 
 def parse_value(name: str, text: str) -> Any:
     """Returns a value of a grid: a share to keep, or a setting's."""
-    return numbers(name, text)[0] if name == KEEP else parse(name, text)
+    return parse_numbers(name, text)[0] if name == KEEP else parse_setting(name, text)
 
 
 def sweep(
     grid: Sequence[GridCell],
     reporter: Reporter,
     existing: Existing = "refuse",
-    often: Often = DEFAULT_OFTEN,
+    policy: CheckpointPolicy = DEFAULT_POLICY,
     on_error: Callable[[GridCell, SiftbackError], None] = lambda cell, error: None,
 ) -> None:
     """Runs the cells in order; several processes may share them, each taking what is free.
@@ -145,7 +145,7 @@ def sweep(
         grid: The cells.
         reporter: Reports what happens.
         existing: What to do with cells that hold a comparison already, as in `compare`.
-        often: How often to save checkpoints.
+        policy: How often to save checkpoints.
         on_error: Called with each cell that failed.
 
     Raises:
@@ -162,7 +162,7 @@ def sweep(
                 continue
             try:
                 data = prepare_data(cell.plan)
-                compare_locked(cell.plan, data, cell.folder, reporter, go_on, often=often)
+                compare_locked(cell.plan, data, cell.folder, reporter, go_on, policy=policy)
             except SiftbackError as error:
                 on_error(cell, error)
 

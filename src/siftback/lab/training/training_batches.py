@@ -14,11 +14,8 @@ from siftback import (
     EpochRule,
     Epochs,
     Fresh,
-    Kakurenbo,
-    Memory,
     NoiseGuard,
     Pool,
-    RatioMemory,
     Schedule,
     Scorer,
     SelectiveLoader,
@@ -29,15 +26,20 @@ from siftback.contrib import Pipelined, Proxy
 from siftback.lab.data.augment import mix
 from siftback.lab.data.data_set import DataSet, ImageData
 from siftback.lab.data.stream import PADDING, Batch, BatchStream
+from siftback.lab.forward import (
+    autocast_context,
+    autocast_of,
+    cross_entropies,
+    example_losses,
+    mean_loss,
+)
+from siftback.lab.settings import Run, Settings
 from siftback.lab.training import strategies
-from siftback.lab.training.example_losses import example_losses, losses_of, mean_loss
 from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent
-from siftback.lab.training.live_agreement import SAMPLE, live_agreement, remembered
-from siftback.lab.training.model_setup import autocast_of, casting
+from siftback.lab.training.live_agreement import SAMPLE, live_agreement
 from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.rule_schedule import schedule_of, whole_epochs
 from siftback.lab.training.score_price import Replica
-from siftback.lab.training.settings import Run, Settings
 from siftback.lab.training.strategy import learns
 from siftback.lab.training.token_selection import TokenSelection
 
@@ -245,7 +247,7 @@ class TrainingBatches:
         """Of the scores it selects by with the losses as they are, where those are others."""
         scores: Scorer | Tensor | None = self._scorer
         if self._loader is not None and self._loader.memory is not None:
-            scores = remembered(self._loader.memory, self._loader.epoch)
+            scores = self._loader.memory.scores(self._loader.epoch)
         elif self._replica is not None:  # any place gives the scores that the process gives
             scores = Replica(self._model, self._losses, self._exact, place=self._device)
         if scores is None:
@@ -257,7 +259,7 @@ class TrainingBatches:
     def guard(self) -> NoiseGuard | None:
         """What holds back examples that seem mislabelled, of a strategy that has it."""
         rule = None if self._loader is None else self._loader.memory
-        return rule.guard if isinstance(rule, Memory | RatioMemory) else None
+        return None if rule is None else rule.guard
 
     def close(self) -> None:
         """Ends what runs elsewhere."""
@@ -395,7 +397,7 @@ class TrainingBatches:
     def _recorded_loss(self, loader: SelectiveLoader, inputs: Tensor, labels: Tensor) -> Tensor:
         """The weighted mean loss; the losses of the examples are recorded."""
         self._count_lengths(inputs, FORWARD + BACKWARD)
-        if isinstance(loader.memory, Kakurenbo):
+        if loader.memory is not None and loader.memory.needs_predictions:
             each, correct, confidence = self._predict(inputs, labels)
             return loader.loss(each, correct=correct, confidence=confidence)
         return loader.loss(self._losses(self._call, (inputs, labels)))
@@ -440,7 +442,7 @@ class TrainingBatches:
         right = guess == labels
         if labels.ndim == 2:
             right, confidence = right.all(1), confidence.mean(1)
-        each = losses_of(outputs, labels, self._settings.label_smoothing)
+        each = cross_entropies(outputs, labels, self._settings.label_smoothing)
         return each, right, confidence
 
     @torch.no_grad()
@@ -451,7 +453,7 @@ class TrainingBatches:
         for indices in torch.split(loader.left_out, self._settings.batch_size):
             if self.is_over:  # no epoch will be drawn by it
                 break
-            with casting(self._settings, self._device):
+            with autocast_context(self._settings, self._device):
                 inputs, labels = self.stream.plain_of(indices)
                 each, correct, confidence = self._predict(inputs, labels)
             self._count_lengths(inputs, FORWARD)

@@ -373,9 +373,9 @@ class Settings:
 
     def recorded(self) -> dict[str, Any]:
         """Returns the settings as records have them: data and a subset by name, not by path."""
-        from siftback.lab.data.address import title
+        from siftback.lab.data.address import recorded_name
 
-        values = asdict(self) | {"data": title(self.data)}
+        values = asdict(self) | {"data": recorded_name(self.data)}
         if self.warmup is not None:
             amount = self.warmup.value
             values["warmup"] = (

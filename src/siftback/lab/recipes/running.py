@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.analyses import Analysis, analyse, write
-from siftback.lab.data import address
-from siftback.lab.data.datasets import DATASETS, NAMES, STORED, TEXTS
+from siftback.lab.data.address import parse_address
+from siftback.lab.data.load import DATA_SETS, IMAGE_SETS, NAMES
 from siftback.lab.experiments.comparison import Existing, Plan, compare, is_finished
 from siftback.lab.recipes import SCALES, Recipe, Scale, find_recipe, recipe_names, recipes_used
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
@@ -138,11 +138,11 @@ def count_parameters(plan: Plan) -> int:
 
 def _shape(data: str) -> tuple[int, int]:
     """Classes and channels of a data set that need not be there; a guess for a user's own."""
-    if stored := STORED.get(data):
-        return stored.classes, 1 if stored.mode == "L" else 3
-    if data not in (*DATASETS, *TEXTS) and address.parse(data) is None:
+    if published := IMAGE_SETS.get(data):
+        return published.classes, published.channels
+    if data not in DATA_SETS and parse_address(data) is None:
         raise ConfigError(f"data set {data!r} is not known: {one_of(data, NAMES)}")
-    return 10, 1 if data in DATASETS else 3
+    return 10, 1 if data == "digits" else 3
 
 
 def draw_recipe(recipe: Recipe, scale: Scale, out: Path, todo: Sequence[Task]) -> Iterator[Drawn]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from siftback import Fresh, Scorer
-from siftback.lab.data.batch_stream import Batch
+from siftback.lab.data.stream import Batch
 from siftback.lab.forward import ExampleLosses, example_losses
 
 SAMPLE = 2000

@@ -23,10 +23,9 @@ from siftback import (
     Stats,
 )
 from siftback.contrib import Pipelined, Proxy
-from siftback.lab.data.batch_stream import PADDING, Batch, BatchStream
-from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.datasets import ImageData
-from siftback.lab.data.mixup import mix
+from siftback.lab.data.augment import mix
+from siftback.lab.data.data_set import DataSet, ImageData
+from siftback.lab.data.stream import PADDING, Batch, BatchStream
 from siftback.lab.forward import (
     autocast_context,
     autocast_of,

@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
 from siftback.batches.order import is_plain, is_trackable, sampler_of
 from siftback.epochs.sampler import SelectiveSampler, gives_all, ranks_of
 from siftback.errors import BatchError, ConfigError, SiftbackError
-from siftback.loader.loader import SelectiveLoader
+from siftback.loader.face import SelectiveLoader
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule

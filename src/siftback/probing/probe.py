@@ -11,7 +11,7 @@ from torch import nn
 from siftback.arguments import checked_flag, checked_integer, checked_seed, is_number, shown
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import ConfigError
-from siftback.loader.loader import SelectiveLoader
+from siftback.loader.face import SelectiveLoader
 from siftback.loss_functions import Losses, LossFn, resolve
 from siftback.probing.advice import advise
 from siftback.probing.costs import EPOCHS, rows
@@ -98,7 +98,7 @@ def probe(
         )
     with unmoved(loader):
         sample = Sample(loader, model)
-        where = device_of(model, sample.first().batch)
+        where = device_of(model, sample.first().data)
         with untouched(model, "train", where):
             rounds = Rounds(model, compute, sample, where, keeps, autocast, seed)
             rounds.prepare(scorers or {}, optimizer, single_pass)

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from siftback.batches import tree
+from siftback.batches.batch import Batch
 from siftback.batches.pool import Pool
-from siftback.batches.source import Item, ScoredBatch
+from siftback.batches.source import ScoredBatch
 from siftback.device_time import now
 from siftback.errors import LossError
-from siftback.loader.loader import SelectiveLoader
+from siftback.loader.face import SelectiveLoader
 from siftback.loss_functions import Losses, check
 from siftback.probing.agreement import Agreement, agreement
 from siftback.probing.costs import SB, SINGLE_PASS, Seconds
@@ -144,7 +145,7 @@ class Rounds:
 
     def _round(self, turn: int) -> None:
         place, item = self._sample.next(turn)
-        self._train(item.batch)
+        self._train(item.data)
         if self._optimizer is not None:
             with self._reporting("optimizer"):
                 self._timed("optimizer", self._optimizer.step)
@@ -154,12 +155,12 @@ class Rounds:
                     self._score(name, scorer, place, item)
         scores = self._scores[SB][place].nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         keep = _middle(self._keeps)
-        self._select("choosing", item.batch, scores, Percentile(keep=keep))
-        self._select("choosing uniformly", item.batch, scores, Uniform(keep=keep))
-        self._remember(item.batch, scores)
+        self._select("choosing", item.data, scores, Percentile(keep=keep))
+        self._select("choosing uniformly", item.data, scores, Uniform(keep=keep))
+        self._remember(item.data, scores)
         if self._sift is not None:
             with self._reporting(SINGLE_PASS):
-                self._single_pass(place, item.batch)
+                self._single_pass(place, item.data)
 
     def _train(self, batch: Any) -> None:
         def forward() -> Tensor:
@@ -176,8 +177,8 @@ class Rounds:
             )
         self._timed("backward", lambda: gradients(self._model, losses.mean()))
 
-    def _score(self, name: str, scorer: Scorer, place: int, item: Item) -> None:
-        losses, model, batch = self._losses, self._model, item.batch
+    def _score(self, name: str, scorer: Scorer, place: int, item: Batch) -> None:
+        losses, model, batch = self._losses, self._model, item.data
         scores = self._timed(name, lambda: scorer.score(losses, model, batch, item.indices))
         self._scores[name].setdefault(place, check(scores, self._sample.size))
         self._timed(_after(name), lambda: scorer.after_step(losses, model, batch))

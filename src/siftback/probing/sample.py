@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -13,9 +14,10 @@ import torch
 from torch import nn
 
 from siftback.batches import tree
+from siftback.batches.batch import Batch
 from siftback.batches.indices import examples_of
 from siftback.batches.order import is_plain, is_trackable
-from siftback.batches.source import Item, Source
+from siftback.batches.source import Source
 from siftback.device_time import now
 from siftback.errors import BatchError
 
@@ -41,14 +43,14 @@ class Sample:
             map-style data set, or a loader with a method ``only`` that sets which to read.
 
     >>> sample = Sample([torch.zeros(4, 2), torch.ones(4, 2), torch.ones(1, 2)], nn.Identity())
-    >>> sample.first().batch.shape, [sample.next(turn)[0] for turn in range(4)]
+    >>> sample.first().data.shape, [sample.next(turn)[0] for turn in range(4)]
     (torch.Size([4, 2]), [0, 1, 0, 1])
     """
 
     def __init__(self, loader: Iterable[Any], model: nn.Module) -> None:
         self._model = model
         self._source: Source | None = Source(loader)
-        self._items: Iterator[Item] | None = self._source.batches()
+        self._items: Iterator[Batch] | None = self._source.batches()
         self._ahead = getattr(loader, "prefetch_factor", None) or 2  # batches of each worker
         self._name = type(loader).__name__
         self._complete = False  # whether an epoch was read to its end
@@ -57,10 +59,10 @@ class Sample:
         by_index = is_trackable(loader) and is_plain(getattr(loader, "batch_sampler", None))
         self.reads_chosen_only = by_index or hasattr(loader, "only")
         self.size = 0
-        self.items: list[Item] = []
+        self.items: list[Batch] = []
         self.took: list[float] = []
 
-    def first(self) -> Item:
+    def first(self) -> Batch:
         """The first batch, which defines the full batch size.
 
         Raises:
@@ -82,7 +84,7 @@ class Sample:
         # Stops the workers, even persistent ones, which would slow down later measurements.
         self._items = self._source = None
 
-    def next(self, turn: int) -> tuple[int, Item]:
+    def next(self, turn: int) -> tuple[int, Batch]:
         """A batch to measure on, and its position among the distinct ones; reads one more."""
         if not self.workers:
             self._read()
@@ -109,9 +111,9 @@ class Sample:
         else:  # an iterable that can be iterated once only
             self._items = None
             return False
-        item = item._replace(batch=tree.to_device_of(item.batch, self._model))
-        took = now(tree.device(item.batch)) - started
-        size = tree.size(item.batch)
+        item = replace(item, data=tree.to_device_of(item.data, self._model))
+        took = now(tree.device(item.data)) - started
+        size = tree.size(item.data)
         self.size = self.size or size
         if size == self.size:  # not a short last one
             self.took.append(took)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from goals import Goal, begin, options, report
-from siftback import EpochRule, Fresh, ScoreTable, TopK
+from siftback import EpochRule, Fresh, TopK
 from siftback.contrib import Proxy
 from siftback.draws.percentile_draw import draw_probabilities
 from siftback.draws.ratio_draw import ratio_probabilities
@@ -30,11 +30,11 @@ from siftback.lab.data.datasets import DATASETS, ImageData
 from siftback.lab.experiments import comparison
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.models import build
-from siftback.lab.records.run_summary import Price
+from siftback.lab.records.run_summary import ScoringCost
+from siftback.lab.run.progress import NullReporter
+from siftback.lab.settings import Settings
 from siftback.lab.training.ideal_cost import IdealCost
-from siftback.lab.training.progress import Silent
 from siftback.lab.training.score_price import measure as measured_price
-from siftback.lab.training.settings import Settings
 from siftback.lab.training.strategies import STRATEGIES
 from siftback.lab.training.strategy import Strategy
 from siftback.rules.rule import LastLossRule
@@ -121,7 +121,7 @@ class Tried(LastLossRule):
     """
 
     def __init__(self, probabilities: Callable[[Tensor], Tensor], columns: int = 1) -> None:
-        super().__init__(ScoreTable(columns=columns))
+        super().__init__(columns=columns)
         self._probabilities = probabilities
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
@@ -212,14 +212,14 @@ def tiny_proxy(settings: Settings, data: DataSet) -> Proxy:
     return Proxy(small, optimizer, Fresh(autocast=torch.bfloat16))
 
 
-def price(strategy: Strategy, settings: Settings, data: DataSet) -> Price | None:
+def price(strategy: Strategy, settings: Settings, data: DataSet) -> ScoringCost | None:
     """As measured, but for the tiny proxy, which has the price that the goal allows it.
 
     On a processor a small network is slow for its size. Scoring a batch and training on half of
     it then cost 0.05 forwards of the model in all.
     """
     if strategy.name == "tiny-proxy":
-        return Price(0.02, 0.02, 0.02, 1)
+        return ScoringCost(0.02, 0.02, 0.02, 1)
     return measured_price(strategy, settings, data)
 
 
@@ -265,7 +265,7 @@ def errors(settings: Settings, names: list[str], seeds: list[int], out: Path) ->
     """Final errors in percent by strategy and share, and of each by seed."""
     print(out.name, flush=True)
     plan = Plan(settings, names, (0.5,), seeds, matched=False)
-    runs = compare(plan, out, Silent(), existing="resume" if out.exists() else "refuse").runs
+    runs = compare(plan, out, NullReporter(), existing="resume" if out.exists() else "refuse").runs
     found: dict[str, dict[int, float]] = {}
     for run in (run for run in runs if run.seed in seeds):
         name = f"{run.strategy}@{run.keep_asked}"

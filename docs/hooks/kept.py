@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from siftback import EpochRule, Kakurenbo, RefreshedRule, Selection
-from siftback.lab.training.settings import Settings
+from siftback.lab.settings import Settings
 from siftback.lab.training.strategies import STRATEGIES
 from siftback.lab.training.strategy import Strategy
 from siftback.lab.training.token_selection import selector_of

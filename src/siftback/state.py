@@ -426,7 +426,9 @@ integer from 0 to 9223372036854775807: give what state_dict() returned
         check_digest(self, state)
         members = {name: state_of(member) for name, member in self.members().items()}
         fields = {name.lstrip("_"): check for name, check in self.state_fields().items()}
-        check_entries(self, state, {**members, **fields}, self.settings())
+        # Of another object the entries may be others, of which the settings say why.
+        check_entries(self, state, {}, self.settings())
+        check_entries(self, state, {**members, **fields})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another one's state.
@@ -436,6 +438,10 @@ integer from 0 to 9223372036854775807: give what state_dict() returned
         """
         self.check_state(state)
         load_all_or_none(*((member, state[name]) for name, member in self.members().items()))
+        self.load_fields(state)
+
+    def load_fields(self, state: dict[str, Any]) -> None:
+        """Takes on the fields of a state that was checked."""
         for name in self.state_fields():
             value = state[name.lstrip("_")]
             if isinstance(generator_state := getattr(self, name), torch.Generator):

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -14,6 +14,8 @@ from siftback.lab import models
 from siftback.lab.analyses import ANALYSES
 from siftback.lab.data import datasets
 from siftback.lab.experiments import example_scores
+from siftback.lab.models.norm import NORMS
+from siftback.lab.settings import DATA_SETS, MODEL_NAMES, TYPES
 
 # Asks for all of it in one process, which prints what it got and, after each command, what of the
 # slow packages is imported.
@@ -81,7 +83,8 @@ def test_options_are_listed_completed_and_guessed_at_once(
 
 
 def test_the_help_names_what_there_is() -> None:
-    assert names.DATA == datasets.NAMES
-    assert names.MODELS == models.NAMES
+    assert DATA_SETS == datasets.NAMES
+    assert MODEL_NAMES == models.NAMES
+    assert get_args(TYPES["norm"]) == NORMS
     assert names.SCORES == example_scores.SCORE_NAMES
     assert tuple(ANALYSES) == names.ANALYSES

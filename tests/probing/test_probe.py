@@ -21,7 +21,7 @@ from siftback import (
     probe,
 )
 from siftback.errors import BatchError, ConfigError, LossError, TraceError
-from siftback.probing.costs import rows
+from siftback.probing.costs import cost_rows
 from siftback.probing.result import ProbeResult
 from siftback.probing.sample import Sample
 from toys import AT_ONCE, assert_same, dataset, network, numbered, optimizer_of, shuffled
@@ -66,7 +66,7 @@ def test_every_strategy_has_a_row_for_every_share():
     pairs = [(row.strategy, row.keep) for row in found.rows]
     assert pairs == [("traditional", 1.0)] + [(name, k) for name in names for k in (0.5, 0.25)]
     assert found.failures == {}
-    assert found.rows == rows(found.seconds, [0.5, 0.25])
+    assert found.rows == cost_rows(found.seconds, [0.5, 0.25])
     assert found.seconds_compiling > 0
     assert (found.batch_size, found.rounds, found.device) == (8, 3, "cpu")
     assert found.parameters == sum(p.numel() for p in network().parameters())

@@ -4,15 +4,6 @@
 """
 
 # fmt: off
-DATA = (
-    "digits", "mnist", "cifar10", "cifar100", "svhn", "svhn+extra", "fashion_mnist", "imdb", "sst2",
-    "tinyshakespeare", "imagefolder:PATH", "hf:NAME", "npz:PATH", "text:PATH",
-)
-MODELS = (
-    "cnn", "fastcnn", "mlp", "resnet18", "resnet34", "resnet50", "resnet20", "resnet32",
-    "densenet121", "mobilenetv2", "googlenet", "vit", "transformer", "ngrams", "gpt",
-    "wrn-D-K", "densenet-bc-D",
-)
 SCORES = (
     "el2n", "grand", "margin", "entropy", "loss", "forgetting", "aum", "irreducible",
     "token-irreducible", "sb-uses",

@@ -8,7 +8,15 @@ import typer
 from rich.console import Console
 
 from siftback.cli.app import app
-from siftback.cli.options import Json, Overwrite, Resume, Threads, existing, seeds, use_threads
+from siftback.cli.options import (
+    Json,
+    Overwrite,
+    Resume,
+    Threads,
+    existing_policy,
+    parse_seeds,
+    use_threads,
+)
 from siftback.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -75,18 +83,18 @@ def run_command(
     from siftback.lab.recipes.running import draw_recipe, tasks
     from siftback.lab.records.comparison_record import Comparison
     from siftback.lab.records.formatting import listed
-    from siftback.lab.training.progress import Terminal
-    from siftback.lab.training.workload import most_work
+    from siftback.lab.run.progress import ConsoleReporter
+    from siftback.lab.run.workload import most_work
 
     chosen, size = find_recipe(recipe), _scale(scale)
     changes = _changes(changed or [])
     if seed is not None:
-        changes["seeds"] = seeds(seed)
+        changes["seeds"] = parse_seeds(seed)
     todo = [task for task in tasks(chosen, size, out, changes) if task.is_named(only)]
     if not todo:
         names = listed(task.folder.name for task in tasks(chosen, size, out, changes))
         raise ConfigError(f"--only {only}: no comparison's name begins so; there are {names}")
-    old = existing(overwrite, resume)
+    old = existing_policy(overwrite, resume)
     plan = plan_table(todo)  # all of it is checked before anything runs
     if dry_run:
         Console().print(plan)
@@ -96,7 +104,7 @@ def run_command(
     use_threads(threads, lambda: most_work(task.plan.settings for task in left), begun)
     console = Console(stderr=True)
     try:
-        with Terminal(console) as reporter:
+        with ConsoleReporter(console) as reporter:
             for task in todo:
                 done = " is finished" if task.finished else ""
                 console.print(f"{task.folder}{done}", markup=False, highlight=False, soft_wrap=True)

@@ -11,14 +11,14 @@ from siftback import SiftbackError
 from siftback.cli.app import app
 from siftback.cli.options import (
     CheckpointEvery,
-    Checkpoints,
     Json,
+    KeepCheckpoints,
     Overwrite,
     Resume,
     Threads,
-    existing,
-    often,
-    seeds,
+    checkpoint_policy,
+    existing_policy,
+    parse_seeds,
     settings_of,
     use_threads,
     with_settings,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @app.command("sweep")
 @with_settings()
 def sweep_command(
-    chosen: dict[str, Any],
+    values: dict[str, Any],
     grid: Annotated[
         list[str] | None,
         typer.Option(help="A setting's values: lr=0.05,0.1. Once for each setting; keep is one."),
@@ -54,7 +54,7 @@ def sweep_command(
     ] = False,
     threads: Threads = None,
     checkpoint_every: CheckpointEvery = "10m",
-    checkpoints: Checkpoints = 2,
+    checkpoints: KeepCheckpoints = 2,
     overwrite: Overwrite = False,
     resume: Resume = False,
     as_json: Json = False,
@@ -63,16 +63,16 @@ def sweep_command(
     from siftback.cli.ending import show_json
     from siftback.lab.experiments.comparison import Plan
     from siftback.lab.experiments.sweep import KEEP, cells, read_grid, sweep, sweep_table
-    from siftback.lab.training.parsing import numbers
-    from siftback.lab.training.progress import Terminal
-    from siftback.lab.training.workload import most_work
+    from siftback.lab.run.progress import ConsoleReporter
+    from siftback.lab.run.workload import most_work
+    from siftback.lab.settings import parse_numbers
 
     def plan_of(cell: dict[str, Any]) -> Plan:
-        keeps = [cell.pop(KEEP)] if KEEP in cell else numbers("--keep", keep)
+        keeps = [cell.pop(KEEP)] if KEEP in cell else parse_numbers("--keep", keep)
         names = [name.strip() for name in strategies.split(",")]
-        return Plan(settings_of(chosen | cell), names, keeps, seeds(seed), matched)
+        return Plan(settings_of(values | cell), names, keeps, parse_seeds(seed), matched)
 
-    found = cells(read_grid(grid or []), plan_of, out)
+    grid_cells = cells(read_grid(grid or []), plan_of, out)
     failed: list[GridCell] = []
 
     def report(cell: "GridCell", error: SiftbackError) -> None:
@@ -83,19 +83,19 @@ def sweep_command(
 
     stopped = False
     if not status:
-        settings = [cell.plan.settings for cell in found if overwrite or cell.state != "done"]
-        begun = [cell.folder for cell in found] if resume else []
-        use_threads(threads, lambda: most_work(settings), begun)
-        saving = often(checkpoint_every, checkpoints)
+        settings = [cell.plan.settings for cell in grid_cells if overwrite or cell.state != "done"]
+        folders = [cell.folder for cell in grid_cells] if resume else []
+        use_threads(threads, lambda: most_work(settings), folders)
+        policy = checkpoint_policy(checkpoint_every, checkpoints)
         try:
-            with Terminal(Console(stderr=True)) as reporter:
-                sweep(found, reporter, existing(overwrite, resume), saving, report)
+            with ConsoleReporter(Console(stderr=True)) as reporter:
+                sweep(grid_cells, reporter, existing_policy(overwrite, resume), policy, report)
         except KeyboardInterrupt:
             stopped = True
     if as_json:
-        show_json([_numbers(cell) for cell in found])
+        show_json([_numbers(cell) for cell in grid_cells])
     else:
-        Console().print(sweep_table(found))
+        Console().print(sweep_table(grid_cells))
     if stopped:
         typer.echo(f"stopped; go on with --out {out} --resume", err=True)
         sys.exit(130)

@@ -5,14 +5,13 @@ then the rule, which holds the histories.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from siftback.arguments import checked_integer, checked_number
 from siftback.rules.predicting import Predict, PredictingRule
-from siftback.rules.rule import checked_table
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
 from siftback.tables.score_table import ScoreTable
@@ -168,6 +167,8 @@ class GaussianProcess(PredictingRule):
     tensor([0., 1., 1.])
     """
 
+    setting_names = ("length_scale", "noise", "history")
+
     def __init__(
         self,
         keep: float | None = None,
@@ -186,10 +187,10 @@ class GaussianProcess(PredictingRule):
     ) -> None:
         self.history = checked_integer("history", history, 1)
         # Losses and then their epochs, each oldest first; missing ones are on the left.
-        table = checked_table("GaussianProcess", table, 2 * self.history)
         super().__init__(
             keep, beta, every=every, predict=predict, threshold_share=threshold_share,
-            optimism=optimism, scorer=scorer, table=table, warmup=warmup,
+            optimism=optimism, scorer=scorer, table=table, columns=2 * self.history,
+            warmup=warmup,
         )  # fmt: skip
         self.length_scale = checked_number("length_scale", length_scale, above=0)
         self.noise = checked_number("noise", noise, above=0)
@@ -234,11 +235,6 @@ class GaussianProcess(PredictingRule):
         new_epochs = torch.where(replaced, old_epochs, old_epochs.roll(-1, 1))
         new_losses[:, -1], new_epochs[:, -1] = losses, epoch
         self.table.record(indices, torch.cat((new_losses, new_epochs), 1))
-
-    def settings(self) -> dict[str, Any]:
-        """See `EpochRule.settings`."""
-        kernel = {"length_scale": self.length_scale, "noise": self.noise, "history": self.history}
-        return {**super().settings(), **kernel}
 
     def _prior(self) -> _Prior:
         latest = self.values[:, self.history - 1]

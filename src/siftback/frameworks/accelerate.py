@@ -27,7 +27,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 from siftback.batches.order import is_plain, is_trackable, sampler_of
-from siftback.epochs.sampler import SelectiveSampler, gives_all, ranks_of
+from siftback.epochs.loader_order import gives_all, ranks_of
+from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, SiftbackError
 from siftback.loader.face import SelectiveLoader
 from siftback.loss_functions import Losses, LossFn, resolve

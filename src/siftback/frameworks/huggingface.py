@@ -338,7 +338,7 @@ class SelectiveTrainerMixin(Trainer):
                 losses = losses_of(head, outputs, inputs)
         order.update(self._indices, losses)
         draw = cast(EpochDraw, order.draw)
-        passed = draw.passed(len(losses))
+        passed = draw.advance(len(losses))
         self._count(seen=passed, unread=passed - len(losses), released=len(losses))
         if draw.draws:
             self._count(considered=passed, kept=len(losses))

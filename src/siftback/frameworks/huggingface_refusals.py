@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 from siftback.errors import ConfigError
 from siftback.probing.probe import probe
 from siftback.rules.memory import Memory
-from siftback.rules.rule import EpochRule
+from siftback.rules.rule import EpochRule, checked_rule
 from siftback.selectors.in_batch import count_in_batch, exact_selector
 from siftback.selectors.selection import Selector
 from siftback.sequence_loss import Head, head_of, sequence_losses
@@ -64,12 +64,12 @@ def chosen(
     if method == "memory":
         if memory is None:
             return Memory(keep=keep, beta=beta), None
-        if keep is not None or beta is not None or not isinstance(memory, EpochRule):
+        if keep is not None or beta is not None:
             raise ConfigError(
                 f"memory={memory!r}, keep={keep} and beta={beta}: give either a rule, such as "
                 "memory=Memory(), or one of the others"
             )
-        return memory, None
+        return checked_rule("memory", memory), None
     selector = exact_selector(selector, keep, beta)
     if method in ("two_pass", "auto") and selector.reweights:
         raise ConfigError(
@@ -101,7 +101,7 @@ def needs_own_losses(trainer: Any) -> bool:
     rule = trainer._rule
     if rule is None:
         return bool(trainer._selector.needs_scores) and trainer.head() is not None
-    return type(rule).update is not EpochRule.update and trainer.head() is not None
+    return rule.learns and trainer.head() is not None
 
 
 def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:

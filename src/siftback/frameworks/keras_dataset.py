@@ -21,7 +21,7 @@ from siftback.batches import tree
 from siftback.batches.last_batches import count_batches, find_start
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError
-from siftback.rules.rule import EpochRule
+from siftback.rules.rule import EpochRule, checked_rule
 from siftback.state import check_digest, check_entries, raise_damaged, seal, state_of
 
 __all__ = ["INDEX", "OWN", "WEIGHT", "SelectiveDataset", "keras"]
@@ -86,11 +86,7 @@ class SelectiveDataset(keras.utils.PyDataset):
         super().__init__(**settings)
         self.batch_size = checked_integer("batch_size", batch_size, 1)
         self.epochs = checked_integer("epochs", epochs, 1)
-        if memory is not None and not isinstance(memory, EpochRule):
-            raise ConfigError(
-                f"memory={memory!r} is not an EpochRule: give an instance, such as memory=Memory()"
-            )
-        self.memory = memory
+        self.memory = None if memory is None else checked_rule("memory", memory)
         self._data, self._collate = data, collate_fn
         self._is_arrays = isinstance(data, tuple | list)
         if self._is_arrays and len(data) not in (2, 3):

@@ -21,7 +21,7 @@ from siftback.frameworks.lightning_loader import TrainLoader, as_datamodule
 from siftback.loader.face import SelectiveLoader
 from siftback.loss_functions import Losses
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
-from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.training_step import TrainingStep
@@ -280,7 +280,7 @@ class SelectiveDataModule(LightningDataModule):
         seed: int = 0,
         val_dataloaders: Any = None,
     ) -> None:
-        if isinstance(memory, RefreshedRule):
+        if memory is not None and memory.needs_passes:
             raise ConfigError(
                 f"{type(memory).__name__} is refreshed by scoring passes, which a data module does "
                 "not make: give a rule such as Memory, or SelectiveBackprop as a callback"

@@ -88,7 +88,9 @@ def select_rows(pipeline: Pipeline, batch: Batch) -> Selection | None:
     source, draw, selection = pipeline.source, pipeline.draw, pipeline.selection
     schedule, epochs = pipeline.schedule, pipeline.epochs
     if draw is not None and draw.draws and batch.indices is not None:
-        return draw.keep(batch.indices)
+        weights = draw.weights_of(batch.indices)
+        positions = weights.nonzero().squeeze(1)
+        return Selection(positions, weights[positions])
     if selection is None:
         return None
     done = source.epochs_done

@@ -172,8 +172,8 @@ class SelectiveLoader:
                         f"{argument}= out, and give {name} what it is to keep"
                     )
             self.schedule = draw.schedule
-            selector = getattr(draw.rule, "selector", None)
-            scorer = getattr(draw.rule, "scorer", None)
+            selector = draw.rule.selector
+            scorer = draw.rule.scorer
         self._exact = is_exact(exact, selector, on_nonfinite)
         self.schedule.warn_if_never_on(self.epochs)
         selection = None

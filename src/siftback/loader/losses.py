@@ -51,8 +51,8 @@ class LossRecord:
         self.on_nonfinite, self.pending = on_nonfinite, PendingBatches()
         self._draw, self._stats = draw, stats
         self._attach, self._knows_indices = attach, knows_indices
-        self.learns = draw is not None and draw.learns
-        self.guard: Any = None if draw is None else getattr(draw.rule, "guard", None)
+        self.learns = draw is not None and draw.rule.learns
+        self.guard: Any = None if draw is None else draw.rule.guard
         self._epoch = 0  # of the batch given last
         self._reweights = False  # any batch given
         self._nonfinite_batches = 0  # one after another

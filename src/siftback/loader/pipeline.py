@@ -19,14 +19,14 @@ from siftback.batches.source import UNKNOWN_SIZE, Source
 from siftback.batches.stats import Stats
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.epochs.filtered_sampler import repeats
-from siftback.epochs.sampler import beyond, check_rule_fits
+from siftback.epochs.sampler import check_rule_fits, warning_beyond
 from siftback.errors import BatchError
 from siftback.loader.losses import LossRecord
 from siftback.loader.selection import BatchSelection
 from siftback.loader.steps import StepCounts
 from siftback.loader.trial import PoolTrial
 from siftback.loader.wrapped import is_own_size, no_indices
-from siftback.processes.meeting import meet
+from siftback.processes.barrier import barrier
 from siftback.schedule import Schedule
 
 
@@ -208,21 +208,21 @@ class Pipeline:
         if is_resumed and source.is_within:
             if self.shares_order:
                 # Else a process whose state is of between epochs would wait for others in vain.
-                meet(f"the rest of epoch {number}", settings)
+                barrier(f"the rest of epoch {number}", settings)
         else:
             self.record.check_used(0)
             self.record.clear()
             self.done = self.done_next = float(number)
             if self._check is not None:
                 self._check.begin_epoch()
-            meet(f"the beginning of epoch {number}", settings)
+            barrier(f"the beginning of epoch {number}", settings)
             if draw is not None:
                 started = time.perf_counter()
                 draw.begin(number, again=again)
                 self.set_drawn()
                 self.stats.seconds_selection += time.perf_counter() - started
             if self.epochs is not None and number >= math.ceil(self.epochs):
-                self._warn("beyond", beyond(number, self.epochs), stacklevel=4)
+                self._warn("beyond", warning_beyond(number, self.epochs), stacklevel=4)
             self.is_set, self.loaded = False, None
             self.count_batches(number)
         self.epoch = Epoch(number, -1 if is_resumed else self.stats.released)
@@ -269,7 +269,7 @@ class Pipeline:
             self.stats.seen += batch.size
         else:
             count = batch.requested or batch.size
-            unread = draw.passed(count) - count if draw.draws and self.reads_drawn else 0
+            unread = draw.advance(count) - count if draw.draws and self.reads_drawn else 0
             self.count_unread(unread)
             self.stats.seen += count
             if self._check is not None and indices is not None:
@@ -324,7 +324,7 @@ class Pipeline:
                 "drawn and are fewer than a batch, one without drop_last=True"
             )
         if self.draw is not None and self.draw.draws and self.reads_drawn:
-            self.count_unread(self.draw.end_epoch())
+            self.count_unread(self.draw.remaining)
         if epoch.offered > 0 == epoch.kept:
             warnings.warn(
                 f"nothing was kept of epoch {epoch.number}: no example was trained on",

@@ -124,14 +124,14 @@ def check_loader_state(
 
 
 def load_flow(
-    pipeline: Pipeline, state: dict[str, Any], place: tuple[int, int] | None = None
+    pipeline: Pipeline, state: dict[str, Any], progress: tuple[int, int] | None = None
 ) -> None:
     """Goes on from a state that was checked; changes nothing if it fails.
 
     Args:
         pipeline: The objects of the loader.
         state: The saved state.
-        place: The place in the draw, to go back to; None where that was loaded.
+        progress: The progress of the draw, to go back to; None where that was loaded.
     """
     pool = None
     if state["pool"] is not None:
@@ -148,12 +148,12 @@ def load_flow(
     )
     pipeline.resume()
     draw = pipeline.draw
-    if draw is not None and place is not None:
-        draw.place = place
+    if draw is not None and progress is not None:
+        draw.progress = progress
     pipeline.loaded = None
     if pipeline.source.is_within:
-        place = None if draw is None else draw.place
-        pipeline.loaded = partial(load_flow, state=state, place=place)
+        progress = None if draw is None else draw.progress
+        pipeline.loaded = partial(load_flow, state=state, progress=progress)
 
 
 def _empty_pool(pipeline: Pipeline, sizes: Mapping[str, Any]) -> Pool:

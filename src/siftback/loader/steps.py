@@ -95,7 +95,7 @@ class StepCounts:
             if draw is None or draw.is_pass(epoch) or not is_trackable(self.loader):
                 return None
             # A batch sampler of the user's own may give fewer, of which nothing depends on this.
-            pool, rows, is_whole = self.pool, draw.mine, not draw.draws
+            pool, rows, is_whole = self.pool, draw.to_read, not draw.draws
         return None if is_whole and is_own_size(self.loader, pool) else rows
 
     def _batches(self, rows: int, is_whole: bool) -> int:

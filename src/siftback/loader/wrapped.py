@@ -12,15 +12,11 @@ from siftback.batches.order import batches_of, is_plain, is_trackable, keeps_ord
 from siftback.batches.pool import Pool
 from siftback.batches.source import Source
 from siftback.epochs.epoch_draw import EpochDraw
-from siftback.epochs.sampler import (
-    SelectiveSampler,
-    check_rule_fits,
-    ranks_of,
-    selective_batches,
-)
+from siftback.epochs.loader_order import ranks_of, selective_batches
+from siftback.epochs.sampler import SelectiveSampler, check_rule_fits
 from siftback.errors import ConfigError
 from siftback.processes.distributed import rank_and_world
-from siftback.rules.rule import EpochRule
+from siftback.rules.rule import EpochRule, checked_rule
 from siftback.schedule import Schedule
 from siftback.tables.example_rows import ExampleRows
 from siftback.tensor_arguments import checked_batches
@@ -64,10 +60,7 @@ def resolve_draw(
     rule = memory if drawn is None else drawn.rule
     if rule is None:
         return None
-    if not isinstance(rule, EpochRule):
-        raise ConfigError(
-            f"memory={shown(rule)} is not an EpochRule: give an instance, such as memory=Memory()"
-        )
+    checked_rule("memory", rule)
     examples = examples_of(loader)
     if examples is not None:
         check_rule_fits(rule, examples)

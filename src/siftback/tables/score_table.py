@@ -125,13 +125,17 @@ class ScoreTable:
         """float32[rows], a copy of the first column."""
         return self.values[:, 0].clone()
 
-    def record(self, indices: Tensor, scores: Tensor, column: int | None = None) -> None:
+    def record(
+        self, indices: Tensor, scores: Tensor, column: int | None = None, *, decay: float = 0.0
+    ) -> None:
         """Overwrites rows, or their values in one column.
 
         Args:
             indices: int64[n], distinct, each less than the number of rows.
             scores: float[n], or float[n, columns].
             column: In which they are the values; None for whole rows.
+            decay: Weight of an old value, where it is finite, in the one that is written:
+                ``decay * old + (1 - decay) * new``.
 
         Raises:
             BatchError: If the indices are not integers of rows, or there is not one score, or row
@@ -144,6 +148,10 @@ class ScoreTable:
         values, indices = self.values, self._checked(indices, scores, width)
         place = slice(None) if column is None else slice(column, column + 1)
         rows = scores.detach().to(values).reshape(len(indices), width)
+        if decay:
+            before = values[indices, place]
+            averages = decay * before + (1 - decay) * rows
+            rows = torch.where(before.isfinite(), averages, rows)
         self._check_lock()
         if self._journal is not None and self._journal.is_begun:
             self._check_recorded()

@@ -15,7 +15,7 @@ from siftback.errors import ConfigError
 from siftback.lab.data import address
 from siftback.lab.data.augment import Augment
 from siftback.lab.data.datasets import load
-from siftback.lab.training.settings import Settings
+from siftback.lab.settings import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.experiments.suspects_report import precision_recall
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.summary_table import suspected
-from siftback.lab.training.progress import Silent
-from siftback.lab.training.settings import Settings
+from siftback.lab.run.progress import NullReporter
+from siftback.lab.settings import Settings
 from siftback.lab.training.strategies import find
 from siftback.lab.training.strategy import has_guard
 
@@ -30,7 +30,7 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison under wrong labels."""
     folder = tmp_path_factory.mktemp("runs") / "noise"
     plan = Plan(QUICK, ["sb", "sb-memory-guarded"], [0.5], [0], matched=False)
-    compare(plan, folder, Silent())
+    compare(plan, folder, NullReporter())
     return folder
 
 

@@ -18,8 +18,8 @@ from siftback.lab.models import LISTED, MODELS, build, count, find, googlenet, m
 from siftback.lab.models.norm import NORMS, groups_for
 from siftback.lab.models.resnet import Padding
 from siftback.lab.models.vit import places
-from siftback.lab.training.progress import Silent
-from siftback.lab.training.settings import Settings
+from siftback.lab.run.progress import NullReporter
+from siftback.lab.settings import Settings
 
 IMAGES = [(1, 8), (1, 28), (3, 32)]  # channels and size
 NAMES = [*(n for n in MODELS if find(n).takes == "images"), "wrn-10-2-drop0.3", "densenet-bc-16"]
@@ -127,7 +127,7 @@ def test_every_model_trains(name, size, pictures, tmp_path: Path):
     asked = Settings(
         data=pictures[size], model=name, width=2, epochs=1, train_limit=256, device="cpu"
     )
-    comparison = compare(Plan(asked, ["traditional"], [1.0], [0]), tmp_path / "c", Silent())
+    comparison = compare(Plan(asked, ["traditional"], [1.0], [0]), tmp_path / "c", NullReporter())
     (run,) = comparison.runs
     assert run.steps == 2
     assert math.isfinite(run.test_error_final)

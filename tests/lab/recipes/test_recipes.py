@@ -8,6 +8,7 @@ import pytest
 
 from siftback import Share, cli
 from siftback.errors import ConfigError
+from siftback.lab import rates
 from siftback.lab.experiments.comparison import Plan, is_finished
 from siftback.lab.recipes import (
     SCALES,
@@ -20,9 +21,9 @@ from siftback.lab.recipes import (
 from siftback.lab.recipes.listing import cost, listing, markdown_listing, plan_table
 from siftback.lab.recipes.running import Task, count_parameters, draw_recipe, tasks
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.training import rates, strategies
-from siftback.lab.training.progress import Silent
-from siftback.lab.training.settings import Settings
+from siftback.lab.run.progress import NullReporter
+from siftback.lab.settings import Settings
+from siftback.lab.training import strategies
 
 AT_HAND = {"digits", "mnist", "cifar10"}
 
@@ -162,7 +163,7 @@ def test_the_setups_are_those_of_the_paper(name, case):
     assert kept.pop("kath18", kath18) == kath18
     assert set(kept.values()) == {keep}
     at = {"fig17": second, "static": ()}.get(name, first)
-    rate = rates.find(settings.rate, epochs)
+    rate = rates.find_rate(settings.rate, epochs)
     for epoch in range(epochs + 1):
         fallen = sum(epoch >= each for each in at)
         assert rate(epoch / epochs) == pytest.approx(divisor**-fallen)
@@ -282,7 +283,7 @@ def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):
     todo = tasks(recipe, "small", out)
     assert [task.folder for task in todo] == [out / "own-small" / n for n in ("plain", "noisy")]
     for task in todo:
-        task.train(Silent(), "refuse")
+        task.train(NullReporter(), "refuse")
     assert all(task.finished for task in todo)
     drawn = list(draw_recipe(recipe, "small", out, todo))
     assert [one.analysis.name for one in drawn] == ["fig6", "table1"]
@@ -293,13 +294,13 @@ def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):
 
     before = [Comparison.read(task.folder).runs for task in todo]
     for task in todo:
-        task.train(Silent(), "refuse")
+        task.train(NullReporter(), "refuse")
     assert [Comparison.read(task.folder).runs for task in todo] == before
 
     more = tasks(recipe, "small", out, {"seeds": [0, 1]})
     with pytest.raises(ConfigError, match="--resume"):
-        more[0].train(Silent(), "refuse")
-    more[0].train(Silent(), "resume")
+        more[0].train(NullReporter(), "refuse")
+    more[0].train(NullReporter(), "resume")
     runs = Comparison.read(todo[0].folder).runs
     assert runs[: len(before[0])] == before[0]
     assert [run.seed for run in runs] == [0, 0, 0, 1, 1, 1]
@@ -310,7 +311,7 @@ def test_runs_of_other_settings_are_not_taken_for_finished(own, tmp_path):
     folder = tmp_path / "c"
     assert not is_finished(plan, folder)
     task = Task(plan, folder)
-    task.train(Silent(), "refuse")
+    task.train(NullReporter(), "refuse")
     assert task.finished
     other = Plan(replace(plan.settings, lr=0.05), ["traditional"], [0.5], [0])
     assert not is_finished(other, folder)

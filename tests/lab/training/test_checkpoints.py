@@ -10,13 +10,13 @@ import torch
 
 from siftback.errors import StateError
 from siftback.lab.records.atomic_write import atomic_write
-from siftback.lab.training.checkpoints import Checkpoints, Often
+from siftback.lab.run.checkpoints import CheckpointPolicy, Checkpoints
 
 STATE = {"weights": torch.arange(4.0), "seconds": 1.5, "parts": [("a", None), {"b": True}]}
 
 
 def saved(folder: Path, *steps: int, keep: int = 2) -> Checkpoints:
-    checkpoints = Checkpoints(folder, Often(share=0.5, keep=keep))
+    checkpoints = Checkpoints(folder, CheckpointPolicy(share=0.5, keep=keep))
     for step in steps:
         checkpoints.save(STATE | {"step": step}, step)
     return checkpoints
@@ -73,7 +73,7 @@ def test_one_of_another_version_is_refused(tmp_path: Path) -> None:
     checksum = hashlib.sha256(content.getvalue()).digest()
     (tmp_path / "000000001.pt").write_bytes(content.getvalue() + checksum)
     with pytest.raises(StateError, match=r"1.pt is a checkpoint of version 99.*remove .* to begin"):
-        Checkpoints(tmp_path, Often()).latest()
+        Checkpoints(tmp_path, CheckpointPolicy()).latest()
 
 
 class Foreign:
@@ -93,7 +93,7 @@ def test_no_code_of_a_foreign_file_runs(tmp_path: Path, count: Callable[[str], N
     checksum = hashlib.sha256(content.getvalue()).digest()
     (tmp_path / "000000001.pt").write_bytes(content.getvalue() + checksum)
     with pytest.raises(StateError, match=r"1.pt holds more than tensors, numbers, strings and"):
-        Checkpoints(tmp_path, Often()).latest()
+        Checkpoints(tmp_path, CheckpointPolicy()).latest()
     assert not trace.exists()
     count("1 pickle of a foreign file was not run")
 
@@ -109,7 +109,7 @@ def test_a_full_disk_leaves_what_there_was_and_is_told_with_the_file(tmp_path: P
 
 
 def test_nothing_saved_is_nothing_to_go_on_from(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "none", Often())
+    checkpoints = Checkpoints(tmp_path / "none", CheckpointPolicy())
     assert checkpoints.latest() is None
     checkpoints.clear()
 
@@ -125,24 +125,24 @@ def test_clearing_takes_half_written_ones_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("often", "at"),
     [
-        (Often(share=0.25), [3, 5, 8, 10]),
-        (Often(share=1.0), [10]),
-        (Often(seconds=None), []),
-        (Often(seconds=0.0), list(range(1, 11))),
+        (CheckpointPolicy(share=0.25), [3, 5, 8, 10]),
+        (CheckpointPolicy(share=1.0), [10]),
+        (CheckpointPolicy(seconds=None), []),
+        (CheckpointPolicy(seconds=0.0), list(range(1, 11))),
     ],
 )
-def test_how_often(tmp_path: Path, often: Often, at: list[int]) -> None:
+def test_how_often(tmp_path: Path, often: CheckpointPolicy, at: list[int]) -> None:
     if often.share is not None:
-        often = Often(often.share, None)
+        often = CheckpointPolicy(often.share, None)
     checkpoints = Checkpoints(tmp_path, often)
     assert [step for step in range(1, 11) if checkpoints.due(step / 10)] == at
 
 
 def test_shares_go_on_from_what_was_saved(tmp_path: Path) -> None:
-    first = Checkpoints(tmp_path, Often(0.25, None))
+    first = Checkpoints(tmp_path, CheckpointPolicy(0.25, None))
     assert first.due(0.3)
     first.save(STATE, 3)
-    again = Checkpoints(tmp_path, Often(0.25, None))
+    again = Checkpoints(tmp_path, CheckpointPolicy(0.25, None))
     again.latest()
     assert not again.due(0.4)
     assert again.due(0.5)

@@ -8,9 +8,9 @@ from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import Evaluation, RunSummary
+from siftback.lab.run.progress import NullReporter
+from siftback.lab.settings import Run, Settings
 from siftback.lab.training.length import Length, Spent
-from siftback.lab.training.progress import Silent
-from siftback.lab.training.settings import Run, Settings
 
 RUN = Run("traditional", 1.0, 0)
 EPOCH = 320  # examples, ten batches of 32
@@ -23,7 +23,7 @@ def settings(**changes: object) -> Settings:
 
 def ran(folder: Path, strategy: str = "traditional", **changes: object) -> RunSummary:
     plan = Plan(settings(**changes), [strategy], [0.5], [0])
-    return compare(plan, folder, Silent()).runs[0]
+    return compare(plan, folder, NullReporter()).runs[0]
 
 
 def made(folder: Path) -> list[Evaluation]:
@@ -129,9 +129,9 @@ def test_tests_are_made_where_asked_besides(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({}, "give one of them, epochs, budget, cost_budget, time_budget"),
-        ({"budget": 1.0, "cost_budget": 5.0}, "both a cost"),
-        ({"time_budget": 0.0}, "time_budget=0.0: give a training of more than 0 seconds"),
-        ({"cost_budget": -1.0}, "cost_budget=-1.0: give a training of more than 0 forwards"),
+        ({"budget": 1.0, "cost_budget": 5.0}, "budget=1.0 and cost_budget=5.0"),
+        ({"time_budget": 0.0}, "time_budget=0.0: give a number"),
+        ({"cost_budget": -1.0}, "cost_budget=-1.0: give a number"),
         ({"epochs": 1.0, "evaluate_at": (0.5, 1.0)}, r"evaluate_at=1.0: give a number in \(0, 1\)"),
         ({"epochs": 1.0, "stop_at": 100.0}, "stop_at=100.0"),
         ({"epochs": 1.0, "ema": 1.0}, "ema=1.0"),

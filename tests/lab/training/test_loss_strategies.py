@@ -15,8 +15,8 @@ from siftback.lab.experiments.subsets import prune_to, score_to
 from siftback.lab.models.model_spec import ModelSpec
 from siftback.lab.models.text_models import Gpt
 from siftback.lab.records.summary_table import rows
-from siftback.lab.training.progress import Silent
-from siftback.lab.training.settings import Settings
+from siftback.lab.run.progress import NullReporter
+from siftback.lab.settings import Settings
 from siftback.lab.training.strategies import STRATEGIES
 from siftback.lab.training.token_selection import TokenSelection, head_share
 
@@ -45,7 +45,7 @@ def compared(address, tmp_path_factory):
     """A run of each."""
     names = ["traditional", *OF_TOKENS, *WEIGHTED]
     plan = Plan(settings(address), names, [KEEP], [0], matched=False)
-    return compare(plan, tmp_path_factory.mktemp("compared"), Silent())
+    return compare(plan, tmp_path_factory.mktemp("compared"), NullReporter())
 
 
 def test_only_the_heads_share_is_saved_and_scoring_is_paid(compared, address):
@@ -158,7 +158,7 @@ def test_the_reference_is_a_model_of_the_other_half(address, tmp_path):
     )
     of_windows = tokens.scores.view(len(windows.scores), LENGTH).mean(1)
     torch.testing.assert_close(of_windows, windows.scores)
-    assert tokens.made["cost"] == windows.made["cost"]
+    assert tokens.origin["cost"] == windows.origin["cost"]
     with pytest.raises(ConfigError, match="holds token-irreducible, a score of each token"):
         prune_to(tmp_path / "kept.parquet", tmp_path / "tokens.parquet", 0.5, False, None, False, 0)
 

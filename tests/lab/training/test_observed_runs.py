@@ -14,9 +14,9 @@ from siftback.lab.analyses import Missing, analyse, as_csv, read
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import KINDS, OBSERVED, looks
-from siftback.lab.training.checkpoints import Often
-from siftback.lab.training.progress import Silent, Terminal
-from siftback.lab.training.settings import Settings
+from siftback.lab.run.checkpoints import CheckpointPolicy
+from siftback.lab.run.progress import ConsoleReporter, NullReporter
+from siftback.lab.settings import Settings
 
 ALL = ",".join(KINDS)
 STRATEGIES = ["traditional", "sb", "diet-sb"]
@@ -39,7 +39,10 @@ def observed(tmp_path_factory):
         def keep(run, model, name=name):
             torch.save(model.state_dict(), folder / name / f"{run.name}.pt")
 
-        with (folder / f"{name}.txt").open("w") as said, Terminal(Console(file=said)) as reporter:
+        with (
+            (folder / f"{name}.txt").open("w") as said,
+            ConsoleReporter(Console(file=said)) as reporter,
+        ):
             compare(plan, folder / name, reporter, on_model=keep)
     return folder
 
@@ -86,7 +89,7 @@ def test_uses_are_those_of_training(observed):
 @pytest.mark.parametrize("strategy", ["sb-single-pass", "infobatch"])
 def test_uses_are_counted_however_examples_are_chosen(tmp_path, strategy):
     plan = Plan(settings(epochs=0.7, observe="losses"), [strategy], [0.5], [0], matched=False)
-    (run,) = compare(plan, tmp_path, Silent()).runs
+    (run,) = compare(plan, tmp_path, NullReporter()).runs
     (look,) = looks(tmp_path, run.record, "losses")
     assert int(look.columns["uses"].sum()) == run.examples_backpropped > 0
 
@@ -118,7 +121,7 @@ class StoppedError(Exception):
     """As Ctrl-C would."""
 
 
-class StopsAt(Silent):
+class StopsAt(NullReporter):
     """Stops a run once so much of it is done."""
 
     def __init__(self, share):
@@ -133,12 +136,12 @@ class StopsAt(Silent):
 @pytest.mark.parametrize("strategy", ["traditional", "sb"])
 def test_a_run_that_goes_on_has_seen_the_same(tmp_path, strategy):
     plan = Plan(settings(observe=ALL, evaluations=4), [strategy], [0.5], [0], matched=False)
-    (run,) = compare(plan, tmp_path / "whole", Silent()).runs
-    often = Often(share=0.3, seconds=None)
+    (run,) = compare(plan, tmp_path / "whole", NullReporter()).runs
+    often = CheckpointPolicy(share=0.3, seconds=None)
     with pytest.raises(StoppedError):  # beyond an evaluation that comes after the checkpoint
         compare(plan, tmp_path / "resumed", StopsAt(0.56), often=often)
     assert len(looks(tmp_path / "resumed", run.record, "losses")) == 2
-    compare(plan, tmp_path / "resumed", Silent(), "resume", often=often)
+    compare(plan, tmp_path / "resumed", NullReporter(), "resume", often=often)
     for kind in KINDS:
         both = [looks(tmp_path / name, run.record, kind) for name in ("whole", "resumed")]
         assert len(both[0]) == len(both[1]) == 4
@@ -151,7 +154,7 @@ def test_a_run_that_goes_on_has_seen_the_same(tmp_path, strategy):
 def test_a_run_begun_again_forgets_what_was_seen_before(tmp_path):
     for epochs, existing in ((2.0, "refuse"), (1.0, "overwrite")):
         asked = settings(epochs=epochs, observe="losses")
-        compare(Plan(asked, ["traditional"], [0.5], [0]), tmp_path, Silent(), existing)
+        compare(Plan(asked, ["traditional"], [0.5], [0]), tmp_path, NullReporter(), existing)
     (run,) = Comparison.read(tmp_path).runs
     assert [look.epoch for look in looks(tmp_path, run.record, "losses")] == [1.0]
 

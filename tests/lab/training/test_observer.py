@@ -12,8 +12,8 @@ from siftback.errors import ConfigError
 from siftback.lab.data.batch_stream import BatchStream, test_batches
 from siftback.lab.data.datasets import limit, load
 from siftback.lab.records.observations import files, folder_of, kinds_of, looks
-from siftback.lab.training.observer import BATCHES, Observer, similarity
-from siftback.lab.training.settings import Settings
+from siftback.lab.run.observer import BATCHES, Observer, similarity
+from siftback.lab.settings import Settings
 
 CPU = torch.device("cpu")
 RECORD = "records/a.jsonl"

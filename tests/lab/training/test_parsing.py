@@ -4,7 +4,7 @@ import pytest
 
 from siftback import Epochs, Share
 from siftback.errors import ConfigError
-from siftback.lab.training.parsing import duration, numbers, parse
+from siftback.lab.settings import parse_duration, parse_numbers, parse_setting
 
 
 @pytest.mark.parametrize(
@@ -12,13 +12,13 @@ from siftback.lab.training.parsing import duration, numbers, parse
     [("90s", 90), ("30m", 1800), ("12h", 43200), ("2d", 172800), ("1h30m", 5400), ("0.5s", 0.5)],
 )
 def test_times(text: str, seconds: float) -> None:
-    assert duration("x", text) == seconds
+    assert parse_duration("x", text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "12", "h", "12 h", "-1s", "1w", "s1"])
 def test_no_times(text: str) -> None:
     with pytest.raises(ConfigError, match="give a time such as 90s, 30m, 12h"):
-        duration("time_budget", text)
+        parse_duration("time_budget", text)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_no_times(text: str) -> None:
     ],
 )
 def test_each_setting_has_its_type(name: str, text: str, value: object) -> None:
-    found = parse(name, text)
+    found = parse_setting(name, text)
     assert found == value
     assert type(found) is type(value)
 
@@ -71,8 +71,8 @@ def test_each_setting_has_its_type(name: str, text: str, value: object) -> None:
 )
 def test_what_cannot_be_is_told(name: str, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse(name, text)
+        parse_setting(name, text)
 
 
 def test_lists_of_numbers() -> None:
-    assert numbers("keep", "1/2, 0.25,10%") == [0.5, 0.25, 0.1]
+    assert parse_numbers("keep", "1/2, 0.25,10%") == [0.5, 0.25, 0.1]

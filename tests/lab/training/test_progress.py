@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from siftback.lab.records.run_summary import Evaluation, RunSummary
-from siftback.lab.training import progress
-from siftback.lab.training.progress import Terminal
-from siftback.lab.training.settings import Run
+from siftback.lab.run import progress
+from siftback.lab.run.progress import ConsoleReporter
+from siftback.lab.settings import Run
 
 RUN = Run("sb", keep=0.5, seed=3)
 EVALUATION = Evaluation(1.0, 100, 10, 2.0, 300.0, 0.5, 0.6, test_error=12.5)
@@ -23,7 +23,7 @@ SUMMARY = RunSummary(
 
 def shown(terminal: bool) -> str:
     text = StringIO()
-    with Terminal(Console(file=text, force_terminal=terminal, width=100)) as reporter:
+    with ConsoleReporter(Console(file=text, force_terminal=terminal, width=100)) as reporter:
         reporter.start(RUN, 1, 2)
         reporter.update(0.5)
         reporter.evaluation(EVALUATION)
@@ -33,7 +33,7 @@ def shown(terminal: bool) -> str:
 
 def scored(terminal: bool) -> str:
     text = StringIO()
-    with Terminal(Console(file=text, force_terminal=terminal, width=100)) as reporter:
+    with ConsoleReporter(Console(file=text, force_terminal=terminal, width=100)) as reporter:
         reporter.start(RUN, 1, 2)
         reporter.scoring(0.25)
         reporter.scoring(0.5)
@@ -48,7 +48,7 @@ def test_long_comparisons_say_how_long_they_take(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now, 240.0))
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 20)
     text = StringIO()
-    with Terminal(Console(file=text, width=100)) as reporter:
+    with ConsoleReporter(Console(file=text, width=100)) as reporter:
         reporter.start(RUN, 2, 5)
         reporter.update(0.5)  # it goes on from a checkpoint
         reporter.update(0.6)
@@ -73,7 +73,7 @@ def test_scoring_has_a_bar_of_its_own_before_the_run(monkeypatch: pytest.MonkeyP
 
 def test_a_score_alone_has_a_bar_too() -> None:
     text = StringIO()
-    with Terminal(Console(file=text, force_terminal=True, width=60)) as reporter:
+    with ConsoleReporter(Console(file=text, force_terminal=True, width=60)) as reporter:
         reporter.scoring(1.0)
     assert "scoring" in text.getvalue()
     assert "100%" in text.getvalue()

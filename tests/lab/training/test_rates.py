@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siftback.errors import ConfigError
-from siftback.lab.training.rates import RATES, constant, cosine, find, onecycle, step
+from siftback.lab.rates import RATES, constant, cosine, find_rate, onecycle, step
 
 
 @pytest.mark.parametrize("name", RATES)
@@ -59,7 +59,7 @@ def test_constant_is_one():
 
 def test_steps_fall_at_their_epochs_whatever_the_length():
     for epochs in (100, 150, 200):
-        rate = find("steps:48e,96e,128e:x0.2", epochs)
+        rate = find_rate("steps:48e,96e,128e:x0.2", epochs)
         for epoch in range(epochs + 1):
             passed = (epoch >= 48) + (epoch >= 96) + (epoch >= 128)
             assert rate(epoch / epochs) == pytest.approx(0.2**passed)
@@ -67,14 +67,14 @@ def test_steps_fall_at_their_epochs_whatever_the_length():
 
 def test_steps_in_percent_are_shares_of_any_training():
     for epochs in (2, 200):
-        rate = find("steps:30%,60%,80%:x0.2", epochs)
+        rate = find_rate("steps:30%,60%,80%:x0.2", epochs)
         assert [rate(n / 1000) for n in range(1001)] == pytest.approx(
             [step(n / 1000) for n in range(1001)]
         )
 
 
 def test_a_training_that_ends_before_its_steps_keeps_the_peak():
-    assert find("steps:60e:x0.1", epochs=10)(1.0) == 1
+    assert find_rate("steps:60e:x0.1", epochs=10)(1.0) == 1
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_a_training_that_ends_before_its_steps_keeps_the_peak():
 )
 def test_a_schedule_that_is_none_is_told(name, said):
     with pytest.raises(ConfigError, match=said):
-        find(name, epochs=200)
+        find_rate(name, epochs=200)
 
 
 def test_steps_at_epochs_need_a_length_in_epochs():
     with pytest.raises(ConfigError, match="give its steps as shares"):
-        find("steps:60e:x0.1", epochs=None)
-    assert find("steps:50%:x0.1", epochs=None)(0.5) == 0.1
+        find_rate("steps:60e:x0.1", epochs=None)
+    assert find_rate("steps:50%:x0.1", epochs=None)(0.5) == 0.1

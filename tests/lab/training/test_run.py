@@ -11,8 +11,8 @@ from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary
-from siftback.lab.training.progress import Silent
-from siftback.lab.training.settings import Run, Settings
+from siftback.lab.run.progress import NullReporter
+from siftback.lab.settings import Run, Settings
 
 EXAMPLES = 1408  # 11 batches of 128 out of the 1437 training digits
 
@@ -24,7 +24,7 @@ def settings(**changes: object) -> Settings:
 
 def runs(folder: Path, asked: Settings, strategies: str, keep: float = 0.5) -> list[RunSummary]:
     plan = Plan(asked, strategies.split(","), [keep], [0])
-    return compare(plan, folder, Silent()).runs
+    return compare(plan, folder, NullReporter()).runs
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_keeping_all_is_traditional_bit_for_bit(tmp_path: Path) -> None:
     plan = Plan(
         settings(), ["traditional", "sb", "random", "sb-single-pass"], [1.0], [0], matched=False
     )
-    compare(plan, tmp_path, Silent(), on_model=keep_weights)
+    compare(plan, tmp_path, NullReporter(), on_model=keep_weights)
     assert torch.equal(weights["traditional"], weights["sb"])
     assert torch.equal(weights["traditional"], weights["random"])
     assert torch.equal(weights["traditional"], weights["sb-single-pass"])
@@ -149,7 +149,7 @@ def test_bf16_group_norm_and_cutout_train_too(tmp_path: Path) -> None:
     [
         ({"epochs": None}, "give one of them"),
         ({"budget": 2.0}, "give one of them"),
-        ({"epochs": 0.0}, "epochs=0.0: give a training of more than 0 epochs"),
+        ({"epochs": 0.0}, "epochs=0.0: give a number"),
         ({"rate": "linear"}, "no schedule 'linear': give one of step, cosine"),
         ({"model": "vgg"}, "no model 'vgg': give one of cnn"),
         ({"precision": "fp8"}, "give one of fp32, bf16, fp16"),
@@ -183,4 +183,4 @@ def test_a_training_that_ends_before_its_first_step_says_so(tmp_path: Path) -> N
     asked = settings(epochs=None, time_budget=1e-9)  # which nothing can tell beforehand
     plan = Plan(asked, ["sb"], [0.05], [0], matched=False)
     with pytest.raises(ConfigError, match=r"sb-keep0.05-seed0 ended before it had kept a batch of"):
-        compare(plan, tmp_path, Silent())
+        compare(plan, tmp_path, NullReporter())

@@ -13,11 +13,11 @@ from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab.data.mixup import mix
 from siftback.lab.experiments.comparison import Plan, compare
+from siftback.lab.forward import AUTOCAST_TYPES, training_device
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.run.progress import NullReporter
+from siftback.lab.settings import Precision, Run, Settings
 from siftback.lab.training import strategies
-from siftback.lab.training.model_setup import TYPES, device_of
-from siftback.lab.training.progress import Silent
-from siftback.lab.training.settings import Precision, Run, Settings
 from siftback.lab.training.stepper import Stepper
 from siftback.lab.training.strategy import learns
 
@@ -36,7 +36,7 @@ def weights_of(folder: Path, strategy: str = "traditional", **changes: object) -
         found.append(torch.cat([weight.detach().flatten() for weight in model.parameters()]))
 
     plan = Plan(settings(**changes), [strategy], [0.5], [0], matched=False)
-    compare(plan, folder, Silent(), on_model=keep)
+    compare(plan, folder, NullReporter(), on_model=keep)
     return found[0]
 
 
@@ -133,7 +133,9 @@ def test_mixing_comes_after_selection(tmp_path: Path) -> None:
     """The same examples are seen and kept in the first batches, which no mixing can tell apart."""
     plain, mixed = (
         compare(
-            Plan(settings(mixup=alpha), ["random"], [0.5], [0], False), tmp_path / name, Silent()
+            Plan(settings(mixup=alpha), ["random"], [0.5], [0], False),
+            tmp_path / name,
+            NullReporter(),
         )
         for name, alpha in (("plain", 0.0), ("mixed", 1.0))
     )
@@ -172,7 +174,7 @@ def test_who_chooses_by_trainings_losses_is_known_before_it() -> None:
 def test_smoothing_is_of_training_and_not_of_tests(tmp_path: Path) -> None:
     """A smoothed loss is never near 0: a tenth over ten classes leaves an entropy of 0.5."""
     asked = settings(epochs=15.0, label_smoothing=0.1, evaluations=1)
-    comparison = compare(Plan(asked, ["traditional"], [0.5], [0]), tmp_path, Silent())
+    comparison = compare(Plan(asked, ["traditional"], [0.5], [0]), tmp_path, NullReporter())
     (evaluation,) = comparison.evaluations(comparison.runs[0])
     assert evaluation.train_loss > 0.5
     assert evaluation.test_loss < 0.5
@@ -195,7 +197,9 @@ def test_the_average_is_what_is_tested(tmp_path: Path) -> None:
     found = {}
     for name, decay in (("plain", None), ("averaged", 0.95)):
         asked = settings(ema=decay, epochs=3.0)
-        comparison = compare(Plan(asked, ["sb"], [0.5], [0], False), tmp_path / name, Silent())
+        comparison = compare(
+            Plan(asked, ["sb"], [0.5], [0], False), tmp_path / name, NullReporter()
+        )
         found[name] = Comparison.read(tmp_path / name).evaluations(comparison.runs[0])
     pairs = list(zip(found["plain"], found["averaged"], strict=True))
     assert all(one.train_loss == other.train_loss for one, other in pairs), "training sees it not"
@@ -203,13 +207,13 @@ def test_the_average_is_what_is_tested(tmp_path: Path) -> None:
 
 
 def test_every_precision_has_a_type() -> None:
-    assert set(TYPES) == set(get_args(Precision))
+    assert set(AUTOCAST_TYPES) == set(get_args(Precision))
 
 
 def test_half_precision_needs_cuda() -> None:
     asked = settings(precision="fp16")
     with pytest.raises(ConfigError, match="'fp16' on cpu: its scaled losses need CUDA"):
-        device_of(asked)
+        training_device(asked)
 
 
 @pytest.mark.gpu
@@ -225,7 +229,9 @@ def test_half_precision_trains(tmp_path: Path) -> None:
 def test_compiled_runs_train_as_others_do(tmp_path: Path) -> None:
     plain, compiled = (
         compare(
-            Plan(settings(compile=compiled), ["sb"], [0.5], [0], False), tmp_path / name, Silent()
+            Plan(settings(compile=compiled), ["sb"], [0.5], [0], False),
+            tmp_path / name,
+            NullReporter(),
         )
         for name, compiled in (("plain", False), ("compiled", True))
     )

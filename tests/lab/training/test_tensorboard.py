@@ -4,13 +4,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.training.progress import Silent
-from siftback.lab.training.settings import Settings
-from siftback.lab.training.tensorboard import TENSORBOARD, TensorBoard
+from siftback.lab.run.progress import TENSORBOARD, NullReporter, TensorBoardReporter
+from siftback.lab.settings import Settings
 
 
 def plan() -> Plan:
@@ -23,7 +23,7 @@ def test_every_evaluation_is_a_scalar_by_steps(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    compare(plan(), tmp_path, TensorBoard(tmp_path / TENSORBOARD, Silent()))
+    compare(plan(), tmp_path, TensorBoardReporter(Console(stderr=True), tmp_path / TENSORBOARD))
     comparison = Comparison.read(tmp_path)
     for run in comparison.runs:
         events = EventAccumulator(str(tmp_path / TENSORBOARD / Path(run.record).stem))
@@ -37,7 +37,9 @@ def test_every_evaluation_is_a_scalar_by_steps(tmp_path: Path) -> None:
             assert [step for step, _ in found] == [step for step, _ in expected]
             assert [value for _, value in found] == pytest.approx([v for _, v in expected])
 
-    compare(Plan(plan().settings, ["traditional"], [0.5], [0]), tmp_path, Silent(), "overwrite")
+    compare(
+        Plan(plan().settings, ["traditional"], [0.5], [0]), tmp_path, NullReporter(), "overwrite"
+    )
     assert not (tmp_path / TENSORBOARD).exists()
 
 
@@ -47,4 +49,4 @@ def test_without_the_package_it_says_what_to_install(
     for name in ("tensorboard", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=r"pip install \"siftback\[tensorboard\]\""):
-        TensorBoard(tmp_path, Silent())
+        TensorBoardReporter(Console(), tmp_path)

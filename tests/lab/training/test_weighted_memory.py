@@ -5,7 +5,7 @@ import torch
 
 from siftback import Memory, Share
 from siftback.errors import ConfigError, StateError
-from siftback.lab.training.settings import Settings
+from siftback.lab.settings import Settings
 from siftback.lab.training.strategies import find
 from siftback.lab.training.weighted_memory import WeightedMemory
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from siftback.lab.data.datasets import load
-from siftback.lab.training.settings import Settings
-from siftback.lab.training.workload import SMALL, batch_work, is_short, most_work, threads_for
+from siftback.lab.run.workload import SMALL, batch_work, is_short, most_work, threads_for
+from siftback.lab.settings import Settings
 
 
 def settings(**others):

@@ -118,7 +118,7 @@ def overlap_of_models(comparisons: Sequence[Comparison]) -> Figure | Missing:
     tables: dict[str, dict[str, Scores]] = {}
     for one in comparisons:
         for table in _tables(one):
-            arguments = table.made["environment"]["arguments"]
+            arguments = table.origin["environment"]["arguments"]
             asked = (arguments.get(key) for key in ("model", "width"))
             model = " of width ".join(str(value) for value in asked if value is not None)
             tables.setdefault(str(arguments["data"]), {}).setdefault(model, table)
@@ -313,7 +313,7 @@ def _tables(comparison: Comparison, score: str = "el2n") -> list[Scores]:
     for path in sorted((comparison.folder / SCORES_FOLDER).glob("*.parquet")):
         with suppress(ConfigError):
             table = Scores.read(path)
-            if table.made.get("score") == score:
+            if table.origin.get("score") == score:
                 found.append(table)
     return found
 

@@ -11,10 +11,10 @@ from siftback.lab.recipes import SCALES, Recipe, Scale, find_recipe, recipe_name
 from siftback.lab.recipes.running import Task, count_parameters
 from siftback.lab.records.formatting import listed, readable
 from siftback.lab.records.tables import markdown, terminal
+from siftback.lab.settings import Settings
 from siftback.lab.training import strategies
 from siftback.lab.training.length import BACKWARD, FORWARD
 from siftback.lab.training.rule_schedule import warmup_epochs
-from siftback.lab.training.settings import Settings
 
 COST = "about what all runs take, in forwards of one example, a backward being two"
 

@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from siftback.errors import ConfigError
 from siftback.lab.analyses import ANALYSES
 from siftback.lab.experiments.comparison import Plan
 from siftback.lab.records.formatting import one_of
-from siftback.lab.training import parsing
-from siftback.lab.training.settings import Settings
+from siftback.lab.settings import (
+    TYPES,
+    Settings,
+    parse_numbers,
+    parse_setting,
+    parse_share,
+    parse_warmup,
+)
 
 Scale = Literal["full", "small"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -26,13 +32,19 @@ _PLAN: dict[str, tuple[Any, Any]] = {
     "seeds": (tuple[int, ...], (0,)),
     "matched": (bool, False),
 }
-_TYPES = get_type_hints(Settings) | {name: kind for name, (kind, _) in _PLAN.items()}
+_TYPES = TYPES | {name: kind for name, (kind, _) in _PLAN.items()}
 _ABOUT = {
     "title": str,
     "source": str,
     "draw": tuple[str, ...],
     "uses": tuple[str, ...],
     "note": str,
+}
+
+# Settings that are written as parts of the training, in a file too.
+_PARTS_OF_TRAINING: dict[str, Callable[[str, Any], Any]] = {
+    "warmup": parse_warmup,
+    "tail": parse_share,
 }
 
 # Each length of a training stands for the others.
@@ -138,7 +150,7 @@ def changes_of(texts: Mapping[str, str]) -> dict[str, Any]:
     {'time_budget': 43200.0, 'strategies': ['traditional', 'sb']}
     """
     _check_names("--set", texts, [name for name in _TYPES if name != "seeds"])
-    return {name: _OWN.get(name, parsing.parse)(name, text) for name, text in texts.items()}
+    return {name: _OWN.get(name, parse_setting)(name, text) for name, text in texts.items()}
 
 
 def _strategies(name: str, text: str) -> list[str]:
@@ -154,10 +166,10 @@ def _matched(name: str, text: str) -> bool:
 # How the keys are written that are no settings.
 _OWN: Mapping[str, Callable[[str, str], Any]] = {
     "strategies": _strategies,
-    "keep": parsing.numbers,
+    "keep": parse_numbers,
     "matched": _matched,
     # As in a file, and read with it.
-    **dict.fromkeys(parsing.PARTS_OF_TRAINING, lambda name, text: text),
+    **dict.fromkeys(_PARTS_OF_TRAINING, lambda name, text: text),
 }
 
 
@@ -222,8 +234,8 @@ def _check_names(where: str, given: Mapping[str, Any], known: list[str]) -> None
 
 def _value(where: str, name: str, value: Any, kind: Any) -> Any:
     """A value as its key has it: a list as a tuple, and nothing of another type."""
-    if name in parsing.PARTS_OF_TRAINING:
-        return parsing.part_of_training(f"{where}: {name}", value)
+    if name in _PARTS_OF_TRAINING:
+        return _PARTS_OF_TRAINING[name](f"{where}: {name}", value)
     options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     lists = [option for option in options if get_origin(option) in (tuple, Sequence)]
     if lists:

@@ -15,7 +15,7 @@ from siftback.lab.experiments.comparison import Existing, Plan, compare, is_fini
 from siftback.lab.recipes import SCALES, Recipe, Scale, find_recipe, recipe_names, recipes_used
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import one_of
-from siftback.lab.training.progress import Reporter
+from siftback.lab.run.progress import Reporter
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 
 from siftback.errors import ConfigError
-from siftback.lab.training.settings import Run, Settings
+from siftback.lab.settings import Run, Settings
 
 # Costs of one example, in forwards: the unit of every budget and of `cost_forward_units`.
 FORWARD, BACKWARD = 1, 2

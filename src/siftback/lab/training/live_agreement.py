@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from siftback import IES, UCB, EpochRule, Fresh, RefreshedRule, Scorer
 from siftback.lab.data.batch_stream import Batch
-from siftback.lab.training.example_losses import ExampleLosses, example_losses
+from siftback.lab.forward import ExampleLosses, example_losses
 
 SAMPLE = 2000
 

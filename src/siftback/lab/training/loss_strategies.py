@@ -4,7 +4,7 @@ from functools import partial
 
 from siftback import Epochs
 from siftback.lab.data.data_set import Kind
-from siftback.lab.training.example_losses import weighted_example_loss, weighted_token_loss
+from siftback.lab.forward import weighted_example_loss, weighted_token_loss
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.strategy import Strategy
 from siftback.language import dft_weights, inverse_probability_weights, linupper_weights

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from siftback import EpochRule, Epochs, Memory, RefreshedRule, Schedule, Selector, Share
 from siftback.errors import ConfigError
-from siftback.lab.training.settings import Settings
+from siftback.lab.settings import Settings
 
 
 def schedule_of(

@@ -12,10 +12,15 @@ from siftback import Fresh, Scorer
 from siftback.contrib import Pipelined
 from siftback.lab.data.batch_stream import Batch, BatchStream
 from siftback.lab.data.data_set import DataSet
-from siftback.lab.records.run_summary import Price
-from siftback.lab.training.example_losses import ExampleLosses, example_losses
-from siftback.lab.training.model_setup import autocast_of, built_model, device_of
-from siftback.lab.training.settings import Settings
+from siftback.lab.forward import (
+    ExampleLosses,
+    autocast_of,
+    build_model,
+    example_losses,
+    training_device,
+)
+from siftback.lab.records.run_summary import ScoringCost
+from siftback.lab.settings import Settings
 from siftback.lab.training.strategy import Strategy
 
 ROUNDS = 11
@@ -48,7 +53,7 @@ class Replica(Scorer):
         self._scored.close()
 
 
-def measure(strategy: Strategy, settings: Settings, data: DataSet) -> Price | None:
+def measure(strategy: Strategy, settings: Settings, data: DataSet) -> ScoringCost | None:
     """Measures what a strategy's score costs, on a model and a batch as its runs have them.
 
     Args:
@@ -61,9 +66,9 @@ def measure(strategy: Strategy, settings: Settings, data: DataSet) -> Price | No
     """
     if strategy.scorer is None and not strategy.pipelined:
         return None
-    device = device_of(settings)
+    device = training_device(settings)
     with torch.random.fork_rng([]):
-        model = built_model(settings, data)
+        model = build_model(settings, data)
     stream = BatchStream(
         data, settings.batch_size, 0, device=device, channels_last=settings.channels_last
     )
@@ -81,7 +86,7 @@ def measure(strategy: Strategy, settings: Settings, data: DataSet) -> Price | No
 
 def price_of(
     scorer: Scorer, exact: Fresh, model: nn.Module, batch: Batch, losses: ExampleLosses
-) -> Price:
+) -> ScoringCost:
     """What a scorer's pass costs in forwards, of rounds in which both take their turn.
 
     Args:
@@ -101,4 +106,4 @@ def price_of(
         seconds(which)  # what is made once, such as a copy, does not count
     ratios = [seconds(scorer) / seconds(exact) for _ in range(ROUNDS)]
     low, _, high = statistics.quantiles(ratios, n=4)
-    return Price(statistics.median(ratios), low, high, ROUNDS)
+    return ScoringCost(statistics.median(ratios), low, high, ROUNDS)

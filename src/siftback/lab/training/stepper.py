@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from siftback.lab.training.model_setup import new_optimizer
-from siftback.lab.training.settings import Settings
+from siftback.lab.forward import build_optimizer
+from siftback.lab.settings import Settings
 
 
 def moved_average(
@@ -45,7 +45,7 @@ class Stepper:
 
     def __init__(self, model: nn.Module, settings: Settings, device: torch.device) -> None:
         self._model, self._settings = model, settings
-        self._optimizer = new_optimizer(model, settings)
+        self._optimizer = build_optimizer(model, settings)
         # Half precision's gradients would vanish unscaled; disabled, it lets them through.
         self._scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
         self._average: AveragedModel | None = None

@@ -37,12 +37,12 @@ from siftback.contrib import Downsampled, GaussianProcess, Int8, Proxy
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.data_set import DataSet, Kind
+from siftback.lab.forward import autocast_of, memory_format_of, training_device
 from siftback.lab.records.formatting import one_of
+from siftback.lab.settings import Settings
 from siftback.lab.training.ideal_cost import IdealCost
 from siftback.lab.training.loss_strategies import LOSS_STRATEGIES
-from siftback.lab.training.model_setup import autocast_of, device_of, layout_of
 from siftback.lab.training.rule_schedule import warmup_share
-from siftback.lab.training.settings import Settings
 from siftback.lab.training.strategy import Strategy
 from siftback.lab.training.weighted_memory import WeightedMemory
 
@@ -134,7 +134,7 @@ def _proxy(settings: Settings, data: DataSet) -> Scorer:
             channels=data.model_sizes["channels"],
             norm=settings.norm,
         )
-    small.to(device_of(settings), memory_format=layout_of(settings))  # type: ignore[call-overload]
+    small.to(training_device(settings), memory_format=memory_format_of(settings))  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(
         small.parameters(),
         lr=settings.lr / 5,

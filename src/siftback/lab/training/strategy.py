@@ -8,8 +8,8 @@ from torch import Tensor
 
 from siftback import EpochRule, Epochs, Memory, NoiseGuard, RatioMemory, Scorer, Selector, Share
 from siftback.lab.data.data_set import DataSet, Kind
+from siftback.lab.settings import Settings
 from siftback.lab.training.ideal_cost import IdealCost
-from siftback.lab.training.settings import Settings
 from siftback.lab.training.token_selection import TokenScore
 
 AN_EPOCH = Epochs(1)
@@ -146,3 +146,8 @@ def learns(choice: Selector | EpochRule | None) -> bool:
 def has_guard(choice: Selector | EpochRule | None) -> TypeGuard[Memory | RatioMemory]:
     """Whether what chooses has a noise guard."""
     return isinstance(choice, Memory | RatioMemory) and choice.guard is not None
+
+
+def needs_passes(choice: Selector | EpochRule | None) -> bool:
+    """Returns whether what chooses is a rule that scoring passes refresh."""
+    return isinstance(choice, EpochRule) and choice.needs_passes

@@ -30,15 +30,20 @@ from siftback.lab.data.batch_stream import PADDING, Batch, BatchStream
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.datasets import ImageData
 from siftback.lab.data.mixup import mix
+from siftback.lab.forward import (
+    autocast_context,
+    autocast_of,
+    cross_entropies,
+    example_losses,
+    mean_loss,
+)
+from siftback.lab.settings import Run, Settings
 from siftback.lab.training import strategies
-from siftback.lab.training.example_losses import example_losses, losses_of, mean_loss
 from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent
 from siftback.lab.training.live_agreement import SAMPLE, live_agreement, remembered
-from siftback.lab.training.model_setup import autocast_of, casting
 from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.rule_schedule import schedule_of, whole_epochs
 from siftback.lab.training.score_price import Replica
-from siftback.lab.training.settings import Run, Settings
 from siftback.lab.training.strategy import learns
 from siftback.lab.training.token_selection import TokenSelection
 
@@ -441,7 +446,7 @@ class TrainingBatches:
         right = guess == labels
         if labels.ndim == 2:
             right, confidence = right.all(1), confidence.mean(1)
-        each = losses_of(outputs, labels, self._settings.label_smoothing)
+        each = cross_entropies(outputs, labels, self._settings.label_smoothing)
         return each, right, confidence
 
     @torch.no_grad()
@@ -452,7 +457,7 @@ class TrainingBatches:
         for indices in torch.split(loader.left_out, self._settings.batch_size):
             if self.is_over:  # no epoch will be drawn by it
                 break
-            with casting(self._settings, self._device):
+            with autocast_context(self._settings, self._device):
                 inputs, labels = self.stream.plain_of(indices)
                 each, correct, confidence = self._predict(inputs, labels)
             self._count_lengths(inputs, FORWARD)

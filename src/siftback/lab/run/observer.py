@@ -13,10 +13,9 @@ from torch.nn import functional as F
 
 from siftback.lab.data.batch_stream import Batch, BatchStream, test_batches
 from siftback.lab.data.data_set import DataSet
+from siftback.lab.forward import autocast_context, cross_entropies, evaluation_batch_size
 from siftback.lab.records.observations import SHARES, SUBSETS, kinds_of, write_look
-from siftback.lab.training.example_losses import losses_of
-from siftback.lab.training.model_setup import casting
-from siftback.lab.training.settings import Settings, test_batch_size
+from siftback.lab.settings import Settings
 
 BATCHES = 8
 
@@ -118,12 +117,12 @@ class Observer:
         self.forget(self._step)
 
     def _training_set(self) -> Iterator[Batch]:
-        size = test_batch_size(self._settings, self._data)
+        size = evaluation_batch_size(self._settings, self._data)
         for positions in torch.split(torch.arange(len(self._indices)), size):
             yield self._stream.plain_of(positions)
 
     def _test_set(self) -> Iterator[Batch]:
-        size = test_batch_size(self._settings, self._data)
+        size = evaluation_batch_size(self._settings, self._data)
         return test_batches(self._data, size, self._device, self._settings.channels_last)
 
     @torch.no_grad()
@@ -132,9 +131,9 @@ class Observer:
         model = copy.deepcopy(model).eval()
         losses, correct = [], []
         for inputs, labels in batches:
-            with casting(self._settings, self._device):
+            with autocast_context(self._settings, self._device):
                 logits = model(inputs).float()
-            losses.append(losses_of(logits, labels).cpu())
+            losses.append(cross_entropies(logits, labels).cpu())
             right = (logits.argmax(-1) == labels).reshape(len(labels), -1).all(1)
             correct.append(right.cpu())
         return torch.cat(losses), torch.cat(correct)
@@ -180,8 +179,8 @@ class Observer:
         parameters = [one for one in model.parameters() if one.requires_grad]
         random_devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(random_devices), torch.enable_grad():
-            with casting(self._settings, self._device):
-                losses = losses_of(model(inputs), labels)
+            with autocast_context(self._settings, self._device):
+                losses = cross_entropies(model(inputs), labels)
             parts = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True)
         return torch.cat([part.flatten() for part in parts]), losses.detach()
 

@@ -6,7 +6,7 @@ import torch
 from siftback import Epochs, Memory, NoiseGuard, ScoreTable, SelectiveSampler
 from siftback.draws.block_draw import buckets_of, histogram
 from siftback.draws.percentile_draw import draw_probabilities
-from siftback.draws.shard_draw import drawn_in_shards, shared_probabilities
+from siftback.draws.shard_draw import draw_in_shards, shared_probabilities
 from siftback.errors import ConfigError
 from siftback.selectors.sampling import inclusion_probabilities
 from siftback.tables.shards import Shards
@@ -46,7 +46,7 @@ def test_each_shard_draws_its_quota_by_the_percentiles_among_all(unknown):
     by_example = scores_of(examples, "spread").index_fill(0, torch.arange(unknown), NAN)
     rows = shards.rows_of(torch.arange(examples))
     scores = torch.full((shards.rows,), NAN).index_copy(0, rows, by_example)
-    each = [drawn_in_shards(scores, shards, 1.0, 0.1, 8000, generator)[rows] for _ in range(draws)]
+    each = [draw_in_shards(scores, shards, 1.0, 0.1, 8000, generator)[rows] for _ in range(draws)]
     drawn, quota = torch.stack(each), 8000 // count
     assert ((drawn == 0) | (drawn == 1)).all()
     known = ~by_example.isnan()

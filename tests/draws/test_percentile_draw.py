@@ -8,7 +8,7 @@ import torch
 from reference import shared_probability
 from remembering import spread
 from siftback.draws.block_draw import tied_probabilities
-from siftback.draws.percentile_draw import draw_probabilities, drawn_by_percentile
+from siftback.draws.percentile_draw import draw_by_percentile, draw_probabilities
 from toys import seeded
 
 SCORES = {
@@ -38,7 +38,7 @@ DRAWS = 4000
 def test_exactly_so_many_are_drawn_each_with_its_probability(beta, floor, count):
     scores, generator = spread(20), seeded(1)  # count is 20 * (floor + (1 - floor) / (beta + 1))
     drawn = torch.stack(
-        [drawn_by_percentile(scores, beta, floor, count, generator) for _ in range(DRAWS)]
+        [draw_by_percentile(scores, beta, floor, count, generator) for _ in range(DRAWS)]
     )
     assert drawn.dtype == torch.float32
     assert ((drawn == 0) | (drawn == 1)).all()
@@ -52,9 +52,7 @@ def test_exactly_so_many_are_drawn_each_with_its_probability(beta, floor, count)
 def test_what_has_no_score_is_kept_and_the_rest_drawn_in_proportion():
     scores, generator = spread(20), seeded(2)
     scores[[3, 7, 11]] = torch.nan
-    drawn = torch.stack(
-        [drawn_by_percentile(scores, 1.0, 0.1, 11, generator) for _ in range(DRAWS)]
-    )
+    drawn = torch.stack([draw_by_percentile(scores, 1.0, 0.1, 11, generator) for _ in range(DRAWS)])
     assert (drawn.sum(1) == 11).all()
     assert (drawn[:, [3, 7, 11]] == 1).all()
     known = ~scores.isnan()
@@ -68,7 +66,7 @@ def test_what_has_no_score_is_kept_and_the_rest_drawn_in_proportion():
 def test_of_more_without_a_score_than_are_drawn_all_are_equally_probable():
     scores, generator = torch.full((12,), torch.nan), seeded(3)
     scores[[2, 5]] = 9.0
-    drawn = torch.stack([drawn_by_percentile(scores, 1.0, 0.1, 4, generator) for _ in range(DRAWS)])
+    drawn = torch.stack([draw_by_percentile(scores, 1.0, 0.1, 4, generator) for _ in range(DRAWS)])
     assert (drawn.sum(1) == 4).all()
     assert (drawn[:, [2, 5]] == 0).all()
     assert ((drawn[:, scores.isnan()].mean(0) - 0.4).abs() <= 4.5 * (0.24 / DRAWS) ** 0.5).all()
@@ -78,9 +76,9 @@ def test_of_more_without_a_score_than_are_drawn_all_are_equally_probable():
 def test_none_and_all_may_be_drawn(known):
     scores = torch.cat((spread(6)[:known], torch.full((6 - known,), torch.nan)))
     for count in (0, 6):
-        drawn = drawn_by_percentile(scores, 1.0, 0.1, count, seeded(0))
+        drawn = draw_by_percentile(scores, 1.0, 0.1, count, seeded(0))
         assert drawn.tolist() == [float(count > 0)] * 6
-    assert drawn_by_percentile(scores[:0], 1.0, 0.1, 0, seeded(0)).tolist() == []
+    assert draw_by_percentile(scores[:0], 1.0, 0.1, 0, seeded(0)).tolist() == []
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.5, 3.0])
@@ -107,7 +105,7 @@ def test_exactly_so_many_of_a_million_are_drawn():
     scores = torch.arange(size).double().sqrt().float()  # many are distinct
     scores[-5000:] = scores[-1]
     count = round(0.55 * size)
-    drawn = drawn_by_percentile(scores, 1.0, 0.1, count, seeded(0)) > 0
+    drawn = draw_by_percentile(scores, 1.0, 0.1, count, seeded(0)) > 0
     assert int(drawn.sum()) == count
     quarters = drawn.double().tensor_split(4)
     expected = [0.1 + 0.9 * (2 * quarter + 1) / 8 for quarter in range(4)]

@@ -8,21 +8,27 @@ import torch
 from torch import Tensor, nn
 
 from siftback.errors import ConfigError
+from siftback.lab import rates
 from siftback.lab.data.batch_stream import BatchStream, test_batches
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.text_data import IGNORED
+from siftback.lab.forward import (
+    autocast_context,
+    build_model,
+    cross_entropies,
+    evaluation_batch_size,
+    training_device,
+)
 from siftback.lab.records.comparison_record import RecordWriter
 from siftback.lab.records.observations import kinds_of
 from siftback.lab.records.run_summary import Evaluation, RunSummary
-from siftback.lab.training import rates, suspects
-from siftback.lab.training.checkpoints import Checkpoints
-from siftback.lab.training.example_losses import losses_of
+from siftback.lab.run import suspects
+from siftback.lab.run.checkpoints import Checkpoints
+from siftback.lab.run.observer import Observer
+from siftback.lab.run.progress import Reporter
+from siftback.lab.settings import LENGTHS, Run, Settings
 from siftback.lab.training.length import Length, Spent
-from siftback.lab.training.model_setup import built_model, casting, device_of
-from siftback.lab.training.observer import Observer
 from siftback.lab.training.phase_clock import PhaseClock
-from siftback.lab.training.progress import Reporter
-from siftback.lab.training.settings import LENGTHS, Run, Settings, test_batch_size
 from siftback.lab.training.stepper import Stepper
 from siftback.lab.training.training_batches import TrainingBatches
 
@@ -195,11 +201,11 @@ class _Training:
         data = self.scoring.data
         self.left = len(data.train_labels) / whole  # by pruning
         self.run, self.settings, self.data = run, settings, data
-        self.rate = rates.find(settings.rate, settings.epochs or settings.budget)
-        self.device = device_of(settings)
+        self.rate = rates.find_rate(settings.rate, settings.epochs or settings.budget)
+        self.device = training_device(settings)
         # The one place that seeds: equal weights and dropout for every strategy of a seed.
         torch.manual_seed(run.seed)
-        self.model = built_model(settings, data)
+        self.model = build_model(settings, data)
         self.stepper = Stepper(self.model, settings, self.device)
         self.clock = PhaseClock(self.device)
         self.clock.add(self.scoring.seconds, "scoring")
@@ -338,7 +344,7 @@ class _Training:
 
     def _step(self, inputs: Tensor, labels: Tensor) -> None:
         self.clock.mark("forward")
-        with casting(self.settings, self.device):
+        with autocast_context(self.settings, self.device):
             loss = self.batches.loss(inputs, labels)
         self._move_selection("forward")
         self.clock.mark("other")
@@ -400,13 +406,13 @@ class _Training:
         model.eval()
         loss = torch.zeros((), device=self.device)
         wrong, count = torch.zeros(2, dtype=torch.int64, device=self.device)
-        size = test_batch_size(self.settings, self.data)
+        size = evaluation_batch_size(self.settings, self.data)
         for inputs, labels in test_batches(
             self.data, size, self.device, self.settings.channels_last
         ):
-            with casting(self.settings, self.device):
+            with autocast_context(self.settings, self.device):
                 logits = model(inputs).float()
-            loss += losses_of(logits, labels).sum()
+            loss += cross_entropies(logits, labels).sum()
             valid = labels != IGNORED
             wrong += ((logits.argmax(-1) != labels) & valid).sum()
             count += valid.sum()

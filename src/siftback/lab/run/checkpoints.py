@@ -20,7 +20,7 @@ _CHECKSUM = "sha256"
 
 
 @dataclass(frozen=True)
-class Often:
+class CheckpointPolicy:
     """How often to save a run.
 
     Attributes:
@@ -49,7 +49,7 @@ class Checkpoints:
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
-    ...     checkpoints = Checkpoints(Path(folder), Often(share=0.5, keep=1))
+    ...     checkpoints = Checkpoints(Path(folder), CheckpointPolicy(share=0.5, keep=1))
     ...     for step in range(1, 5):
     ...         if checkpoints.due(done=step / 4):
     ...             checkpoints.save({"step": step}, step)
@@ -57,7 +57,7 @@ class Checkpoints:
     (['000000004.pt'], {'step': 4})
     """
 
-    def __init__(self, folder: Path, often: Often) -> None:
+    def __init__(self, folder: Path, often: CheckpointPolicy) -> None:
         self._folder, self._often = folder, often
         self.damaged: list[Path] = []
         self._done = 0.0

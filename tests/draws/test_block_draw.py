@@ -5,11 +5,11 @@ import torch
 
 from siftback.draws.block_draw import (
     buckets_of,
-    drawn_in_blocks,
+    draw_in_blocks,
     histogram,
-    scaled_to,
+    scale_to_count,
 )
-from siftback.draws.percentile_draw import draw_probabilities, drawn_by_percentile
+from siftback.draws.percentile_draw import draw_by_percentile, draw_probabilities
 from siftback.selectors.sampling import inclusion_probabilities
 from toys import seeded
 
@@ -20,7 +20,7 @@ def drawn(scores, count, draws, beta=1.0, floor=0.1, block=256):
     """bool[draws, N]"""
     generator = seeded(5)
     each = [
-        drawn_in_blocks(scores, beta, floor, count, generator, block=block) for _ in range(draws)
+        draw_in_blocks(scores, beta, floor, count, generator, block=block) for _ in range(draws)
     ]
     found = torch.stack(each)
     assert ((found == 0) | (found == 1)).all()
@@ -59,7 +59,7 @@ def test_groups_are_scaled_as_their_examples_would_be(count):
     sizes = torch.tensor([3, 1, 9, 7])
     probabilities = torch.tensor([0.9, 0.05, 0.3, 0.6]).double()
     expected = inclusion_probabilities(probabilities.repeat_interleave(sizes), count)
-    found = scaled_to(count, probabilities, sizes).repeat_interleave(sizes)
+    found = scale_to_count(count, probabilities, sizes).repeat_interleave(sizes)
     torch.testing.assert_close(found, expected)
     assert float(found.sum()) == pytest.approx(count)
 
@@ -123,7 +123,7 @@ def test_the_same_generator_draws_the_same():
 def test_of_twenty_million_the_hardest_are_drawn_most():
     size = 20_000_000  # more than 2**24, at which float32 no longer counts
     scores = torch.arange(size, dtype=torch.float32).remainder_(1 << 23)
-    found = drawn_by_percentile(scores, 1.0, 0.1, round(0.55 * size), seeded(0))
+    found = draw_by_percentile(scores, 1.0, 0.1, round(0.55 * size), seeded(0))
     assert int(found.count_nonzero()) == round(0.55 * size)
     hardest = scores >= 0.9 * (1 << 23)
     assert float(found[hardest].double().mean()) == pytest.approx(0.955, abs=0.01)

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from siftback import NoiseGuard
 from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.data_set import DataSet
+from siftback.lab.forward import autocast_context, training_device
 from siftback.lab.records.columns import write_columns
 from siftback.lab.records.run_summary import RECORDS
-from siftback.lab.training.model_setup import casting, device_of
-from siftback.lab.training.settings import Settings
+from siftback.lab.settings import Settings
 
 SUFFIX = ".suspects.parquet"
 
@@ -60,11 +60,11 @@ def write(
 
 @torch.no_grad()
 def _probabilities(model: nn.Module, stream: BatchStream, settings: Settings) -> Tensor:
-    device = device_of(settings)
+    device = training_device(settings)
     found = []
     model.eval()
     for images, _ in stream.plain(stream.examples):
-        with casting(settings, device):
+        with autocast_context(settings, device):
             found.append(model(images).float().softmax(1).cpu())
     model.train()
     return torch.cat(found)

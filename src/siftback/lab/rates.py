@@ -4,7 +4,7 @@ Selective training takes another number of steps than was planned, so a schedule
 it is a pure function of how much of the training is done, from 0.0 at the start to 1.0 at the
 end. A share above 1, as a last batch that overshoots may give, counts as 1.
 
->>> [round(find("cosine", epochs=10)(share), 3) for share in (0.0, 0.5, 1.0)]
+>>> [round(find_rate("cosine", epochs=10)(share), 3) for share in (0.0, 0.5, 1.0)]
 [1.0, 0.5, 0.0]
 """
 
@@ -18,13 +18,13 @@ from siftback.lab.records.formatting import one_of
 
 Rate = Callable[[float], float]
 
-STEPS_AT = (0.3, 0.6, 0.8)
-STEP_DIVISOR = 5.0
 WARMUP = 0.2
+STEPS = "steps:AT,...:xFACTOR"
+EPOCHS_EXAMPLE, SHARES_EXAMPLE = "steps:60e,120e,160e:x0.2", "steps:50%,75%:x0.1"
 
 
 def constant(share: float) -> float:
-    """The peak rate throughout: 1.
+    """Returns the peak rate throughout: 1.
 
     >>> constant(0.7)
     1.0
@@ -33,18 +33,18 @@ def constant(share: float) -> float:
 
 
 def step(share: float) -> float:
-    """Divided by 5 when 0.3, 0.6 and 0.8 of the training are done.
+    """Divides by 5 when 0.3, 0.6 and 0.8 of the training are done.
 
     These are epochs 60, 120 and 160 of 200 (Jiang et al. 2019, sec. 5.1).
 
     >>> [round(step(share), 3) for share in (0.0, 0.3, 0.6, 0.8)]
     [1.0, 0.2, 0.04, 0.008]
     """
-    return STEP_DIVISOR ** -sum(share >= at for at in STEPS_AT)
+    return 5.0 ** -sum(share >= start for start in (0.3, 0.6, 0.8))
 
 
 def cosine(share: float) -> float:
-    """Half a cosine from the peak to 0: (1 + cos(pi * share)) / 2 (Loshchilov & Hutter 2017).
+    """Returns half a cosine from the peak to 0: (1 + cos(pi * share)) / 2 (Loshchilov & Hutter).
 
     >>> cosine(1.0)
     0.0
@@ -53,12 +53,21 @@ def cosine(share: float) -> float:
 
 
 def onecycle(share: float) -> float:
-    """A straight line from 0 to the peak at 0.2, then one down to 0 at 1.0 (Smith 2018).
+    """Rises in a line from 0 to the peak at 0.2, then falls in one to 0 at 1.0 (Smith 2018).
 
     >>> [onecycle(share) for share in (0.0, 0.1, 0.2, 0.6, 1.0)]
     [0.0, 0.5, 1.0, 0.5, 0.0]
     """
     return min(share / WARMUP, max(0.0, 1 - share) / (1 - WARMUP))
+
+
+def steps(share: float, at: tuple[float, ...], factor: float) -> float:
+    """Multiplies by a factor at each of some shares of the training.
+
+    >>> [round(steps(share, at=(0.5, 0.75), factor=0.1), 3) for share in (0.2, 0.5, 0.9)]
+    [1.0, 0.1, 0.01]
+    """
+    return factor ** sum(share >= start for start in at)
 
 
 RATES: dict[str, Rate] = {
@@ -68,23 +77,9 @@ RATES: dict[str, Rate] = {
     "constant": constant,
 }
 
-STEPS = "steps:AT,...:xFACTOR"
-EPOCHS_EXAMPLE, SHARES_EXAMPLE = "steps:60e,120e,160e:x0.2", "steps:50%,75%:x0.1"
 
-_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
-
-
-def steps(share: float, at: tuple[float, ...], factor: float) -> float:
-    """Multiplied by a factor at each of some shares of the training.
-
-    >>> [round(steps(share, at=(0.5, 0.75), factor=0.1), 3) for share in (0.2, 0.5, 0.9)]
-    [1.0, 0.1, 0.01]
-    """
-    return factor ** sum(share >= each for each in at)
-
-
-def find(name: str, epochs: float | None) -> Rate:
-    """The schedule of a name.
+def find_rate(name: str, epochs: float | None) -> Rate:
+    """Returns the schedule of a name.
 
     ``steps:60e,120e,160e:x0.2`` multiplies the rate by 0.2 after 60, 120 and 160 epochs;
     ``steps:50%,75%:x0.1`` by 0.1 after these shares of the training. In a run of a given
@@ -98,56 +93,41 @@ def find(name: str, epochs: float | None) -> Rate:
     Raises:
         ConfigError: If there is none of that name, or it needs a length in epochs.
 
-    >>> rate = find("steps:60e,120e,160e:x0.2", epochs=200)
+    >>> rate = find_rate("steps:60e,120e,160e:x0.2", epochs=200)
     >>> [round(rate(epoch / 200), 3) for epoch in (0, 60, 120, 160)]
     [1.0, 0.2, 0.04, 0.008]
     """
     if name in RATES:
         return RATES[name]
-    if renamed := _with_units(name):
+    number = r"(?:\d+(?:\.\d*)?|\.\d+)"
+    if match := re.fullmatch(rf"steps:({number}(?:,{number})*)x({number})", name):
+        # An older notation without units: below 1 in shares of the training, otherwise in epochs.
+        at = [float(start) for start in match[1].split(",")]
+        written = [f"{100 * start:g}%" if max(at) < 1 else f"{start:g}e" for start in at]
         raise ConfigError(
-            f"schedule {name!r} does not say what its steps are counted in: write {renamed}, "
-            "e for epochs and % for shares of the training"
+            f"schedule {name!r} does not say the unit of its steps: write "
+            f"steps:{','.join(written)}:x{match[2]}, e for epochs and % for shares of the training"
         )
-    step_at = rf"{_NUMBER}[e%]"
-    found = re.fullmatch(rf"steps:({step_at}(?:,{step_at})*):x({_NUMBER})", name)
-    if found is None:
+    match = re.fullmatch(rf"steps:({number}[e%](?:,{number}[e%])*):x({number})", name)
+    if match is None:
         raise ConfigError(
             f"no schedule {name!r}: {one_of(name, RATES)}, or {STEPS}, such as "
             f"{EPOCHS_EXAMPLE} in epochs or {SHARES_EXAMPLE} in shares of the training"
         )
-    units = {each[-1] for each in found[1].split(",")}
-    at, factor = [float(each[:-1]) for each in found[1].split(",")], float(found[2])
-    in_shares = units == {"%"}
-    if (
-        len(units) > 1
-        or at != sorted(set(at))
-        or not 0 < at[0] <= at[-1] < math.inf
-        or (in_shares and at[-1] >= 100)
-    ):
+    starts, factor = match[1].split(","), float(match[2])
+    at, units = [float(start[:-1]) for start in starts], {start[-1] for start in starts}
+    end = 100 if units == {"%"} else math.inf
+    if len(units) > 1 or at != sorted(set(at)) or not 0 < at[0] <= at[-1] < end:
         raise ConfigError(
             f"schedule {name!r}: give steps in ascending order, all of them epochs (above 0e) or "
             "all of them shares of the training (between 0% and 100%)"
         )
     if not 0 < factor < 1:
         raise ConfigError(f"schedule {name!r}: give a factor between 0 and 1")
-    length = 100 if in_shares else epochs
+    length = 100 if units == {"%"} else epochs
     if length is None:
         raise ConfigError(
             f"schedule {name!r} in a training whose length is not given in epochs: give its steps "
             f"as shares of the training, such as {SHARES_EXAMPLE}"
         )
-    return partial(steps, at=tuple(each / length for each in at), factor=factor)
-
-
-def _with_units(name: str) -> str | None:
-    """A schedule as it is written now, of one whose steps have no unit; None for all others.
-
-    Without a unit, steps below 1 were shares of the training, and others epochs.
-    """
-    found = re.fullmatch(rf"steps:({_NUMBER}(?:,{_NUMBER})*)x({_NUMBER})", name)
-    if found is None:
-        return None
-    at = [float(each) for each in found[1].split(",")]
-    written = [f"{100 * each:g}%" if max(at) < 1 else f"{each:g}e" for each in at]
-    return f"steps:{','.join(written)}:x{found[2]}"
+    return partial(steps, at=tuple(start / length for start in at), factor=factor)

@@ -9,9 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from siftback.lab import models
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.datasets import load
+from siftback.lab.forward import training_device
+from siftback.lab.settings import Run, Settings
 from siftback.lab.training.length import BACKWARD, FORWARD, Length
-from siftback.lab.training.model_setup import device_of
-from siftback.lab.training.settings import Run, Settings
 
 # Floating-point operations of a batch's forward below which threads wait longer than they save.
 SMALL = 0.5e9
@@ -55,7 +55,7 @@ def is_short(settings: Settings, data: DataSet) -> bool:
     length = Length.of(Run("traditional", 1.0, 0), settings, examples := len(data.train_labels))
     if length.kind == "seconds":
         return length.amount <= SHORT
-    if device_of(settings).type != "cpu":
+    if training_device(settings).type != "cpu":
         return False
     whole = (FORWARD + BACKWARD) * examples if length.kind == "epochs" else 1
     each = batch_work(settings, data) / settings.batch_size

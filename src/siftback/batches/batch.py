@@ -124,11 +124,12 @@ def join_batches(batches: Sequence[Batch], pad: Pad | None = None) -> Batch:
         return first
     data = [batch.data for batch in batches]
     joined = pad(data) if callable(pad) else tree.concatenate(data, pad, first.lists)
-    columns = (
-        [batch.indices for batch in batches],
-        [batch.weights for batch in batches],
+    indices = [batch.indices for batch in batches if batch.indices is not None]
+    weights = [batch.weights for batch in batches if batch.weights is not None]
+    return Batch(
+        joined,
+        sum(batch.size for batch in batches),
+        torch.cat(indices) if len(indices) == len(batches) else None,
+        torch.cat(weights) if len(weights) == len(batches) else None,
+        lists=first.lists,
     )
-    indices, weights = (
-        None if column[0] is None else tree.concatenate(column) for column in columns
-    )
-    return Batch(joined, sum(batch.size for batch in batches), indices, weights, lists=first.lists)

@@ -72,7 +72,9 @@ def after_reading(pipeline: Pipeline, epoch: Epoch) -> Iterator[Batch]:
         else:  # it cannot be pooled with others
             source.position += 1
             yield kept
-        yield from pool.release_full(pipeline.to_come)
+        for full in pool.release_full(pipeline.to_come):
+            pipeline.trial.is_over |= is_copy  # rows of several batches were joined in earnest
+            yield full
     is_single = is_single or pipeline.batches == 1
     pipeline.end_source(epoch)
     if pool is not None:

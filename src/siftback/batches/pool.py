@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_choice, checked_integer, shown
+from siftback.arguments import check_choice, check_integer, format_value
 from siftback.batches import tree
 from siftback.batches.batch import Batch, Pad, join_batches
 from siftback.batches.structure import Lists, read_structure
@@ -27,7 +27,7 @@ from siftback.state import (
     tensor,
     tuple_of,
 )
-from siftback.tensor_arguments import checked_rows
+from siftback.tensor_arguments import check_rows
 
 DropLast = bool | Literal["carry"]
 
@@ -78,11 +78,11 @@ class Pool:
     def __init__(
         self, batch_size: int, drop_last: DropLast = False, *, pad: Pad | None = None
     ) -> None:
-        batch_size = checked_integer("batch_size", batch_size, 1)
-        checked_choice("drop_last", drop_last, False, True, "carry")
+        batch_size = check_integer("batch_size", batch_size, 1)
+        check_choice("drop_last", drop_last, False, True, "carry")
         if not (pad is None or callable(pad) or isinstance(pad, Mapping)):
             raise ConfigError(
-                f"pad={shown(pad)}: give the fill values by name, such as "
+                f"pad={format_value(pad)}: give the fill values by name, such as "
                 '{"input_ids": 0, "labels": -100}, or a function that joins a list of batches'
             )
         self.batch_size = batch_size
@@ -111,7 +111,7 @@ class Pool:
         if rows is None:
             self.add_batch(whole)
         else:
-            self.add_batch(whole.take(checked_rows("rows", rows)), is_copy=True)
+            self.add_batch(whole.take(check_rows("rows", rows)), is_copy=True)
 
     def add_batch(self, batch: Batch, *, is_copy: bool = False) -> None:
         """Adds a batch with what belongs to its examples.

@@ -54,7 +54,7 @@ from siftback.state import (
     raise_damaged,
     text,
 )
-from siftback.tensor_arguments import checked_batches
+from siftback.tensor_arguments import check_batches
 
 _END = object()
 
@@ -117,7 +117,7 @@ class Source:
         self.lists: Lists | None = None
         self.order_is_lost = self.has_keys = False
         self._indexed = is_indexed(loader)
-        self.loader: Any = checked_batches(loader)
+        self.loader: Any = check_batches(loader)
         if is_trackable(loader):
             self._order = TrackedBatches(batches_of(loader) if batches is None else batches)
             self.loader = with_order(cast(Any, loader), self._order)

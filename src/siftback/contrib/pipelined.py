@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_integer, checked_number, shown
+from siftback.arguments import check_integer, check_number, format_value
 from siftback.batches import tree
 from siftback.batches.batch import Batch
 from siftback.batches.indices import is_indexed
@@ -15,7 +15,7 @@ from siftback.batches.source import ScoredBatch, Source
 from siftback.contrib.replica_process import weights_of
 from siftback.contrib.replicas import DeviceReplica, ProcessReplica, Waiting
 from siftback.errors import BatchError, ConfigError, ReplicaError
-from siftback.loss_functions import Losses, LossFn, resolve
+from siftback.losses.per_example import Losses, LossFn, resolve_losses
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
 from siftback.state import (
@@ -34,7 +34,7 @@ from siftback.state import (
     tensor,
     tuple_of,
 )
-from siftback.tensor_arguments import checked_model
+from siftback.tensor_arguments import check_module
 
 _LAGS = 1000
 
@@ -121,23 +121,23 @@ class Pipelined:
         scorer: Scorer | None = None,
         timeout: float = 60.0,
     ) -> None:
-        self.depth = checked_integer("depth", depth, 0)
-        self.sync_every = checked_integer("sync_every", sync_every, 1)
-        self._threads = None if threads is None else checked_integer("threads", threads, 1)
-        self._timeout = checked_number("timeout", timeout, above=0)
+        self.depth = check_integer("depth", depth, 0)
+        self.sync_every = check_integer("sync_every", sync_every, 1)
+        self._threads = None if threads is None else check_integer("threads", threads, 1)
+        self._timeout = check_number("timeout", timeout, above=0)
         is_process = isinstance(place, str) and place == "process"
         if threads is not None and not is_process:
-            raise ConfigError(f"threads={shown(threads)} is for a process: leave it out")
+            raise ConfigError(f"threads={format_value(threads)} is for a process: leave it out")
         self._device = None if is_process else _device(place)
         self._scorer = Fresh() if scorer is None else scorer
         stateless = {"settings", "digest"}
         if not isinstance(self._scorer, Scorer) or {*self._scorer.state_dict()} - stateless:
             raise ConfigError(
-                f"scorer={shown(scorer)}: give a scorer without a state, such as Fresh()"
+                f"scorer={format_value(scorer)}: give a scorer without a state, such as Fresh()"
             )
         self.loader: Any = loader
         self.indexed = is_indexed(loader)
-        self._model, self._losses = checked_model(model), resolve(loss_fn, losses)
+        self._model, self._losses = check_module(model), resolve_losses(loss_fn, losses)
         self._source = Source(loader)
         self.syncs = 0
         self.lags: deque[int] = deque(maxlen=_LAGS)
@@ -394,6 +394,7 @@ def _device(place: torch.device | str) -> torch.device:
         return torch.empty(0, device=place).device  # with its number
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise ConfigError(
-            f'place={shown(place)} cannot be used ({error}): give "process", or a device that this '
+            f'place={format_value(place)} cannot be used ({error}): give "process", or a device '
+            "that this "
             "machine has"
         ) from error

@@ -9,9 +9,8 @@ from torch.nn import functional as F
 
 from siftback.errors import ConfigError
 from siftback.lab import models
-from siftback.lab.data.batch_stream import Batch
-from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.text_data import IGNORED
+from siftback.lab.data.data_set import IGNORED, DataSet
+from siftback.lab.data.stream import Batch
 from siftback.lab.records.environment import memory_gib
 from siftback.lab.settings import Precision, Settings
 

@@ -373,9 +373,9 @@ class Settings:
 
     def recorded(self) -> dict[str, Any]:
         """Returns the settings as records have them: data and a subset by name, not by path."""
-        from siftback.lab.data.address import title
+        from siftback.lab.data.address import recorded_name
 
-        values = asdict(self) | {"data": title(self.data)}
+        values = asdict(self) | {"data": recorded_name(self.data)}
         if self.warmup is not None:
             amount = self.warmup.value
             values["warmup"] = (
@@ -532,7 +532,7 @@ def check_keep(keep: float) -> None:
         raise ConfigError(f"keep={keep} is not a share of the examples: give a number in (0, 1]")
 
 
-def check_seed(seed: int) -> None:
+def check_run_seed(seed: int) -> None:
     """Refuses a number that random numbers cannot begin from."""
     if not 0 <= seed <= LARGEST_SEED:
         raise ConfigError(f"seed={seed}: give an integer from 0 to {LARGEST_SEED}")

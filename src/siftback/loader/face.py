@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from siftback.arguments import (
-    checked_flag,
-    checked_integer,
-    checked_number,
-    checked_object,
-    checked_seed,
+    check_flag,
+    check_integer,
+    check_number,
+    check_object,
+    check_seed,
 )
 from siftback.batches.collating import TestedCollate
 from siftback.batches.order import batches_of, sampler_of
@@ -31,14 +31,14 @@ from siftback.loader.selection import (
     resolve_loader_selector,
 )
 from siftback.loader.wrapped import no_indices, open_source, regroups, resolve_draw, resolve_pool
-from siftback.loss_functions import Losses, LossFn
+from siftback.losses.per_example import Losses, LossFn
 from siftback.processes.distributed import rank_and_world
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.selection import Selector
 from siftback.state import load_all_or_none, seal
-from siftback.tensor_arguments import checked_model
+from siftback.tensor_arguments import check_module
 
 _PASSED_THROUGH = ("dataset", "num_workers", "collate_fn", "pin_memory", "persistent_workers")
 
@@ -144,17 +144,17 @@ class SelectiveLoader:
         on_nonfinite: OnNonfinite = "error",
         seed: int = 0,
     ) -> None:
-        self.epochs = None if epochs is None else checked_number("epochs", epochs, above=0)
+        self.epochs = None if epochs is None else check_number("epochs", epochs, above=0)
         if model is not None:
-            checked_model(model)
+            check_module(model)
         if loss_fn is not None:
             kind = "a loss function of (outputs, targets)"
-            checked_object("loss_fn", loss_fn, kind, "__call__")
+            check_object("loss_fn", loss_fn, kind, "__call__")
         if losses is not None:
-            checked_object("losses", losses, "a function losses(model, batch)", "__call__")
+            check_object("losses", losses, "a function losses(model, batch)", "__call__")
         self.model, self.stats, self._loss = model, Stats(), losses if loss_fn is None else loss_fn
-        checked_flag("attach", attach)
-        self._seed = checked_seed(seed)
+        check_flag("attach", attach)
+        self._seed = check_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
         draw = resolve_draw(loader, memory, epochs, schedule, seed)
         source = open_source(loader, draw, seed)
@@ -275,7 +275,7 @@ class SelectiveLoader:
             TypeError: If they are not known before it: where a selector leaves the number to
                 chance (``exact=True`` does not), or a rule or the wrapped loader cannot say.
         """
-        checked_integer("epoch", epoch, 0)
+        check_integer("epoch", epoch, 0)
         batches = self._pipeline.batches
         if epoch == self._pipeline.current and batches is not None:
             return batches
@@ -483,7 +483,7 @@ class SelectiveLoader:
 
         What is left of another epoch that was broken off is then not given any more.
         """
-        self._pipeline.set_epoch(checked_integer("epoch", epoch, 0))
+        self._pipeline.set_epoch(check_integer("epoch", epoch, 0))
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides which examples come next; fit for ``torch.save``.

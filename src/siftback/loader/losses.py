@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_flag
+from siftback.arguments import check_flag
 from siftback.batches.indices import checked_indices
 from siftback.batches.pending import MOST_AHEAD, PendingBatch, PendingBatches
 from siftback.batches.stats import Stats
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import ConfigError, LossError
 from siftback.loader.selection import OnNonfinite
-from siftback.loss_functions import LossFn, Reduction
+from siftback.losses.per_example import LossFn, Reduction
 from siftback.rules.noise_guard import check_cross_entropy
 from siftback.state import check_entries, flag, nothing, state_of
 from siftback.tables.score_table import ScoreTable
@@ -210,7 +210,7 @@ class LossRecord:
 
     def _check_losses(self, losses: Any, reduced: bool) -> None:
         """Checks that there is a loss for each example, or a single one for the batch."""
-        checked_flag("reduced", reduced)
+        check_flag("reduced", reduced)
         if not is_dense(losses) or not losses.is_floating_point():
             kind = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
             raise LossError(

@@ -5,14 +5,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_choice, checked_flag
+from siftback.arguments import check_choice, check_flag
 from siftback.batches import tree
 from siftback.batches.batch import Batch
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
-from siftback.loss_functions import Losses, LossFn, check, resolve
+from siftback.losses.per_example import Losses, LossFn, check_losses, resolve_losses
 from siftback.processes.distributed import rank_and_world
-from siftback.scorers.fresh import checked_scorer
+from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.in_batch import check_takes_count, takes_count
 from siftback.selectors.percentile import resolve_selector
@@ -60,8 +60,8 @@ class BatchSelection:
             raise ConfigError(no_model(type(selector).__name__))
         if exact:
             check_takes_count(selector)
-        self.losses = resolve(loss_fn, losses) if selector.needs_scores else None
-        self.selector, self.scorer, self.exact = selector, checked_scorer(scorer), exact
+        self.losses = resolve_losses(loss_fn, losses) if selector.needs_scores else None
+        self.selector, self.scorer, self.exact = selector, check_scorer(scorer), exact
         self.model = nn.Identity() if model is None else model
         self._on_nonfinite, self._generator = on_nonfinite, generator
         self.keep = selector.keep
@@ -73,7 +73,7 @@ class BatchSelection:
         if self.losses is None:
             return torch.zeros(batch.size, device=device, dtype=torch.float32)
         if batch.scores is not None:
-            return check(batch.scores, batch.size).to(device)
+            return check_losses(batch.scores, batch.size).to(device)
         return self.scorer.score(self.losses, self.model, batch.data, batch.indices)
 
     def select(self, scores: Tensor, place: str, stats: Stats) -> Selection:
@@ -152,11 +152,11 @@ def is_exact(exact: bool | None, selector: Selector | None, on_nonfinite: OnNonf
     Raises:
         ConfigError: If an argument is out of its range.
     """
-    checked_choice("on_nonfinite", on_nonfinite, "error", "keep", "drop")
+    check_choice("on_nonfinite", on_nonfinite, "error", "keep", "drop")
     if exact is None:
         exact = selector is not None and takes_count(selector) and on_nonfinite == "error"
     # Several processes must make equally many steps, without asking each other.
-    return checked_flag("exact", exact) or rank_and_world()[1] > 1
+    return check_flag("exact", exact) or rank_and_world()[1] > 1
 
 
 def resolve_loader_selector(

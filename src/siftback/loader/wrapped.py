@@ -6,7 +6,7 @@ from typing import Any, cast
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from siftback.arguments import shown
+from siftback.arguments import format_value
 from siftback.batches.indices import CARRY, examples_of, length_of
 from siftback.batches.order import batches_of, is_plain, is_trackable, keeps_order, sampler_of
 from siftback.batches.pool import Pool
@@ -19,7 +19,7 @@ from siftback.processes.distributed import rank_and_world
 from siftback.rules.rule import EpochRule, checked_rule
 from siftback.schedule import Schedule
 from siftback.tables.example_rows import ExampleRows
-from siftback.tensor_arguments import checked_batches
+from siftback.tensor_arguments import check_batches
 
 
 def resolve_draw(
@@ -95,7 +95,7 @@ def open_source(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Sou
         ConfigError: If the loader gives no batches, the examples that a draw would leave out are
             not known by index, or each of several processes would read all examples.
     """
-    checked_batches(loader)
+    check_batches(loader)
     if isinstance(loader, Dataset):
         raise ConfigError(
             f"a {type(loader).__name__} is a data set: give DataLoader(dataset, batch_size=...)"
@@ -176,7 +176,7 @@ def resolve_pool(loader: Any, pool: Pool | None) -> Pool | None:
         size = getattr(size_owner(loader), "batch_size", None)
         return None if size is None else Pool(size, drops_last(loader))
     if not isinstance(pool, Pool):
-        raise ConfigError(f"pool={shown(pool)}: give a Pool, such as Pool(batch_size=32)")
+        raise ConfigError(f"pool={format_value(pool)}: give a Pool, such as Pool(batch_size=32)")
     return pool
 
 

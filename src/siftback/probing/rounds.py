@@ -19,7 +19,7 @@ from siftback.batches.source import ScoredBatch
 from siftback.device_time import now
 from siftback.errors import LossError
 from siftback.loader.face import SelectiveLoader
-from siftback.loss_functions import Losses, check
+from siftback.losses.per_example import Losses, check_losses
 from siftback.probing.agreement import Agreement, agreement
 from siftback.probing.costs import SB, SINGLE_PASS, Seconds
 from siftback.probing.sample import Sample
@@ -165,7 +165,7 @@ class Rounds:
                 return self._losses(self._model, batch)
 
         losses = self._time("forward", forward)
-        finite = check(losses, self._sample.size).isfinite()
+        finite = check_losses(losses, self._sample.size).isfinite()
         if not bool(finite.all()):
             raise LossError(
                 f"the loss of example {int((~finite).nonzero()[0])} of a batch is not finite, and "
@@ -177,7 +177,7 @@ class Rounds:
     def _score(self, name: str, scorer: Scorer, index: int, item: Batch) -> None:
         losses, model, batch = self._losses, self._model, item.data
         scores = self._time(name, lambda: scorer.score(losses, model, batch, item.indices))
-        self._scores[name].setdefault(index, check(scores, self._sample.size))
+        self._scores[name].setdefault(index, check_losses(scores, self._sample.size))
         self._time(("after", name), lambda: scorer.after_step(losses, model, batch))
 
     def _step_once(self, sift: Any, index: int, item: Batch) -> None:

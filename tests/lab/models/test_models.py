@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from siftback import Percentile, SinglePass
 from siftback.errors import ConfigError
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.models import LISTED, MODELS, build, count, find, googlenet, mobilenet
 from siftback.lab.models.norm import NORMS, groups_for
@@ -112,7 +112,7 @@ def pictures(tmp_path_factory) -> dict[int, str]:
     data, folder = load("digits"), tmp_path_factory.mktemp("pictures")
     arrays = {}
     for split, most in (("train", 300), ("test", 50)):
-        large = np.kron(getattr(data, f"{split}_images")[:most, 0], np.ones((4, 4), np.uint8))
+        large = np.kron(getattr(data, f"{split}_inputs")[:most, 0], np.ones((4, 4), np.uint8))
         labels = getattr(data, f"{split}_labels")[:most].numpy()
         grey, colour = arrays.setdefault(28, {}), arrays.setdefault(32, {})
         grey |= {f"x_{split}": large[:, 2:30, 2:30], f"y_{split}": labels}

@@ -6,7 +6,7 @@ import torch
 from siftback import SinglePass
 from siftback.errors import ConfigError
 from siftback.lab import models
-from siftback.lab.data.text_data import IGNORED, PAD, lengths_of
+from siftback.lab.data.data_set import IGNORED, PAD, lengths_of
 from siftback.lab.forward import cross_entropies, example_losses, mean_loss
 
 VOCABULARY, LENGTH = 40, 24

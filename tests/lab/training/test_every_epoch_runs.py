@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from siftback.lab.data.batch_stream import BatchStream
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from siftback.errors import ConfigError
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.experiments.example_scores import Scores
 from siftback.lab.experiments.subsets import prune_to, score_to
@@ -91,7 +91,7 @@ def test_the_gradient_is_that_of_the_selected_tokens_alone(name, address):
     tokens = TokenSelection(score, KEEP, model, data, seed=0, reference=given)
     remembered = torch.zeros(data.train_labels.shape)
     for indices in (torch.tensor([5, 0, 7]), torch.tensor([7, 3, 5])):
-        inputs, labels = data.train_tokens[indices].long(), data.train_labels[indices]
+        inputs, labels = data.train_inputs[indices].long(), data.train_labels[indices]
         model.zero_grad()
         loss = tokens.loss(inputs, labels, indices)
         loss.backward()

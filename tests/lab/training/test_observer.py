@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from siftback.errors import ConfigError
-from siftback.lab.data.batch_stream import BatchStream, test_batches
-from siftback.lab.data.datasets import limit, load
+from siftback.lab.data.load import limit, load
+from siftback.lab.data.stream import BatchStream, test_batches
 from siftback.lab.records.observations import files, folder_of, kinds_of, looks
 from siftback.lab.run.observer import BATCHES, Observer, similarity
 from siftback.lab.settings import Settings
@@ -124,7 +124,7 @@ def test_gradient_similarity_by_hand(tmp_path):
     data = load("digits")
     chosen = (data.train_labels < 2).nonzero()[:10, 0]
     data = replace(
-        data, train_images=data.train_images[chosen], train_labels=data.train_labels[chosen],
+        data, train_inputs=data.train_inputs[chosen], train_labels=data.train_labels[chosen],
         names=("a", "b"),
     )  # fmt: skip
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2, bias=False))

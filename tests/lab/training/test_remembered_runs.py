@@ -7,8 +7,8 @@ import torch
 
 from siftback import Epochs
 from siftback.errors import ConfigError
-from siftback.lab.data.batch_stream import BatchStream
-from siftback.lab.data.datasets import hold_out, load
+from siftback.lab.data.load import hold_out, load
+from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary
@@ -127,8 +127,8 @@ def test_plain_images_are_the_first_by_index() -> None:
 def test_what_is_held_out_is_trained_on_no_more() -> None:
     data = load("digits")
     held = hold_out(data, 200)
-    both = torch.cat((held.train_images, held.test_images)).flatten(1)
-    assert both.sort(0).values.equal(data.train_images.flatten(1).sort(0).values)
+    both = torch.cat((held.train_inputs, held.test_inputs)).flatten(1)
+    assert both.sort(0).values.equal(data.train_inputs.flatten(1).sort(0).values)
     assert len(held.test_labels) == 200
     with pytest.raises(ConfigError, match="validation=1437: give an integer from 1 to 1436"):
         hold_out(data, EXAMPLES)

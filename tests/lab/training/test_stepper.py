@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from siftback import Epochs
 from siftback.errors import ConfigError
-from siftback.lab.data.mixup import mix
+from siftback.lab.data.augment import mix
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.forward import AUTOCAST_TYPES, training_device
 from siftback.lab.records.comparison_record import Comparison

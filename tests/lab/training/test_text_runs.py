@@ -13,8 +13,8 @@ from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab.analyses import analyse
 from siftback.lab.analyses.error_plots import error_figure
-from siftback.lab.data.batch_stream import BatchStream
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.experiments.example_scores import score_examples
 from siftback.lab.experiments.probe_run import probe_settings
@@ -94,14 +94,14 @@ def test_texts_are_learnt_and_judged_by_the_error(classified):
     assert (plain.tokens_per_character, plain.data, plain.model) == (None, "sst2", "ngrams-4")
     assert "final error %" in rows(classified)[0]
     written = (classified.folder / "tokenizer.json").read_text(encoding="utf-8")
-    assert written == load("sst2").text.tokenizer
+    assert written == load("sst2").tokenizer
     assert Tokenizer.from_str(written).encode("good").ids
 
 
 def test_costs_count_valid_tokens(classified):
     """By how often each example was trained on, and by the batches that were scored."""
     data = load("sst2")
-    sizes = data.sizes(data.train_tokens).double()
+    sizes = data.sizes(data.train_inputs).double()
     stream = BatchStream(data, BATCH, seed=0, indexed=True)
     scored = 0.0
     for epoch in range(3):
@@ -178,7 +178,7 @@ def test_the_loss_is_that_of_the_model_on_all_windows(sources, tmp_path):
     ).runs
     data = load(asked.data, max_tokens=16)
     with torch.no_grad():
-        logs = kept["model"](data.test_tokens.long()).log_softmax(-1)
+        logs = kept["model"](data.test_inputs.long()).log_softmax(-1)
     each = -logs.gather(-1, data.test_labels[..., None])
     assert run.test_loss_final == pytest.approx(float(each.mean()), rel=1e-5)
     wrong = (logs.argmax(-1) != data.test_labels).float().mean()

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
 from siftback.lab.run.workload import SMALL, batch_work, is_short, most_work, threads_for
 from siftback.lab.settings import Settings
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.lab.data.text_data import PAD
+from siftback.lab.data.data_set import PAD
 from siftback.lab.models.attention import AttentionBlock
 from siftback.lab.models.model_spec import ModelSpec
 

@@ -5,27 +5,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from siftback import IES, UCB, EpochRule, Fresh, RefreshedRule, Scorer
-from siftback.lab.data.batch_stream import Batch
+from siftback import Fresh, Scorer
+from siftback.lab.data.stream import Batch
 from siftback.lab.forward import ExampleLosses, example_losses
 
 SAMPLE = 2000
-
-
-def remembered(rule: EpochRule, epoch: int) -> Tensor | None:
-    """float32[examples], the scores that a rule draws an epoch by; None where it has none.
-
-    Args:
-        rule: The rule.
-        epoch: Which one, from 0.
-    """
-    if isinstance(rule, RefreshedRule):
-        return rule.predicted(epoch)
-    if isinstance(rule, UCB):
-        return rule.bounds()
-    if isinstance(rule, IES) or not rule.values.shape[1]:  # a history, or nothing
-        return None
-    return rule.values[:, 0]
 
 
 def live_agreement(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from siftback import EpochRule, Epochs, Memory, RefreshedRule, Schedule, Selector, Share
+from siftback import EpochRule, Epochs, Schedule, Selector, Share
 from siftback.errors import ConfigError
 from siftback.lab.settings import Settings
 
@@ -28,13 +28,13 @@ def schedule_of(
         ConfigError: As `whole_epochs`.
     """
     warmup = settings.warmup or Epochs(0)
-    if isinstance(choice, Memory):
-        return _of_memory(keep, warmup, settings, done)
     if not isinstance(choice, EpochRule):
         return Between(done, warmup)
-    if not isinstance(choice, RefreshedRule):
-        return Between(done, warmup, 1 - (settings.tail or tail))
-    return Schedule(warmup=Epochs(whole_epochs(settings)))
+    if choice.needs_passes:
+        return Schedule(warmup=Epochs(whole_epochs(settings)))
+    if choice.learns and choice.count(0) is not None:  # as Memory
+        return _of_memory(keep, warmup, settings, done)
+    return Between(done, warmup, 1 - (settings.tail or tail))
 
 
 def whole_epochs(settings: Settings) -> int:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from siftback import Fresh, Scorer
 from siftback.contrib import Pipelined
-from siftback.lab.data.batch_stream import Batch, BatchStream
 from siftback.lab.data.data_set import DataSet
+from siftback.lab.data.stream import Batch, BatchStream
 from siftback.lab.forward import (
     ExampleLosses,
     autocast_of,

@@ -106,7 +106,6 @@ class Strategy:
         if self.rule is not None:
             rule = self.rule(keep, settings)
             if (self.guarded or settings.noise_guard) and type(rule) in (Memory, RatioMemory):
-                assert isinstance(rule, Memory | RatioMemory)
                 rule.guard = NoiseGuard(classes)
             return rule
         return None if self.selector is None else self.selector(self.kept_of_left(keep), settings)
@@ -140,14 +139,14 @@ def learns(choice: Selector | EpochRule | None) -> bool:
     >>> learns(RS2(0.5)), learns(Memory(0.5)), learns(Uniform(keep=0.5))
     (False, True, False)
     """
-    return isinstance(choice, EpochRule) and type(choice).update is not EpochRule.update
+    return getattr(choice, "learns", False)
 
 
-def has_guard(choice: Selector | EpochRule | None) -> TypeGuard[Memory | RatioMemory]:
+def has_guard(choice: Selector | EpochRule | None) -> TypeGuard[EpochRule]:
     """Whether what chooses has a noise guard."""
-    return isinstance(choice, Memory | RatioMemory) and choice.guard is not None
+    return getattr(choice, "guard", None) is not None
 
 
 def needs_passes(choice: Selector | EpochRule | None) -> bool:
     """Returns whether what chooses is a rule that scoring passes refresh."""
-    return isinstance(choice, EpochRule) and choice.needs_passes
+    return getattr(choice, "needs_passes", False)

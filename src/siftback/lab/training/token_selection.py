@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from siftback import InBatch, Selector, TopK, Uniform
-from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.text_data import IGNORED
+from siftback.lab.data.data_set import IGNORED, DataSet
 from siftback.lab.models.text_models import Gpt
 from siftback.lab.training.length import BACKWARD, FORWARD
 from siftback.language import (

@@ -14,11 +14,8 @@ from siftback import (
     EpochRule,
     Epochs,
     Fresh,
-    Kakurenbo,
-    Memory,
     NoiseGuard,
     Pool,
-    RatioMemory,
     Schedule,
     Scorer,
     SelectiveLoader,
@@ -26,10 +23,9 @@ from siftback import (
     Stats,
 )
 from siftback.contrib import Pipelined, Proxy
-from siftback.lab.data.batch_stream import PADDING, Batch, BatchStream
-from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.datasets import ImageData
-from siftback.lab.data.mixup import mix
+from siftback.lab.data.augment import mix
+from siftback.lab.data.data_set import DataSet, ImageData
+from siftback.lab.data.stream import PADDING, Batch, BatchStream
 from siftback.lab.forward import (
     autocast_context,
     autocast_of,
@@ -40,7 +36,7 @@ from siftback.lab.forward import (
 from siftback.lab.settings import Run, Settings
 from siftback.lab.training import strategies
 from siftback.lab.training.length import BACKWARD, FORWARD, Length, Spent
-from siftback.lab.training.live_agreement import SAMPLE, live_agreement, remembered
+from siftback.lab.training.live_agreement import SAMPLE, live_agreement
 from siftback.lab.training.phase_clock import PhaseClock
 from siftback.lab.training.rule_schedule import schedule_of, whole_epochs
 from siftback.lab.training.score_price import Replica
@@ -251,7 +247,7 @@ class TrainingBatches:
         """Of the scores it selects by with the losses as they are, where those are others."""
         scores: Scorer | Tensor | None = self._scorer
         if self._loader is not None and self._loader.memory is not None:
-            scores = remembered(self._loader.memory, self._loader.epoch)
+            scores = self._loader.memory.scores(self._loader.epoch)
         elif self._replica is not None:  # any place gives the scores that the process gives
             scores = Replica(self._model, self._losses, self._exact, place=self._device)
         if scores is None:
@@ -263,7 +259,7 @@ class TrainingBatches:
     def guard(self) -> NoiseGuard | None:
         """What holds back examples that seem mislabelled, of a strategy that has it."""
         rule = None if self._loader is None else self._loader.memory
-        return rule.guard if isinstance(rule, Memory | RatioMemory) else None
+        return None if rule is None else rule.guard
 
     def close(self) -> None:
         """Ends what runs elsewhere."""
@@ -401,7 +397,7 @@ class TrainingBatches:
     def _recorded_loss(self, loader: SelectiveLoader, inputs: Tensor, labels: Tensor) -> Tensor:
         """The weighted mean loss; the losses of the examples are recorded."""
         self._count_lengths(inputs, FORWARD + BACKWARD)
-        if isinstance(loader.memory, Kakurenbo):
+        if loader.memory is not None and loader.memory.needs_predictions:
             each, correct, confidence = self._predict(inputs, labels)
             return loader.loss(each, correct=correct, confidence=confidence)
         return loader.loss(self._losses(self._call, (inputs, labels)))

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siftback.errors import ConfigError
-from siftback.lab.data import batch_stream as stream
+from siftback.lab.data import stream
 from siftback.lab.data.augment import Augment
-from siftback.lab.data.batch_stream import BatchStream
-from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.data_set import ImageData
+from siftback.lab.data.stream import BatchStream
 
 EXAMPLES, TESTED = 53, 11
 LAYOUTS = {True: torch.channels_last, False: torch.contiguous_format}
@@ -49,10 +49,10 @@ def epoch(batches: BatchStream, number: int) -> tuple[torch.Tensor, torch.Tensor
 def test_batches_are_the_images_normalised(data, channels_last):
     batches = BatchStream(data, 8, 0, Augment(), channels_last=channels_last)
     for images, labels in batches:
-        assert images.shape == (8, *data.train_images.shape[1:])
+        assert images.shape == (8, *data.train_inputs.shape[1:])
         assert (images.dtype, labels.dtype) == (torch.float32, torch.int64)
         assert images.is_contiguous(memory_format=LAYOUTS[channels_last])
-        torch.testing.assert_close(images, normalised(data, data.train_images[labels]))
+        torch.testing.assert_close(images, normalised(data, data.train_inputs[labels]))
 
 
 @settings(deadline=None)
@@ -120,7 +120,7 @@ def test_augmentation_is_the_datas_own_unless_given(data):
 
 def test_cutout_leaves_the_mean(data):
     (images, labels), *_ = BatchStream(data, 8, 0, Augment(cutout=3))
-    plain = normalised(data, data.train_images[labels])
+    plain = normalised(data, data.train_inputs[labels])
     cut = (images - plain).abs().amax(1, keepdim=True).expand_as(images) > 1e-4
     assert cut.any()
     # Half a byte's step is as near to the mean as a byte can be.
@@ -140,7 +140,7 @@ def test_test_batches_hold_every_test_image_in_order(data, size, channels_last):
     batches = list(stream.test_batches(data, size, channels_last=channels_last))
     images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
     assert labels.tolist() == list(range(TESTED))
-    torch.testing.assert_close(images, normalised(data, data.test_images))
+    torch.testing.assert_close(images, normalised(data, data.test_inputs))
     assert all(images.is_contiguous(memory_format=LAYOUTS[channels_last]) for images, _ in batches)
 
 

@@ -14,7 +14,7 @@ from siftback.lab import models
 from siftback.lab.analyses import ANALYSES
 from siftback.lab.data import load
 from siftback.lab.experiments import example_scores
-from siftback.lab.models.norm import NORMS
+from siftback.lab.models.layers import NORMS
 from siftback.lab.settings import DATA_SETS, MODEL_NAMES, TYPES
 
 # Asks for all of it in one process, which prints what it got and, after each command, what of the

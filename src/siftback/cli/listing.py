@@ -57,7 +57,7 @@ def models_command(
     }
     rows = []
     for name in models.LISTED:
-        model = models.find(name)
+        model = models.find_architecture(name)
         outputs = 66 if model.takes == "language" else classes
         parameters = models.count(name, width, outputs, **sizes[model.takes])
         rows.append(

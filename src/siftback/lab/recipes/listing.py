@@ -1,7 +1,8 @@
 """Recipes as tables: what there is and what each takes, and the plan of one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 
 from rich.table import Table
 
@@ -11,10 +12,8 @@ from siftback.lab.data.address import parse_address
 from siftback.lab.data.load import DATA_SETS, IMAGE_SETS, NAMES
 from siftback.lab.data.texts import LENGTH
 from siftback.lab.experiments.comparison import Plan, is_finished
+from siftback.lab.recipes import Scale
 from siftback.lab.recipes.recipe import (
-    SCALES,
-    RecipeTask,
-    Scale,
     find_recipe,
     recipe_names,
     recipes_used,
@@ -120,7 +119,7 @@ def listing(scale: Scale) -> Table:
 def markdown_listing() -> str:
     """Returns the rows at both scales, and the recipes' notes, in Markdown."""
     sections = []
-    for scale in SCALES:
+    for scale in Scale:
         rows = [row | {"recipe": f"`{row['recipe']}`"} for row in listing_rows(scale)]
         sections.append(f"### The {scale} scale\n\n{markdown(rows)}")
     recipes = map(find_recipe, recipe_names())
@@ -128,14 +127,14 @@ def markdown_listing() -> str:
     return "\n\n".join([*sections, "### Notes\n\n" + "\n".join(notes)])
 
 
-def plan_table(tasks: Sequence[RecipeTask]) -> Table:
+def plan_table(plans: Mapping[Path, Plan]) -> Table:
     """Returns the comparisons that a recipe draws from, for ``--dry-run``; each is checked.
 
     Raises:
         ConfigError: If a data set, a model or a strategy is none.
     """
     rows = []
-    for plan, folder in tasks:
+    for folder, plan in plans.items():
         done = "finished; " if is_finished(plan, folder) else ""
         settings, runs = plan.settings, plan.runs()
         changed = [

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from siftback.errors import ConfigError
 from siftback.lab import models
-from siftback.lab.analyses import Analysis, analyse, write
+from siftback.lab.analyses import Analysis, analyse, write_analysis
 from siftback.lab.data.address import parse_address
 from siftback.lab.data.load import DATA_SETS, IMAGE_SETS, NAMES
 from siftback.lab.experiments.comparison import Existing, Plan, compare, is_finished
@@ -161,4 +161,4 @@ def draw_recipe(recipe: Recipe, scale: Scale, out: Path, todo: Sequence[Task]) -
     folder = _folder(home, scale, out)
     recorded = [task.folder for task in todo if (task.folder / SUMMARY).is_file()]
     for analysis in analyse(list(map(Comparison.read, recorded)), recipe.draw).values():
-        yield Drawn(analysis, write(analysis, folder))
+        yield Drawn(analysis, write_analysis(analysis, folder))

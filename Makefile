@@ -30,7 +30,7 @@ FAST := --one-case -k "not killed" \
 	$(addprefix --ignore=tests/,$(TRAINING))
 
 test-fast: .venv/dev  ## Run one case of each test that trains little, in less than two minutes.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal $(FAST)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal tests $(FAST)
 
 unit: .venv/dev  ## Run every test.
 	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal

@@ -22,7 +22,7 @@ if typing.TYPE_CHECKING:
     from siftback.batches.stats import SinglePassStats as SinglePassStats
     from siftback.batches.stats import Stats as Stats
     from siftback.epochs.sampler import SelectiveSampler as SelectiveSampler
-    from siftback.loader.loader import SelectiveLoader as SelectiveLoader
+    from siftback.loader.face import SelectiveLoader as SelectiveLoader
     from siftback.losses.per_example import per_example as per_example
     from siftback.losses.sequences import sequence_losses as sequence_losses
     from siftback.losses.sequences import token_losses as token_losses

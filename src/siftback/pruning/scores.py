@@ -284,7 +284,7 @@ def _mean_scores(
     found: list[Tensor] = []
     places: list[Tensor] = []
     for number, item in enumerate(source.batches()):
-        batch = item.batch
+        batch = item.data
         if source.knows_indices:
             places.append(_known(item.indices, number))
             check.check(places[-1], f"batch {number}")

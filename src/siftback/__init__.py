@@ -17,7 +17,7 @@ if typing.TYPE_CHECKING:
     from siftback.batches.pool import Pool
     from siftback.batches.stats import SinglePassStats, Stats
     from siftback.epochs.sampler import SelectiveSampler
-    from siftback.loader.loader import SelectiveLoader
+    from siftback.loader.face import SelectiveLoader
     from siftback.losses.per_example import per_example
     from siftback.losses.sequences import sequence_losses, token_losses
     from siftback.probing.probe import probe
@@ -136,7 +136,7 @@ _NAMES_OF = {
     "scorers.irreducible": "Irreducible irreducible_losses",
     "scorers.reduced": "Reduced",
     "scorers.scorer": "Scorer",
-    "loader.loader": "SelectiveLoader",
+    "loader.face": "SelectiveLoader",
     "selectors.importance": "Kath18",
     "selectors.in_batch": "InBatch",
     "selectors.percentile": "Percentile",

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from siftback.arguments import check_integer, check_number, format_value
 from siftback.batches import tree
+from siftback.batches.batch import Batch
 from siftback.batches.indices import is_indexed
-from siftback.batches.source import Item, ScoredBatch, Source
+from siftback.batches.source import ScoredBatch, Source
 from siftback.contrib.replica_process import weights_of
 from siftback.contrib.replicas import DeviceReplica, ProcessReplica, Waiting
 from siftback.errors import BatchError, ConfigError, ReplicaError
@@ -303,7 +304,7 @@ class Pipelined:
         scorer = {"scorer": type(self._scorer).__name__}
         return {"depth": self.depth, "sync_every": self.sync_every, **scorer}
 
-    def _in_turn(self, items: Iterator[Item]) -> Iterator[ScoredBatch]:
+    def _in_turn(self, items: Iterator[Batch]) -> Iterator[ScoredBatch]:
         waiting = self._waiting
         while True:
             if self._waiting is not waiting:
@@ -328,10 +329,10 @@ class Pipelined:
             yield ScoredBatch(batch, found)
         self._drains = False
 
-    def _submit(self, item: Item) -> "_Submitted":
+    def _submit(self, item: Batch) -> "_Submitted":
         """Submits a batch to the replica for scoring."""
-        batch = (item.indices, item.batch) if self.indexed else item.batch
-        if not tree.size(item.batch):
+        batch = (item.indices, item.data) if self.indexed else item.data
+        if not tree.size(item.data):
             return _Submitted(batch, torch.empty(0, dtype=torch.float32), self._turn)
         try:
             replica = self._started()
@@ -343,7 +344,7 @@ class Pipelined:
             elif self._weights is not None:
                 replica.sync(self._weights)
             self._weights = None
-            return _Submitted(batch, replica.submit(item.batch, item.indices), turn)
+            return _Submitted(batch, replica.submit(item.data, item.indices), turn)
         except BaseException:
             self.close()
             raise

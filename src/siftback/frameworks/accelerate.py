@@ -30,7 +30,7 @@ from siftback.batches.order import is_plain, is_trackable, sampler_of
 from siftback.epochs.loader_order import gives_all, ranks_of
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, SiftbackError
-from siftback.loader.loader import SelectiveLoader
+from siftback.loader.face import SelectiveLoader
 from siftback.losses.per_example import Losses, LossFn, resolve_losses
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule

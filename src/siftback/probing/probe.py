@@ -11,7 +11,7 @@ from torch import nn
 from siftback.arguments import check_flag, check_integer, check_seed, format_value, is_number
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import ConfigError
-from siftback.loader.loader import SelectiveLoader
+from siftback.loader.face import SelectiveLoader
 from siftback.losses.per_example import Losses, LossFn, resolve_losses
 from siftback.probing.advice import advise
 from siftback.probing.costs import EPOCHS, cost_rows
@@ -100,7 +100,7 @@ def probe(
         )
     with unmoved(loader):
         sample = Sample(loader, model)
-        device = device_of(model, sample.first().batch)
+        device = device_of(model, sample.first().data)
         with untouched(model, "train", device):
             rounds = Rounds(model, compute, sample, device, keeps, autocast, seed)
             rounds.prepare(scorers, optimizer, single_pass)

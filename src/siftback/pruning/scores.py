@@ -297,9 +297,9 @@ def mean_scores(
         by_model = []
         for model in listed:
             weight = next(model.parameters(), None)
-            device = tree.device(item.batch) if weight is None else weight.device
+            device = tree.device(item.data) if weight is None else weight.device
             with untouched(model, "eval", device):
-                values = score(model, tree.to_device(item.batch, device))
+                values = score(model, tree.to_device(item.data, device))
             by_model.append(values.detach().float().cpu())
         scores.append(torch.stack(by_model).mean(0))
         if not scores[-1].isfinite().all():

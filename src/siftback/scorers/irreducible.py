@@ -163,7 +163,7 @@ def irreducible_losses(
     weight = next(check_module(model).parameters(), None)
     indices, found = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
     for item in source.batches():
-        batch, of = item.batch, item.indices
+        batch, of = item.data, item.indices
         if of is None:
             raise ConfigError(
                 f"a {type(loader).__name__} does not give the indices of its examples: give a "

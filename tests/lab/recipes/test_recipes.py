@@ -268,26 +268,24 @@ def test_only_recipes_that_train_can_be_used(own):
 
 def test_changes_take_the_place_of_what_a_recipe_says(own):
     recipe = read_recipe(own())
-    told = {"budget": "3", "strategies": "sb,random", "keep": "1/4,0.5", "rate": "constant"}
+    told = ["budget=3", "strategies=sb,random", "keep=1/4,0.5", "rate=constant"]
     plan = recipe.plans("full", parse_changes(told) | {"seeds": [4, 5]})[""]
     assert (plan.settings.budget, plan.settings.epochs) == (3, None)
     assert (plan.strategies, plan.keeps, plan.seeds) == (("sb", "random"), (0.25, 0.5), (4, 5))
     assert plan.settings.rate == "constant"
     assert recipe.plans("full")[""].settings.epochs == 20
     with pytest.raises(ConfigError, match=r"--set: no key 'epoch'; did you mean epochs\?"):
-        parse_changes({"epoch": "3"})
+        parse_changes(["epoch=3"])
     with pytest.raises(ConfigError, match="width 'wide': give an integer"):
-        parse_changes({"width": "wide"})
+        parse_changes(["width=wide"])
     with pytest.raises(ConfigError, match=r"recipe own \[full\]: no strategy 'bs'"):
-        recipe.plans("full", parse_changes({"strategies": "bs"}))
-    limited = recipe.plans("full", parse_changes({"time_budget": "1h30m", "evaluate_at": "0.1"}))[
-        ""
-    ]
+        recipe.plans("full", parse_changes(["strategies=bs"]))
+    limited = recipe.plans("full", parse_changes(["time_budget=1h30m", "evaluate_at=0.1"]))[""]
     assert (limited.settings.time_budget, limited.settings.epochs) == (5400, 20)
     assert limited.settings.evaluate_at == (0.1,)
-    assert recipe.plans("full", parse_changes({"warmup": "5%"}))[""].settings.warmup == Share(0.05)
+    assert recipe.plans("full", parse_changes(["warmup=5%"]))[""].settings.warmup == Share(0.05)
     with pytest.raises(ConfigError, match=r"warmup '0.05': give epochs such as 1e, a percentage"):
-        recipe.plans("full", parse_changes({"warmup": "0.05"}))
+        recipe.plans("full", parse_changes(["warmup=0.05"]))
 
 
 def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):

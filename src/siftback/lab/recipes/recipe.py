@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -110,6 +110,18 @@ class RecipeTask(NamedTuple):
             compare(self.plan, self.folder, reporter, existing)
 
 
+def find_scale(name: str) -> Scale:
+    """Returns the scale of a name.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    for scale in SCALES:
+        if scale == name:
+            return scale
+    raise ConfigError(f"--scale {name}: {one_of(name, SCALES)}")
+
+
 @cache
 def recipe_names() -> list[str]:
     """Returns the recipes of this package: those of figures in their order, then the others."""
@@ -204,18 +216,24 @@ def read_recipe(path: Path) -> Recipe:
     return recipe
 
 
-def parse_changes(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Returns changes as they are written on a command line, lists with commas between.
+def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
+    """Returns changes, each written as ``KEY=VALUE``, lists with commas between.
 
     Raises:
-        ConfigError: For a key that no comparison has, or a value that it cannot have.
+        ConfigError: For a key that no comparison has or that comes twice, or a value that it
+            cannot have.
 
-    >>> parse_changes({"time_budget": "12h", "strategies": "traditional,sb"})
+    >>> parse_changes(["time_budget=12h", "strategies=traditional,sb"])
     {'time_budget': 43200.0, 'strategies': ['traditional', 'sb']}
     """
-    _check_keys("--set", texts, [name for name in _KEYS if name != "seeds"])
     changes: dict[str, Any] = {}
-    for name, text in texts.items():
+    for assignment in texts:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {assignment}: give a key and a value, such as epochs=2")
+        if name in changes:
+            raise ConfigError(f"--set {name}: given more than once; give each key once")
+        _check_keys("--set", [name], [key for key in _KEYS if key != "seeds"])
         if name == "matched" and text not in ("true", "false"):
             raise ConfigError(f"--set {name}={text}: give true or false")
         if name == "strategies":
@@ -271,7 +289,7 @@ def _comparisons(table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _check_keys(
-    where: str, keys: Mapping[str, Any], known: Sequence[str], needed: Sequence[str] = ()
+    where: str, keys: Collection[str], known: Sequence[str], needed: Sequence[str] = ()
 ) -> None:
     for name in keys:
         if name not in known:

@@ -22,10 +22,10 @@ from siftback.frameworks.huggingface_refusals import (
     GIVE_LOSSES,
     Method,
     check_trainer,
-    resolve_method,
     faster_pass,
     head_by,
     needs_own_losses,
+    resolve_method,
 )
 from siftback.losses.sequences import Head, has_loss, head_losses, sequence_losses
 from siftback.processes.distributed import all_gather

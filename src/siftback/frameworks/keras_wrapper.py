@@ -326,8 +326,8 @@ def _check_model(name: str, model: Any) -> None:
     ]
     if overridden:
         raise ConfigError(
-            f"{type(model).__name__} overrides {' and '.join(overridden)}, which {name} would bypass: "
-            "use siftback.InBatch in that method"
+            f"{type(model).__name__} overrides {' and '.join(overridden)}, which {name} would "
+            "bypass: use siftback.InBatch in that method"
         )
 
 

@@ -22,7 +22,7 @@ _MOST = 1 << 26  # numbers of logits that are compared: those of a language mode
 def observe_outputs(
     trainer: Any, compute: Callable[[Any, Any], Any], model: Any, inputs: Any
 ) -> tuple[Any, list[Any]]:
-    """Returns a function's result, and the outputs that a trainer's model gave it with gradients."""
+    """Returns a function's result, and the outputs of a trainer's model with gradients."""
     calls: list[Any] = []
 
     def note(module: Any, arguments: Any, outputs: Any) -> None:

@@ -91,8 +91,8 @@ class AcceleratedLoader(DataLoaderStateMixin):
             if total is not None and position != total:
                 raise BatchError(
                     f"epoch {epoch} gave {position} batches where {total} were expected, so that "
-                    "its last gradients were not stepped: leave out of the data set what the collate "
-                    "function leaves out, or have that give every example"
+                    "its last gradients were not stepped: leave out of the data set what the "
+                    "collate function leaves out, or have that give every example"
                 )
         finally:
             if self._is_last:  # the epoch is over, even if the loop was left with its last batch

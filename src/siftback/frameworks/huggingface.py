@@ -166,7 +166,7 @@ class SelectiveTrainerMixin(Trainer):
         return self._method if self._selection is not None or self._rule else self._asked
 
     def _decided(self, checkpoint: str | bool | None) -> Method:
-        """Returns the method that "auto" takes: the checkpoint's, or the faster on the first process."""
+        """Returns what "auto" takes: the checkpoint's method, or the faster on process 0."""
         if checkpoint is True:
             checkpoint = get_last_checkpoint(self.args.output_dir)
         if isinstance(checkpoint, str) and (path := self._state_path(checkpoint)).is_file():

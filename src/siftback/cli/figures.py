@@ -24,10 +24,10 @@ def figures_command(
 
     names = None if only is None else [name.strip() for name in only.split(",")]
     comparisons, problems = read(runs)
-    found = analyse(comparisons, names)
+    analyses = analyse(comparisons, names)
     for problem in problems:
         typer.echo(problem, err=True)
-    for name, analysis in found.items():
+    for name, analysis in analyses.items():
         if isinstance(analysis, Missing):
             typer.echo(f"{name}: missing. {analysis.why}")
         else:

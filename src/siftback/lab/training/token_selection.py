@@ -152,7 +152,7 @@ def head_share(model: Gpt) -> float:
 
     What attention multiplies besides its weights, and embeddings, are left out.
 
-    >>> from siftback.lab.models.model_spec import ModelSpec
+    >>> from siftback.lab.models.layers import ModelSpec
     >>> spec = ModelSpec(width=32, classes=1000, vocabulary=1000, length=16)
     >>> round(head_share(Gpt(spec)), 3)  # V D / (V D + 12 L D^2), of four layers
     0.394

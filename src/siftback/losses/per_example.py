@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from siftback.arguments import checked_object
+from siftback.arguments import check_object
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.tensor_arguments import is_dense
 
@@ -100,7 +100,7 @@ class Reduction:
     """
 
     def __init__(self, loss_fn: LossFn) -> None:
-        checked_object("loss_fn", loss_fn, "a loss function, such as F.cross_entropy", "__call__")
+        check_object("loss_fn", loss_fn, "a loss function, such as F.cross_entropy", "__call__")
         # A compiled module would pass on to the user's module what is set on it.
         inner: Any = getattr(loss_fn, "_orig_mod", loss_fn)
         self.loss_fn, self._inner, self._unreduced = loss_fn, inner, loss_fn
@@ -187,7 +187,7 @@ class Reduction:
             )
         values, valid = values.reshape(len(values), -1), valid.reshape(len(valid), -1)
         if self.name == "none":
-            return mean_of_valid(values, valid)
+            return valid_means(values, valid)
         return values.masked_fill(~valid, 0).sum(1)
 
     def losses(self, terms: Tensor, *arguments: Any, **options: Any) -> Tensor:
@@ -272,7 +272,7 @@ class Reduction:
         return None if valid is None or valid.ndim == 0 else valid.reshape(len(valid), -1)
 
 
-def mean_of_valid(values: Tensor, valid: Tensor) -> Tensor:
+def valid_means(values: Tensor, valid: Tensor) -> Tensor:
     """The mean of each row's valid values; NaN for a row without any, with a gradient of 0.
 
     Args:
@@ -284,7 +284,7 @@ def mean_of_valid(values: Tensor, valid: Tensor) -> Tensor:
 
     >>> import torch
     >>> values = torch.tensor([[1.0, 5.0], [1.0, 1.0]])
-    >>> mean_of_valid(values, torch.tensor([[True, False], [False, False]]))
+    >>> valid_means(values, torch.tensor([[True, False], [False, False]]))
     tensor([1., nan])
     """
     counts = valid.sum(1)
@@ -300,7 +300,7 @@ def _valid(ignored: int | None, targets: Any) -> Tensor | None:
     return targets != ignored
 
 
-def has_valid(loss_fn: LossFn, targets: Any) -> Tensor | None:
+def find_valid(loss_fn: LossFn, targets: Any) -> Tensor | None:
     """bool[N], which examples have a target that a loss function does not ignore.
 
     Args:
@@ -312,7 +312,7 @@ def has_valid(loss_fn: LossFn, targets: Any) -> Tensor | None:
 
     >>> import torch
     >>> from torch.nn import functional as F
-    >>> has_valid(F.cross_entropy, torch.tensor([[2, 0], [0, -100], [-100, -100]]))
+    >>> find_valid(F.cross_entropy, torch.tensor([[2, 0], [0, -100], [-100, -100]]))
     tensor([ True,  True, False])
     """
     valid = _valid(_ignored_index(loss_fn), targets)
@@ -411,7 +411,7 @@ def check_takes_pair(loss_fn: LossFn) -> None:
     Raises:
         ConfigError: If it needs other arguments, as `GaussianNLLLoss` does.
     """
-    parameters = _parameters(checked_object("loss_fn", loss_fn, "a loss function", "__call__"))
+    parameters = _parameters(check_object("loss_fn", loss_fn, "a loss function", "__call__"))
     try:
         if parameters:
             inspect.Signature(list(parameters.values())).bind(None, None)
@@ -424,11 +424,11 @@ def check_takes_pair(loss_fn: LossFn) -> None:
 
 
 def _of_pair(unreduced: LossFn, model: nn.Module, batch: Any) -> Tensor:
-    inputs, targets = pair(batch)
+    inputs, targets = split_pair(batch)
     return unreduced(model(inputs), targets)
 
 
-def pair(batch: Any) -> tuple[Any, Any]:
+def split_pair(batch: Any) -> tuple[Any, Any]:
     """The inputs and the targets of a batch that is an ``(inputs, targets)`` pair.
 
     Raises:
@@ -445,7 +445,7 @@ def pair(batch: Any) -> tuple[Any, Any]:
     )
 
 
-def resolve(loss_fn: LossFn | None, losses: Losses | None) -> Losses:
+def resolve_losses(loss_fn: LossFn | None, losses: Losses | None) -> Losses:
     """The general form ``losses(model, batch)``, from whichever form was passed.
 
     Args:
@@ -455,11 +455,11 @@ def resolve(loss_fn: LossFn | None, losses: Losses | None) -> Losses:
     Raises:
         ConfigError: If both or neither are given.
     """
-    check_form(loss_fn, losses)
+    check_loss_form(loss_fn, losses)
     return losses if losses is not None else pair_losses(cast(LossFn, loss_fn))
 
 
-def check_form(loss_fn: LossFn | None, losses: Losses | None) -> None:
+def check_loss_form(loss_fn: LossFn | None, losses: Losses | None) -> None:
     """Checks that one of the two forms of a loss is passed.
 
     Raises:
@@ -471,10 +471,10 @@ def check_form(loss_fn: LossFn | None, losses: Losses | None) -> None:
             "loss_fn(outputs, targets) for pairs, or losses=fn(model, batch) for any other batch"
         )
     if losses is not None:
-        checked_object("losses", losses, "a function losses(model, batch)", "__call__")
+        check_object("losses", losses, "a function losses(model, batch)", "__call__")
 
 
-def check(losses: Any, count: int) -> Tensor:
+def check_losses(losses: Any, count: int) -> Tensor:
     """Checks that there is one loss per example.
 
     Args:

@@ -5,8 +5,8 @@ Tensors and arrays hold one example per row. ``None`` is kept as it is. All part
 number of examples.
 
 A list or tuple is a structure, such as ``(inputs, targets)``, or holds one example per entry, such
-as images of any size, or a dict of boxes for each. `read` tells them apart once, by the number of
-examples where that is known; what it finds, the paths of the second kind, is passed to the other
+as images of any size, or a dict of boxes for each. `read_structure` tells them apart once, by the
+number of examples where that is known; the paths of the second kind are passed to the other
 functions for all batches of a loader. A list of strings and Python numbers, or a tuple of strings,
 always holds one example per entry.
 """
@@ -30,7 +30,7 @@ Lists = frozenset[str]
 """Paths within a batch, such as ``[0]``, of lists and tuples that hold one example per entry."""
 
 
-class Reading(NamedTuple):
+class Structure(NamedTuple):
     """How a batch is made of examples.
 
     Attributes:
@@ -46,7 +46,7 @@ class Reading(NamedTuple):
     values: Lists = frozenset()
 
 
-def read(batch: Any, size: int | None = None, *, collated: bool = False) -> Reading:
+def read_structure(batch: Any, size: int | None = None, *, collated: bool = False) -> Structure:
     """Finds how a batch is made of examples.
 
     Args:
@@ -59,9 +59,10 @@ def read(batch: Any, size: int | None = None, *, collated: bool = False) -> Read
         The reading; of another size than the one given if no reading has that one.
 
     >>> images = [torch.zeros(3, 8, 6), torch.zeros(3, 4, 4)]
-    >>> sorted(read((images, [{"boxes": torch.zeros(1, 4)}, {"boxes": torch.zeros(5, 4)}])).lists)
+    >>> boxes = [{"boxes": torch.zeros(1, 4)}, {"boxes": torch.zeros(5, 4)}]
+    >>> sorted(read_structure((images, boxes)).lists)
     ['[0]', '[1]']
-    >>> read((torch.zeros(2, 3), torch.zeros(2)), size=2).lists
+    >>> read_structure((torch.zeros(2, 3), torch.zeros(2)), size=2).lists
     frozenset()
 
     Raises:
@@ -84,7 +85,7 @@ def read(batch: Any, size: int | None = None, *, collated: bool = False) -> Read
             "tensor with a row per example, or take another batch size"
         )
     # Where one list holds an example per entry, so do those beside it.
-    return Reading(reading.size, reading.lists | reading.doubtful | reading.values)
+    return Structure(reading.size, reading.lists | reading.doubtful | reading.values)
 
 
 def size(batch: Any, known: int | None = None, *, lists: Lists | None = None) -> int:
@@ -93,7 +94,7 @@ def size(batch: Any, known: int | None = None, *, lists: Lists | None = None) ->
     Args:
         batch: A batch.
         known: N, where it is known from elsewhere; returned if the batch may have as many.
-        lists: The lists that hold one example per entry, from `read`.
+        lists: The lists that hold one example per entry, from `read_structure`.
 
     >>> size({"image": torch.zeros(4, 3, 8, 8), "name": ["a", "b", "c", "d"]})
     4
@@ -174,7 +175,7 @@ def _mismatched(batch: Any, sizes: Mapping[str, int]) -> BatchError:
     return BatchError(f"parts of mismatched sizes ({listed}); give each part a row per example")
 
 
-def _candidates(batch: Any, size: int | None, collated: bool) -> dict[int, Reading]:
+def _candidates(batch: Any, size: int | None, collated: bool) -> dict[int, Structure]:
     """The possible readings of a batch, by number of examples; those as a structure first.
 
     Raises:
@@ -186,7 +187,7 @@ def _candidates(batch: Any, size: int | None, collated: bool) -> dict[int, Readi
     return readings
 
 
-def _preferred(readings: dict[int, Reading], size: int | None) -> Reading:
+def _preferred(readings: dict[int, Structure], size: int | None) -> Structure:
     first = next(iter(readings.values()))
     return first if size is None else readings.get(size, first)
 
@@ -197,14 +198,16 @@ def lists_of(batch: Any) -> Lists:
     return reading.lists | reading.values
 
 
-def _readings(part: Any, path: str, size: int | None, collated: bool) -> dict[int, Reading] | None:
+def _readings(
+    part: Any, path: str, size: int | None, collated: bool
+) -> dict[int, Structure] | None:
     """The possible readings of a part, by number of examples; None where any number fits."""
     if part is None:
         return None
     if isinstance(part, ARRAYS):
-        return {len(part): Reading(len(part))} if _has_rows(part) else {}
+        return {len(part): Structure(len(part))} if _has_rows(part) else {}
     if is_values(part):
-        return {len(part): Reading(len(part), values=frozenset({path}))}
+        return {len(part): Structure(len(part), values=frozenset({path}))}
     children = children_of(part)
     if children is None:
         return {}
@@ -216,21 +219,21 @@ def _readings(part: Any, path: str, size: int | None, collated: bool) -> dict[in
 
 
 def _common(
-    one: dict[int, Reading] | None, other: dict[int, Reading] | None
-) -> dict[int, Reading] | None:
+    one: dict[int, Structure] | None, other: dict[int, Structure] | None
+) -> dict[int, Structure] | None:
     """The readings of two parts together, of the numbers of examples that both may have."""
     if one is None or other is None:
         return other if one is None else one
-    joined: dict[int, Reading] = {}
+    joined: dict[int, Structure] = {}
     for size in one.keys() & other.keys():
         kinds = zip(one[size][1:], other[size][1:], strict=True)
-        joined[size] = Reading(size, *(first | second for first, second in kinds))
+        joined[size] = Structure(size, *(first | second for first, second in kinds))
     return {size: joined[size] for size in one if size in joined}
 
 
 def _readings_of_list(
-    part: Any, path: str, size: int | None, whole: dict[int, Reading] | None
-) -> dict[int, Reading] | None:
+    part: Any, path: str, size: int | None, whole: dict[int, Structure] | None
+) -> dict[int, Structure] | None:
     """The readings of a list or tuple: of its entries as parts, or as examples.
 
     Args:
@@ -240,7 +243,7 @@ def _readings_of_list(
         whole: The readings of it as a structure.
     """
     count = len(part)
-    entries = {count: Reading(count, frozenset({path}))}
+    entries = {count: Structure(count, frozenset({path}))}
     is_asked = size is not None and count == size
     if whole is None or (part and all(isinstance(entry, _VALUES) for entry in part)):
         # Nothing but None, or a tuple of numbers, which may be something of the whole batch.

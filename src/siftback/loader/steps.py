@@ -1,6 +1,7 @@
 """How many training batches an epoch has, where that is known before it or as it begins."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from siftback.batches.indices import examples_of
@@ -9,36 +10,32 @@ from siftback.batches.order import batches_of, is_plain, is_trackable, sampler_o
 from siftback.batches.pool import Pool
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.epochs.filtered_sampler import FilteredSampler
-from siftback.loader.batch_selection import BatchSelection
-from siftback.loader.wrapped_loader import is_own_size
+from siftback.loader.selection import BatchSelection
+from siftback.loader.wrapped import is_own_size
 from siftback.schedule import Schedule
 from siftback.selectors.sampling import count_of
 
 
+@dataclass(eq=False)
 class StepCounts:
     """Counts the training batches of epochs beforehand.
 
-    Args:
+    Attributes:
         loader: The wrapped loader.
         pool: Makes the training batches.
-        draw: Draws epochs before they are read; None where nothing does.
+        draw: Draws epochs before they are read; None without a rule.
         selection: Selects among scored batches; None where nothing does.
         schedule: When selection is on.
-        epochs: Of the whole training; None where it is not known.
+        epochs: Epochs of the whole training; None where they are not known.
     """
 
-    def __init__(
-        self,
-        loader: Any,
-        pool: Pool | None,
-        draw: EpochDraw | None,
-        selection: BatchSelection | None,
-        schedule: Schedule,
-        epochs: float | None,
-    ) -> None:
-        self._loader, self._pool, self._draw = loader, pool, draw
-        self._selection, self._schedule, self._epochs = selection, schedule, epochs
-        self._planned: dict[int, tuple[int, bool]] = {}  # of each epoch asked about
+    loader: Any
+    pool: Pool | None
+    draw: EpochDraw | None
+    selection: BatchSelection | None
+    schedule: Schedule
+    epochs: float | None
+    _planned: dict[int, tuple[int, bool]] = field(default_factory=dict)  # of each epoch asked about
 
     def of_epoch(self, epoch: int) -> int:
         """Training batches of an epoch.
@@ -61,8 +58,8 @@ class StepCounts:
         """
         self._checked_pool()
         self._check_not_by_chance()
-        if self._draw is not None and self._draw.rule.count(epoch) is None:
-            raise self._unknown(self._draw)
+        if self.draw is not None and self.draw.rule.count(epoch) is None:
+            raise self._unknown(self.draw)
         return self.of_epoch(epoch)
 
     def of_current(self, epoch: int, waiting: int) -> int | None:
@@ -94,27 +91,27 @@ class StepCounts:
             pool = self._checked_pool()
             rows, is_whole = self._begun(epoch)
         except TypeError:
-            draw = self._draw
-            if draw is None or draw.is_pass(epoch) or not is_trackable(self._loader):
+            draw = self.draw
+            if draw is None or draw.is_pass(epoch) or not is_trackable(self.loader):
                 return None
             # A batch sampler of the user's own may give fewer, of which nothing depends on this.
-            pool, rows, is_whole = self._pool, draw.to_read, not draw.draws
-        return None if is_whole and is_own_size(self._loader, pool) else rows
+            pool, rows, is_whole = self.pool, draw.to_read, not draw.draws
+        return None if is_whole and is_own_size(self.loader, pool) else rows
 
     def _batches(self, rows: int, is_whole: bool) -> int:
         """Training batches of an epoch of some examples, of which no other epoch has any."""
         pool = self._checked_pool()
-        if is_whole and is_own_size(self._loader, pool) and not pool.drop_last:
+        if is_whole and is_own_size(self.loader, pool) and not pool.drop_last:
             return -(-rows // pool.batch_size)
         return count_batches(rows, pool.batch_size, bool(pool.drop_last))
 
     def _checked_pool(self) -> Pool:
-        if self._pool is None:
+        if self.pool is None:
             raise TypeError(
                 "how many steps an epoch has is not known before its first batch, as a "
-                f"{type(self._loader).__name__} has no batch_size: give pool=Pool(batch_size)"
+                f"{type(self.loader).__name__} has no batch_size: give pool=Pool(batch_size)"
             )
-        return self._pool
+        return self.pool
 
     def _check_not_by_chance(self) -> None:
         """Makes sure that no epoch has a number of examples that is left to chance.
@@ -122,10 +119,10 @@ class StepCounts:
         Raises:
             TypeError: If one has.
         """
-        selection = self._selection
+        selection = self.selection
         if selection is None or selection.exact:
             return
-        if selection.own_keep < 1 or self._schedule.anneal is not None:
+        if selection.keep < 1 or self.schedule.anneal is not None:
             raise self._left_to_chance(selection)
 
     @staticmethod
@@ -155,10 +152,10 @@ class StepCounts:
         return self._planned[epoch]
 
     def _count(self, epoch: int) -> tuple[int, bool]:
-        draw = self._draw
+        draw = self.draw
         if draw is None or draw.plans_pass(epoch):
             return self._selected(epoch)
-        sampler = sampler_of(self._loader)
+        sampler = sampler_of(self.loader)
         whole = sampler.whole if isinstance(sampler, FilteredSampler) else None
         count = draw.count(epoch, whole)
         if count is None:
@@ -169,11 +166,11 @@ class StepCounts:
 
     def _begun(self, epoch: int) -> tuple[int, bool]:
         """As `_plan`, of an epoch whose examples are drawn."""
-        draw = self._draw
+        draw = self.draw
         if draw is None or draw.is_pass(epoch):
             return self._selected(epoch)
-        if is_trackable(self._loader) and is_plain(batches_of(self._loader)):
-            return self._read_of(len(sampler_of(self._loader))), not draw.leaves_out
+        if is_trackable(self.loader) and is_plain(batches_of(self.loader)):
+            return self._read_of(len(sampler_of(self.loader))), not draw.leaves_out
         self._check_each_once()
         return self._read_of(draw.drawn // draw.world), not draw.leaves_out
 
@@ -188,7 +185,7 @@ class StepCounts:
         Raises:
             TypeError: If it may not, or nobody knows how many there are.
         """
-        loader = self._loader
+        loader = self.loader
         if is_trackable(loader):
             sampler = sampler_of(loader)
             kind, known = sampler, getattr(sampler, "replays", False)
@@ -211,8 +208,8 @@ class StepCounts:
 
     def _read_of(self, examples: int) -> int:
         """How many of some examples are read, as the wrapped loader may drop a last short batch."""
-        owner = batches_of(self._loader)
-        owner = owner if is_plain(owner) else self._loader
+        owner = batches_of(self.loader)
+        owner = owner if is_plain(owner) else self.loader
         size = getattr(owner, "batch_size", None)
         if size and getattr(owner, "drop_last", False):
             return int(examples // size * size)
@@ -220,14 +217,14 @@ class StepCounts:
 
     def _kept(self, epoch: int) -> Iterator[int]:
         """Examples kept of each batch of the wrapped loader."""
-        selection, (count, size, examples) = self._selection, self._sizes()
+        selection, (count, size, examples) = self.selection, self._sizes()
         for batch in range(count):
             here = min(size, examples - batch * size)
             done = epoch + batch / count
-            if selection is None or not self._schedule.is_on(done, self._epochs, batch):
+            if selection is None or not self.schedule.is_on(done, self.epochs, batch):
                 yield here
                 continue
-            keep = self._schedule.keep(done, self._epochs, own=selection.own_keep)
+            keep = self.schedule.keep(done, self.epochs, own=selection.keep)
             if not selection.exact and keep < 1:
                 raise self._left_to_chance(selection)
             yield count_of(keep, here) if selection.exact else here
@@ -238,7 +235,7 @@ class StepCounts:
         Raises:
             TypeError: If it cannot say.
         """
-        loader, batches = self._loader, batches_of(self._loader)
+        loader, batches = self.loader, batches_of(self.loader)
         try:
             if is_trackable(loader) and is_plain(batches):
                 sampler = sampler_of(loader)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.loss_functions import mean_of_valid
+from siftback.losses.per_example import valid_means
 
 IGNORED = -100
 """The label of a token that no loss is computed for."""
@@ -95,7 +95,7 @@ def sequence_losses(
     torch.Size([2])
     """
     head, outputs = _head_and_outputs(outputs_or_model, inputs, shift)
-    return losses_of(head, outputs, inputs)
+    return head_losses(head, outputs, inputs)
 
 
 def token_losses(
@@ -144,11 +144,11 @@ def token_losses(
     return _of_tokens(head, outputs, inputs)
 
 
-def losses_of(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor:
+def head_losses(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor:
     """One loss per sequence, from outputs of a model whose head is known.
 
     Args:
-        head: What `head_of` found.
+        head: What `find_head` found.
         outputs: What the model returned.
         inputs: The batch, with its labels.
 
@@ -160,7 +160,7 @@ def losses_of(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor:
     """
     if head.kind == "tokens":
         losses, mask = _of_tokens(head, outputs, inputs)
-        return mean_of_valid(losses, mask)
+        return valid_means(losses, mask)
     return _of_sequences(head, outputs, inputs)
 
 
@@ -168,7 +168,7 @@ def summed_losses(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor
     """The sum of the losses of all labels, whose mean is the loss that a model trains on.
 
     Args:
-        head: What `head_of` found.
+        head: What `find_head` found.
         outputs: What the model returned.
         inputs: The batch, with its labels.
 
@@ -187,7 +187,7 @@ def has_loss(head: Head, inputs: Mapping[str, Any]) -> Tensor:
     >>> has_loss(Head("tokens", shift=True), {"labels": torch.tensor([[1, -100], [-100, 1]])})
     tensor([False,  True])
     """
-    labels = labels_of(inputs)
+    labels = find_labels(inputs)
     if head.kind == "tokens":
         return _aligned(head, inputs)[1].any(1)
     if labels.is_floating_point():
@@ -195,7 +195,7 @@ def has_loss(head: Head, inputs: Mapping[str, Any]) -> Tensor:
     return (labels.reshape(len(labels), -1) != IGNORED).any(1)
 
 
-def labels_of(inputs: Mapping[str, Any]) -> Tensor:
+def find_labels(inputs: Mapping[str, Any]) -> Tensor:
     """The labels of a batch.
 
     Raises:
@@ -211,7 +211,7 @@ def labels_of(inputs: Mapping[str, Any]) -> Tensor:
     return labels
 
 
-def head_of(model: Any, *, shift: bool | None = None) -> Head:
+def find_head(model: Any, *, shift: bool | None = None) -> Head:
     """What the logits of a model are compared with, from its class, forward and configuration.
 
     Args:
@@ -290,10 +290,10 @@ def _head_of_outputs(outputs: Any, labels: Tensor, shift: bool | None) -> Head:
 def _head_and_outputs(
     outputs_or_model: Any, inputs: Mapping[str, Any], shift: bool | None
 ) -> tuple[Head, Any]:
-    labels = labels_of(inputs)
+    labels = find_labels(inputs)
     if not callable(outputs_or_model):
         return _head_of_outputs(outputs_or_model, labels, shift), outputs_or_model
-    head = head_of(outputs_or_model, shift=shift)
+    head = find_head(outputs_or_model, shift=shift)
     given = dict(inputs)
     if not head.needs_labels or "decoder_input_ids" in inputs:
         given = {key: part for key, part in given.items() if key not in ("labels", "shift_labels")}
@@ -304,7 +304,7 @@ def _of_tokens(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> tuple[Ten
     if getattr(outputs, "log_probs", None) is not None:  # TRL's fused head, without logits
         mask = outputs.label_mask
         losses = torch.where(mask, -outputs.log_probs.float(), 0.0)
-        missing = labels_of(inputs).shape[1] - mask.shape[1]
+        missing = find_labels(inputs).shape[1] - mask.shape[1]
         return F.pad(losses, (missing, 0)), F.pad(mask, (missing, 0))
     logits = _logits_of(outputs)
     labels, mask, shifted = _aligned(head, inputs)
@@ -327,7 +327,7 @@ def _of_tokens(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> tuple[Ten
 
 def _aligned(head: Head, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor, bool]:
     """Labels, which of them are valid, and whether logits are still to be shifted against them."""
-    labels = labels_of(inputs)
+    labels = find_labels(inputs)
     if head.shift and isinstance(inputs.get("shift_labels"), Tensor):
         labels = inputs["shift_labels"]
         return labels, labels != IGNORED, False
@@ -338,7 +338,7 @@ def _aligned(head: Head, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor, boo
 
 
 def _of_sequences(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor:
-    logits, labels = _logits_of(outputs).float(), labels_of(inputs)
+    logits, labels = _logits_of(outputs).float(), find_labels(inputs)
     labels = labels.to(logits.device)
     if logits.ndim != 2 or len(logits) != len(labels):
         raise LossError(

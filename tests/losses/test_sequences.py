@@ -11,7 +11,7 @@ from torch import nn
 
 from siftback import SelectiveLoader, SinglePass, sequence_losses, token_losses
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.sequence_loss import has_loss, head_of
+from siftback.losses.sequences import find_head, has_loss
 from toys import AT_ONCE
 
 transformers = pytest.importorskip("transformers")
@@ -166,8 +166,8 @@ def test_a_sequence_without_a_valid_token_has_no_value():
     with torch.no_grad():
         losses = sequence_losses(model, inputs)
     assert losses.isnan().tolist() == [False, True, False, True]
-    assert has_loss(head_of(model), inputs).tolist() == [True, False, True, False]
-    tagger = head_of(bert("BertForTokenClassification"))
+    assert has_loss(find_head(model), inputs).tolist() == [True, False, True, False]
+    tagger = find_head(bert("BertForTokenClassification"))
     assert has_loss(tagger, inputs).tolist() == [True, False, True, True]
 
 
@@ -228,7 +228,7 @@ def test_what_does_not_fit_is_refused():
 def test_wrappers_do_not_hide_the_model():
     model, inputs = llama().eval(), batch()
     compiled = torch.compile(model, backend="eager")
-    assert head_of(compiled) == head_of(nn.DataParallel(model)) == head_of(model)
+    assert find_head(compiled) == find_head(nn.DataParallel(model)) == find_head(model)
     with torch.no_grad():
         torch.testing.assert_close(
             sequence_losses(compiled, inputs), sequence_losses(model, inputs)

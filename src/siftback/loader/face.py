@@ -2,39 +2,43 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_flag, checked_integer, checked_number, checked_seed
+from siftback.arguments import (
+    check_flag,
+    check_integer,
+    check_number,
+    check_object,
+    check_seed,
+)
 from siftback.batches.collating import TestedCollate
 from siftback.batches.order import batches_of, sampler_of
 from siftback.batches.pool import Pool
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError
-from siftback.loader import state as loader_state
-from siftback.loader.batch_flow import BatchFlow
-from siftback.loader.batch_selection import (
+from siftback.loader.after_reading import after_reading
+from siftback.loader.before_reading import before_reading
+from siftback.loader.losses import LossRecord, watched_loss
+from siftback.loader.pipeline import Pipeline
+from siftback.loader.resume import OF_ALL, VERSION, check_loader_state, flow_state, load_flow
+from siftback.loader.selection import (
+    BatchSelection,
     OnNonfinite,
-    check_functions,
     is_exact,
-    parts_of_rule,
-    selection_of,
-    selector_of,
+    resolve_loader_selector,
 )
-from siftback.loader.intake import Intake
-from siftback.loader.loss_record import LossRecord
-from siftback.loader.step_counts import StepCounts
-from siftback.loader.wrapped_loader import draw_of, no_indices, pool_of, source_of
-from siftback.loss_functions import Losses, LossFn
+from siftback.loader.wrapped import no_indices, open_source, regroups, resolve_draw, resolve_pool
+from siftback.losses.per_example import Losses, LossFn
 from siftback.processes.distributed import rank_and_world
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.selection import Selector
 from siftback.state import load_all_or_none, seal
+from siftback.tensor_arguments import check_module
 
 _PASSED_THROUGH = ("dataset", "num_workers", "collate_fn", "pin_memory", "persistent_workers")
 
@@ -140,65 +144,66 @@ class SelectiveLoader:
         on_nonfinite: OnNonfinite = "error",
         seed: int = 0,
     ) -> None:
-        self.epochs = None if epochs is None else checked_number("epochs", epochs, above=0)
-        check_functions(model, loss_fn, losses)
-        self.model, self.stats = model, Stats()
-        self._attach, self._seed = checked_flag("attach", attach), checked_seed(seed)
+        self.epochs = None if epochs is None else check_number("epochs", epochs, above=0)
+        if model is not None:
+            check_module(model)
+        if loss_fn is not None:
+            kind = "a loss function of (outputs, targets)"
+            check_object("loss_fn", loss_fn, kind, "__call__")
+        if losses is not None:
+            check_object("losses", losses, "a function losses(model, batch)", "__call__")
+        self.model, self.stats, self._loss = model, Stats(), losses if loss_fn is None else loss_fn
+        check_flag("attach", attach)
+        self._seed = check_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
-        self._loss = loss_fn if losses is None else losses
-        self._draw = draw_of(loader, memory, epochs, schedule, seed)
-        self._source = source_of(loader, self._draw, seed)
-        if self._draw is None:
-            selector = selector_of(selector, keep, model)
+        draw = resolve_draw(loader, memory, epochs, schedule, seed)
+        source = open_source(loader, draw, seed)
+        if draw is None:
+            selector = resolve_loader_selector(selector, keep, model)
             self.schedule = checked_schedule(schedule, by_losses=selector.needs_scores)
             self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
             self.schedule.check_selector(selector)
         else:
-            self.schedule = self._draw.schedule
-            selector, scorer = parts_of_rule(self._draw.rule, keep, selector, scorer)
+            name = type(draw.rule).__name__
+            for argument, value in (("keep", keep), ("selector", selector), ("scorer", scorer)):
+                if value is not None:
+                    raise ConfigError(
+                        f"both memory={name}(...) and {argument}= given: the rule chooses; leave "
+                        f"{argument}= out, and give {name} what it is to keep"
+                    )
+            self.schedule = draw.schedule
+            selector = draw.rule.selector
+            scorer = draw.rule.scorer
         self._exact = is_exact(exact, selector, on_nonfinite)
         self.schedule.warn_if_never_on(self.epochs)
-        self._selection = selection_of(
-            selector, scorer, model, loss_fn, losses, on_nonfinite, self._generator, self._exact
-        )
-        self._intake = Intake(
-            loader,
-            self._source,
-            self._draw,
-            self._selection,
-            self.schedule,
-            self.epochs,
-            model,
-            self.stats,
-            pool,
-        )
+        selection = None
+        if selector is not None:
+            selection = BatchSelection(
+                selector,
+                scorer,
+                model,
+                loss_fn,
+                losses,
+                on_nonfinite,
+                self._generator,
+                self._exact,
+            )
         self._record = LossRecord(
-            self._draw,
-            on_nonfinite,
-            self.stats,
-            attach=attach,
-            knows_indices=self._source.knows_indices,
+            draw, on_nonfinite, self.stats, attach=attach, knows_indices=source.knows_indices
         )
-        # Not a method of this loader's: a cycle would keep it, and its workers, until a collection.
-        self._step_counts = partial(
-            StepCounts,
-            self._source.loader,
-            draw=self._draw,
-            selection=self._selection,
+        self._pipeline = Pipeline(
+            wrapped=loader,
+            source=source,
+            draw=draw,
+            selection=selection,
             schedule=self.schedule,
             epochs=self.epochs,
-        )
-        self._flow = BatchFlow(
-            self._source,
-            self._intake,
-            pool_of(loader, pool),
-            self._record,
-            self._selection,
-            model,
-            self.stats,
-            attach,
-            self._step_counts,
-            self.epochs,
+            model=model,
+            pool=resolve_pool(loader, pool),
+            regroups=regroups(loader, pool),
+            record=self._record,
+            stats=self.stats,
+            attach=attach,
         )
 
     def __iter__(self) -> Iterator[Any]:
@@ -208,8 +213,20 @@ class SelectiveLoader:
         But an epoch begins again if no more was done than to look at it: no loss was recorded, and
         where a rule does not need losses, a single batch was taken.
         """
-        more = {"epochs": self.epochs, "loss": self._loss}
-        return self._flow.epoch({**self._settings(), **more})
+        epoch = self._pipeline.begin_epoch(self._common_settings())
+        way = before_reading if self._pipeline.chooses_before_reading else after_reading
+        try:
+            for batch in way(self._pipeline, epoch):
+                yield self._pipeline.give(batch, epoch)
+                if self._pipeline.epoch is not epoch:
+                    raise ConfigError(
+                        "the loader was iterated again since this iterator gave a batch: take the "
+                        "batches of one iter(loader) at a time"
+                    )
+                self._pipeline.finish_step()
+            self._pipeline.end_epoch(epoch)
+        finally:
+            epoch.is_open = False
 
     def __len__(self) -> int:
         """Training batches of the current epoch, or of the next one between epochs.
@@ -218,7 +235,7 @@ class SelectiveLoader:
             TypeError: If that is not known before the epoch is over; or, between epochs, if it is
                 not known before all of them, and so not before the first one either.
         """
-        return self._flow.length
+        return self._pipeline.length
 
     def __bool__(self) -> bool:
         return True  # not by its length, which may be unknown
@@ -226,28 +243,30 @@ class SelectiveLoader:
     @property
     def sampler(self) -> Any:
         """The sampler that batches are made from: the wrapped loader's, or what replaced it."""
-        return sampler_of(self._source.loader)
+        return sampler_of(self._pipeline.source.loader)
 
     @property
     def batch_sampler(self) -> Any:
         """The batch sampler: the wrapped loader's, or what replaced it."""
-        return batches_of(self._source.loader)
+        return batches_of(self._pipeline.source.loader)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _PASSED_THROUGH and "_source" in self.__dict__:
-            value = getattr(self._source.loader, name)
+        if name in _PASSED_THROUGH and "_pipeline" in self.__dict__:
+            value = getattr(self._pipeline.source.loader, name)
             return value.function if isinstance(value, TestedCollate) else value
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def batch_size(self) -> int | None:
         """Examples per training batch; None before the first batch says so."""
-        return None if self._flow.pool is None else self._flow.pool.batch_size
+        pool = self._pipeline.pool
+        return None if pool is None else pool.batch_size
 
     @property
     def drop_last(self) -> bool:
         """Whether examples that fill no batch at an epoch's end are not given."""
-        return self._flow.pool is not None and self._flow.pool.drop_last is not False
+        pool = self._pipeline.pool
+        return pool is not None and pool.drop_last is not False
 
     def steps(self, epoch: int) -> int:
         """Training batches of an epoch, from 0.
@@ -256,7 +275,11 @@ class SelectiveLoader:
             TypeError: If they are not known before it: where a selector leaves the number to
                 chance (``exact=True`` does not), or a rule or the wrapped loader cannot say.
         """
-        return self._flow.steps(checked_integer("epoch", epoch, 0))
+        check_integer("epoch", epoch, 0)
+        batches = self._pipeline.batches
+        if epoch == self._pipeline.current and batches is not None:
+            return batches
+        return self._pipeline.steps.of_epoch(epoch)
 
     @property
     def total_steps(self) -> int:
@@ -270,8 +293,8 @@ class SelectiveLoader:
             raise ConfigError(
                 "total_steps needs the length of training: give epochs= to the loader"
             )
-        counts = self._counts()
-        return sum(counts.of_epoch(epoch) for epoch in range(math.ceil(self.epochs)))
+        steps = self._pipeline.steps
+        return sum(steps.of_epoch(epoch) for epoch in range(math.ceil(self.epochs)))
 
     def loss(
         self,
@@ -305,7 +328,7 @@ class SelectiveLoader:
             ConfigError: If no batch waits for its losses, or weights or a `NoiseGuard` do not fit.
             LossError: If there is not one finite loss for each example, or one weight.
         """
-        return self._record.loss(
+        weights, stays = self._record.record(
             losses,
             correct=correct,
             confidence=confidence,
@@ -313,6 +336,13 @@ class SelectiveLoader:
             weights=weights,
             reduced=reduced,
         )
+        if reduced:
+            return losses.reshape(())
+        if weights is not None:
+            losses = losses * weights.to(losses.device)
+        if stays is not None:
+            losses = losses[stays]
+        return losses.mean() if len(losses) else losses.sum()  # of none, a zero
 
     def record(
         self,
@@ -339,7 +369,12 @@ class SelectiveLoader:
             LossError: As for `loss`.
         """
         self._record.record(
-            losses, correct=correct, confidence=confidence, indices=indices, reduced=reduced
+            losses,
+            correct=correct,
+            confidence=confidence,
+            indices=indices,
+            reduced=reduced,
+            apply_weights=False,
         )
 
     def watch(self, loss_fn: LossFn) -> Callable[..., Tensor]:
@@ -366,7 +401,7 @@ class SelectiveLoader:
         >>> for x, y in loader:
         ...     criterion(model(x), y).backward()
         """
-        return self._record.watch(loss_fn)
+        return watched_loss(loss_fn, self._record, self.loss)
 
     @property
     def weights(self) -> Tensor:
@@ -375,7 +410,7 @@ class SelectiveLoader:
         Raises:
             ConfigError: If the loop reads ahead, so that it could be that of several batches.
         """
-        return self._record.current("weights").weights
+        return self._record.pending.current("weights").weights
 
     @property
     def indices(self) -> Tensor:
@@ -384,45 +419,50 @@ class SelectiveLoader:
         Raises:
             ConfigError: If the loader does not know them, or the loop reads ahead.
         """
-        handed = self._record.current("indices")
-        if handed.indices is None:
-            raise ConfigError(no_indices("loader.indices", self._source))
-        return handed.indices
+        indices = self._record.pending.current("indices").indices
+        if indices is None:
+            raise ConfigError(no_indices("loader.indices", self._pipeline.source))
+        return indices
 
     @property
     def left_out(self) -> Tensor:
         """int64[n], the examples left out unread of this epoch, or of the one just done."""
-        return torch.arange(0) if self._draw is None else self._draw.left_out
+        draw = self._pipeline.draw
+        return torch.arange(0) if draw is None else draw.left_out
 
     @property
     def lr_scale(self) -> float:
         """What the learning rate is to be multiplied with in this epoch: 1 but for `Kakurenbo`."""
-        return 1.0 if self._draw is None else self._draw.lr_scale
+        draw = self._pipeline.draw
+        return 1.0 if draw is None else draw.lr_scale
 
     @property
     def memory(self) -> EpochRule | None:
         """The rule that chooses before reading; None where none does."""
-        return None if self._draw is None else self._draw.rule
+        draw = self._pipeline.draw
+        return None if draw is None else draw.rule
 
     @property
     def selector(self) -> Selector | None:
         """What selects among the examples of scored batches; None where nothing does."""
-        return None if self._selection is None else self._selection.selector
+        selection = self._pipeline.selection
+        return None if selection is None else selection.selector
 
     @property
     def scorer(self) -> Scorer | None:
         """What scores batches; None where nothing does."""
-        return None if self._selection is None else self._selection.scorer
+        selection = self._pipeline.selection
+        return None if selection is None else selection.scorer
 
     @property
     def epoch(self) -> int:
         """The current epoch, from 0; or the next one, between epochs."""
-        return self._flow.next_epoch
+        return self._pipeline.next_epoch
 
     @property
     def epochs_done(self) -> float:
         """Epochs of source examples done before the batch in training."""
-        return self._flow.done.now
+        return self._pipeline.done
 
     @property
     def progress(self) -> float:
@@ -436,14 +476,14 @@ class SelectiveLoader:
         """
         if self.epochs is None:
             raise ConfigError("progress needs the length of training: give epochs= to the loader")
-        return min(self._flow.done.now / self.epochs, 1.0)
+        return min(self._pipeline.done / self.epochs, 1.0)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch comes next, of this loader and of the one it wraps.
 
         What is left of another epoch that was broken off is then not given any more.
         """
-        self._flow.set_epoch(checked_integer("epoch", epoch, 0))
+        self._pipeline.set_epoch(check_integer("epoch", epoch, 0))
 
     def state_dict(self) -> dict[str, Any]:
         """All that decides which examples come next; fit for ``torch.save``.
@@ -455,19 +495,21 @@ class SelectiveLoader:
         augmentation is the same again only as a function of seed, epoch and index. Of a rule with
         shards, ``torch.distributed.checkpoint`` re-shards what is saved between epochs.
         """
-        self._flow.finish_step()
-        parts = self._parts().items()
-        common = self._is_common and self._flow.is_between_epochs  # the state of all processes
+        pipeline = self._pipeline
+        pipeline.finish_step()
+        # The state of all processes together.
+        is_common = self._is_common and pipeline.is_between_epochs
+        members = self._members().items()
         state = {
-            "version": loader_state.VERSION,
-            "settings": self._settings() | (loader_state.OF_ALL if common else {}),
-            **self._flow.state_dict(),
-            **{name: None if own is None else own.state_dict() for name, own in parts},
+            "version": VERSION,
+            "settings": self._settings() | (OF_ALL if is_common else {}),
+            **flow_state(pipeline),
+            **{name: None if member is None else member.state_dict() for name, member in members},
             "generator": self._generator.get_state(),
         }
         # Seconds and PyTorch's global generator are each process's own, and a checkpoint of all
         # processes may take them, and the digest, from different ones.
-        return seal(state, uncovered=("source", "stats") if common else ())
+        return seal(state, uncovered=("source", "stats") if is_common else ())
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits, and changes nothing.
@@ -475,8 +517,14 @@ class SelectiveLoader:
         Raises:
             StateError: As for `load_state_dict`.
         """
-        own = self._settings(), self._parts(), self._flow
-        loader_state.check(self, state, *own, is_common=self._is_common)
+        check_loader_state(
+            self,
+            state,
+            self._settings(),
+            self._members(),
+            self._pipeline,
+            is_common=self._is_common,
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where another loader, built with the same arguments, was stopped.
@@ -486,42 +534,64 @@ class SelectiveLoader:
                 another wrapped loader, or damaged; this one is then as it was.
         """
         self.check_state(state)
-        parts = [(own, state[name]) for name, own in self._parts().items() if own is not None]
-        load_all_or_none(*parts, finish=lambda: self._flow.load_state_dict(state))
+        members = self._members().items()
+        pairs = [(member, state[name]) for name, member in members if member is not None]
+        load_all_or_none(*pairs, finish=lambda: load_flow(self._pipeline, state))
         self._generator.set_state(state["generator"])
 
     @property
     def _is_common(self) -> bool:
-        return self._draw is not None and self._draw.is_common
+        draw = self._pipeline.draw
+        return draw is not None and draw.is_common
 
-    def _parts(self) -> dict[str, Any]:
-        """What has a state of its own, besides the batches on their way; None where nothing is."""
+    def _members(self) -> dict[str, Any]:
+        """Returns the objects with a state, besides the batches on their way; None without one."""
         return {
             "selector": self.selector,
             "scorer": self.scorer,
-            "draw": self._draw,
+            "draw": self._pipeline.draw,
             "record": self._record,
         }
 
     def _settings(self) -> dict[str, Any]:
-        """What a state must agree with, so that another choice is not gone on with in silence."""
-        selection, draw, pool = self._selection, self._draw, self._flow.pool
+        """Returns the settings that a state must have been saved with to fit."""
+        selection, draw, pool = self._pipeline.selection, self._pipeline.draw, self._pipeline.pool
         rank, world = rank_and_world()
         return {
             "rank": rank,
             "world": world,
             "selector": None if selection is None else type(selection.selector).__name__,
-            "keep": 1.0 if selection is None else selection.own_keep,
+            "keep": 1.0 if selection is None else selection.keep,
             "scorer": None if selection is None else type(selection.scorer).__name__,
             "memory": None if draw is None else type(draw.rule).__name__,
             **self.schedule.settings(self.epochs),
             "on_nonfinite": self._record.on_nonfinite,
             "exact": self._exact,
             "seed": self._seed,
-            "examples": self._intake.examples,
+            "examples": self._pipeline.examples,
             "batch_size": None if pool is None else pool.batch_size,
             "drop_last": None if pool is None else pool.drop_last,
         }
 
-    def _counts(self) -> StepCounts:
-        return self._step_counts(pool=self._flow.pool)
+    def _common_settings(self) -> dict[str, Any]:
+        """Returns the settings that all processes must have alike; of a common order, with it."""
+        pipeline, pool = self._pipeline, self._pipeline.pool
+        source = pipeline.source.settings()
+        order = source.get("source", source)
+        settings = {
+            **self._settings(),
+            "memory": self.memory,
+            "selector": self.selector,
+            "scorer": self.scorer,
+            "epochs": self.epochs,
+            "loss": self._loss,
+            "attach": pipeline.attach,
+            "pad": None if pool is None else pool.pad,
+        }
+        del settings["rank"]
+        if pipeline.draw is None or not pipeline.shares_order:
+            del settings["seed"]  # each may select by random numbers of its own
+        if not pipeline.shares_order:  # but each has a data set of its own
+            del settings["examples"]
+            order = order | {"shuffle": None, "seed": None}
+        return settings | {"loader": order}

@@ -21,7 +21,7 @@ from siftback import (
     sequence_losses,
 )
 from siftback.errors import ConfigError, LossError
-from siftback.loss_functions import check, resolve
+from siftback.losses.per_example import check_losses, resolve_losses
 from toys import at_once
 
 torch.manual_seed(0)
@@ -235,12 +235,12 @@ def test_the_loss_given_is_left_as_it_was():
 )
 def test_anything_but_a_loss_per_example_is_refused(losses, message):
     with pytest.raises(LossError, match=message):
-        check(losses, 3)
+        check_losses(losses, 3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_losses_are_float32_and_without_a_graph(dtype):
-    losses = check(torch.ones(3, dtype=dtype, requires_grad=True), 3)
+    losses = check_losses(torch.ones(3, dtype=dtype, requires_grad=True), 3)
     assert losses.dtype == torch.float32
     assert not losses.requires_grad
 
@@ -250,4 +250,4 @@ def test_losses_are_float32_and_without_a_graph(dtype):
 )
 def test_exactly_one_form_is_given(given, said):
     with pytest.raises(ConfigError, match=f"{said} of loss_fn and losses given: give"):
-        resolve(*given)
+        resolve_losses(*given)

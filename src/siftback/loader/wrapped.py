@@ -1,4 +1,4 @@
-"""What a wrapped loader is to the `SelectiveLoader` round it: its source, draw and pool."""
+"""The source, the draw and the pool of a `SelectiveLoader`, from the loader that it wraps."""
 
 from collections.abc import Iterable
 from typing import Any, cast
@@ -6,7 +6,7 @@ from typing import Any, cast
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from siftback.arguments import shown
+from siftback.arguments import format_value
 from siftback.batches.indices import CARRY, examples_of, length_of
 from siftback.batches.order import batches_of, is_plain, is_trackable, keeps_order, sampler_of
 from siftback.batches.pool import Pool
@@ -19,17 +19,17 @@ from siftback.processes.distributed import rank_and_world
 from siftback.rules.rule import EpochRule, checked_rule
 from siftback.schedule import Schedule
 from siftback.tables.example_rows import ExampleRows
-from siftback.tensor_arguments import checked_batches
+from siftback.tensor_arguments import check_batches
 
 
-def draw_of(
+def resolve_draw(
     loader: Iterable[Any],
     memory: EpochRule | None,
     epochs: float | None,
     schedule: Schedule | None,
     seed: int,
 ) -> EpochDraw | None:
-    """The draw by a rule: that given, or that of the loader's own `SelectiveSampler`.
+    """Returns the draw by a rule: the one given, or that of the loader's own `SelectiveSampler`.
 
     Args:
         loader: The wrapped loader.
@@ -42,17 +42,25 @@ def draw_of(
         ConfigError: If ``memory`` is not a rule, or there are two; or if the data set has another
             length than the sampler's, or fewer examples than the rule has seen.
     """
-    sampler = sampler_of(loader)
-    _check_sampler_fits(loader)
-    own = sampler.draw if isinstance(sampler, SelectiveSampler) else None
-    if memory is None and own is None:
-        return None
-    if memory is not None and own is not None and own.rule is not memory:
+    sampler, length = sampler_of(loader), length_of(getattr(loader, "dataset", None))
+    drawn = None
+    if isinstance(sampler, SelectiveSampler):
+        drawn = sampler.draw
+        if length not in (None, sampler.examples):
+            raise ConfigError(
+                f"the SelectiveSampler orders {sampler.examples} examples, and the data set of the "
+                f"{type(loader).__name__} has {length}: make it of that data set, "
+                "SelectiveSampler(loader.dataset)"
+            )
+    if drawn is not None and memory not in (None, drawn.rule):
         raise ConfigError(
             f"both memory={type(memory).__name__}(...) and a SelectiveSampler with "
-            f"{type(own.rule).__name__}(...) given: give the rule to one of them"
+            f"{type(drawn.rule).__name__}(...) given: give the rule to one of them"
         )
-    rule = checked_rule("memory", memory if own is None else own.rule)
+    rule = memory if drawn is None else drawn.rule
+    if rule is None:
+        return None
+    checked_rule("memory", rule)
     examples = examples_of(loader)
     if examples is not None:
         check_rule_fits(rule, examples)
@@ -66,76 +74,51 @@ def draw_of(
     rank, world = ranks_of(loader)
     return EpochDraw(
         rule,
-        epochs=epochs if epochs is not None or own is None else own.epochs,
+        epochs=epochs if epochs is not None or drawn is None else drawn.epochs,
         schedule=schedule,
-        seed=seed if own is None else sampler.seed,
+        seed=seed if drawn is None else sampler.seed,
         rank=rank,
         world=world,
         rows=ExampleRows() if examples is None else None,
     )
 
 
-def source_of(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Source:
-    """The wrapped loader, with the place in it; of a ``DataLoader`` only what a draw leaves.
+def open_source(loader: Iterable[Any], draw: EpochDraw | None, seed: int) -> Source:
+    """Returns the wrapped loader as a source; of a ``DataLoader`` only what a draw leaves.
 
     Args:
         loader: The wrapped loader.
-        draw: What leaves examples out before they are read; None where nothing does.
+        draw: Leaves examples out before they are read; None without a rule.
         seed: Of the order, where the loader's own sampler is replaced.
 
     Raises:
-        ConfigError: If the loader gives no batches, or the examples that a draw would leave out
-            are not known by index.
+        ConfigError: If the loader gives no batches, the examples that a draw would leave out are
+            not known by index, or each of several processes would read all examples.
     """
-    checked_batches(loader)
+    check_batches(loader)
     if isinstance(loader, Dataset):
         raise ConfigError(
             f"a {type(loader).__name__} is a data set: give DataLoader(dataset, batch_size=...)"
         )
-    if draw is None:
-        _check_shared(loader)
-        return Source(loader)
-    if is_trackable(loader):
+    if draw is not None and is_trackable(loader):
         return Source(loader, selective_batches(cast("DataLoader[Any]", loader), draw, seed))
     source = Source(loader)
-    if not source.knows_indices:
+    if draw is not None and not source.knows_indices:
         raise ConfigError(no_indices(type(draw.rule).__name__, source))
-    return source
-
-
-def _check_sampler_fits(loader: Any) -> None:
-    """Makes sure that a `SelectiveSampler` orders as many examples as the data set has.
-
-    Raises:
-        ConfigError: If it does not.
-    """
-    sampler, length = sampler_of(loader), length_of(getattr(loader, "dataset", None))
-    if isinstance(sampler, SelectiveSampler) and length not in (None, sampler.examples):
-        raise ConfigError(
-            f"the SelectiveSampler orders {sampler.examples} examples, and the data set of the "
-            f"{type(loader).__name__} has {length}: make it of that data set, "
-            "SelectiveSampler(loader.dataset)"
-        )
-
-
-def _check_shared(loader: Any) -> None:
-    """Makes sure that no two processes read the same examples, as far as a loader says it.
-
-    Raises:
-        ConfigError: If its sampler gives each process all of them.
-    """
     world, sampler = rank_and_world()[1], sampler_of(loader)
     shares = isinstance(sampler, DistributedSampler) or hasattr(sampler, "world")
-    if world > 1 and is_trackable(loader) and is_plain(batches_of(loader)) and not shares:
+    orders = draw is None and is_trackable(loader) and is_plain(batches_of(loader))
+    if world > 1 and orders and not shares:
         raise ConfigError(
             f"a {type(sampler).__name__} gives each of {world} processes all examples: give the "
             "DataLoader sampler=SelectiveSampler(dataset) or a DistributedSampler; or, where the "
             "data set is this process's share already, SelectiveSampler(dataset, rank=0, world=1)"
         )
+    return source
 
 
 def no_indices(name: str, source: Source) -> str:
-    """Why a loader's examples are not known by index, and what to do.
+    """Returns the message that a loader's examples are not known by index, and what to do.
 
     Args:
         name: What needs the indices.
@@ -177,42 +160,41 @@ def no_indices(name: str, source: Source) -> str:
     return f"{name} needs the index of each example, and {why}"
 
 
-def drop_last_of(loader: Any) -> bool:
-    """Whether a loader gives no smaller batch at an epoch's end."""
-    owner = batches_of(loader)
-    return bool(getattr(owner if is_plain(owner) else loader, "drop_last", False))
+def size_owner(loader: Any) -> Any:
+    """Returns what says the batch size of a loader: its batch sampler, or itself."""
+    batches = batches_of(loader)
+    return batches if is_plain(batches) else loader
 
 
-def pool_of(loader: Any, pool: Pool | None) -> Pool | None:
-    """The pool given, or one of a loader's own batch size; None where it does not say one.
+def resolve_pool(loader: Any, pool: Pool | None) -> Pool | None:
+    """Returns the pool given, or one of a loader's own batch size; None where it has none.
 
     Raises:
         ConfigError: If it is not a `Pool`.
     """
-    if pool is not None:
-        if not isinstance(pool, Pool):
-            raise ConfigError(f"pool={shown(pool)}: give a Pool, such as Pool(batch_size=32)")
-        return pool
-    size = batch_size_of(loader)
-    return None if size is None else Pool(size, drop_last_of(loader))
+    if pool is None:
+        size = getattr(size_owner(loader), "batch_size", None)
+        return None if size is None else Pool(size, drops_last(loader))
+    if not isinstance(pool, Pool):
+        raise ConfigError(f"pool={format_value(pool)}: give a Pool, such as Pool(batch_size=32)")
+    return pool
 
 
-def regroups(loader: Any, pool: Pool | None) -> bool:
-    """Whether a pool that was given may make other batches than the loader's."""
-    batches, made = batches_of(loader), pool_of(loader, pool)
-    if pool is None or made is None:
-        return False
-    same = made.batch_size == getattr(batches, "batch_size", None) and made.drop_last != "carry"
-    return not (is_plain(batches) and same)
-
-
-def batch_size_of(loader: Any) -> int | None:
-    """Examples per batch of a loader; None where it does not say it."""
-    owner = batches_of(loader)
-    return getattr(owner if is_plain(owner) else loader, "batch_size", None)
+def drops_last(loader: Any) -> bool:
+    """Returns whether a loader gives no smaller batch at an epoch's end."""
+    return bool(getattr(size_owner(loader), "drop_last", False))
 
 
 def is_own_size(loader: Any, pool: Pool | None) -> bool:
-    """Whether whole batches of a loader are training batches as they are."""
-    own = batch_size_of(loader), getattr(batches_of(loader), "batch_size", None)
-    return pool is None or pool.batch_size in own
+    """Returns whether whole batches of a loader are training batches as they are."""
+    owners = (size_owner(loader), batches_of(loader))
+    return pool is None or pool.batch_size in [getattr(o, "batch_size", None) for o in owners]
+
+
+def regroups(loader: Any, pool: Pool | None) -> bool:
+    """Returns whether a pool that was given may make other batches than the loader's."""
+    if pool is None:
+        return False
+    batches = batches_of(loader)
+    has_size = pool.batch_size == getattr(batches, "batch_size", None)
+    return not (is_plain(batches) and has_size and pool.drop_last != "carry")

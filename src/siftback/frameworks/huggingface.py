@@ -27,12 +27,12 @@ from siftback.frameworks.huggingface_refusals import (
     needs_own_losses,
     resolve_method,
 )
+from siftback.frameworks.trained_loss import CheckTimes
 from siftback.losses.sequences import Head, has_loss, head_losses, sequence_losses
 from siftback.processes.distributed import all_gather
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.fresh import Fresh
-from siftback.scorers.trained_loss import CheckTimes
 from siftback.seeding import Stream, generator_of
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector

@@ -18,13 +18,13 @@ from siftback.batches import tree
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError
 from siftback.frameworks.lightning_loader import TrainLoader, as_datamodule
+from siftback.frameworks.training_step import TrainingStep
 from siftback.loader.face import SelectiveLoader
 from siftback.losses.per_example import Losses
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, checked_schedule
 from siftback.scorers.fresh import Fresh
-from siftback.scorers.training_step import TrainingStep
 from siftback.seeding import Stream, generator_of
 from siftback.selectors.in_batch import InBatch, exact_selector
 from siftback.selectors.selection import Selection, Selector

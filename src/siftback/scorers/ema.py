@@ -10,8 +10,9 @@ from siftback.arguments import check_share
 from siftback.losses.per_example import Losses
 from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.snapshot import Snapshot, copy_check, tensors_of, unwrapped
+from siftback.scorers.snapshot import Snapshot, copy_check, tensors_of
 from siftback.state import Check, Stateful
+from siftback.tensor_arguments import unwrap_model
 
 
 class Ema(Stateful, Scorer):
@@ -55,13 +56,13 @@ class Ema(Stateful, Scorer):
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """One score per example, float32[N], by the inner scorer with the averaged model."""
-        average = self.averaged(unwrapped(model)).model
+        average = self.averaged(unwrap_model(model)).model
         return self.scorer.score(losses, average, batch, indices)
 
     @torch.no_grad()
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
         """Updates the average with the weights after the step, then calls the inner scorer."""
-        model = unwrapped(model)
+        model = unwrap_model(model)
         snapshot = self.averaged(model)
         started = time.perf_counter()
         sources = tensors_of(model)

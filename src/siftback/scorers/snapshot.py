@@ -16,6 +16,7 @@ from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import common_device, set_modes
 from siftback.state import Check, Stateful, integer, optional, raise_damaged, shaped_like
+from siftback.tensor_arguments import unwrap_model
 
 
 class Snapshot:
@@ -146,7 +147,7 @@ class CopyScorer(Stateful, Scorer):
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """Computes one loss per example, float32[N]; raises as `Fresh.score` and the class do."""
         common_device(model, batch)
-        model = unwrapped(model)
+        model = unwrap_model(model)
         if self.copy is None or self._age >= self._refresh:
             started = time.perf_counter()
             if self.copy is None or not self.copy.update(model):
@@ -222,14 +223,3 @@ def by_pixels(tensor: Tensor) -> Tensor:
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """A model's parameters and buffers by name, each once."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside a ``torch.compile`` or ``DistributedDataParallel`` wrapper."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner

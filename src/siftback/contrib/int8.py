@@ -76,7 +76,7 @@ class Int8(Stateful, Scorer):
         activations: Activations = "dynamic",
     ) -> None:
         check_choice("activations", activations, "dynamic", "static")
-        self._copy = Refreshed(self._copy_of, refresh)
+        self._copy = Refreshed(self._quantise, refresh)
         self._shares = refresh == 1
         self._follows_modes = mode == "train"
         self._channels_last = check_flag("channels_last", channels_last)
@@ -94,7 +94,7 @@ class Int8(Stateful, Scorer):
         return self._copy.seconds
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """One loss per example, float32[N]; raises as `Fresh.score` and the class do."""
+        """Returns one loss per example, float32[N]; raises as `Fresh.score` and the class do."""
         check_kernels(device_of(model, batch))
         model = unwrapped(model)
         copy = self._copy.of(model)
@@ -110,27 +110,31 @@ class Int8(Stateful, Scorer):
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        own = {"refresh": self._copy.steps, "static": self._static}
-        layout = {"channels_last": self._channels_last}
-        return {**self._fresh.settings(), "scorer": type(self).__name__, **own, **layout}
+        return {
+            **self._fresh.settings(),
+            "scorer": type(self).__name__,
+            "refresh": self._copy.steps,
+            "static": self._static,
+            "channels_last": self._channels_last,
+        }
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""
         return {"copy": self._copy}
 
-    def _copy_of(self, model: nn.Module) -> "Quantised":
+    def _quantise(self, model: nn.Module) -> "Quantised":
         # Weights of 8-bit layers, which the copy does not keep in float32.
         rounded = {id(module.weight) for module in model.modules() if has_kernel(module)}
 
         def make(tensor: Tensor) -> Tensor:
             if id(tensor) in rounded:
                 return tensor
-            made = tensor.detach()
+            copied = tensor.detach()
             if isinstance(tensor, nn.Parameter) and self._channels_last:
-                made = by_pixels(made)
-            if made.data_ptr() != tensor.data_ptr():
-                return made
-            return tensor if self._shares else made.clone()
+                copied = by_pixels(copied)
+            if copied.data_ptr() != tensor.data_ptr():
+                return copied
+            return tensor if self._shares else copied.clone()
 
         return Quantised(Snapshot(model, make), self._static)
 
@@ -232,10 +236,10 @@ class Int8Layer(nn.Module):
 
     def check(self, name: str, state: Any) -> None:
         """Checks that a state is of a layer of the same shape."""
-        own = {"weight": tensor(torch.int8, *self.rounded.shape),
+        checks = {"weight": tensor(torch.int8, *self.rounded.shape),
                "scale": tensor(torch.float32, *self.scale.shape, least=0, finite=True),
                "range": optional(tuple_of(number(least=0), integer(0, 255)))}  # fmt: skip
-        dict_of(own)(name, state)
+        dict_of(checks)(name, state)
 
     def load(self, state: dict[str, Any]) -> None:
         """Loads rounded weights, and packs them for the kernels."""
@@ -260,9 +264,11 @@ class Int8Layer(nn.Module):
         If the inputs are not finite, and no range was measured before, the batch is computed in
         float32, so that a bad input affects only its own example.
         """
-        span = self.range or _range(x)
+        span = self.range or range_of(x)
         if span is None:
-            return self._in_float(x.float())
+            if self.window is None:
+                return F.linear(x.float(), self.weight, self.bias)
+            return F.conv2d(x.float(), self.weight, self.bias, *self.window)
         if self.static:
             self.range = span
         step, zero = span
@@ -279,14 +285,9 @@ class Int8Layer(nn.Module):
         )
         return convolved
 
-    def _in_float(self, x: Tensor) -> Tensor:
-        if self.window is None:
-            return F.linear(x, self.weight, self.bias)
-        return F.conv2d(x, self.weight, self.bias, *self.window)
 
-
-def _range(x: Tensor) -> tuple[float, int] | None:
-    """The step and the zero point of a tensor's values; None if it is empty or not finite."""
+def range_of(x: Tensor) -> tuple[float, int] | None:
+    """Returns the step and the zero point of a tensor; None if it is empty or not finite."""
     if x.numel() == 0:
         return None
     # In memory order, which is several times faster.
@@ -322,16 +323,16 @@ def quantise(model: nn.Module, static: bool) -> tuple[nn.Module, dict[str, Int8L
             f"Int8 finds no nn.Linear and no nn.Conv2d in the {type(model).__name__}: "
             'give Reduced("bf16")'
         )
-    place_of: dict[nn.Module | None, nn.Module] = dict(layers.values())
+    layer_of: dict[nn.Module | None, nn.Module] = dict(layers.values())
     for module in list(model.modules()):
         for name, child in module._modules.items():
-            if child in place_of:
-                module._modules[name] = place_of[child]
-    return place_of.get(model, model), {path: new for path, (_, new) in layers.items()}
+            if child in layer_of:
+                module._modules[name] = layer_of[child]
+    return layer_of.get(model, model), {path: new for path, (_, new) in layers.items()}
 
 
 def has_kernel(module: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
-    """Whether an `Int8Layer` can replace a module: a linear layer or convolution, no subclass."""
+    """Returns whether an `Int8Layer` can replace a module; it cannot replace a subclass."""
     if type(module) is nn.Conv2d:
         return module.padding_mode == "zeros" and not isinstance(module.padding, str)
     return type(module) is nn.Linear

@@ -294,7 +294,7 @@ REFUSED = {
         "loss of example 0 of a batch is not finite",
     ),
     "in a batch": (lambda: InBatch(keep=0.5).select([0.1, 0.2]), "losses are a list"),
-    "mask": (lambda: InBatch(keep=0.5).select(LOSSES, [True] * 4), "the mask is list"),
+    "mask": (lambda: InBatch(keep=0.5).select(LOSSES, [True] * 4), "the mask is"),
 }
 
 

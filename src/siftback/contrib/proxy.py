@@ -14,7 +14,7 @@ from siftback.errors import ConfigError
 from siftback.losses.per_example import Losses, check_losses
 from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import device_of, size_of
+from siftback.scorers.selection_pass import batch_size, common_device
 from siftback.state import (
     Check,
     Stateful,
@@ -96,7 +96,7 @@ class Proxy(Stateful, Scorer):
         """Returns one score per example, float32[N], by the inner scorer with the proxy."""
         if model is self.model:
             raise ConfigError("the proxy is the model that is trained: give a smaller one")
-        self.forwards += size_of(batch, indices)
+        self.forwards += batch_size(batch, indices)
         return self.scorer.score(losses, self.model, batch, indices)
 
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
@@ -108,7 +108,7 @@ class Proxy(Stateful, Scorer):
         self.scorer.after_step(losses, self.model, batch)
 
     def _train(self, losses: Losses, batch: Any, optimizer: torch.optim.Optimizer) -> None:
-        count, device = tree.size(batch), device_of(self.model, batch)
+        count, device = tree.size(batch), common_device(self.model, batch)
         if not self.model.training:
             self.model.train()  # and modules of a training model that are in eval mode stay so
         optimizer.zero_grad()

@@ -24,7 +24,6 @@ from siftback.lab.analyses import Figure, Gallery, Grid, Missing, Panel, Picture
 from siftback.lab.analyses.reading import read
 from siftback.lab.papers import CLAIMS
 from siftback.lab.recipes.recipe import comparisons_for
-from siftback.lab.report.charts import looks
 from siftback.lab.report.page import rendered, write_report
 
 ROOT = Path(__file__).parents[3]
@@ -338,12 +337,6 @@ def test_figures_are_drawn_as_they_are():
     assert "figures/one.svg" in [link["href"] for link in made.all("a")]
     choices = [each["value"] for each in made.all("input") if each["name"] == "view-one"]
     assert choices == ["all", "other"]
-
-
-def test_no_two_series_of_a_figure_look_alike():
-    named = [(f"group {each % 12}", f"label {each}") for each in range(24)]
-    drawn = looks([("traditional", "traditional"), *named])
-    assert len({(look.colour, look.dash, look.marker) for look in drawn.values()}) == 25
 
 
 def test_pictures_have_label_loss_and_alt_text():

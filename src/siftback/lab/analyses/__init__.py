@@ -35,11 +35,10 @@ from siftback.lab.analyses.figure import (
     Picture,
     Range,
     Series,
-    plain,
-    shown,
+    format_cell,
 )
 from siftback.lab.analyses.reading import read
-from siftback.lab.analyses.writing import as_csv, as_markdown, write
+from siftback.lab.analyses.writing import export_csv, export_markdown, write_analysis
 from siftback.lab.records.comparison_record import UNREADABLE, Comparison
 from siftback.lab.records.formatting import one_of
 
@@ -56,12 +55,11 @@ __all__ = [
     "Range",
     "Series",
     "analyse",
-    "as_csv",
-    "as_markdown",
-    "plain",
+    "export_csv",
+    "export_markdown",
+    "format_cell",
     "read",
-    "shown",
-    "write",
+    "write_analysis",
 ]
 
 ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from siftback.errors import ConfigError
-from siftback.lab.analyses import ANALYSES, Analysis, analyse, write
+from siftback.lab.analyses import ANALYSES, Analysis, analyse, write_analysis
 from siftback.lab.experiments.comparison import Existing, Plan, compare, is_finished
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import one_of
@@ -367,7 +367,7 @@ def draw_recipe(
     home = recipe if recipe.trains else recipes_used(recipe)[0]
     recorded = [task.folder for task in tasks if (task.folder / SUMMARY).is_file()]
     for analysis in analyse(list(map(Comparison.read, recorded)), recipe.draw).values():
-        yield analysis, write(analysis, out / f"{home.name}-{scale}")
+        yield analysis, write_analysis(analysis, out / f"{home.name}-{scale}")
 
 
 def comparisons_for(analysis: str, comparisons: Sequence[Comparison]) -> list[Comparison]:

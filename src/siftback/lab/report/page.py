@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from siftback import __version__
-from siftback.lab.analyses import ANALYSES, analyse, as_csv, read, write
+from siftback.lab.analyses import ANALYSES, analyse, export_csv, read, write_analysis
 from siftback.lab.analyses.configurations import AXES, configurations, setup
 from siftback.lab.analyses.figure import (
     Analysis,
@@ -18,8 +18,9 @@ from siftback.lab.analyses.figure import (
     Gallery,
     Grid,
     Missing,
-    shown,
+    format_cell,
 )
+from siftback.lab.analyses.styles import assign_styles
 from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
@@ -27,7 +28,7 @@ from siftback.lab.records.formatting import NOT_REACHED, fact, facts_line, liste
 from siftback.lab.records.measures import ordered_labels
 from siftback.lab.records.summary_table import measured, phase_rows, rows
 from siftback.lab.records.tables import columns_of, worded
-from siftback.lab.report.charts import chart_data, looks, pairs_of
+from siftback.lab.report.charts import chart_json
 from siftback.lab.report.embedding import (
     CARRIED_MOST,
     compressed_link,
@@ -120,7 +121,9 @@ def _beside(
         for file, content in _raw(name, comparison).items():
             (out / file).write_bytes(content)
     return {
-        analysis.name: [f"{FIGURES}/{path.name}" for path in write(analysis, out / FIGURES)]
+        analysis.name: [
+            f"{FIGURES}/{path.name}" for path in write_analysis(analysis, out / FIGURES)
+        ]
         for analysis in analyses
     }
 
@@ -222,8 +225,8 @@ def _analysed(
     """What the page shows of the analyses."""
     figures = [one for one in analyses if isinstance(one, Figure)]
     strategy_of = _strategies(comparisons)
-    pairs = [pair for figure in figures for pair in pairs_of(figure)]
-    shared = looks(pair for pair in pairs if pair[0] in strategy_of)
+    keys = (key for figure in figures for key in figure.keys)
+    shared = assign_styles(key for key in keys if key[0] in strategy_of)
     return {
         "grids": [_grid(one, files) for one in analyses if isinstance(one, Grid)],
         "figures": [
@@ -232,7 +235,7 @@ def _analysed(
                 "open": one.name in OPEN and _panels(one) <= PANELS_SHOWN,
                 "views": list(one.views),
                 "choice": "x axis" if set(one.views) <= set(AXES) else "View",
-                "data": Markup(chart_data(one, shared, strategy_of)),
+                "data": Markup(chart_json(one, shared, strategy_of)),
             }
             for one in figures
         ],
@@ -261,13 +264,13 @@ def _head(analysis: Figure | Grid | Gallery, files: Mapping[str, Sequence[str]])
         "sentences": analysis.sentences,
         "source": analysis.source,
         "alt": analysis.alt,
-        "csv": (f"{FIGURES}/{analysis.name}.csv", as_csv(analysis).encode()),
+        "csv": (f"{FIGURES}/{analysis.name}.csv", export_csv(analysis).encode()),
         "files": [file for file in files.get(analysis.name, []) if not file.endswith(".csv")],
     }
 
 
 def _grid(grid: Grid, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    cells = [[shown(cell) for cell in row] for row in grid.rows]
+    cells = [[format_cell(cell) for cell in row] for row in grid.rows]
     return _head(grid, files) | {
         "columns": grid.columns,
         "rows": cells,

@@ -258,7 +258,7 @@ REFUSED = {
         "check=1",
     ),
     "irreducible list": (lambda: Irreducible([1.0, 2.0]), "irreducible losses"),
-    "irreducible integers": (lambda: Irreducible(torch.ones(2).long()), "torch.int64"),
+    "irreducible integers": (lambda: Irreducible(torch.ones(2).long()), "int64"),
     "irreducible scorer": (lambda: Irreducible(torch.ones(2), "Fresh"), "scorer='Fresh'"),
     "irreducible class": (lambda: Irreducible(torch.ones(2), Fresh), "scorer=Fresh"),
     "irreducible model": (

@@ -74,7 +74,7 @@ class Int8(CopyScorer):
     ) -> None:
         self._static = check_choice("activations", activations, "dynamic", "static") == "static"
         super().__init__(
-            self._copy_of,
+            self._quantise,
             refresh,
             Fresh(mode),
             follows_modes=mode == "train",
@@ -90,7 +90,7 @@ class Int8(CopyScorer):
         """See `Stateful.settings`."""
         return {**super().settings(), "static": self._static}
 
-    def _copy_of(self, model: nn.Module) -> "Quantised":
+    def _quantise(self, model: nn.Module) -> "Quantised":
         # Weights of 8-bit layers, which the copy does not keep in float32.
         rounded = {id(module.weight) for module in model.modules() if has_kernel(module)}
 
@@ -197,10 +197,10 @@ class Int8Layer(nn.Module):
 
     def check(self, name: str, state: Any) -> None:
         """Checks that a state is of a layer of the same shape."""
-        own = {"weight": tensor(torch.int8, *self.rounded.shape),
+        checks = {"weight": tensor(torch.int8, *self.rounded.shape),
                "scale": tensor(torch.float32, *self.scale.shape, least=0, finite=True),
                "range": optional(tuple_of(number(least=0), integer(0, 255)))}  # fmt: skip
-        dict_of(own)(name, state)
+        dict_of(checks)(name, state)
 
     def load(self, state: dict[str, Any]) -> None:
         """Loads rounded weights, and packs them for the kernels."""
@@ -225,9 +225,11 @@ class Int8Layer(nn.Module):
         If the inputs are not finite, and no range was measured before, the batch is computed in
         float32, so that a bad input affects only its own example.
         """
-        span = self.range or _range(x)
+        span = self.range or range_of(x)
         if span is None:
-            return self._in_float(x.float())
+            if self.window is None:
+                return F.linear(x.float(), self.weight, self.bias)
+            return F.conv2d(x.float(), self.weight, self.bias, *self.window)
         if self.static:
             self.range = span
         step, zero = span
@@ -244,14 +246,9 @@ class Int8Layer(nn.Module):
         )
         return convolved
 
-    def _in_float(self, x: Tensor) -> Tensor:
-        if self.window is None:
-            return F.linear(x, self.weight, self.bias)
-        return F.conv2d(x, self.weight, self.bias, *self.window)
 
-
-def _range(x: Tensor) -> tuple[float, int] | None:
-    """The step and the zero point of a tensor's values; None if it is empty or not finite."""
+def range_of(x: Tensor) -> tuple[float, int] | None:
+    """Returns the step and the zero point of a tensor; None if it is empty or not finite."""
     if x.numel() == 0:
         return None
     # In memory order, which is several times faster.
@@ -287,16 +284,16 @@ def quantise(model: nn.Module, static: bool) -> tuple[nn.Module, dict[str, Int8L
             f"Int8 finds no nn.Linear and no nn.Conv2d in the {type(model).__name__}: "
             'give Reduced("bf16")'
         )
-    place_of: dict[nn.Module | None, nn.Module] = dict(layers.values())
+    layer_of: dict[nn.Module | None, nn.Module] = dict(layers.values())
     for module in list(model.modules()):
         for name, child in module._modules.items():
-            if child in place_of:
-                module._modules[name] = place_of[child]
-    return place_of.get(model, model), {path: new for path, (_, new) in layers.items()}
+            if child in layer_of:
+                module._modules[name] = layer_of[child]
+    return layer_of.get(model, model), {path: new for path, (_, new) in layers.items()}
 
 
 def has_kernel(module: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
-    """Whether an `Int8Layer` can replace a module: a linear layer or convolution, no subclass."""
+    """Returns whether an `Int8Layer` can replace a module; it cannot replace a subclass."""
     if type(module) is nn.Conv2d:
         return module.padding_mode == "zeros" and not isinstance(module.padding, str)
     return type(module) is nn.Linear

@@ -10,11 +10,47 @@ from torch import Tensor
 
 from siftback.arguments import check_integer, format_value
 from siftback.errors import BatchError, StateError
-from siftback.state import MOST_EPOCHS, Check, Stateful, raise_damaged, tensor
+from siftback.state import (
+    MOST_EPOCHS,
+    Check,
+    Stateful,
+    check_digest,
+    check_entries,
+    raise_damaged,
+    seal,
+    tensor,
+)
 from siftback.tensor_arguments import check_rows, is_dense
 
 
-class Forgetting(Stateful):
+class Recorder(Stateful):
+    """Records something of each example; its state holds the number of examples as a length."""
+
+    def __init__(self, examples: int) -> None:
+        examples = check_integer("examples", examples, 1)
+        self._seen = torch.zeros(examples, dtype=torch.int64)  # updates of each example
+
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        return {"examples": len(self._seen)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the records so far."""
+        state = super().state_dict()
+        return seal({name: state[name] for name in state if name != "settings"})
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it is of another number of examples, or damaged.
+        """
+        check_digest(self, state)
+        check_entries(self, state, {"seen": tensor(torch.int64, None)})
+        super().check_state({**state, "settings": {"examples": len(state["seen"])}})
+
+
+class Forgetting(Recorder):
     """Counts how often an example changes from correctly to wrongly predicted.
 
     With acc_t = 1 if the example is predicted correctly at its t-th update, else 0,
@@ -42,11 +78,10 @@ class Forgetting(Stateful):
     """
 
     def __init__(self, examples: int) -> None:
-        examples = check_integer("examples", examples, 1)
-        self._seen = torch.zeros(examples, dtype=torch.int64)
-        self._events = torch.zeros(examples, dtype=torch.int64)
-        self._last = torch.zeros(examples, dtype=torch.bool)  # whether last correct
-        self._learnt = torch.zeros(examples, dtype=torch.bool)
+        super().__init__(examples)
+        self._events = torch.zeros_like(self._seen)
+        self._last = torch.zeros_like(self._seen, dtype=torch.bool)  # whether last correct
+        self._learnt = torch.zeros_like(self._last)
 
     def update(self, indices: Tensor, correct: Tensor) -> None:
         """Records predictions of some examples, such as those of a training batch.
@@ -80,10 +115,6 @@ class Forgetting(Stateful):
         check_all_seen(self._seen)
         return torch.where(self._learnt, self._events, self._seen).float()
 
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        return {"examples": len(self._seen)}
-
     def state_fields(self) -> dict[str, Check]:
         """See `Stateful.state_fields`."""
         examples = len(self._seen)
@@ -102,7 +133,7 @@ class Forgetting(Stateful):
             raise_damaged("Forgetting.events", state["events"], "at most as many as updates")
 
 
-class AUM(Stateful):
+class AUM(Recorder):
     """Averages an example's margin over training (its area under the margin) and negates it.
 
     With logits z_t(x) at the t-th of T updates of an example with label y,
@@ -128,9 +159,8 @@ class AUM(Stateful):
     """
 
     def __init__(self, examples: int) -> None:
-        examples = check_integer("examples", examples, 1)
-        self._seen = torch.zeros(examples, dtype=torch.int64)
-        self._sum = torch.zeros(examples, dtype=torch.float64)
+        super().__init__(examples)
+        self._sum = torch.zeros_like(self._seen, dtype=torch.float64)
 
     def update(self, indices: Tensor, logits: Tensor, labels: Tensor) -> None:
         """Records the margins of some examples, such as those of a training batch.
@@ -157,10 +187,6 @@ class AUM(Stateful):
         """
         check_all_seen(self._seen)
         return (-self._sum / self._seen).float()
-
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        return {"examples": len(self._seen)}
 
     def state_fields(self) -> dict[str, Check]:
         """See `Stateful.state_fields`."""

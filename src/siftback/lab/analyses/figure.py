@@ -146,6 +146,35 @@ class Figure(_Named):
         return list(dict.fromkeys(series.key for panel in panels for series in panel.series))
 
 
+@dataclass(frozen=True)
+class Missing:
+    """An analysis that the records are not enough for.
+
+    Attributes:
+        name: Its key in ``ANALYSES``.
+        title: What it would show.
+        why: What has to be recorded, and the command for it.
+    """
+
+    name: str
+    title: str
+    why: str
+
+
+def build_figure(
+    name: str,
+    title: str,
+    sentences: Sequence[str],
+    source: str,
+    views: Mapping[str, Sequence[Panel]],
+    why: str,
+) -> Figure | Missing:
+    """Makes a figure, or says why it is missing, where no view has a panel."""
+    if not any(views.values()):
+        return Missing(name, title, why)
+    return Figure(name, title, sentences, source, views)
+
+
 class Range(NamedTuple):
     """A value in the middle of several, and the least and the most of them."""
 
@@ -196,21 +225,6 @@ class Gallery(_Named):
     """
 
     pictures: Sequence[Picture]
-
-
-@dataclass(frozen=True)
-class Missing:
-    """An analysis that the records are not enough for.
-
-    Attributes:
-        name: Its key in ``ANALYSES``.
-        title: What it would show.
-        why: What has to be recorded, and the command for it.
-    """
-
-    name: str
-    title: str
-    why: str
 
 
 Analysis = Figure | Grid | Gallery | Missing

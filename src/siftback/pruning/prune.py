@@ -51,7 +51,7 @@ def prune(
     >>> prune(scores, drop=0.5, per_class=torch.tensor([0, 0, 1, 1]))
     tensor([0, 2])
     """
-    scores = check_scores(scores)
+    scores = check_rankable(scores)
     check_shares(drop, keep, window)
     generator = torch.Generator().manual_seed(check_seed(seed))
     order = torch.randperm(len(scores), generator=generator)
@@ -68,7 +68,7 @@ def prune(
     return indices.sort().values
 
 
-def check_scores(scores: Tensor) -> Tensor:
+def check_rankable(scores: Tensor) -> Tensor:
     """Checks that scores can be ranked, and returns them on the CPU."""
     if is_dense(scores) and (scores.is_complex() or scores.dtype == torch.bool):
         raise ConfigError(f"scores are {scores.dtype}: give numbers that can be ranked, float[N]")

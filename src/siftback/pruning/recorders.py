@@ -174,7 +174,7 @@ class AUM(Recorder):
             BatchError: If shapes, types or indices do not fit.
         """
         indices = check_distinct(indices, len(self._seen))
-        check_predictions(logits, labels, len(indices))
+        check_logits(logits, labels, len(indices))
         margins = label_margins(logits.detach().float(), labels.to(logits.device))
         self._sum[indices] += margins.cpu().double()
         self._seen[indices] += 1
@@ -210,7 +210,7 @@ def label_margins(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.gather(1, columns).squeeze(1) - others
 
 
-def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
+def check_logits(logits: Tensor, labels: Tensor, count: int) -> None:
     """Checks that there is one row of logits and one label per example.
 
     Raises:

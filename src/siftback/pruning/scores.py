@@ -19,7 +19,7 @@ from siftback.batches.indices import IndexCheck, examples_of
 from siftback.batches.source import Source
 from siftback.errors import ConfigError, LossError
 from siftback.losses.per_example import Losses, LossFn, resolve_losses, split_pair
-from siftback.pruning.recorders import check_predictions
+from siftback.pruning.recorders import check_logits
 from siftback.scorers.selection_pass import untouched
 
 Models = nn.Module | Sequence[nn.Module]
@@ -250,7 +250,7 @@ def score_predictions(
     def score(model: nn.Module, batch: Any) -> Tensor:
         with torch.no_grad():
             logits, labels = outputs(model, batch)
-            check_predictions(logits, labels, tree.size(batch))
+            check_logits(logits, labels, tree.size(batch))
             return formula(logits.float(), labels.to(logits.device))
 
     return mean_scores(score, models, data, batch_size)

@@ -31,7 +31,7 @@ from siftback.frameworks.trained_loss import CheckTimes
 from siftback.losses.sequences import Head, has_loss, head_losses, sequence_losses
 from siftback.processes.distributed import all_gather
 from siftback.rules.rule import EpochRule
-from siftback.schedule import Schedule, checked_schedule
+from siftback.schedule import Schedule, check_schedule
 from siftback.scorers.fresh import Fresh
 from siftback.seeding import Stream, generator_of
 from siftback.selectors.in_batch import InBatch
@@ -141,7 +141,7 @@ class SelectiveTrainerMixin(Trainer):
                 'both method="memory" and schedule= given: give the rule warmup= and tail= in '
                 "place of a schedule"
             )
-        self._when = checked_schedule(schedule, by_losses=by_losses)
+        self._when = check_schedule(schedule, by_losses=by_losses)
         self._counted: dict[str, Any] = {}  # the schedule, and the batches and epochs it counts
         super().__init__(*args, **kwargs)
         seeds = (seed, self.args.data_seed, self.args.seed)

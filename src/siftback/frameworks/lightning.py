@@ -23,7 +23,7 @@ from siftback.loader.face import SelectiveLoader
 from siftback.losses.per_example import Losses
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule
-from siftback.schedule import Schedule, checked_schedule
+from siftback.schedule import Schedule, check_schedule
 from siftback.scorers.fresh import Fresh
 from siftback.seeding import Stream, generator_of
 from siftback.selectors.in_batch import InBatch, exact_selector
@@ -100,7 +100,7 @@ class SelectiveBackprop(Callback):
     ) -> None:
         self.stats = Stats()
         self._selector = exact_selector(selector, keep, beta)
-        self._when = checked_schedule(schedule, by_losses=self._selector.needs_scores)
+        self._when = check_schedule(schedule, by_losses=self._selector.needs_scores)
         self._losses, self._seed = losses, seed
         if losses is not None and self._selector.reweights:
             raise ConfigError(

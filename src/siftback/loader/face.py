@@ -560,10 +560,10 @@ class SelectiveLoader:
         return {
             "rank": rank,
             "world": world,
+            "memory": None if draw is None else type(draw.rule).__name__,
             "selector": None if selection is None else type(selection.selector).__name__,
             "keep": 1.0 if selection is None else selection.keep,
             "scorer": None if selection is None else type(selection.scorer).__name__,
-            "memory": None if draw is None else type(draw.rule).__name__,
             **self.schedule.settings(self.epochs),
             "on_nonfinite": self._record.on_nonfinite,
             "exact": self._exact,

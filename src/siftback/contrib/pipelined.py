@@ -1,7 +1,8 @@
 """Batches with scores from a replica of the model that runs in parallel to training."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -123,12 +124,9 @@ class Pipelined(Stateful):
     ) -> None:
         self.depth = check_integer("depth", depth, 0)
         self.sync_every = check_integer("sync_every", sync_every, 1)
-        self._threads = None if threads is None else check_integer("threads", threads, 1)
-        self._timeout = check_number("timeout", timeout, above=0)
-        is_process = isinstance(place, str) and place == "process"
-        if threads is not None and not is_process:
-            raise ConfigError(f"threads={format_value(threads)} is for a process: leave it out")
-        self._device = None if is_process else as_device(place)
+        timeout = check_number("timeout", timeout, above=0)
+        if threads is not None:
+            threads = check_integer("threads", threads, 1)
         self._scorer = Fresh() if scorer is None else scorer
         stateless = {"settings", "digest"}
         if not isinstance(self._scorer, Scorer) or {*self._scorer.state_dict()} - stateless:
@@ -137,7 +135,18 @@ class Pipelined(Stateful):
             )
         self.loader: Any = loader
         self.indexed = is_indexed(loader)
-        self._model, self._losses = check_module(model), resolve_losses(loss_fn, losses)
+        self._model = check_module(model)
+        scoring = model, resolve_losses(loss_fn, losses), self._scorer
+        self._start_replica: Callable[[], DeviceReplica | ProcessReplica]
+        if isinstance(place, str) and place == "process":
+            slots = self.depth + 1
+            self._start_replica = partial(
+                ProcessReplica, *scoring, slots=slots, threads=threads, timeout=timeout
+            )
+        elif threads is not None:
+            raise ConfigError(f"threads={format_value(threads)} is for a process: leave it out")
+        else:
+            self._start_replica = partial(DeviceReplica, *scoring, as_device(place))
         self._source = Source(loader)
         self.syncs = 0
         self.lags: deque[int] = deque(maxlen=_LAGS)
@@ -181,8 +190,7 @@ class Pipelined(Stateful):
     @property
     def seconds_sync(self) -> float:
         """Seconds spent copying weights, of the training process or of the CUDA device."""
-        now = 0.0 if self._replica is None else self._replica.seconds_sync
-        return self._seconds_before + now
+        return self._seconds_before + (self._replica.seconds_sync if self._replica else 0.0)
 
     @property
     def mean_lag(self) -> float:
@@ -206,7 +214,7 @@ class Pipelined(Stateful):
         """Stops the replica, and so the epoch; the next epoch starts another replica."""
         self._waiting = deque()
         self._weights_turn, self._weights = -1, None
-        if self._replica is not None:
+        if self._replica:
             self._seconds_before = self.seconds_sync
             self._replica.stop()
         self._replica = None
@@ -237,7 +245,7 @@ class Pipelined(Stateful):
         """
         waiting = [(tree.clone(b), self._wait(s).clone(), turn) for b, s, turn in self._waiting]
         weights = self._weights
-        if weights is None and self._replica is not None and self._weights_turn >= 0:
+        if weights is None and self._replica and self._weights_turn >= 0:
             weights = self._replica.weights()
         return seal(
             {
@@ -328,7 +336,7 @@ class Pipelined(Stateful):
         if not tree.size(item.data):
             return ScoredLater(batch, torch.empty(0, dtype=torch.float32), self._turn)
         try:
-            replica = self._started()
+            replica = self._replica = self._replica or self._start_replica()
             if self._weights_turn < 0 or self._turn - self._weights_turn >= self.sync_every:
                 replica.sync(weights_of(self._model))
                 self._weights_turn = self._turn
@@ -340,20 +348,6 @@ class Pipelined(Stateful):
         except BaseException:
             self.close()
             raise
-
-    def _started(self) -> DeviceReplica | ProcessReplica:
-        if self._replica is None and self._device is not None:
-            self._replica = DeviceReplica(self._model, self._losses, self._scorer, self._device)
-        elif self._replica is None:
-            self._replica = ProcessReplica(
-                self._model,
-                self._losses,
-                self._scorer,
-                slots=self.depth + 1,
-                threads=self._threads,
-                timeout=self._timeout,
-            )
-        return self._replica
 
     def _wait(self, scores: Waiting | Tensor) -> Tensor:
         if isinstance(scores, Tensor):

@@ -35,11 +35,14 @@ Waiting = Callable[[], Tensor]
 
 @dataclass
 class Request:
-    """A request to the process, and the scores in its memory, once there are any."""
+    """A request to the process, and the scores in its memory, empty where it asks for none."""
 
     what: str
-    scores: Tensor | None = None
+    scores: Tensor
     done: bool = False
+
+
+NO_SCORES = torch.empty(0)
 
 
 class DeviceReplica:
@@ -169,11 +172,12 @@ class ProcessReplica:
     ) -> None:
         pickled = pickle_replica(model, losses, scorer)
         self._timeout = timeout
-        self._slots: list[Tensor | None] = [None] * slots
-        self._users: list[Request | None] = [None] * slots  # the last request of each
+        nothing = Request("nothing", NO_SCORES, done=True)
+        self._slots = [torch.empty(0, dtype=torch.uint8)] * slots
+        self._users = [nothing] * slots  # the last request of each slot
         self._submitted = 0
         self._unanswered: deque[Request] = deque()
-        self._synced: Request | None = None
+        self._synced = nothing
         self.seconds_sync = 0.0
         layouts = consecutive_layouts(weights_of(model))
         end = layouts[-1].end if layouts else 0
@@ -187,8 +191,7 @@ class ProcessReplica:
         """Copies weights, those of `weights_of`, into the replica."""
         started = time.perf_counter()
         check_shapes(self._weights, weights)
-        if self._synced is not None:  # the weights written before must have been read
-            self._wait(self._synced)
+        self._wait(self._synced)  # the weights written before must have been read
         with torch.no_grad():
             for shared, weight in zip(self._weights, weights, strict=True):
                 shared.copy_(weight)
@@ -202,13 +205,11 @@ class ProcessReplica:
         packed = Packed((batch, indices, torch.get_rng_state()), offset=aligned(4 * count))
         number = self._submitted % len(self._slots)
         self._submitted += 1
-        before = self._users[number]
-        if before is not None:  # its scores may never have been asked for
-            self._wait(before)
+        self._wait(self._users[number])  # its scores may never have been asked for
         slot = self._slots[number]
-        if slot is None or len(slot) < packed.span[1]:
+        if len(slot) < packed.span[1]:
             # Half as much again, as an even longer batch is likely to follow.
-            size = packed.span[1] if slot is None else packed.span[1] * 3 // 2
+            size = packed.span[1] * 3 // 2 if len(slot) else packed.span[1]
             slot = share(torch.empty(size, dtype=torch.uint8))
             self._slots[number] = slot
             self._request("mapping memory", "slot", number, slot)
@@ -221,7 +222,6 @@ class ProcessReplica:
 
         def wait() -> Tensor:
             self._wait(request)
-            assert request.scores is not None
             return request.scores
 
         return wait
@@ -257,7 +257,7 @@ class ProcessReplica:
             self, end_process, os.getpid(), self._process, self._connection, self._traces
         )
 
-    def _request(self, what: str, *message: Any, scores: Tensor | None = None) -> Request:
+    def _request(self, what: str, *message: Any, scores: Tensor = NO_SCORES) -> Request:
         request = Request(what, scores)
         self._unanswered.append(request)
         try:
@@ -269,8 +269,8 @@ class ProcessReplica:
             raise
         return request
 
-    def _wait(self, request: Request, seconds: float | None = None) -> None:
-        until = time.monotonic() + (self._timeout if seconds is None else seconds)
+    def _wait(self, request: Request, seconds: float = 0.0) -> None:
+        until = time.monotonic() + (seconds or self._timeout)
         while not request.done:
             self._receive(until)
 
@@ -293,9 +293,7 @@ class ProcessReplica:
                 f"or score in the training process by leaving Pipelined out\n\n{error}"
             )
         self._unanswered.popleft()
-        request.done = True
-        if request.scores is not None:
-            request.scores = request.scores.clone()  # as the memory is reused
+        request.done, request.scores = True, request.scores.clone()  # the memory is reused
 
     def _fail_late(self, what: str) -> NoReturn:
         if hasattr(signal, "SIGUSR1") and self._process.pid is not None:
@@ -313,9 +311,8 @@ class ProcessReplica:
         code, trace = self._process.exitcode, self._last_words()
         self.stop()
         how = f"with exit code {code}"
-        if code is not None and code < 0:
-            with suppress(ValueError):
-                how = f"by {signal.Signals(-code).name}"
+        with suppress(ValueError):
+            how = f"by {signal.Signals(-(code or 0)).name}"
         reason = (
             "a script must start training below `if __name__ == '__main__':`; the process's own "
             "messages are in the standard error above"

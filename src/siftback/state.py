@@ -444,8 +444,8 @@ integer from 0 to 9223372036854775807: give what state_dict() returned
         """Takes on the fields of a state that was checked."""
         for name in self.state_fields():
             value = state[name.lstrip("_")]
-            if isinstance(generator_state := getattr(self, name), torch.Generator):
-                generator_state.set_state(value)
+            if isinstance(generator := getattr(self, name), torch.Generator):
+                generator.set_state(value)
             else:
                 setattr(self, name, value.clone() if isinstance(value, Tensor) else value)
 

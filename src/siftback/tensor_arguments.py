@@ -60,3 +60,14 @@ def is_dense(value: object) -> bool:
         and value.layout == torch.strided
         and not (value.is_meta or value.is_quantized or value.is_nested)
     )
+
+
+def unwrap_model(model: Any) -> Any:
+    """Returns the model inside of ``torch.compile`` and ``DistributedDataParallel`` wrappers."""
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod
+        else:
+            return model

@@ -149,7 +149,7 @@ def _train(
 ) -> None:
     """Carries out a plan, with several seeds where it is short, and prints the results."""
     from siftback.cli.ending import end_stopped, show_comparison, show_json
-    from siftback.lab.analyses.error_plots import draw
+    from siftback.lab.analyses.error_plots import draw_errors
     from siftback.lab.experiments.comparison import compare, prepare_data
     from siftback.lab.records.comparison_record import SUMMARY, Comparison
     from siftback.lab.report.numbers import numbers
@@ -178,7 +178,7 @@ def _train(
     except KeyboardInterrupt:
         stopped = True
     if (out / SUMMARY).exists() and (comparison := Comparison.read(out)).runs:
-        picture = draw(comparison, out)[0]
+        picture = draw_errors(comparison, out)[0]
         if as_json:
             show_json(numbers(comparison) | {"picture": str(picture)})
         else:

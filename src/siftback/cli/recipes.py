@@ -76,7 +76,7 @@ def run_command(
 ) -> None:
     """Run an experiment of the papers and draw its figures."""
     from siftback.cli.ending import end_stopped, show_comparison
-    from siftback.lab.analyses import Grid, Missing, as_markdown
+    from siftback.lab.analyses import Grid, Missing, export_markdown
     from siftback.lab.experiments.comparison import is_finished
     from siftback.lab.recipes.listing import plan_table
     from siftback.lab.recipes.recipe import (
@@ -125,6 +125,6 @@ def run_command(
             typer.echo(f"{analysis.name} is missing: {analysis.why}", err=True)
         else:
             if isinstance(analysis, Grid):
-                typer.echo(as_markdown(analysis))
+                typer.echo(export_markdown(analysis))
             typer.echo(f"{analysis.title}: {analysis.sentence}")
             typer.echo("\n".join(f"  {path}" for path in paths))

@@ -12,8 +12,13 @@ from siftback.arguments import check_number, check_object, check_share, format_v
 from siftback.errors import ConfigError
 from siftback.selectors.history import LossHistory
 from siftback.selectors.sampling import choose
-from siftback.selectors.selection import Selection, Selector, check_call, check_scores
-from siftback.state import Stateful
+from siftback.selectors.selection import (
+    Selection,
+    Selector,
+    ShareSelector,
+    check_call,
+    check_scores,
+)
 
 
 def beta_of_keep(keep: float, floor: float = 0.0) -> float:
@@ -84,7 +89,7 @@ def percentile_probabilities(below: Tensor, up_to: Tensor, beta: float) -> Tenso
     return (up_to.pow(beta + 1) * powers / ((beta + 1) * width)).clamp(max=1.0)
 
 
-class Percentile(Stateful):
+class Percentile(ShareSelector):
     """Selective-Backprop's selector: ``P(keep) = CDF_R(loss)^beta``.
 
     Algorithm 2 and eq. 1 of Jiang et al. 2019. Give ``keep`` or ``beta``, two forms of the same
@@ -115,9 +120,6 @@ class Percentile(Stateful):
     (339, tensor(True))
     """
 
-    needs_scores = True
-    reweights = False
-
     def __init__(
         self,
         *,
@@ -133,10 +135,10 @@ class Percentile(Stateful):
                 "keep = 1 / (beta + 1)"
             )
         if keep is not None:
-            self.set_keep(keep)
+            super().__init__(keep=keep)
         elif beta is not None:
-            self.keep, self.beta = keep_of_beta(beta, self.floor), float(beta)
-        self._own = self.keep  # a schedule may change `keep`
+            super().__init__(keep=keep_of_beta(beta, self.floor))
+            self.beta = float(beta)
         self.history = LossHistory(history)
 
     def set_keep(self, keep: float) -> None:
@@ -161,7 +163,7 @@ class Percentile(Stateful):
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        return {"selector": type(self).__name__, "keep": self._own, "floor": self.floor}
+        return {**super().settings(), "floor": self.floor}
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""

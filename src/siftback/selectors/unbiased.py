@@ -114,8 +114,8 @@ class Unbiased(Stateful):
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        own = {"floor": self.floor, "self_normalised": self.self_normalised}
-        return {"selector": type(self).__name__, "inner": type(self.selector).__name__, **own}
+        arguments = {"floor": self.floor, "self_normalised": self.self_normalised}
+        return {"selector": type(self).__name__, "inner": type(self.selector).__name__, **arguments}
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""

@@ -19,7 +19,7 @@ from siftback.lab.analyses.configurations import (
     setup,
     traditional,
 )
-from siftback.lab.analyses.drawing import draw as draw_figure
+from siftback.lab.analyses.drawing import save_pictures
 from siftback.lab.analyses.figure import Figure, Panel, Series
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import with_spread
@@ -29,7 +29,7 @@ from siftback.lab.records.metric import METRICS
 PLOT = "error"
 
 
-def draw(comparison: Comparison, folder: Path) -> list[Path]:
+def draw_errors(comparison: Comparison, folder: Path) -> list[Path]:
     """Draws ``error.png`` and ``error.svg``, a panel each for time, steps and cost.
 
     Args:
@@ -39,7 +39,7 @@ def draw(comparison: Comparison, folder: Path) -> list[Path]:
     Returns:
         The pictures' paths; none where no run has finished.
     """
-    return draw_figure(error_figure(comparison), folder) if comparison.runs else []
+    return save_pictures(error_figure(comparison), folder) if comparison.runs else []
 
 
 def error_figure(comparison: Comparison) -> Figure:

@@ -29,7 +29,7 @@ from siftback.lab.data.data_set import (
     draw_test_rows,
 )
 from siftback.lab.data.images import decode_splits, read_folders
-from siftback.lab.data.tables import ImageColumn, Published, Tables, open_address, open_published
+from siftback.lab.data.tables import Published, Tables, open_address, open_published
 from siftback.lab.records.formatting import one_of
 
 Data = TypeVar("Data", bound=DataSet)
@@ -269,8 +269,8 @@ def read_images(tables: Tables, cache: str, size: tuple[int, int] | None) -> dic
     def decode() -> dict[str, Tensor]:
         splits = tables.read()
         labels = {f"{s}_labels": tables.read_labels(table, s) for s, table in splits.items()}
-        columns = {split: ImageColumn(table, tables) for split, table in splits.items()}
-        return decode_splits(columns, tables.name, tables.title, size) | labels
+        images = {split: tables.read_images(table) for split, table in splits.items()}
+        return decode_splits(images, tables.name, tables.title, size) | labels
 
     return cached(cache, tables.sources, decode)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from siftback.errors import ConfigError
-from siftback.lab.analyses import ANALYSES, Analysis, analyse, write
+from siftback.lab.analyses import ANALYSES, Analysis, analyse, write_analysis
 from siftback.lab.experiments.comparison import Existing, Plan, compare, is_finished
 from siftback.lab.recipes import Scale
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
@@ -339,7 +339,7 @@ def draw_recipe(
     home = recipe if recipe.trains else recipes_used(recipe)[0]
     recorded = [Comparison.read(folder) for folder in folders if (folder / SUMMARY).is_file()]
     for analysis in analyse(recorded, recipe.draw).values():
-        yield analysis, write(analysis, out / f"{home.name}-{scale}")
+        yield analysis, write_analysis(analysis, out / f"{home.name}-{scale}")
 
 
 def comparisons_for(analysis: str, comparisons: Sequence[Comparison]) -> list[Comparison]:

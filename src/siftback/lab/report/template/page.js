@@ -123,9 +123,9 @@
     return found;
   }
 
-  // The eighth colour, yellow, is too faint on a light ground.
+  // Black and yellow are too faint on one of the grounds.
   const colour = (series, palette) =>
-    ({ ink: palette.ink, "#F0E442": palette.yellow })[series.colour] ?? series.colour;
+    ({ "#000000": palette.ink, "#F0E442": palette.yellow })[series.colour] ?? series.colour;
 
   function faded(name, opacity) {
     const probe = document.createElement("canvas").getContext("2d");

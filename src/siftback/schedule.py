@@ -229,7 +229,7 @@ class Schedule:
     def is_on(
         self, epochs_done: float, epochs: float | None = None, batch: int | None = None
     ) -> bool:
-        """Whether to select.
+        """Returns whether to select.
 
         Args:
             epochs_done: Epochs of source examples done so far, with fractions.

@@ -321,8 +321,8 @@ def tensor(
     def check(name: str, value: Any) -> None:
         fits = isinstance(value, Tensor) and value.dtype == dtype and value.ndim == len(shape)
         if not fits or any(
-            size is not None and found not in (size if isinstance(size, range) else [size])
-            for size, found in zip(shape, value.shape, strict=True)
+            size is not None and length not in (size if isinstance(size, range) else [size])
+            for size, length in zip(shape, value.shape, strict=True)
         ):
             raise_damaged(name, value, expected)
         if (least > -math.inf or most < math.inf) and value.numel():

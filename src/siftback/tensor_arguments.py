@@ -48,7 +48,7 @@ def check_rows(name: str, rows: Tensor) -> Tensor:
 
 
 def is_dense(value: object) -> bool:
-    """Whether a value is a tensor whose values lie in memory, one after another.
+    """Returns whether a value is a tensor whose values lie in memory, one after another.
 
     Sparse, nested, quantized and meta tensors are not: they have other operations, or no values.
 

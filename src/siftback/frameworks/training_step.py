@@ -68,7 +68,7 @@ class TrainingStep:
             self.module.training_step = self._before
 
     def losses(self, args: Any, kwargs: Any, count: int, *, reweights: bool = False) -> Tensor:
-        """float[N], the losses of the first loss function that it calls; the rest does not run.
+        """Returns float[N], the losses of its first loss function; nothing after it runs.
 
         What it does to its module, to metrics, to the parameters' ``requires_grad`` and to the
         structure of the batch before is undone.
@@ -219,7 +219,7 @@ class LossCall:
             self.losses: Tensor = self._each(*self._pair)
 
     def checked(self) -> Tensor:
-        """float[N], one loss per example, detached."""
+        """Returns float[N], one loss per example, detached."""
         if self.losses.shape != (self._count,):
             raise LossError(
                 f"{self.name} in training_step has losses of shape {list(self.losses.shape)}, and "
@@ -284,7 +284,7 @@ class CaughtLosses(TorchFunctionMode):
         return value
 
     def pair(self, trained: Tensor) -> LossPair:
-        """The loss that the step trains on, beside what its loss function returned."""
+        """Returns the loss that the step trains on, beside what its loss function returned."""
         value = self.value
         # Of losses that the step reduces itself, those of ignored positions are 0, whatever their
         # gradient is.

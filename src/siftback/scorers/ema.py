@@ -55,7 +55,7 @@ class Ema(Stateful, Scorer):
         self._loaded: dict[str, Tensor] | None = None
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """One score per example, float32[N], by the inner scorer with the averaged model."""
+        """Computes float32[N], one score per example, with the averaged model."""
         average = self.averaged(unwrap_model(model)).model
         return self.scorer.score(losses, average, batch, indices)
 

@@ -37,7 +37,7 @@ class Fresh(PassScorer):
     """
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """One loss per example.
+        """Computes one loss per example.
 
         Args:
             losses: ``losses(model, batch) -> Tensor[N]``.

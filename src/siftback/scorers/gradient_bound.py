@@ -40,7 +40,7 @@ class GradientBound(PassScorer):
     """
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """One norm per example.
+        """Computes one norm per example.
 
         Args:
             losses: ``losses(model, batch) -> Tensor[N]``, which calls the model.

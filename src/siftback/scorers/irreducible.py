@@ -63,7 +63,7 @@ class Irreducible(Stateful, Scorer):
         self.scorer = check_scorer(scorer)
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """The reducible loss of each example, float32[N].
+        """Computes the reducible loss of each example, float32[N].
 
         Args:
             losses: ``losses(model, batch) -> Tensor[N]``.
@@ -122,7 +122,7 @@ def irreducible_losses(
     losses: Losses | None = None,
     scorer: Scorer | None = None,
 ) -> Tensor:
-    """The loss of each example under a model: one forward pass over a data set.
+    """Computes the loss of each example under a model: one forward pass over a data set.
 
     For `Irreducible`, the model is trained on holdout data, which is not part of the training
     data, by any training loop (Mindermann et al. 2022: it may be small). Without holdout data,

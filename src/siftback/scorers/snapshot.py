@@ -63,7 +63,7 @@ class Snapshot:
         self._shapes = {name: (t.shape, t.device) for name, t in sources.items()}
 
     def fits(self, sources: dict[str, Tensor]) -> bool:
-        """Whether these are still the tensors that the copy shares, and of the copied shapes."""
+        """Returns whether the shared tensors are the same, and the copied ones of the same shapes."""
         return {name: (t.shape, t.device) for name, t in sources.items()} == self._shapes and all(
             sources[name] is shared for name, shared in self._shared.items()
         )
@@ -221,5 +221,5 @@ def by_pixels(tensor: Tensor) -> Tensor:
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """A model's parameters and buffers by name, each once."""
+    """Returns a model's parameters and buffers by name, each once."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -12,7 +12,7 @@ from siftback.state import Check, tensor
 
 
 def importance_distribution(scores: Tensor) -> Tensor:
-    """The probability of each example in a single draw: ``g_i = G_i / sum of G_j``.
+    """Computes the probability of each example in a single draw: ``g_i = G_i / sum of G_j``.
 
     Katharopoulos & Fleuret 2018.
 
@@ -32,7 +32,7 @@ def importance_distribution(scores: Tensor) -> Tensor:
 
 
 def variance_reduction(distribution: Tensor) -> Tensor:
-    """The number of uniform draws that one importance draw is worth in variance, tau.
+    """Computes tau, the number of uniform draws that an importance draw is worth in variance.
 
     Katharopoulos & Fleuret 2018, with u the uniform distribution::
 
@@ -55,7 +55,7 @@ def variance_reduction(distribution: Tensor) -> Tensor:
 
 
 def break_even_tau(size: int, count: int) -> float:
-    """The smallest tau for which scoring N to train on k pays off: ``(N + 3k) / 3k``.
+    """Returns the smallest tau for which scoring N to train on k pays off: ``(N + 3k) / 3k``.
 
     Katharopoulos & Fleuret 2018: scoring costs N forwards and training 3k, and
     uniform draws with the same variance would cost ``3 tau k``.
@@ -67,7 +67,7 @@ def break_even_tau(size: int, count: int) -> float:
 
 
 def draws_with_replacement(distribution: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """The number of times each example is drawn in k independent draws.
+    """Draws the number of times that each example is drawn in k independent draws.
 
     Args:
         distribution: float32[N], the probabilities of a single draw, summing to 1.
@@ -162,7 +162,7 @@ class Kath18(ShareSelector):
         return float(self._tau)
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], of being drawn at least once; updates the average of tau."""
+        """Returns float32[N], of being drawn at least once; updates the average of tau."""
         check_scores(scores)
         count = count_of(self.keep, len(scores))
         on, drawn = self._next(scores, count)
@@ -209,7 +209,7 @@ class Kath18(ShareSelector):
         return {"_tau": tensor(torch.float32, least=0)}
 
     def _next(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Whether importance sampling is on, and a draw's probabilities; on the scores' device."""
+        """Returns whether importance sampling is on, and a draw's probabilities."""
         distribution = importance_distribution(scores)
         average = self._tau.to(scores.device)
         threshold = self.threshold

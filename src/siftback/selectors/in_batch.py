@@ -78,7 +78,7 @@ class InBatch(Stateful):
         self._generator = torch.Generator().manual_seed(self._seed)
 
     def skips(self) -> bool:
-        """Whether the schedule is off; the step is then counted, and needs no losses."""
+        """Returns whether the schedule is off; the step is then counted, and needs no losses."""
         skipped = not self.is_on
         self.steps += skipped
         return skipped
@@ -192,7 +192,7 @@ def select_all(losses: Tensor) -> Selection:
 def exact_selector(
     selector: Selector | None, keep: float | None, beta: float | None = None
 ) -> Selector:
-    """As `resolve_selector`, for callers that need exactly k examples.
+    """Returns the selector of `resolve_selector`, for callers that need exactly k examples.
 
     Raises:
         ConfigError: If the selector cannot choose an exact number.

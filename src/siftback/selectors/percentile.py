@@ -22,7 +22,7 @@ from siftback.selectors.selection import (
 
 
 def beta_of_keep(keep: float, floor: float = 0.0) -> float:
-    """The exponent that keeps a given share: ``beta = (1 - floor) / (keep - floor) - 1``.
+    """Returns the exponent that keeps a share: ``beta = (1 - floor) / (keep - floor) - 1``.
 
     The probability of a loss at percentile p is ``p^beta`` (Jiang et al. 2019, eq. 1). Percentiles
     are uniform, so the share kept is ``E[p^beta] = 1 / (beta + 1)``; with a floor, the minimum
@@ -43,7 +43,7 @@ def beta_of_keep(keep: float, floor: float = 0.0) -> float:
 
 
 def keep_of_beta(beta: float, floor: float = 0.0) -> float:
-    """The share that an exponent keeps: ``keep = floor + (1 - floor) / (beta + 1)``, beta >= 0.
+    """Returns the share that an exponent keeps: ``floor + (1 - floor) / (beta + 1)``.
 
     Raises:
         ConfigError: If ``beta`` is negative or not finite.
@@ -55,7 +55,7 @@ def keep_of_beta(beta: float, floor: float = 0.0) -> float:
 
 
 def percentile_probabilities(below: Tensor, up_to: Tensor, beta: float) -> Tensor:
-    """Probability of being kept, for losses at the percentiles (below, up_to].
+    """Computes the probability of being kept, for losses at the percentiles (below, up_to].
 
     Eq. 1 of Jiang et al. 2019, ``P = percentile^beta``, averaged over the percentiles that a
     loss shares with those equal to it::
@@ -146,7 +146,7 @@ class Percentile(ShareSelector):
         self.beta, self.keep = beta_of_keep(keep, self.floor), float(keep)
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], ``floor + (1 - floor) * CDF_R(score)^beta``; adds scores to the history."""
+        """Returns ``floor + (1 - floor) * CDF_R(score)^beta``; adds scores to the history."""
         check_scores(scores)
         below, up_to = self.history.rank(scores)
         probabilities = percentile_probabilities(below, up_to, self.beta)
@@ -173,7 +173,7 @@ class Percentile(ShareSelector):
 def resolve_selector(
     selector: Selector | None, keep: float | None, beta: float | None = None
 ) -> Selector:
-    """The selector that was passed, or a `Percentile` of a share or an exponent.
+    """Returns the selector that was passed, or a `Percentile` of a share or an exponent.
 
     Raises:
         ConfigError: If both or neither are given, or one is out of range.

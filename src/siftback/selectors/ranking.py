@@ -26,7 +26,7 @@ from siftback.selectors.selection import (
 
 
 def top_probabilities(scores: Tensor, count: int) -> Tensor:
-    """Probability of being among the k highest, with ties broken at random.
+    """Computes the probability of being among the k highest, with ties broken at random.
 
     1 above the k-th highest score and 0 below it; the t examples with exactly that score have
     ``(k - a) / t`` each, where a examples are above it.
@@ -48,7 +48,7 @@ def top_probabilities(scores: Tensor, count: int) -> Tensor:
 
 
 def choose_top(scores: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """The k highest scores, ties broken at random.
+    """Chooses the k highest scores, ties broken at random.
 
     Args:
         scores: float[N].
@@ -68,7 +68,7 @@ def choose_top(scores: Tensor, count: int, generator: torch.Generator) -> Tensor
 
 
 def threshold_probabilities(below: Tensor, up_to: Tensor, keep: float) -> Tensor:
-    """Probability of being in the highest share of a history, for percentiles (a, b].
+    """Computes the probability of being in the highest share, for percentiles (a, b].
 
     The share of (a, b] above ``1 - keep``::
 
@@ -92,7 +92,7 @@ def threshold_probabilities(below: Tensor, up_to: Tensor, keep: float) -> Tensor
 
 
 def rank_probabilities(scores: Tensor, keep: float) -> Tensor:
-    """Probability by the rank in the batch: ``((r + 1/2) / N)^(1/keep - 1)`` for ranks from 0.
+    """Computes probabilities by rank: ``((r + 1/2) / N)^(1/keep - 1)`` for ranks from 0.
 
     The in-batch form of eq. 1 of Jiang et al. 2019 in Composer's ``select_using_loss``; here
     averaged over the percentiles that a score shares with those equal to it, see
@@ -122,7 +122,7 @@ class TopK(ShareSelector):
     """
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], 1 or 0, and between for ties; see `top_probabilities`."""
+        """Returns float32[N], 1 or 0, and between for ties; see `top_probabilities`."""
         check_scores(scores)
         return top_probabilities(scores, count_of(self.keep, len(scores)))
 
@@ -202,7 +202,7 @@ class InBatchRank(ShareSelector):
     """
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], summing to k."""
+        """Returns float32[N], summing to k."""
         check_scores(scores)
         count = count_of(self.keep, len(scores))
         return inclusion_probabilities(rank_probabilities(scores, self.keep), count)
@@ -272,7 +272,7 @@ class Threshold(ShareSelector):
         super().set_keep(keep)
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N]; with a moving threshold, adds the scores to the history."""
+        """Returns float32[N]; with a moving threshold, adds the scores to the history."""
         check_scores(scores)
         if self.above is not None:
             return (scores > self.above).float()

@@ -12,7 +12,7 @@ _FEW = 1 << 16
 
 
 def count_of(keep: float, size: int) -> int:
-    """The number of examples that a share of N is: ``max(1, round(keep * N))``.
+    """Returns the number of examples that a share of N is: ``max(1, round(keep * N))``.
 
     >>> count_of(1 / 3, 128), count_of(0.1, 3)
     (43, 1)

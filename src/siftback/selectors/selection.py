@@ -149,7 +149,7 @@ class Selector(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """State that ``select`` depends on."""
+        """Returns the state that ``select`` depends on."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

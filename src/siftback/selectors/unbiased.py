@@ -92,7 +92,7 @@ class Unbiased(Stateful):
         self.selector.set_keep((keep - self.floor) / (1 - self.floor))
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], ``floor + (1 - floor) p``; updates the inner selector's state."""
+        """Returns float32[N], ``floor + (1 - floor) p``; updates the inner selector's state."""
         check_scores(scores)
         probabilities: Tensor = self.selector.probabilities(scores)
         return self.floor + (1 - self.floor) * probabilities

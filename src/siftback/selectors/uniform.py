@@ -35,7 +35,7 @@ class Uniform(ShareSelector):
     needs_scores = False
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], all equal."""
+        """Returns float32[N], all equal."""
         check_scores(scores)
         return torch.full_like(scores, self.keep, dtype=torch.float32)
 
@@ -59,7 +59,7 @@ class All(Stateful):
     keep = 1.0
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], all 1."""
+        """Returns float32[N], all 1."""
         check_scores(scores)
         return torch.ones_like(scores, dtype=torch.float32)
 

@@ -63,7 +63,7 @@ class Snapshot:
         self._shapes = {name: (t.shape, t.device) for name, t in sources.items()}
 
     def fits(self, sources: dict[str, Tensor]) -> bool:
-        """Returns whether the shared tensors are the same, and the copied ones of the same shapes."""
+        """Returns whether the shared tensors are the same, and the copied of the same shapes."""
         return {name: (t.shape, t.device) for name, t in sources.items()} == self._shapes and all(
             sources[name] is shared for name, shared in self._shared.items()
         )

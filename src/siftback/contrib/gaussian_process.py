@@ -197,7 +197,7 @@ class GaussianProcess(PredictingRule):
         self.noise = check_number("noise", noise, above=0)
 
     def posterior(self, epoch: int) -> Posterior:
-        """The posterior of each example's loss in an epoch."""
+        """Computes the posterior of each example's loss in an epoch."""
         losses, epochs = self.values[:, : self.history], self.values[:, self.history :]
         mean, variance = self._prior()
         return posterior(
@@ -207,7 +207,7 @@ class GaussianProcess(PredictingRule):
         )  # fmt: skip
 
     def predicted(self, epoch: int) -> Tensor:
-        """float32[examples], the losses, or their probability of exceeding the threshold.
+        """Predicts float32[examples], the losses, or their probability of exceeding the threshold.
 
         If ``optimism`` is above 0, uncertain ones are raised.
         """

@@ -192,7 +192,7 @@ class Int8Layer(nn.Module):
         self.load({"weight": rounded, "scale": scale, "range": None})
 
     def state(self) -> dict[str, Any]:
-        """The rounded weights, their scales, and the inputs' range if one was measured."""
+        """Returns the rounded weights, their scales, and the inputs' range if one was measured."""
         return {"weight": self.rounded.clone(), "scale": self.scale.clone(), "range": self.range}
 
     def check(self, name: str, state: Any) -> None:

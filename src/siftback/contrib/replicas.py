@@ -70,7 +70,7 @@ class DeviceReplica:
         self.seconds_sync = 0.0
 
     def sync(self, weights: Sequence[Tensor]) -> None:
-        """Copies weights, those of `weights_of`, into the replica."""
+        """Copies the weights that `weights_of` lists into the replica."""
         copies = weights_of(self._copy.model)
         check_shapes(copies, weights)
         started = time.perf_counter()
@@ -104,7 +104,7 @@ class DeviceReplica:
         return wait
 
     def weights(self) -> list[Tensor]:
-        """Copies of the replica's weights."""
+        """Returns copies of the replica's weights."""
         if self._stream is not None:
             self._stream.synchronize()
         return [weight.detach().clone() for weight in weights_of(self._copy.model)]
@@ -188,7 +188,7 @@ class ProcessReplica:
         self._wait(self._request("loading the model", "load", blob, weights), _START_SECONDS)
 
     def sync(self, weights: Sequence[Tensor]) -> None:
-        """Copies weights, those of `weights_of`, into the replica."""
+        """Copies the weights that `weights_of` lists into the replica."""
         started = time.perf_counter()
         check_shapes(self._weights, weights)
         self._wait(self._synced)  # the weights written before must have been read
@@ -227,7 +227,7 @@ class ProcessReplica:
         return wait
 
     def weights(self) -> list[Tensor]:
-        """Copies of the replica's weights."""
+        """Returns copies of the replica's weights."""
         return [shared.clone() for shared in self._weights]
 
     def stop(self) -> None:
@@ -322,7 +322,7 @@ class ProcessReplica:
         raise ReplicaError(f"the replica's process ended {how} while {what}: {reason}{trace}")
 
     def _last_words(self) -> str:
-        """The traceback that the interpreter writes on a fatal signal, or on request."""
+        """Reads the traceback that the interpreter writes on a fatal signal, or on request."""
         trace = b""
         with suppress(OSError, EOFError):
             while self._traces.poll(0.1 if trace else _LAST_WORDS_SECONDS):

@@ -1,4 +1,4 @@
-"""Encoded images become bytes: those of folders by class, and those of any other collection."""
+"""Decoding of images: of folders by class, and of any other collection."""
 
 import io
 import sys
@@ -46,8 +46,9 @@ def read_folders(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         ConfigError: If there is no such folder, a class has no images or is none to train
             on, an image cannot be read, or the sizes differ and none is asked for.
     """
-    # Not by the imagefolder of datasets: it takes words such as "train" anywhere in a path for a
-    # split, a class to test on alone for one to train on, and passes over a class without images.
+    # Not by the imagefolder of datasets: it reads a class named "test" as a split, adds a class of
+    # the test folder alone to the classes, passes over a class without images, and drops all labels
+    # where an image lies a folder deeper.
     folders = find_folders(address)
     classes = list_classes(folders["train"])
     if len(classes) < 2:

@@ -238,7 +238,7 @@ class Pipelined(Stateful):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the place in the loader, the waiting batches with their scores, the replica's weights.
+        """Returns the place in the loader, the waiting batches with their scores, and the weights.
 
         Raises:
             ReplicaError: As above, while waiting for the scores.

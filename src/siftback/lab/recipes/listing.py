@@ -9,7 +9,7 @@ from rich.table import Table
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.address import parse_address
-from siftback.lab.data.load import DATA_SETS, IMAGE_SETS, NAMES
+from siftback.lab.data.load import NAMES, PUBLISHED
 from siftback.lab.data.texts import LENGTH
 from siftback.lab.experiments.comparison import Plan, is_finished
 from siftback.lab.recipes import Scale
@@ -81,9 +81,9 @@ def count_parameters(plan: Plan) -> int:
     """
     data, settings = plan.settings.data, plan.settings
     classes, channels = 10, 1 if data == "digits" else 3  # a guess for a user's own data
-    if published := IMAGE_SETS.get(data):
+    if published := PUBLISHED.get(data):
         classes, channels = published.classes, published.channels
-    elif data not in DATA_SETS and parse_address(data) is None:
+    elif data not in NAMES and parse_address(data) is None:
         raise ConfigError(f"data set {data!r} is not known: {one_of(data, NAMES)}")
     return models.count(settings.model, settings.width, classes, channels, norm=settings.norm)
 

@@ -107,8 +107,12 @@ def selectivity(comparisons: Sequence[Comparison]) -> Figure | Missing:
         ]
         groups.append((title, group))
         metric, plain = group[0].metric, traditional(group)
-        kept = [(config.runs[0].keep_asked, config.final) for config in group if not config.plain]
-        ends = ", ".join(f"{share:.2g} kept {metric.written(end)}" for share, end in sorted(kept))
+        swept_ends = [
+            (config.runs[0].keep_asked, config.final) for config in group if not config.plain
+        ]
+        ends = ", ".join(
+            f"{share:.2g} kept {metric.written(end)}" for share, end in sorted(swept_ends)
+        )
         beside = f"; traditional {metric.written(plain.final)}" if plain else ""
         sentences.append(f"{title}, final {metric.noun} of {swept}: {ends}{beside}.")
     title = "Selectivity: test {} at several shares kept"

@@ -90,7 +90,7 @@ def describe_losses(title: str, look: Look) -> str:
 
 
 def over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
-    """How the distribution of losses moves over training, of each configuration's first seed."""
+    """The distribution of losses over training, of each configuration's first seed."""
     groups = watched(comparisons, "losses")
     return losses_over_training({run.heading: run.seeds[0] for runs in groups for run in runs})
 
@@ -208,14 +208,14 @@ def probability_over_training(comparisons: Sequence[Comparison]) -> Figure | Mis
     return build_figure("fig15", title, sentences, f"{PAPER}, figure 15", {"epoch": panels}, why)
 
 
-def evenly_spaced(count: int, parts: int) -> NDArray[np.int64]:
+def evenly_spaced(count: int, points: int) -> NDArray[np.int64]:
     """Returns the middles of equal parts of some rows, or all rows where they are fewer.
 
     >>> evenly_spaced(10, 5), evenly_spaced(2, 5)
     (array([1, 3, 5, 7, 9]), array([0, 1]))
     """
-    parts = min(parts, count)
-    return (2 * np.arange(parts) + 1) * count // (2 * parts)
+    points = min(points, count)
+    return (2 * np.arange(points) + 1) * count // (2 * points)
 
 
 def selection_probabilities(losses: NDArray[np.floating], beta: float) -> NDArray[np.float32]:

@@ -89,12 +89,12 @@ def describe_strip(looks: Sequence[Look], title: str, data: ImageData) -> Descri
         before, after = epochs[epoch]
         losses, used = before.columns["loss"][examples], trained[epoch][examples]
         captions = [
-            f"{'kept' if kept else 'dropped'}, loss {f'{loss:.2g}' if loss >= 0.01 else '< 0.01'}"
-            for kept, loss in zip(used, losses, strict=True)
+            f"{'kept' if flag else 'dropped'}, loss {f'{loss:.2g}' if loss >= 0.01 else '< 0.01'}"
+            for flag, loss in zip(used, losses, strict=True)
         ]
         row = f"epoch {round(after.epoch)}: {title}, {trained[epoch].mean():.0%} kept"
-        for picture, kept in zip(take_pictures(data, indices, captions, row), used, strict=True):
-            image = picture.image if kept else fade(picture.image)
+        for picture, flag in zip(take_pictures(data, indices, captions, row), used, strict=True):
+            image = picture.image if flag else fade(picture.image)
             pictures.append(Picture(image, picture.label, picture.caption, row))
     fifth = max(1, len(order) // 5)
     shares = []

@@ -139,9 +139,9 @@ def test_a_run_that_goes_on_has_seen_the_same(tmp_path, strategy):
     (run,) = compare(plan, tmp_path / "whole", NullReporter()).runs
     often = CheckpointPolicy(share=0.3, seconds=None)
     with pytest.raises(StoppedError):  # beyond an evaluation that comes after the checkpoint
-        compare(plan, tmp_path / "resumed", StopsAt(0.56), often=often)
+        compare(plan, tmp_path / "resumed", StopsAt(0.56), policy=often)
     assert len(looks(tmp_path / "resumed", run.record, "losses")) == 2
-    compare(plan, tmp_path / "resumed", NullReporter(), "resume", often=often)
+    compare(plan, tmp_path / "resumed", NullReporter(), "resume", policy=often)
     for kind in KINDS:
         both = [looks(tmp_path / name, run.record, kind) for name in ("whole", "resumed")]
         assert len(both[0]) == len(both[1]) == 4

@@ -24,7 +24,7 @@ from siftback.lab.experiments.example_scores import SCORES_FOLDER, Scores, overl
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL
 from siftback.lab.records.observations import Look
-from siftback.lab.training import strategies
+from siftback.lab.strategies.table import find_strategy
 
 PAPER = "Lu, Zamoshchin and Chen, Diet Selective-Backprop"
 BACKPROP = ("sb", "random", "sb-single-pass", "random-single-pass")
@@ -277,7 +277,7 @@ def runtime(comparisons: Sequence[Comparison]) -> Grid | Missing:
             ratio = each.middle / base.middle if same else None
             if ratio is not None and one is not plain:
                 ratios[one.label] = ratio
-            before = 100 * strategies.find(one.strategy).dropped(one.runs[0].keep_asked)
+            before = 100 * find_strategy(one.strategy).dropped(one.runs[0].keep_asked)
             rows.append([one.label, heading, _left_out(one), before, each, ratio])
         if ratios:
             fastest = min(ratios, key=ratios.__getitem__)

@@ -7,14 +7,13 @@ from rich.table import Table
 
 from siftback.lab.data.texts import LENGTH
 from siftback.lab.experiments.comparison import Plan
+from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.recipes import SCALES, Recipe, Scale, find_recipe, recipe_names, recipes_used
 from siftback.lab.recipes.running import Task, count_parameters
 from siftback.lab.records.formatting import listed, readable
 from siftback.lab.records.tables import markdown, terminal
 from siftback.lab.settings import Settings
-from siftback.lab.training import strategies
-from siftback.lab.training.length import BACKWARD, FORWARD
-from siftback.lab.training.rule_schedule import warmup_epochs
+from siftback.lab.strategies.table import find_strategy
 
 COST = "about what all runs take, in forwards of one example, a backward being two"
 
@@ -55,13 +54,13 @@ def _of(settings: Settings, name: str, keep: float) -> float:
     """Forwards for each example of the data set; a matched run costs what the other does."""
     if settings.budget is not None:
         return (FORWARD + BACKWARD) * settings.budget
-    strategy = strategies.find(name)
+    strategy = find_strategy(name)
     scoring = 0.0
     if strategy.drop is not None:
         early = settings.score_epochs * (FORWARD + BACKWARD) + FORWARD
         scoring = settings.score_models * early
     epochs = settings.epochs or 0.0
-    warm = warmup_epochs(strategy.warmed(settings), epochs)
+    warm = strategy.warmed(settings).warmup_epochs(epochs)
     everything = (FORWARD + BACKWARD) * (1 - strategy.dropped(keep))
     selective = strategy.cost.amount(keep, settings.stale_every)
     return warm * everything + (epochs - warm) * selective + scoring

@@ -17,8 +17,9 @@ if typing.TYPE_CHECKING:
     from siftback.batches.pool import Pool
     from siftback.batches.stats import SinglePassStats, Stats
     from siftback.epochs.sampler import SelectiveSampler
-    from siftback.loader.loader import SelectiveLoader
-    from siftback.loss_functions import per_example
+    from siftback.loader.face import SelectiveLoader
+    from siftback.losses.per_example import per_example
+    from siftback.losses.sequences import sequence_losses, token_losses
     from siftback.probing.probe import probe
     from siftback.probing.result import ProbeResult
     from siftback.rules.ewma import Ewma
@@ -47,7 +48,6 @@ if typing.TYPE_CHECKING:
     from siftback.selectors.selection import Selection, Selector
     from siftback.selectors.unbiased import Unbiased
     from siftback.selectors.uniform import Uniform
-    from siftback.sequence_loss import sequence_losses, token_losses
     from siftback.single_pass.single_pass import SinglePass
     from siftback.tables.score_table import ScoreTable
 
@@ -112,7 +112,7 @@ _NAMES_OF = {
     "batches.indices": "Indexed",
     "batches.pool": "Pool",
     "batches.stats": "SinglePassStats Stats",
-    "loss_functions": "per_example",
+    "losses.per_example": "per_example",
     "probing.probe": "probe",
     "probing.result": "ProbeResult",
     "rules.ewma": "Ewma",
@@ -136,7 +136,7 @@ _NAMES_OF = {
     "scorers.irreducible": "Irreducible irreducible_losses",
     "scorers.reduced": "Reduced",
     "scorers.scorer": "Scorer",
-    "loader.loader": "SelectiveLoader",
+    "loader.face": "SelectiveLoader",
     "selectors.importance": "Kath18",
     "selectors.in_batch": "InBatch",
     "selectors.percentile": "Percentile",
@@ -144,7 +144,7 @@ _NAMES_OF = {
     "selectors.selection": "Selection Selector",
     "selectors.unbiased": "Unbiased",
     "selectors.uniform": "Uniform",
-    "sequence_loss": "sequence_losses token_losses",
+    "losses.sequences": "sequence_losses token_losses",
     "single_pass.single_pass": "SinglePass",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}

@@ -5,7 +5,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from siftback.arguments import checked_choice, checked_integer, checked_number, is_number, shown
+from siftback.arguments import check_choice, check_integer, check_number, format_value, is_number
 from siftback.errors import ConfigError
 
 
@@ -27,7 +27,9 @@ class Epochs:
 
     def __post_init__(self) -> None:
         if not is_number(self.value) or self.value < 0:
-            raise ConfigError(f"Epochs({shown(self.value)}): give a number of epochs, at least 0")
+            raise ConfigError(
+                f"Epochs({format_value(self.value)}): give a number of epochs, at least 0"
+            )
         whole = self.value == int(self.value)
         object.__setattr__(self, "value", int(self.value) if whole else float(self.value))
 
@@ -53,7 +55,9 @@ class Share:
 
     def __post_init__(self) -> None:
         if not is_number(self.value) or not 0 <= self.value <= 1:
-            raise ConfigError(f"Share({shown(self.value)}): give a share of training, in [0, 1]")
+            raise ConfigError(
+                f"Share({format_value(self.value)}): give a share of training, in [0, 1]"
+            )
         object.__setattr__(self, "value", float(self.value))
 
     def __repr__(self) -> str:
@@ -99,14 +103,16 @@ class Annealing:
     steps: int = 4
 
     def __post_init__(self) -> None:
-        checked_choice("shape", self.shape, "linear", "cosine", "step")
+        check_choice("shape", self.shape, "linear", "cosine", "step")
         for name, keep in (("first", self.first), ("last", self.last)):
             if keep is None and name == "last":
                 continue
             if keep is None or not (is_number(keep) and 0 < keep <= 1):
-                raise ConfigError(f"{name}={shown(keep)}: give a share of the examples, in (0, 1]")
+                raise ConfigError(
+                    f"{name}={format_value(keep)}: give a share of the examples, in (0, 1]"
+                )
         _check("until", self.until)
-        checked_integer("steps", self.steps, 1)
+        check_integer("steps", self.steps, 1)
 
     def keep(self, part: float, own: float) -> float:
         """The share at a given progress.
@@ -181,7 +187,7 @@ class Schedule:
         _check("start", start)
         _check("tail", tail)
         if anneal is not None and not isinstance(anneal, Annealing):
-            raise ConfigError(f"anneal={shown(anneal)}: give an Annealing, or None")
+            raise ConfigError(f"anneal={format_value(anneal)}: give an Annealing, or None")
         if end is not None:
             _check("end", end)
         for name, moment in (("warmup", warmup), ("start", start)):
@@ -193,7 +199,7 @@ class Schedule:
                     f"the annealing ends at until={until!r}, not after {name}={moment!r}: "
                     "give a later one"
                 )
-        if checked_integer("interrupt", interrupt, 0) == 1:
+        if check_integer("interrupt", interrupt, 0) == 1:
             raise ConfigError(
                 "interrupt=1: give n, at least 2, for every n-th batch to be trained on whole, or "
                 "0 for none"
@@ -232,7 +238,7 @@ class Schedule:
         """
         self._check_times(epochs_done, epochs)
         if batch is not None:
-            checked_integer("batch", batch, 0)
+            check_integer("batch", batch, 0)
         if batch is not None and self.interrupt and (batch + 1) % self.interrupt == 0:
             return False
         if self.tail.value and epochs_done >= (epochs or 0) - _epochs(self.tail, epochs):
@@ -300,7 +306,7 @@ class Schedule:
         return max(_epochs(self.warmup, epochs), _epochs(self.start, epochs))
 
     def _check_times(self, epochs_done: float, epochs: float | None) -> None:
-        checked_number("epochs_done", epochs_done, least=0)
+        check_number("epochs_done", epochs_done, least=0)
         checked_epochs(epochs)
         if self.needs_epochs and epochs is None:
             raise ConfigError(f"{self!r} counts in shares of training: pass its length as epochs=")
@@ -346,7 +352,7 @@ class StepSchedule:
         self._schedule.is_on(0.0, epochs)  # raises where it needs the number of epochs
         self._steps: int | None = None
         if steps_per_epoch is not None:
-            self._steps = checked_integer("steps_per_epoch", steps_per_epoch, 1)
+            self._steps = check_integer("steps_per_epoch", steps_per_epoch, 1)
         elif not self._schedule.is_always_on:
             raise ConfigError(
                 f"{self._schedule!r} without steps_per_epoch: give the number of calls per epoch, "
@@ -382,7 +388,7 @@ def checked_schedule(schedule: Schedule | None, *, by_losses: bool = True) -> Sc
         ConfigError: If it is not a `Schedule`.
     """
     if schedule is not None and not isinstance(schedule, Schedule):
-        raise ConfigError(f"schedule={shown(schedule)}: give a Schedule(...), or None")
+        raise ConfigError(f"schedule={format_value(schedule)}: give a Schedule(...), or None")
     return schedule or Schedule(warmup=Epochs(1 if by_losses else 0))
 
 
@@ -393,17 +399,17 @@ def checked_epochs(epochs: float | None) -> float | None:
         ConfigError: If it is not a number above 0.
     """
     if epochs is not None:
-        checked_number("epochs", epochs, above=0)
+        check_number("epochs", epochs, above=0)
     return epochs
 
 
 def _check(name: str, moment: object) -> None:
     if isinstance(moment, Epochs | Share):
         return
-    epochs = shown(moment) if is_number(moment) and moment >= 0 else "..."  # type: ignore[operator]
+    epochs = format_value(moment) if is_number(moment) and moment >= 0 else "..."  # type: ignore[operator]
     share = repr(moment) if isinstance(moment, float) and 0 <= moment <= 1 else "..."
     raise ConfigError(
-        f"{name}={shown(moment)}: give Epochs({epochs}) or Share({share}) of training"
+        f"{name}={format_value(moment)}: give Epochs({epochs}) or Share({share}) of training"
     )
 
 

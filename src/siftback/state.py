@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback.arguments import is_number, shown
+from siftback.arguments import format_value, is_number
 from siftback.errors import SiftbackError, StateError
 from siftback.tensor_arguments import is_dense
 
@@ -210,8 +210,8 @@ def raise_damaged(name: str, value: Any, expected: str) -> NoReturn:
         expected: What it should be.
     """
     raise StateError(
-        f"the state is damaged: {name} is {shown(value)}, and should be {expected}: give what "
-        "state_dict() returned"
+        f"the state is damaged: {name} is {format_value(value)}, and should be {expected}: give "
+        "what state_dict() returned"
     )
 
 

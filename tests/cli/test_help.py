@@ -12,9 +12,9 @@ from siftback.cli import names
 from siftback.cli.app import COMMANDS, app
 from siftback.lab import models
 from siftback.lab.analyses import ANALYSES
-from siftback.lab.data import datasets
+from siftback.lab.data import load
 from siftback.lab.experiments import example_scores
-from siftback.lab.models.norm import NORMS
+from siftback.lab.models.layers import NORMS
 from siftback.lab.settings import DATA_SETS, MODEL_NAMES, TYPES
 
 # Asks for all of it in one process, which prints what it got and, after each command, what of the
@@ -83,7 +83,7 @@ def test_options_are_listed_completed_and_guessed_at_once(
 
 
 def test_the_help_names_what_there_is() -> None:
-    assert DATA_SETS == datasets.NAMES
+    assert DATA_SETS == load.NAMES
     assert MODEL_NAMES == models.NAMES
     assert get_args(TYPES["norm"]) == NORMS
     assert names.SCORES == example_scores.SCORE_NAMES

@@ -19,7 +19,7 @@ from siftback import (
 )
 from siftback.contrib import Downsampled
 from siftback.errors import BatchError, ConfigError, StateError
-from siftback.loss_functions import pair_losses
+from siftback.losses.per_example import pair_losses
 from toys import (
     AT_ONCE,
     assert_same,

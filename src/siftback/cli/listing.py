@@ -51,7 +51,7 @@ def models_command(
 
     rows = []
     for name in models.LISTED:
-        own = models.find(name)
+        own = models.find_architecture(name)
         rows.append(
             {
                 "model": name,
@@ -75,7 +75,7 @@ def models_command(
 def _parameters(name: str, width: int | None, classes: int, channels: int) -> int:
     from siftback.lab import models
 
-    takes = models.find(name).takes
+    takes = models.find_architecture(name).takes
     if takes == "images":
         return models.count(name, width, classes, channels)
     if takes == "texts":

@@ -20,7 +20,7 @@ from siftback.cli.options import (
 from siftback.errors import ConfigError
 
 if TYPE_CHECKING:
-    from siftback.lab.recipes import Scale
+    from siftback.lab.recipes.recipe import Scale
 
 ScaleOption = Annotated[
     str, typer.Option(help="small, for two cores and the data at hand; or full, as the papers.")
@@ -44,9 +44,9 @@ def recipes_command(
     if as_markdown:
         typer.echo(markdown_listing())
     elif as_json:
-        show_json(listing_rows(_scale(scale)))
+        show_json(listing_rows(_checked_scale(scale)))
     else:
-        Console().print(listing(_scale(scale)))
+        Console().print(listing(_checked_scale(scale)))
 
 
 @app.command("run")
@@ -78,44 +78,44 @@ def run_command(
     """Run an experiment of the papers and draw its figures."""
     from siftback.cli.ending import show
     from siftback.lab.analyses import Grid, Missing, as_markdown
-    from siftback.lab.recipes import find_recipe
     from siftback.lab.recipes.listing import plan_table
-    from siftback.lab.recipes.running import draw_recipe, tasks
+    from siftback.lab.recipes.recipe import draw_recipe, find_recipe, recipe_tasks
     from siftback.lab.records.comparison_record import Comparison
     from siftback.lab.records.formatting import listed
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
 
-    chosen, size = find_recipe(recipe), _scale(scale)
-    changes = _changes(changed or [])
+    experiment, size = find_recipe(recipe), _checked_scale(scale)
+    changes = _parse_assignments(changed or [])
     if seed is not None:
         changes["seeds"] = parse_seeds(seed)
-    todo = [task for task in tasks(chosen, size, out, changes) if task.is_named(only)]
-    if not todo:
-        names = listed(task.folder.name for task in tasks(chosen, size, out, changes))
+    all_tasks = recipe_tasks(experiment, size, out, changes)
+    tasks = [task for task in all_tasks if task.folder.name.startswith(only or "")]
+    if not tasks:
+        names = listed(task.folder.name for task in all_tasks)
         raise ConfigError(f"--only {only}: no comparison's name begins so; there are {names}")
-    old = existing_policy(overwrite, resume)
-    plan = plan_table(todo)  # all of it is checked before anything runs
+    existing = existing_policy(overwrite, resume)
+    table = plan_table(tasks)  # all of it is checked before anything runs
     if dry_run:
-        Console().print(plan)
+        Console().print(table)
         return
-    left = [task for task in todo if overwrite or not task.finished]
+    left = [task for task in tasks if overwrite or not task.finished]
     begun = [task.folder for task in left] if resume else []
     use_threads(threads, lambda: most_work(task.plan.settings for task in left), begun)
     console = Console(stderr=True)
     try:
         with ConsoleReporter(console) as reporter:
-            for task in todo:
+            for task in tasks:
                 done = " is finished" if task.finished else ""
                 console.print(f"{task.folder}{done}", markup=False, highlight=False, soft_wrap=True)
-                task.train(reporter, old)
+                task.train(reporter, existing)
     except KeyboardInterrupt:
         typer.echo(f"stopped; go on with siftback run {recipe} ... --resume", err=True)
         sys.exit(130)
-    for task in todo:
+    for task in tasks:
         show(Comparison.read(task.folder))
         typer.echo()
-    for analysis, paths in draw_recipe(chosen, size, out, todo):
+    for analysis, paths in draw_recipe(experiment, size, out, tasks):
         if isinstance(analysis, Missing):
             typer.echo(f"{analysis.name} is missing: {analysis.why}", err=True)
         else:
@@ -125,8 +125,8 @@ def run_command(
             typer.echo("\n".join(f"  {path}" for path in paths))
 
 
-def _scale(name: str) -> "Scale":
-    from siftback.lab.recipes import SCALES
+def _checked_scale(name: str) -> "Scale":
+    from siftback.lab.recipes.recipe import SCALES
     from siftback.lab.records.formatting import one_of
 
     if name not in SCALES:
@@ -134,8 +134,8 @@ def _scale(name: str) -> "Scale":
     return name
 
 
-def _changes(texts: list[str]) -> dict[str, Any]:
-    from siftback.lab.recipes import changes_of
+def _parse_assignments(texts: list[str]) -> dict[str, Any]:
+    from siftback.lab.recipes.recipe import parse_changes
 
     for text in texts:
         if "=" not in text:
@@ -144,4 +144,4 @@ def _changes(texts: list[str]) -> dict[str, Any]:
     names = [name for name, _ in pairs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"--set {', '.join(twice)}: given more than once; give each key once")
-    return changes_of(dict(pairs))
+    return parse_changes(dict(pairs))

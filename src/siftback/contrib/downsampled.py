@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.arguments import checked_number, checked_object
+from siftback.arguments import check_number, check_object
 from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError
-from siftback.loss_functions import Losses, pair
-from siftback.scorers.fresh import checked_scorer
+from siftback.losses.per_example import Losses, split_pair
+from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.state import Stateful
 
@@ -37,7 +37,7 @@ class Downsampled(Stateful, Scorer):
             the smaller images.
         BatchError: While scoring: if there is no image tensor.
 
-    >>> from siftback.loss_functions import pair_losses
+    >>> from siftback.losses.per_example import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
     >>> mean, images = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False)), torch.eye(2)
     >>> _ = nn.init.ones_(mean[1].weight)
@@ -52,11 +52,11 @@ class Downsampled(Stateful, Scorer):
         *,
         inputs: Callable[[Any, Shrink], Any] | None = None,
     ) -> None:
-        self.factor = checked_number("factor", factor, above=1)
-        self.scorer = checked_scorer(scorer)
+        self.factor = check_number("factor", factor, above=1)
+        self.scorer = check_scorer(scorer)
         self._inputs: Callable[[Any, Shrink], Any] = _images_of_pair
         if inputs is not None:
-            self._inputs = checked_object("inputs", inputs, "inputs=fn(batch, shrink)", "__call__")
+            self._inputs = check_object("inputs", inputs, "inputs=fn(batch, shrink)", "__call__")
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """One score per example, float32[N], by the inner scorer on the smaller batch."""
@@ -132,5 +132,5 @@ def downsample(images: Tensor, factor: float) -> Tensor:
 
 
 def _images_of_pair(batch: Any, shrink: Shrink) -> Any:
-    images, targets = pair(batch)
+    images, targets = split_pair(batch)
     return shrink(images), targets

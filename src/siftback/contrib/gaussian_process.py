@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_number
+from siftback.arguments import check_integer, check_number
 from siftback.rules.predicting import Predict, PredictingRule
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
@@ -185,15 +185,15 @@ class GaussianProcess(PredictingRule):
         table: ScoreTable | None = None,
         warmup: Moment = Epochs(1),
     ) -> None:
-        self.history = checked_integer("history", history, 1)
+        self.history = check_integer("history", history, 1)
         # Losses and then their epochs, each oldest first; missing ones are on the left.
         super().__init__(
             keep, beta, every=every, predict=predict, threshold_share=threshold_share,
             optimism=optimism, scorer=scorer, table=table, columns=2 * self.history,
             warmup=warmup,
         )  # fmt: skip
-        self.length_scale = checked_number("length_scale", length_scale, above=0)
-        self.noise = checked_number("noise", noise, above=0)
+        self.length_scale = check_number("length_scale", length_scale, above=0)
+        self.noise = check_number("noise", noise, above=0)
 
     def posterior(self, epoch: int) -> Posterior:
         """The posterior of each example's loss in an epoch."""

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.arguments import checked_choice, checked_flag
+from siftback.arguments import check_choice, check_flag
 from siftback.batches import tree
 from siftback.errors import ConfigError
-from siftback.loss_functions import Losses
+from siftback.losses.per_example import Losses
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.reduced import by_pixels
 from siftback.scorers.scorer import Scorer
@@ -58,7 +58,7 @@ class Int8(Stateful, Scorer):
         ConfigError: If an argument is out of range. While scoring: if the model cannot be
             copied or has no such layers, or PyTorch lacks the kernels.
 
-    >>> from siftback.loss_functions import pair_losses
+    >>> from siftback.losses.per_example import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
     >>> scorer, model = Int8(), nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(model.weight, 2.0)
@@ -75,11 +75,11 @@ class Int8(Stateful, Scorer):
         channels_last: bool = False,
         activations: Activations = "dynamic",
     ) -> None:
-        checked_choice("activations", activations, "dynamic", "static")
+        check_choice("activations", activations, "dynamic", "static")
         self._copy = Refreshed(self._copy_of, refresh)
         self._shares = refresh == 1
         self._follows_modes = mode == "train"
-        self._channels_last = checked_flag("channels_last", channels_last)
+        self._channels_last = check_flag("channels_last", channels_last)
         self._static = activations == "static"
         self._fresh = Fresh(mode)
 

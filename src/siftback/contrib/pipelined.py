@@ -7,14 +7,15 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_integer, checked_number, shown
+from siftback.arguments import check_integer, check_number, format_value
 from siftback.batches import tree
+from siftback.batches.batch import Batch
 from siftback.batches.indices import is_indexed
-from siftback.batches.source import Item, ScoredBatch, Source
+from siftback.batches.source import ScoredBatch, Source
 from siftback.contrib.replica_process import weights_of
 from siftback.contrib.replicas import DeviceReplica, ProcessReplica, Waiting
 from siftback.errors import BatchError, ConfigError, ReplicaError
-from siftback.loss_functions import Losses, LossFn, resolve
+from siftback.losses.per_example import Losses, LossFn, resolve_losses
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
 from siftback.state import (
@@ -33,7 +34,7 @@ from siftback.state import (
     tensor,
     tuple_of,
 )
-from siftback.tensor_arguments import checked_model
+from siftback.tensor_arguments import check_module
 
 _LAGS = 1000
 
@@ -120,23 +121,23 @@ class Pipelined:
         scorer: Scorer | None = None,
         timeout: float = 60.0,
     ) -> None:
-        self.depth = checked_integer("depth", depth, 0)
-        self.sync_every = checked_integer("sync_every", sync_every, 1)
-        self._threads = None if threads is None else checked_integer("threads", threads, 1)
-        self._timeout = checked_number("timeout", timeout, above=0)
+        self.depth = check_integer("depth", depth, 0)
+        self.sync_every = check_integer("sync_every", sync_every, 1)
+        self._threads = None if threads is None else check_integer("threads", threads, 1)
+        self._timeout = check_number("timeout", timeout, above=0)
         is_process = isinstance(place, str) and place == "process"
         if threads is not None and not is_process:
-            raise ConfigError(f"threads={shown(threads)} is for a process: leave it out")
+            raise ConfigError(f"threads={format_value(threads)} is for a process: leave it out")
         self._device = None if is_process else _device(place)
         self._scorer = Fresh() if scorer is None else scorer
         stateless = {"settings", "digest"}
         if not isinstance(self._scorer, Scorer) or {*self._scorer.state_dict()} - stateless:
             raise ConfigError(
-                f"scorer={shown(scorer)}: give a scorer without a state, such as Fresh()"
+                f"scorer={format_value(scorer)}: give a scorer without a state, such as Fresh()"
             )
         self.loader: Any = loader
         self.indexed = is_indexed(loader)
-        self._model, self._losses = checked_model(model), resolve(loss_fn, losses)
+        self._model, self._losses = check_module(model), resolve_losses(loss_fn, losses)
         self._source = Source(loader)
         self.syncs = 0
         self.lags: deque[int] = deque(maxlen=_LAGS)
@@ -303,7 +304,7 @@ class Pipelined:
         scorer = {"scorer": type(self._scorer).__name__}
         return {"depth": self.depth, "sync_every": self.sync_every, **scorer}
 
-    def _in_turn(self, items: Iterator[Item]) -> Iterator[ScoredBatch]:
+    def _in_turn(self, items: Iterator[Batch]) -> Iterator[ScoredBatch]:
         waiting = self._waiting
         while True:
             if self._waiting is not waiting:
@@ -328,10 +329,10 @@ class Pipelined:
             yield ScoredBatch(batch, found)
         self._drains = False
 
-    def _submit(self, item: Item) -> "_Submitted":
+    def _submit(self, item: Batch) -> "_Submitted":
         """Submits a batch to the replica for scoring."""
-        batch = (item.indices, item.batch) if self.indexed else item.batch
-        if not tree.size(item.batch):
+        batch = (item.indices, item.data) if self.indexed else item.data
+        if not tree.size(item.data):
             return _Submitted(batch, torch.empty(0, dtype=torch.float32), self._turn)
         try:
             replica = self._started()
@@ -343,7 +344,7 @@ class Pipelined:
             elif self._weights is not None:
                 replica.sync(self._weights)
             self._weights = None
-            return _Submitted(batch, replica.submit(item.batch, item.indices), turn)
+            return _Submitted(batch, replica.submit(item.data, item.indices), turn)
         except BaseException:
             self.close()
             raise
@@ -393,6 +394,7 @@ def _device(place: torch.device | str) -> torch.device:
         return torch.empty(0, device=place).device  # with its number
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise ConfigError(
-            f'place={shown(place)} cannot be used ({error}): give "process", or a device that this '
+            f'place={format_value(place)} cannot be used ({error}): give "process", or a device '
+            "that this "
             "machine has"
         ) from error

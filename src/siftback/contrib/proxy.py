@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_object, is_number
+from siftback.arguments import check_object, is_number
 from siftback.batches import tree
 from siftback.errors import ConfigError
-from siftback.loss_functions import Losses, check
-from siftback.scorers.fresh import checked_scorer
+from siftback.losses.per_example import Losses, check_losses
+from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import device_of, size_of
 from siftback.state import (
@@ -25,7 +25,7 @@ from siftback.state import (
     shaped_like,
     tuple_of,
 )
-from siftback.tensor_arguments import checked_model
+from siftback.tensor_arguments import check_module
 
 
 class Proxy(Stateful, Scorer):
@@ -54,7 +54,7 @@ class Proxy(Stateful, Scorer):
         ConfigError: If the optimizer has parameters that are not the proxy's, or the proxy is
             the trained model itself.
 
-    >>> from siftback.loss_functions import pair_losses
+    >>> from siftback.losses.per_example import pair_losses
     >>> losses, small = pair_losses(nn.functional.mse_loss), nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(small.weight, 2.0)
     >>> scorer = Proxy(small, torch.optim.SGD(small.parameters(), lr=0.25))
@@ -72,10 +72,10 @@ class Proxy(Stateful, Scorer):
         optimizer: torch.optim.Optimizer | None = None,
         scorer: Scorer | None = None,
     ) -> None:
-        checked_model(model)
+        check_module(model)
         if optimizer is not None:
             kind = "torch.optim.SGD(proxy.parameters(), ...)"
-            checked_object("optimizer", optimizer, kind, "param_groups", "step", "zero_grad")
+            check_object("optimizer", optimizer, kind, "param_groups", "step", "zero_grad")
             own = {id(parameter) for parameter in model.parameters()}
             groups = [group["params"] for group in optimizer.param_groups]
             others = sum(id(parameter) not in own for group in groups for parameter in group)
@@ -86,7 +86,7 @@ class Proxy(Stateful, Scorer):
                 )
         self.model = model
         self.optimizer = optimizer
-        self.scorer = checked_scorer(scorer)
+        self.scorer = check_scorer(scorer)
         self.forwards = 0
         self.backwards = 0
         self.seconds_refresh = 0.0
@@ -115,7 +115,7 @@ class Proxy(Stateful, Scorer):
         # Only the random state is restored: modes and buffers are the proxy's own.
         with torch.enable_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             values = losses(self.model, batch)
-            check(values, count)
+            check_losses(values, count)
             values.mean().backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from siftback.contrib.packing import Place, places, read
-from siftback.loss_functions import Losses, check
+from siftback.losses.per_example import Losses, check_losses
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.snapshot import tensors_of
 
@@ -109,5 +109,5 @@ class _Replica:
         batch, indices, random = read(memory, span)
         # A copy, as PyTorch reads the state of a view at the wrong offset.
         torch.set_rng_state(random.clone())
-        scores = check(self._scorer.score(self._losses, self._model, batch, indices), count)
+        scores = check_losses(self._scorer.score(self._losses, self._model, batch, indices), count)
         Place(0, torch.float32, (count,), (1,)).view(memory).copy_(scores)

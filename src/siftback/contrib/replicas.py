@@ -20,7 +20,7 @@ from siftback.contrib import replica_process
 from siftback.contrib.packing import Packed, Place, aligned, places
 from siftback.contrib.replica_process import weights_of
 from siftback.errors import ConfigError, ReplicaError
-from siftback.loss_functions import Losses
+from siftback.losses.per_example import Losses
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.snapshot import Snapshot
 

@@ -30,8 +30,8 @@ from siftback.batches.order import is_plain, is_trackable, sampler_of
 from siftback.epochs.loader_order import gives_all, ranks_of
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, SiftbackError
-from siftback.loader.loader import SelectiveLoader
-from siftback.loss_functions import Losses, LossFn, resolve
+from siftback.loader.face import SelectiveLoader
+from siftback.losses.per_example import Losses, LossFn, resolve_losses
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule
 from siftback.seeding import Stream, generator_of
@@ -244,7 +244,7 @@ def prepare(
     if model is not None:
         model = accelerator.unwrap_model(model)
         if loss_fn is not None or losses is not None:
-            loss_fn, losses = None, _under_autocast(accelerator, resolve(loss_fn, losses))
+            loss_fn, losses = None, _under_autocast(accelerator, resolve_losses(loss_fn, losses))
     own_seed = seed
     if world > 1:
         loader = _shared(accelerator, loader, memory, seed)

@@ -27,6 +27,7 @@ from siftback.frameworks.huggingface_refusals import (
     head_by,
     needs_own_losses,
 )
+from siftback.losses.sequences import Head, has_loss, head_losses, sequence_losses
 from siftback.processes.distributed import all_gather
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, checked_schedule
@@ -35,7 +36,6 @@ from siftback.scorers.trained_loss import CheckTimes
 from siftback.seeding import Stream, generator_of
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
-from siftback.sequence_loss import Head, has_loss, losses_of, sequence_losses
 from siftback.state import check_digest, seal
 
 # What is above says what to install where there is no transformers.
@@ -335,7 +335,7 @@ class SelectiveTrainerMixin(Trainer):
             if head is None:
                 losses = self._losses(outputs, inputs)
             else:
-                losses = losses_of(head, outputs, inputs)
+                losses = head_losses(head, outputs, inputs)
         order.update(self._indices, losses)
         draw = cast(EpochDraw, order.draw)
         passed = draw.advance(len(losses))

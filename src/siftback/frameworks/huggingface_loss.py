@@ -12,9 +12,9 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from siftback.batches import tree
 from siftback.errors import ConfigError
 from siftback.frameworks.huggingface_refusals import advice_on_losses
+from siftback.losses.sequences import Head, summed_losses
 from siftback.scorers.selection_pass import untouched
 from siftback.scorers.trained_loss import LossPair, ranks_alike
-from siftback.sequence_loss import Head, summed_losses
 
 _MOST = 1 << 26  # numbers of logits that are compared: those of a language model fill the memory
 

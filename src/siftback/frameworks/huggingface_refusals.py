@@ -8,12 +8,12 @@ import torch
 from torch.utils.data import IterableDataset
 
 from siftback.errors import ConfigError
+from siftback.losses.sequences import Head, find_head, sequence_losses
 from siftback.probing.probe import probe
 from siftback.rules.memory import Memory
 from siftback.rules.rule import EpochRule, checked_rule
 from siftback.selectors.in_batch import count_in_batch, exact_selector
 from siftback.selectors.selection import Selector
-from siftback.sequence_loss import Head, head_of, sequence_losses
 
 try:
     from transformers import Trainer
@@ -89,7 +89,7 @@ def head_by(losses: Callable[[Any, Any], Any], model: Any, method: Method) -> He
     if own.func is not sequence_losses:
         return None
     try:
-        return head_of(model, **own.keywords)
+        return find_head(model, **own.keywords)
     except ConfigError as error:
         if method != "memory":
             raise

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from siftback.arguments import checked_integer
+from siftback.arguments import check_integer
 from siftback.batches import tree
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
 from siftback.frameworks.keras_dataset import INDEX, OWN, WEIGHT, SelectiveDataset, keras
 from siftback.frameworks.keras_wrapper import KerasWrapper, without_traces
-from siftback.loss_functions import check
+from siftback.losses.per_example import check_losses
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
 
@@ -93,8 +93,8 @@ class SelectiveBackprop(KerasWrapper):
     ) -> None:
         super().__init__(model, name)
         self._settings = {"keep": keep, "beta": beta, "warmup": warmup, "seed": seed}
-        self._warmup = checked_integer("warmup", warmup, 0)
-        self._in_batch = InBatch(keep, beta, selector, seed=checked_integer("seed", seed, 0))
+        self._warmup = check_integer("warmup", warmup, 0)
+        self._in_batch = InBatch(keep, beta, selector, seed=check_integer("seed", seed, 0))
         self._own_selector = selector is not None
         self._tried = False  # whether the losses of a batch were computed
         self.stats = Stats()
@@ -122,7 +122,7 @@ class SelectiveBackprop(KerasWrapper):
             with without_traces(self):
                 losses = self.losses_of(y, self(x, training=False), sample_weight)
         if tries:  # what is wrong with a batch or its losses tells before an epoch of warm-up
-            check(losses, count)
+            check_losses(losses, count)
             tree.take((x, y, sample_weight), torch.zeros(1, dtype=torch.int64))
             if self._in_batch.selector.reweights:
                 self.check_weights()

@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
         "siftback.frameworks.keras needs Keras 3: pip install siftback[keras]"
     ) from error
 
-from siftback.arguments import checked_integer
+from siftback.arguments import check_integer
 from siftback.batches import tree
 from siftback.batches.last_batches import count_batches, find_start
 from siftback.epochs.sampler import SelectiveSampler
@@ -84,8 +84,8 @@ class SelectiveDataset(keras.utils.PyDataset):
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        self.batch_size = checked_integer("batch_size", batch_size, 1)
-        self.epochs = checked_integer("epochs", epochs, 1)
+        self.batch_size = check_integer("batch_size", batch_size, 1)
+        self.epochs = check_integer("epochs", epochs, 1)
         self.memory = None if memory is None else checked_rule("memory", memory)
         self._data, self._collate = data, collate_fn
         self._is_arrays = isinstance(data, tuple | list)

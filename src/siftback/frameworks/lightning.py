@@ -18,8 +18,8 @@ from siftback.batches import tree
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError
 from siftback.frameworks.lightning_loader import TrainLoader, as_datamodule
-from siftback.loader.loader import SelectiveLoader
-from siftback.loss_functions import Losses
+from siftback.loader.face import SelectiveLoader
+from siftback.losses.per_example import Losses
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, checked_schedule

@@ -6,7 +6,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from siftback.errors import ConfigError
-from siftback.loader.loader import SelectiveLoader
+from siftback.loader.face import SelectiveLoader
 
 try:
     from lightning.pytorch import LightningDataModule

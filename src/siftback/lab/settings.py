@@ -242,10 +242,10 @@ class Settings:
         from siftback.lab import models
         from siftback.lab.records.observations import kinds_of
 
-        recipe = models.find(self.model).recipe
+        training = models.find_architecture(self.model).training
         for name in ("lr", "weight_decay", "batch_size"):
             if getattr(self, name) is None:
-                object.__setattr__(self, name, getattr(recipe, name))
+                object.__setattr__(self, name, getattr(training, name))
         for name in SETTINGS:
             _check(name, getattr(self, name))
         self._check_length()
@@ -282,9 +282,9 @@ class Settings:
 
     def recorded(self) -> dict[str, Any]:
         """Returns the settings as records have them: data and a subset by name, not by path."""
-        from siftback.lab.data.address import title
+        from siftback.lab.data.address import recorded_name
 
-        values = asdict(self) | {"data": title(self.data)}
+        values = asdict(self) | {"data": recorded_name(self.data)}
         if self.warmup is not None:
             amount = self.warmup.value
             values["warmup"] = (
@@ -332,7 +332,7 @@ class Settings:
         """The model with its width and normalisation, as records name it."""
         from siftback.lab import models
 
-        width = self.width or models.find(self.model).width
+        width = self.width or models.find_architecture(self.model).width
         return f"{self.model}-{width}" + ("" if self.norm == "batch" else f"-{self.norm}norm")
 
 
@@ -441,7 +441,7 @@ def check_keep(keep: float) -> None:
         raise ConfigError(f"keep={keep} is not a share of the examples: give a number in (0, 1]")
 
 
-def check_seed(seed: int) -> None:
+def check_run_seed(seed: int) -> None:
     """Refuses a number that random numbers cannot begin from."""
     if not 0 <= seed <= LARGEST_SEED:
         raise ConfigError(f"seed={seed}: give an integer from 0 to {LARGEST_SEED}")

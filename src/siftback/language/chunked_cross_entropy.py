@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from siftback.arguments import checked_integer
+from siftback.arguments import check_integer
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.sequence_loss import IGNORED
+from siftback.losses.sequences import IGNORED
 
 _LOGITS = 1 << 24  # of a chunk, where the user names no size: 64 MiB in float32
 
@@ -185,7 +185,7 @@ def _head(head: nn.Linear | Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _rows(rows: int | None, weight: Tensor) -> int:
-    return max(_LOGITS // len(weight), 1) if rows is None else checked_integer("rows", rows, 1)
+    return max(_LOGITS // len(weight), 1) if rows is None else check_integer("rows", rows, 1)
 
 
 def _check_shapes(hidden: Tensor, weight: Tensor, labels: Tensor, weights: Tensor | None) -> None:

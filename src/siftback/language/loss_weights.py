@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_number
+from siftback.arguments import check_number
 from siftback.errors import LossError
 
 
@@ -31,7 +31,7 @@ def linupper_weights(losses: Tensor, mask: Tensor | None = None, *, delta: float
     >>> linupper_weights(torch.tensor([0.0, 1.0, 2.0]))
     tensor([0.4661, 1.2670, 1.2670])
     """
-    checked_number("delta", delta, least=0)
+    check_number("delta", delta, least=0)
 
     def weigh(losses: Tensor) -> Tensor:
         low, high = losses.min(), losses.max()
@@ -86,7 +86,7 @@ def inverse_probability_weights(
     >>> inverse_probability_weights(torch.tensor([0.0, 0.6931, 99.0]), largest=3.0)
     tensor([0.5000, 1.0000, 1.5000])
     """
-    checked_number("largest", largest, least=1)
+    check_number("largest", largest, least=1)
 
     def weigh(losses: Tensor) -> Tensor:
         weights = losses.exp().clamp(max=largest)

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, shown
+from siftback.arguments import check_integer, format_value
 from siftback.errors import LossError
 from siftback.rules.rule import checked_table
 from siftback.tables.score_table import ScoreTable
-from siftback.tensor_arguments import checked_rows, is_dense
+from siftback.tensor_arguments import check_rows, is_dense
 
 
 def token_entropies(logits: Tensor) -> Tensor:
@@ -56,8 +56,8 @@ class TokenMemory:
     """
 
     def __init__(self, examples: int, length: int, *, table: ScoreTable | None = None) -> None:
-        self._table = checked_table("TokenMemory", table, checked_integer("length", length, 0))
-        self._table.grow(checked_integer("examples", examples, 0))
+        self._table = checked_table("TokenMemory", table, check_integer("length", length, 0))
+        self._table.grow(check_integer("examples", examples, 0))
 
     def excess(self, indices: Tensor, losses: Tensor, mask: Tensor) -> Tensor:
         """What tokens' losses are above those remembered, which they then replace.
@@ -75,13 +75,13 @@ class TokenMemory:
             BatchError: If the indices are not int64[B].
             LossError: If shapes or types do not fit.
         """
-        checked_rows("indices", indices)
+        check_rows("indices", indices)
         fits = is_dense(losses) and losses.is_floating_point() and losses.ndim == 2
         fits = fits and is_dense(mask) and mask.dtype == torch.bool
         if not fits or losses.shape != mask.shape or len(indices) != len(losses):
             raise LossError(
-                f"{len(indices)} indices, losses={shown(losses)} and mask={shown(mask)}: give "
-                "int64[B], float[B, t] and bool[B, t]"
+                f"{len(indices)} indices, losses={format_value(losses)} and "
+                f"mask={format_value(mask)}: give int64[B], float[B, t] and bool[B, t]"
             )
         if losses.shape[1] > self._table.columns:
             raise LossError(

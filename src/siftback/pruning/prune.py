@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_choice, checked_seed, checked_share, is_number, shown
+from siftback.arguments import check_choice, check_seed, check_share, format_value, is_number
 from siftback.errors import ConfigError
 from siftback.tensor_arguments import is_dense
 
@@ -53,7 +53,7 @@ def prune(
     """
     scores = _numbers(scores)
     _check_shares(drop, keep, window)
-    generator = torch.Generator().manual_seed(checked_seed(seed))
+    generator = torch.Generator().manual_seed(check_seed(seed))
     order = torch.randperm(len(scores), generator=generator)
     order = order[scores[order].argsort(stable=True)]
     if per_class is None:
@@ -87,20 +87,20 @@ def _numbers(scores: Tensor) -> Tensor:
 def _check_shares(drop: float | None, keep: str, window: tuple[float, float] | None) -> None:
     if (drop is None) == (window is None):
         raise ConfigError(
-            f"drop={shown(drop)} and window={shown(window)}: give one of them, a share to leave "
-            "out or the shares that bound what is kept"
+            f"drop={format_value(drop)} and window={format_value(window)}: give one of them, a "
+            "share to leave out or the shares that bound what is kept"
         )
     if drop is not None:
-        checked_share("drop", drop)
-    checked_choice("keep", keep, "hardest", "easiest")
+        check_share("drop", drop)
+    check_choice("keep", keep, "hardest", "easiest")
     listed = isinstance(window, tuple | list) and len(window) == 2 and all(map(is_number, window))
     if window is not None and not (listed and 0 <= window[0] < window[1] <= 1):
-        raise ConfigError(f"window={shown(window)}: give shares (a, b) with 0 <= a < b <= 1")
+        raise ConfigError(f"window={format_value(window)}: give shares (a, b) with 0 <= a < b <= 1")
 
 
 def _classes(per_class: Tensor, count: int) -> Tensor:
     if not is_dense(per_class) or per_class.shape != (count,):
-        given = list(per_class.shape) if is_dense(per_class) else shown(per_class)
+        given = list(per_class.shape) if is_dense(per_class) else format_value(per_class)
         raise ConfigError(
             f"per_class={given} for {count} scores: give the class of each example, int64[{count}]"
         )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, shown
+from siftback.arguments import check_integer, format_value
 from siftback.errors import BatchError, StateError
 from siftback.state import (
     MOST_EPOCHS,
@@ -19,7 +19,7 @@ from siftback.state import (
     shaped_like,
     tensor,
 )
-from siftback.tensor_arguments import checked_rows, is_dense
+from siftback.tensor_arguments import check_rows, is_dense
 
 
 class Forgetting:
@@ -50,7 +50,7 @@ class Forgetting:
     """
 
     def __init__(self, examples: int) -> None:
-        examples = checked_integer("examples", examples, 1)
+        examples = check_integer("examples", examples, 1)
         self._seen = torch.zeros(examples, dtype=torch.int64)
         self._events = torch.zeros(examples, dtype=torch.int64)
         self._last = torch.zeros(examples, dtype=torch.bool)  # whether last correct
@@ -147,7 +147,7 @@ class AUM:
     """
 
     def __init__(self, examples: int) -> None:
-        examples = checked_integer("examples", examples, 1)
+        examples = check_integer("examples", examples, 1)
         self._seen = torch.zeros(examples, dtype=torch.int64)
         self._sum = torch.zeros(examples, dtype=torch.float64)
 
@@ -248,11 +248,11 @@ def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
 
 def _kind(value: Any) -> str:
     is_tensor = isinstance(value, Tensor) and not value.is_nested
-    return f"{value.dtype} of shape {list(value.shape)}" if is_tensor else shown(value)
+    return f"{value.dtype} of shape {list(value.shape)}" if is_tensor else format_value(value)
 
 
 def _checked(indices: Tensor, examples: int) -> Tensor:
-    indices = checked_rows("indices", indices).cpu()
+    indices = check_rows("indices", indices).cpu()
     if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < examples):
         raise BatchError(
             f"the indices range from {int(indices.min())} to {int(indices.max())}: give indices "

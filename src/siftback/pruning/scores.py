@@ -13,12 +13,12 @@ from torch.func import functional_call, grad
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from siftback.arguments import checked_integer, shown
+from siftback.arguments import check_integer, format_value
 from siftback.batches import tree
 from siftback.batches.indices import IndexCheck, examples_of
 from siftback.batches.source import Source
 from siftback.errors import ConfigError, LossError
-from siftback.loss_functions import Losses, LossFn, pair, resolve
+from siftback.losses.per_example import Losses, LossFn, resolve_losses, split_pair
 from siftback.pruning.recorders import check_predictions
 from siftback.scorers.selection_pass import untouched
 
@@ -163,7 +163,7 @@ def grand(
     >>> grand(model, batches, nn.functional.mse_loss)
     tensor([ 2., 12.])
     """
-    each = resolve(None if losses else loss_fn, losses)
+    each = resolve_losses(None if losses else loss_fn, losses)
 
     def score(model: nn.Module, batch: Any) -> Tensor:
         return gradient_norms(model, each, batch, chunk_size)
@@ -214,7 +214,7 @@ def gradient_norms(model: nn.Module, losses: Losses, batch: Any, chunk_size: int
         raise ConfigError(
             f"no weight of the {type(model).__name__} requires a gradient: unfreeze some of them"
         )
-    chunk_size = checked_integer("chunk_size", chunk_size, 1)
+    chunk_size = check_integer("chunk_size", chunk_size, 1)
     rest = weights | dict(model.named_buffers())
 
     def loss(parameters: dict[str, Tensor], example: Any) -> Tensor:
@@ -257,7 +257,7 @@ def _from_predictions(
 
 
 def _pair_outputs(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-    inputs, labels = pair(batch)
+    inputs, labels = split_pair(batch)
     return model(inputs), labels
 
 
@@ -265,14 +265,14 @@ def _mean_scores(
     score: Callable[[nn.Module, Any], Tensor], models: Models, data: Any, batch_size: int
 ) -> Tensor:
     """float32[N], the mean over models of the scores of all examples, in the data set's order."""
-    checked_integer("batch_size", batch_size, 1)
+    check_integer("batch_size", batch_size, 1)
     listed: list[Any] = [models]
     if isinstance(models, Iterable) and not isinstance(models, nn.Module | str | bytes | Tensor):
         listed = list(models)
     if not listed or not all(isinstance(model, nn.Module) for model in listed):
         raise ConfigError(
-            f"no model given, models={shown(models)}: give a torch.nn.Module, or a list of at "
-            "least one"
+            f"no model given, models={format_value(models)}: give a torch.nn.Module, or a list of "
+            "at least one"
         )
     loader = data
     if isinstance(data, Dataset):  # with a generator, so that the global one is not used
@@ -284,7 +284,7 @@ def _mean_scores(
     found: list[Tensor] = []
     places: list[Tensor] = []
     for number, item in enumerate(source.batches()):
-        batch = item.batch
+        batch = item.data
         if source.knows_indices:
             places.append(_known(item.indices, number))
             check.check(places[-1], f"batch {number}")

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_share
-from siftback.loss_functions import Losses
-from siftback.scorers.fresh import checked_scorer
+from siftback.arguments import check_share
+from siftback.losses.per_example import Losses
+from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.snapshot import Snapshot, copied, tensors_of, unwrapped
 from siftback.state import Stateful, check_entries, flag, seal
@@ -33,7 +33,7 @@ class Ema(Stateful, Scorer):
     Raises:
         ConfigError: If ``decay`` is out of range. While scoring: if the model cannot be copied.
 
-    >>> from siftback.loss_functions import pair_losses
+    >>> from siftback.losses.per_example import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
     >>> scorer, model = Ema(0.5), nn.Linear(1, 1, bias=False)
     >>> batch = torch.ones(1, 1), torch.zeros(1, 1)
@@ -47,8 +47,8 @@ class Ema(Stateful, Scorer):
     """
 
     def __init__(self, decay: float = 0.99, scorer: Scorer | None = None) -> None:
-        self.decay = checked_share("decay", decay)
-        self.scorer = checked_scorer(scorer)
+        self.decay = check_share("decay", decay)
+        self.scorer = check_scorer(scorer)
         self.seconds_refresh = 0.0
         self._snapshot: Snapshot | None = None
         self._loaded: dict[str, Tensor] | None = None

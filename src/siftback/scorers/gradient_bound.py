@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from siftback.errors import LossError
-from siftback.loss_functions import Losses, check
+from siftback.losses.per_example import Losses, check_losses
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import Mode, SelectionPass, size_of
 from siftback.state import Stateful
@@ -35,7 +35,7 @@ class GradientBound(Stateful, Scorer):
     Raises:
         ConfigError: If ``mode`` is neither, or ``autocast`` is not a floating-point dtype.
 
-    >>> from siftback.loss_functions import pair_losses
+    >>> from siftback.losses.per_example import pair_losses
     >>> losses, logits = pair_losses(nn.functional.cross_entropy), torch.tensor([[0.0, 0.0]])
     >>> GradientBound().score(losses, nn.Identity(), (logits, torch.tensor([1])), None)
     tensor([0.7071])
@@ -71,7 +71,7 @@ class GradientBound(Stateful, Scorer):
         with self._pass.over(model, batch) as called, torch.enable_grad():
             watched: Any = _Watched(model, called)
             values = losses(watched, batch)
-            check(values, count)
+            check_losses(values, count)
             outputs = watched.outputs
             found: tuple[Tensor | None, ...] = ()
             if outputs and values.requires_grad:

@@ -6,16 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import shown
+from siftback.arguments import format_value
 from siftback.batches import tree
 from siftback.batches.indices import IndexCheck, examples_of
 from siftback.batches.source import Source
 from siftback.errors import ConfigError
-from siftback.loss_functions import Losses, LossFn, resolve
-from siftback.scorers.fresh import checked_scorer
+from siftback.losses.per_example import Losses, LossFn, resolve_losses
+from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.state import Check, Stateful, shaped_like
-from siftback.tensor_arguments import checked_model, is_dense
+from siftback.tensor_arguments import check_module, is_dense
 
 
 class Irreducible(Stateful, Scorer):
@@ -55,7 +55,7 @@ class Irreducible(Stateful, Scorer):
 
     def __init__(self, losses: Tensor, scorer: Scorer | None = None) -> None:
         if not is_dense(losses) or losses.ndim != 1 or not losses.is_floating_point():
-            kind = shown(losses)
+            kind = format_value(losses)
             if is_dense(losses):
                 kind = f"{losses.dtype} of shape {list(losses.shape)}"
             raise ConfigError(
@@ -63,7 +63,7 @@ class Irreducible(Stateful, Scorer):
                 "one loss per example of the data set, float[examples]"
             )
         self.losses = losses.detach().float().cpu()
-        self.scorer = checked_scorer(scorer)
+        self.scorer = check_scorer(scorer)
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """The reducible loss of each example, float32[N].
@@ -157,13 +157,13 @@ def irreducible_losses(
     >>> irreducible_losses(nn.Identity(), loader, F.mse_loss)
     tensor([1., 9.])
     """
-    each, scorer = resolve(loss_fn, losses), checked_scorer(scorer)
-    checked_model(model)
+    each, scorer = resolve_losses(loss_fn, losses), check_scorer(scorer)
+    check_module(model)
     source, check = Source(loader), IndexCheck(examples_of(loader))
-    weight = next(checked_model(model).parameters(), None)
+    weight = next(check_module(model).parameters(), None)
     indices, found = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
     for item in source.batches():
-        batch, of = item.batch, item.indices
+        batch, of = item.data, item.indices
         if of is None:
             raise ConfigError(
                 f"a {type(loader).__name__} does not give the indices of its examples: give a "

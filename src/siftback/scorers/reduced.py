@@ -5,9 +5,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_choice, checked_flag
+from siftback.arguments import check_choice, check_flag
 from siftback.batches import tree
-from siftback.loss_functions import Losses
+from siftback.losses.per_example import Losses
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.selection_pass import Mode, device_of
@@ -45,7 +45,7 @@ class Reduced(Stateful, Scorer):
     Raises:
         ConfigError: If an argument is out of range. While scoring: if the model cannot be copied.
 
-    >>> from siftback.loss_functions import pair_losses
+    >>> from siftback.losses.per_example import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
     >>> scorer, model = Reduced("bf16"), nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(model.weight, 1 + 2**-10)  # 1 in bfloat16's 8 bits
@@ -62,13 +62,13 @@ class Reduced(Stateful, Scorer):
         mode: Mode = "eval",
         channels_last: bool = False,
     ) -> None:
-        checked_choice("precision", precision, *_TYPES)
+        check_choice("precision", precision, *_TYPES)
         self.precision = precision
         self._type = _TYPES[precision]
         self._copy = Refreshed(self._copy_of, refresh)
         self._shares = refresh == 1
         self._follows_modes = mode == "train"
-        self._channels_last = checked_flag("channels_last", channels_last)
+        self._channels_last = check_flag("channels_last", channels_last)
         self._fresh = Fresh(mode, self._type, compile=compile)
 
     @property

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from siftback.loss_functions import Losses
+from siftback.losses.per_example import Losses
 
 
 class Scorer:

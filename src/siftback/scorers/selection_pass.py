@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_choice, checked_flag, shown
+from siftback.arguments import check_choice, check_flag, format_value
 from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError
 
@@ -28,16 +28,17 @@ class SelectionPass:
     """
 
     def __init__(self, mode: Mode, autocast: torch.dtype | None, compile: bool) -> None:
-        checked_choice("mode", mode, "eval", "train")
+        check_choice("mode", mode, "eval", "train")
         if autocast is not None and not (
             isinstance(autocast, torch.dtype) and autocast.is_floating_point
         ):
             raise ConfigError(
-                f"autocast={shown(autocast)}: give a floating-point dtype such as torch.bfloat16"
+                f"autocast={format_value(autocast)}: give a floating-point dtype such as "
+                "torch.bfloat16"
             )
         self._mode: Mode = mode
         self._autocast = autocast
-        self._compile = checked_flag("compile", compile)
+        self._compile = check_flag("compile", compile)
         self._compiled: tuple[nn.Module, Any] | None = None  # the model, and its compiled form
 
     def settings(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_integer
+from siftback.arguments import check_integer
 from siftback.errors import ConfigError
 from siftback.state import Check, check_entries, flag, integer, raise_damaged, shaped_like
 
@@ -153,7 +153,7 @@ class Refreshed:
     """
 
     def __init__(self, make: Callable[[nn.Module], ModelCopy], steps: int) -> None:
-        self._make, self.steps = make, checked_integer("refresh", steps, 1)
+        self._make, self.steps = make, check_integer("refresh", steps, 1)
         self._copy: ModelCopy | None = None
         self._loaded: dict[str, Any] | None = None
         self._age = 0  # steps since the last refresh

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.loss_functions import has_valid, per_example
+from siftback.losses.per_example import find_valid, per_example
 from siftback.scorers.selection_pass import untouched
 from siftback.scorers.trained_loss import CheckTimes, LossPair, ranks_alike
 
@@ -211,7 +211,7 @@ class LossCall:
         self._pair = [given.pop(name) for name in list(given)[:2]]
         of_pair = functools.partial(fn, **given)
         self._each: Callable[..., Tensor] = per_example(of_pair)
-        self.valid = has_valid(of_pair, self._pair[1])
+        self.valid = find_valid(of_pair, self._pair[1])
         with torch.no_grad():
             self.losses: Tensor = self._each(*self._pair)
 

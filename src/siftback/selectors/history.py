@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer
+from siftback.arguments import check_integer
 from siftback.state import Check, Stateful, tensor
 
 _LONG = 1 << 14  # losses that are quickly sorted
@@ -119,7 +119,7 @@ class LossHistory(Stateful):
     """
 
     def __init__(self, size: int = 1024) -> None:
-        self.size = checked_integer("history size", size, 1)
+        self.size = check_integer("history size", size, 1)
         self._losses = torch.empty(0, dtype=torch.float32)
         self._window: _LongWindow | None = None  # of those, where there are many
 

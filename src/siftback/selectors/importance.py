@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_flag, checked_number, checked_share
+from siftback.arguments import check_flag, check_number, check_share
 from siftback.selectors.sampling import choose_exactly, count_of, inclusion_probabilities, precise
 from siftback.selectors.selection import Selection, check_call, check_scores
 from siftback.state import Check, Stateful, tensor
@@ -150,13 +150,13 @@ class Kath18(Stateful):
     ) -> None:
         self.set_keep(keep)
         self._own = self.keep  # a schedule may change `keep`
-        self.replace = checked_flag("replace", replace)
-        self.reweight = checked_flag("reweight", reweight)
+        self.replace = check_flag("replace", replace)
+        self.reweight = check_flag("reweight", reweight)
         self.reweights = reweight or replace
         self.threshold = (
-            None if threshold is None else checked_number("threshold", threshold, least=0)
+            None if threshold is None else check_number("threshold", threshold, least=0)
         )
-        self.momentum = checked_share("momentum", momentum)
+        self.momentum = check_share("momentum", momentum)
         self._tau = torch.zeros((), dtype=torch.float32)
 
     @property
@@ -166,7 +166,7 @@ class Kath18(Stateful):
 
     def set_keep(self, keep: float) -> None:
         """Changes the share to draw, in (0, 1]."""
-        self.keep = checked_share("keep", keep, least=False, most=True)
+        self.keep = check_share("keep", keep, least=False, most=True)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """float32[N], of being drawn at least once; updates the average of tau."""

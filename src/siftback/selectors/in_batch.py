@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_seed
+from siftback.arguments import check_seed
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.loss_functions import check
+from siftback.losses.per_example import check_losses
 from siftback.schedule import Schedule, StepSchedule
 from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.ranking import Threshold
@@ -74,7 +74,7 @@ class InBatch(Stateful):
         self.steps = 0
         self._own = float(self.selector.keep)
         self._schedule = StepSchedule(self.selector, schedule, epochs, steps_per_epoch)
-        self._seed = checked_seed(seed)
+        self._seed = check_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
 
     def skips(self) -> bool:
@@ -121,7 +121,7 @@ class InBatch(Stateful):
         """
         losses, mask = _flattened(losses, mask)
         count = losses.shape[0] if isinstance(losses, Tensor) and losses.ndim else 1
-        losses = check(losses, count)
+        losses = check_losses(losses, count)
         rows = _rows(mask, losses)
         candidates = losses if rows is None else losses[rows]
         if not len(candidates):

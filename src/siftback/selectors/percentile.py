@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_number, checked_object, checked_share, shown
+from siftback.arguments import check_number, check_object, check_share, format_value
 from siftback.errors import ConfigError
 from siftback.selectors.history import LossHistory
 from siftback.selectors.sampling import choose
@@ -29,9 +29,9 @@ def beta_of_keep(keep: float, floor: float = 0.0) -> float:
     >>> beta_of_keep(1 / 3), beta_of_keep(1.0), round(beta_of_keep(0.55, floor=0.1), 6)
     (2.0, 0.0, 1.0)
     """
-    if checked_share("keep", keep, least=False, most=True) <= floor:
+    if check_share("keep", keep, least=False, most=True) <= floor:
         raise ConfigError(
-            f"keep={shown(keep)} is not above floor={floor!r}, the minimum probability: "
+            f"keep={format_value(keep)} is not above floor={floor!r}, the minimum probability: "
             "give a larger keep or a smaller floor"
         )
     return float((1 - floor) / (keep - floor) - 1)
@@ -46,7 +46,7 @@ def keep_of_beta(beta: float, floor: float = 0.0) -> float:
     >>> keep_of_beta(1.0)
     0.5
     """
-    return floor + (1 - floor) / (checked_number("beta", beta, least=0) + 1)
+    return floor + (1 - floor) / (check_number("beta", beta, least=0) + 1)
 
 
 def percentile_probabilities(below: Tensor, up_to: Tensor, beta: float) -> Tensor:
@@ -126,10 +126,10 @@ class Percentile(Stateful):
         history: int = 1024,
         floor: float = 0.0,
     ) -> None:
-        self.floor = checked_share("floor", floor)
+        self.floor = check_share("floor", floor)
         if (keep is None) == (beta is None):
             raise ConfigError(
-                f"keep={shown(keep)} and beta={shown(beta)}: give one of them, "
+                f"keep={format_value(keep)} and beta={format_value(beta)}: give one of them, "
                 "keep = 1 / (beta + 1)"
             )
         if keep is not None:
@@ -181,4 +181,4 @@ def resolve_selector(
     if keep is not None or beta is not None:
         raise ConfigError("both a selector and keep or beta given: give one of them")
     needed = ("select", "needs_scores", "reweights", "keep", "state_dict", "load_state_dict")
-    return checked_object("selector", selector, "TopK(keep=0.5)", *needed)
+    return check_object("selector", selector, "TopK(keep=0.5)", *needed)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_number, checked_share, shown
+from siftback.arguments import check_number, check_share, format_value
 from siftback.errors import ConfigError
 from siftback.selectors.history import LossHistory, rank_shares
 from siftback.selectors.percentile import beta_of_keep, percentile_probabilities
@@ -113,7 +113,7 @@ class _ByShare(Stateful):
 
     def set_keep(self, keep: float) -> None:
         """Changes the share to keep, in (0, 1]."""
-        self.keep = checked_share("keep", keep, least=False, most=True)
+        self.keep = check_share("keep", keep, least=False, most=True)
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
@@ -175,7 +175,7 @@ class SoftTopK(_ByShare):
 
     def __init__(self, *, keep: float, temperature: float = 1.0) -> None:
         super().__init__(keep=keep)
-        self.temperature = checked_number("temperature", temperature, above=0)
+        self.temperature = check_number("temperature", temperature, above=0)
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
@@ -270,10 +270,10 @@ class Threshold(Stateful):
     ) -> None:
         if (above is None) == (keep is None):
             raise ConfigError(
-                f"above={shown(above)} and keep={shown(keep)}: give one of them, a fixed "
-                "threshold or the share that a moving one keeps"
+                f"above={format_value(above)} and keep={format_value(keep)}: give one of them, a "
+                "fixed threshold or the share that a moving one keeps"
             )
-        self.above = None if above is None else checked_number("above", above)
+        self.above = None if above is None else check_number("above", above)
         self.keep = 1.0
         if keep is not None:
             self.set_keep(keep)
@@ -291,7 +291,7 @@ class Threshold(Stateful):
                 f"the threshold is fixed at {self.above} and has no share to "
                 "change: give Threshold(keep=...)"
             )
-        self.keep = checked_share("keep", keep, least=False, most=True)
+        self.keep = check_share("keep", keep, least=False, most=True)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """float32[N]; with a moving threshold, adds the scores to the history."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from siftback.arguments import is_integer, shown
+from siftback.arguments import format_value, is_integer
 from siftback.errors import ConfigError, LossError
 from siftback.tensor_arguments import is_dense
 
@@ -70,8 +70,8 @@ float[N], N >= 1
     fits = is_dense(scores) and scores.ndim == 1 and scores.is_floating_point() and len(scores)
     if not fits or scores.dtype.itemsize < 2:  # types of 8 bits have hardly an operation
         raise LossError(
-            f"scores={shown(scores)}: give one floating-point number for each example, float[N], "
-            "N >= 1"
+            f"scores={format_value(scores)}: give one floating-point number for each example, "
+            "float[N], N >= 1"
         )
 
 
@@ -85,10 +85,13 @@ def check_call(scores: Tensor, generator: torch.Generator, count: int | None) ->
     """
     check_scores(scores)
     if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
-        raise ConfigError(f"generator={shown(generator)}: give a torch.Generator() of the CPU")
+        raise ConfigError(
+            f"generator={format_value(generator)}: give a torch.Generator() of the CPU"
+        )
     if count is not None and not (is_integer(count) and 1 <= count <= len(scores)):
         raise ConfigError(
-            f"count={shown(count)} of {len(scores)} scores: give an integer from 1 to {len(scores)}"
+            f"count={format_value(count)} of {len(scores)} scores: give an integer from 1 to "
+            f"{len(scores)}"
         )
     # An exact number is chosen without waiting for the device, and so without looking at scores.
     if count is None and scores.device.type == "cpu" and bool(scores.isnan().any()):

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
+from siftback.arguments import check_share
 from siftback.selectors.sampling import choose
 from siftback.selectors.selection import Selection, check_call, check_scores
 from siftback.state import Stateful
@@ -36,7 +36,7 @@ class Uniform(Stateful):
 
     def set_keep(self, keep: float) -> None:
         """Changes the probability of each example, in (0, 1]."""
-        self.keep = checked_share("keep", keep, least=False, most=True)
+        self.keep = check_share("keep", keep, least=False, most=True)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """float32[N], all equal."""

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from siftback.arguments import checked_choice, checked_flag, checked_seed
+from siftback.arguments import check_choice, check_flag, check_seed
 from siftback.batches import tree
 from siftback.batches.stats import SinglePassStats
 from siftback.errors import BatchError, ConfigError, GradientError, StateError
-from siftback.loss_functions import (
+from siftback.losses.per_example import (
     Losses,
     LossFn,
     Reduction,
-    check,
-    check_form,
+    check_loss_form,
+    check_losses,
     check_takes_pair,
-    pair,
+    split_pair,
 )
 from siftback.processes.barrier import barrier
 from siftback.schedule import Schedule, StepSchedule
@@ -50,7 +50,7 @@ from siftback.state import (
     seal,
     state_of,
 )
-from siftback.tensor_arguments import checked_model
+from siftback.tensor_arguments import check_module
 
 _STATE_VERSION = 3
 
@@ -159,15 +159,15 @@ class SinglePass(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        checked_model(model)
+        check_module(model)
         check_traceable(model)
         self.model = model
         self.selector = exact_selector(selector, keep, beta)
-        self._backend = checked_choice("backend", backend, "graph", "inductor")
-        self._has_outputs = checked_flag("outputs", outputs)
-        self._check = checked_flag("check", check)
+        self._backend = check_choice("backend", backend, "graph", "inductor")
+        self._has_outputs = check_flag("outputs", outputs)
+        self._check = check_flag("check", check)
         self._schedule = StepSchedule(self.selector, schedule, epochs, steps_per_epoch)
-        self._seed = checked_seed(seed)
+        self._seed = check_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
         self._arguments = {
             "selector": type(self.selector).__name__,
@@ -182,7 +182,7 @@ class SinglePass(nn.Module):
         self.stats = SinglePassStats()
         self._has_met = self._has_checked = False
         self._pending: Pending = {}
-        check_form(loss_fn, losses)
+        check_loss_form(loss_fn, losses)
         self._takes_pairs = loss_fn is not None
         if loss_fn is not None:
             check_takes_pair(loss_fn)
@@ -206,13 +206,13 @@ class SinglePass(nn.Module):
         count = tree.size(whole)
         if count == 0:
             raise BatchError("an empty batch: leave empty batches out of the loader")
-        targets = pair(whole)[1] if self._takes_pairs else None
+        targets = split_pair(whole)[1] if self._takes_pairs else None
         device = device_of(self.model, whole)
         check_averaging(self, averaged=self._check)
         if torch.is_grad_enabled():
             self._check_step(whole, targets, count, device)
         terms = self._terms(whole, count)
-        self.losses = check(self._reduction.losses(terms.detach(), None, targets), count)
+        self.losses = check_losses(self._reduction.losses(terms.detach(), None, targets), count)
         self.stats.seen += count
         self.selection = self._select(self.losses, targets)
         self.steps += torch.is_grad_enabled()
@@ -270,7 +270,7 @@ class SinglePass(nn.Module):
         def terms_of(batch: Any) -> Any:
             if losses is not None:
                 return losses(model, batch)
-            inputs, targets = pair(batch)
+            inputs, targets = split_pair(batch)
             outputs = model(inputs)
             terms = reduction.terms(outputs, targets)
             return (terms, outputs) if has_outputs else terms
@@ -291,7 +291,7 @@ class SinglePass(nn.Module):
         except UNTRACEABLE as error:
             raise explain(error, self.model) from error
         terms, self.outputs = results if self._has_outputs else (results, None)
-        check(terms, count)
+        check_losses(terms, count)
         if torch.is_grad_enabled() and not terms.requires_grad:
             raise ConfigError(
                 f"nothing that the loss of {type(self.model).__name__} depends on requires a "
@@ -328,7 +328,7 @@ class SinglePass(nn.Module):
         reduction = self._reduction
         # At steps 0, 1, 3, 7, ...
         if not reduction.is_known and reduction.name != "none" and not self.steps & self.steps + 1:
-            inputs, targets = pair(batch)
+            inputs, targets = split_pair(batch)
             with untouched(self.model, None, device), torch.no_grad():
                 outputs = self.model(inputs)
                 value = reduction.loss_fn(outputs, targets)

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, shown
+from siftback.arguments import check_integer, format_value
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.state import check_digest, check_entries, integer, seal, tensor, text
 from siftback.tables.file_lock import FileLock
 from siftback.tables.undo_journal import UndoJournal
-from siftback.tensor_arguments import checked_rows, is_dense
+from siftback.tensor_arguments import check_rows, is_dense
 
 _IN_MEMORY = {"values": tensor(torch.float32, None, None)}
 _OF_FILE = {
@@ -70,8 +70,8 @@ class ScoreTable:
         *,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
-        rows = checked_integer("rows", rows, 0)
-        self.columns = checked_integer("columns", columns, 0)
+        rows = check_integer("rows", rows, 0)
+        self.columns = check_integer("columns", columns, 0)
         self.path = None if path is None else _checked_path(path)
         self._turn = 0  # of those that used the table in turn, see `claim`
         self._map: np.memmap[Any, Any] | None = None
@@ -142,7 +142,7 @@ class ScoreTable:
                 of scores, for each.
             ConfigError: If there is no such column.
         """
-        if column is not None and checked_integer("column", column, 0) >= self.columns:
+        if column is not None and check_integer("column", column, 0) >= self.columns:
             raise ConfigError(f"column={column} of a table with {self.columns}: give a smaller one")
         width = self.columns if column is None else 1
         values, indices = self.values, self._checked(indices, scores, width)
@@ -166,12 +166,12 @@ class ScoreTable:
 
     def _checked(self, indices: Any, scores: Any, width: int) -> Tensor:
         """The indices to record scores for, on the CPU."""
-        rows: Tensor = checked_rows("indices", indices).cpu()
+        rows: Tensor = check_rows("indices", indices).cpu()
         shapes = [(len(rows), width)] + [(len(rows),)] * (width == 1)
         fits = is_dense(scores) and tuple(scores.shape) in shapes
         if not fits or scores.dtype == torch.bool or scores.is_complex():
             expected = f"float[{len(rows)}]" if width == 1 else f"float{list(shapes[0])}"
-            raise BatchError(f"scores={shown(scores)}: give {expected}, for as many indices")
+            raise BatchError(f"scores={format_value(scores)}: give {expected}, for as many indices")
         if len(rows):
             least, most = (int(bound) for bound in rows.aminmax())
             if least < 0 or most >= len(self):
@@ -187,7 +187,7 @@ class ScoreTable:
         Raises:
             ConfigError: If ``rows`` is not an integer, at least 0.
         """
-        rows = checked_integer("rows", rows, 0)
+        rows = check_integer("rows", rows, 0)
         if rows <= len(self):
             return
         if self.path is not None:
@@ -377,11 +377,13 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
         named = os.fspath(path)
     if not isinstance(named, str) or not named:
         raise ConfigError(
-            f"path={shown(path)}: give the path of a file, a string or a pathlib.Path"
+            f"path={format_value(path)}: give the path of a file, a string or a pathlib.Path"
         )
     if Path(named).is_dir() or not Path(named).parent.is_dir():
         missing = "is a folder" if Path(named).is_dir() else "is in no folder that exists"
-        raise ConfigError(f"path={shown(path)} {missing}: give the path of a file in one that does")
+        raise ConfigError(
+            f"path={format_value(path)} {missing}: give the path of a file in one that does"
+        )
     return Path(named)
 
 

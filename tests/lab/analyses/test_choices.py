@@ -7,7 +7,7 @@ from pyarrow import parquet
 
 from siftback.lab.analyses import Gallery, Missing
 from siftback.lab.analyses.choices import SHOWN, chosen
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
 from siftback.lab.records.observations import folder_of
 
 EXAMPLES = 1437  # the digits to train on
@@ -57,10 +57,10 @@ def test_what_was_used_most_least_and_never_learnt(comparison, observed):
         "suspect": SHOWN,
     }
     first = rows["kept most"][0]
-    assert np.array_equal(first.image[..., 0], data.train_images[-1, 0].numpy())
+    assert np.array_equal(first.image[..., 0], data.train_inputs[-1, 0].numpy())
     assert first.label == str(int(data.train_labels[-1]))
     assert ", used 20x" in first.caption
-    assert np.array_equal(rows["dropped most"][0].image[..., 0], data.train_images[0, 0].numpy())
+    assert np.array_equal(rows["dropped most"][0].image[..., 0], data.train_inputs[0, 0].numpy())
     assert ", used 0x" in rows["dropped most"][0].caption
     assert all(picture.caption.startswith("loss 5") for picture in rows["suspect"])
     assert all("truly" in picture.caption for picture in rows["suspect"])

@@ -11,7 +11,7 @@ from siftback.lab.analyses import ANALYSES, Figure, Gallery, Missing
 from siftback.lab.analyses.drawing import png
 from siftback.lab.analyses.loss_distributions import LEAST, losses_over_training
 from siftback.lab.analyses.strips import COLUMNS, ROWS, strip_of_images
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
 from siftback.lab.records.observations import Look
 from written_records import add_look
 
@@ -60,7 +60,7 @@ def test_a_column_is_an_example_and_the_easiest_is_at_the_left(data):
 def test_what_was_dropped_is_faded_and_what_was_kept_is_as_it_is(data):
     (shown,) = rows_of(strip_of_images(data, looks(2), "a net")).values()
     for picture, place in ((shown[0], 94), (shown[-1], 4)):
-        own = data.train_images[place].permute(1, 2, 0).numpy()
+        own = data.train_inputs[place].permute(1, 2, 0).numpy()
         if place == 4:
             assert np.array_equal(picture.image, own)
         else:

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab import models
-from siftback.lab.data.batch_stream import BatchStream, test_batches
-from siftback.lab.data.datasets import ImageData, load, subset
+from siftback.lab.data.data_set import ImageData
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import BatchStream, test_batches
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.experiments.subsets import read_subset, write_subset
@@ -111,10 +112,10 @@ def test_irreducible_losses_are_of_models_that_have_not_seen_the_example() -> No
     data = load("digits", COUNT)
     order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(1000))
     seen, unseen = (half.sort().values for half in order.split(COUNT // 2))
-    half, other = subset(data, seen), subset(data, unseen)
+    half, other = data.subset(seen), data.subset(unseen)
     *_, stage = stages(1000, QUICK, half, EPOCHS)
     stage.model.eval()
-    held = replace(half, test_images=other.train_images, test_labels=other.train_labels)
+    held = replace(half, test_inputs=other.train_inputs, test_labels=other.train_labels)
     ((images, labels),) = test_batches(held, COUNT)
     losses = F.cross_entropy(stage.model(images), labels, reduction="none")
     torch.testing.assert_close(table.scores[unseen], losses.detach())
@@ -227,7 +228,7 @@ def test_what_is_pruned_has_the_lowest_scores(tmp_path: Path) -> None:
     assert left is not None
     table = scores.Scores.read(tmp_path / "scores" / "el2n-seed7.parquet")
     kept = prune(table.scores, 0.5)
-    assert left.data.train_images.equal(data.train_images[kept])
+    assert left.data.train_inputs.equal(data.train_inputs[kept])
     assert left.data.train_labels.equal(data.train_labels[kept])
     assert scores.score_for_run(Run("sb", 0.5, 7), quick, data, tmp_path) is None
     assert {"el2n", "diet-sb", "diet-random"} <= STRATEGIES.keys()

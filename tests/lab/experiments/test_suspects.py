@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from command_line import Call
 from siftback.errors import ConfigError
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.experiments.suspects_report import precision_recall
 from siftback.lab.records.comparison_record import Comparison

@@ -10,16 +10,24 @@ from siftback import Share, cli
 from siftback.errors import ConfigError
 from siftback.lab import rates
 from siftback.lab.experiments.comparison import Plan, is_finished
-from siftback.lab.recipes import (
+from siftback.lab.recipes.listing import (
+    count_parameters,
+    listing,
+    markdown_listing,
+    plan_cost,
+    plan_table,
+)
+from siftback.lab.recipes.recipe import (
     SCALES,
-    changes_of,
+    RecipeTask,
+    draw_recipe,
     find_recipe,
+    parse_changes,
     read_recipe,
     recipe_names,
+    recipe_tasks,
     recipes_used,
 )
-from siftback.lab.recipes.listing import cost, listing, markdown_listing, plan_table
-from siftback.lab.recipes.running import Task, count_parameters, draw_recipe, tasks
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
@@ -99,7 +107,7 @@ def test_all_that_the_papers_show_has_a_recipe():
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_recipe_can_be_run(name, scale, tmp_path):
     recipe = find_recipe(name)
-    todo = tasks(recipe, scale, tmp_path)
+    todo = recipe_tasks(recipe, scale, tmp_path)
     assert todo
     assert len({task.folder for task in todo}) == len(todo)
     assert not any(task.finished for task in todo)
@@ -108,7 +116,7 @@ def test_a_recipe_can_be_run(name, scale, tmp_path):
 
 
 def test_the_plan_of_a_recipe_is_shown_without_a_trace(tmp_path):
-    table = plan_table(tasks(find_recipe("fig17"), "small", tmp_path))
+    table = plan_table(recipe_tasks(find_recipe("fig17"), "small", tmp_path))
     assert table.row_count == 6
     told = list(table.columns[1].cells)
     assert "cnn-8 on cifar10" in told[0]
@@ -188,8 +196,10 @@ def test_the_sweeps_are_those_of_the_paper():
 
 def test_runs_are_shared_by_the_figures_of_one_experiment(tmp_path):
     for name in ("fig1", "fig6", "fig7", "fig10", "fig11"):
-        folders = [task.folder for task in tasks(find_recipe(name), "small", tmp_path)]
-        assert folders == [task.folder for task in tasks(find_recipe("table1"), "small", tmp_path)]
+        folders = [task.folder for task in recipe_tasks(find_recipe(name), "small", tmp_path)]
+        assert folders == [
+            task.folder for task in recipe_tasks(find_recipe("table1"), "small", tmp_path)
+        ]
 
 
 def test_a_recipe_is_read_from_its_file(own):
@@ -237,7 +247,7 @@ def test_what_is_wrong_is_told_with_file_and_key(own, old, new, said):
 def test_a_data_set_that_is_none_is_told_before_anything_runs(own, tmp_path):
     recipe = read_recipe(own(OWN.replace('"digits"', '"digit"')))
     with pytest.raises(ConfigError, match="'digit'"):
-        plan_table(tasks(recipe, "small", tmp_path / "runs"))
+        plan_table(recipe_tasks(recipe, "small", tmp_path / "runs"))
 
 
 def test_a_recipe_that_is_none_is_told():
@@ -259,45 +269,47 @@ def test_only_recipes_that_train_can_be_used(own):
 def test_changes_take_the_place_of_what_a_recipe_says(own):
     recipe = read_recipe(own())
     told = {"budget": "3", "strategies": "sb,random", "keep": "1/4,0.5", "rate": "constant"}
-    plan = recipe.plans("full", changes_of(told) | {"seeds": [4, 5]})[""]
+    plan = recipe.plans("full", parse_changes(told) | {"seeds": [4, 5]})[""]
     assert (plan.settings.budget, plan.settings.epochs) == (3, None)
     assert (plan.strategies, plan.keeps, plan.seeds) == (("sb", "random"), (0.25, 0.5), (4, 5))
     assert plan.settings.rate == "constant"
     assert recipe.plans("full")[""].settings.epochs == 20
     with pytest.raises(ConfigError, match=r"--set: no key 'epoch'; did you mean epochs\?"):
-        changes_of({"epoch": "3"})
+        parse_changes({"epoch": "3"})
     with pytest.raises(ConfigError, match="width 'wide': give an integer"):
-        changes_of({"width": "wide"})
+        parse_changes({"width": "wide"})
     with pytest.raises(ConfigError, match=r"recipe own \[full\]: no strategy 'bs'"):
-        recipe.plans("full", changes_of({"strategies": "bs"}))
-    limited = recipe.plans("full", changes_of({"time_budget": "1h30m", "evaluate_at": "0.1"}))[""]
+        recipe.plans("full", parse_changes({"strategies": "bs"}))
+    limited = recipe.plans("full", parse_changes({"time_budget": "1h30m", "evaluate_at": "0.1"}))[
+        ""
+    ]
     assert (limited.settings.time_budget, limited.settings.epochs) == (5400, 20)
     assert limited.settings.evaluate_at == (0.1,)
-    assert recipe.plans("full", changes_of({"warmup": "5%"}))[""].settings.warmup == Share(0.05)
+    assert recipe.plans("full", parse_changes({"warmup": "5%"}))[""].settings.warmup == Share(0.05)
     with pytest.raises(ConfigError, match=r"warmup '0.05': give epochs such as 1e, a percentage"):
-        recipe.plans("full", changes_of({"warmup": "0.05"}))
+        recipe.plans("full", parse_changes({"warmup": "0.05"}))
 
 
 def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):
     recipe, out = read_recipe(own()), tmp_path / "runs"
-    todo = tasks(recipe, "small", out)
+    todo = recipe_tasks(recipe, "small", out)
     assert [task.folder for task in todo] == [out / "own-small" / n for n in ("plain", "noisy")]
     for task in todo:
         task.train(NullReporter(), "refuse")
     assert all(task.finished for task in todo)
     drawn = list(draw_recipe(recipe, "small", out, todo))
-    assert [one.analysis.name for one in drawn] == ["fig6", "table1"]
-    assert {path.parent for one in drawn for path in one.paths} == {out / "own-small"}
-    suffixes = [{path.suffix for path in one.paths} for one in drawn]
+    assert [analysis.name for analysis, _ in drawn] == ["fig6", "table1"]
+    assert {path.parent for _, paths in drawn for path in paths} == {out / "own-small"}
+    suffixes = [{path.suffix for path in paths} for _, paths in drawn]
     assert suffixes == [{".png", ".svg", ".csv"}, {".md", ".csv"}]
-    assert all(path.stat().st_size > 100 for one in drawn for path in one.paths)
+    assert all(path.stat().st_size > 100 for _, paths in drawn for path in paths)
 
     before = [Comparison.read(task.folder).runs for task in todo]
     for task in todo:
         task.train(NullReporter(), "refuse")
     assert [Comparison.read(task.folder).runs for task in todo] == before
 
-    more = tasks(recipe, "small", out, {"seeds": [0, 1]})
+    more = recipe_tasks(recipe, "small", out, {"seeds": [0, 1]})
     with pytest.raises(ConfigError, match="--resume"):
         more[0].train(NullReporter(), "refuse")
     more[0].train(NullReporter(), "resume")
@@ -310,7 +322,7 @@ def test_runs_of_other_settings_are_not_taken_for_finished(own, tmp_path):
     plan = read_recipe(own()).plans("small", {"strategies": ["traditional"], "epochs": 1})["plain"]
     folder = tmp_path / "c"
     assert not is_finished(plan, folder)
-    task = Task(plan, folder)
+    task = RecipeTask(plan, folder)
     task.train(NullReporter(), "refuse")
     assert task.finished
     other = Plan(replace(plan.settings, lr=0.05), ["traditional"], [0.5], [0])
@@ -321,16 +333,16 @@ def test_a_plan_s_cost_is_added_up_from_its_runs():
     settings = Settings("digits", "cnn", epochs=10, score_models=2, score_epochs=1)
     plan = Plan(settings, ["traditional", "sb", "stale-sb-2@0.25"], [0.5], [0, 1], matched=True)
     of_a_seed = 10 * 3 + 2 * (3 + 9 * (1 + 1.5)) + 2 * (3 + 9 * (0.5 + 0.75))
-    assert cost(plan) == pytest.approx(1437 * 2 * of_a_seed)
+    assert plan_cost(plan) == pytest.approx(1437 * 2 * of_a_seed)
     limited = replace(settings, train_limit=100)
     diet = Plan(limited, ["el2n@0.75"], [0.5], [0], matched=False)
-    assert cost(diet) == pytest.approx(100 * (10 * 3 * 0.75 + 2 * (3 + 1)))
+    assert plan_cost(diet) == pytest.approx(100 * (10 * 3 * 0.75 + 2 * (3 + 1)))
     budget = Plan(replace(limited, epochs=None, budget=4), ["sb", "random"], [0.5], [0])
-    assert cost(budget) == pytest.approx(100 * 2 * 4 * 3)
-    assert cost(Plan(replace(settings, data="npz:own.npz"), ["sb"], [0.5], [0])) is None
+    assert plan_cost(budget) == pytest.approx(100 * 2 * 4 * 3)
+    assert plan_cost(Plan(replace(settings, data="npz:own.npz"), ["sb"], [0.5], [0])) is None
     text = Settings("tinyshakespeare", "gpt", budget=1, max_tokens=64)
     # 1,003,854 characters are trained on: windows of 64 are twice as many as those of 128.
-    windows = cost(Plan(text, ["traditional"], [0.5], [0])) / 3
+    windows = plan_cost(Plan(text, ["traditional"], [0.5], [0])) / 3
     assert windows == pytest.approx(1_003_854 / 64, rel=1e-3)
 
 

@@ -23,7 +23,7 @@ from siftback.errors import ConfigError
 from siftback.lab.analyses import Figure, Gallery, Grid, Missing, Panel, Picture, Series, analyse
 from siftback.lab.analyses.reading import read
 from siftback.lab.papers import CLAIMS
-from siftback.lab.recipes.running import comparisons_for
+from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.report.charts import looks
 from siftback.lab.report.page import rendered, write_report
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import argument
 from siftback.lab.analyses.figure import Picture
-from siftback.lab.data.datasets import ImageData, load
+from siftback.lab.data.data_set import ImageData
+from siftback.lab.data.load import load
 from siftback.lab.records.comparison_record import Comparison
 
 
@@ -46,6 +47,6 @@ def pictures(
         label = int(data.train_labels[index])
         true = label if data.true_labels is None else int(data.true_labels[index])
         wrong = f", truly {data.names[true]}" if true != label else ""
-        image = data.train_images[index].permute(1, 2, 0).contiguous().numpy()
+        image = data.train_inputs[index].permute(1, 2, 0).contiguous().numpy()
         made.append(Picture(image, data.names[label], f"{caption}{wrong}", row))
     return made

@@ -11,7 +11,7 @@ from siftback.lab.analyses.budget import OURS
 from siftback.lab.analyses.figure import Gallery, Missing, Picture
 from siftback.lab.analyses.observed import command, watched
 from siftback.lab.analyses.pictures import pictures, training_set
-from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.data_set import ImageData
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import Look
 

@@ -11,10 +11,9 @@ from typing import Any, Literal
 from torch import nn
 
 from siftback.errors import ConfigError
-from siftback.lab.data.batch_stream import BatchStream
-from siftback.lab.data.data_set import KINDS, DataSet
-from siftback.lab.data.datasets import load, subset, with_own_unit
-from siftback.lab.data.text_data import TextData
+from siftback.lab.data.data_set import KINDS, DataSet, TextData
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.experiments.subsets import read_subset
 from siftback.lab.forward import check_model_fits, training_device
@@ -31,7 +30,7 @@ from siftback.lab.run.observer import Observer
 from siftback.lab.run.progress import TENSORBOARD, Reporter
 from siftback.lab.run.suspects import forget_suspects
 from siftback.lab.run.train import train
-from siftback.lab.settings import Run, Settings, check_keep, check_seed, parse_numbers
+from siftback.lab.settings import Run, Settings, check_keep, check_run_seed, parse_numbers
 from siftback.lab.strategies.after_reading import measure_scoring_cost
 from siftback.lab.strategies.strategy import learns
 from siftback.lab.strategies.table import find_strategy
@@ -78,7 +77,7 @@ class Plan:
                 "unless --no-matched or --budget says otherwise; leave it out of the list"
             )
         for seed in self.seeds:
-            check_seed(seed)
+            check_run_seed(seed)
         for keep in self.keeps:
             check_keep(keep)
         runs = self.runs()  # which checks names and shares
@@ -268,7 +267,7 @@ def prepare_data(plan: Plan) -> DataSet:
         settings.max_tokens,
     )
     if settings.subset is not None:
-        data = with_own_unit(subset(data, read_subset(Path(settings.subset), settings, data)))
+        data = data.subset(read_subset(Path(settings.subset), settings, data)).rescale_costs()
     BatchStream(data, settings.batch_size, seed=0)  # which refuses a size that does not fit
     check_model_fits(settings, data)
     for name in ("mixup", "cutout"):
@@ -387,7 +386,7 @@ def write_tokenizer(data: TextData, folder: Path, existing: Existing) -> None:
         ConfigError: If the folder's runs were trained on texts that another one made tokens of.
     """
     path = folder / TOKENIZER
-    tokenizer = data.text.tokenizer
+    tokenizer = data.tokenizer
     if existing == "resume" and path.exists() and path.read_text(encoding="utf-8") != tokenizer:
         raise ConfigError(
             f"{path} is not the tokenizer of {data.name} as it is now: its texts are others than "

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from siftback import Fresh
 from siftback.errors import ConfigError, StateError
-from siftback.lab.data.batch_stream import Batch, test_batches
 from siftback.lab.data.data_set import KINDS, DataSet
-from siftback.lab.data.datasets import load, subset
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import Batch, test_batches
 from siftback.lab.forward import (
     autocast_context,
     check_model_fits,
@@ -287,10 +287,10 @@ def _score_held_out(
     cost, seconds = 0.0, 0.0
     halves = order[: count // 2].sort().values, order[count // 2 :].sort().values
     for number, (seen, unseen) in enumerate((halves, halves[::-1])):
-        half, update_half = data.taken(seen), report_share(update, number, 2)
+        half, update_half = data.subset(seen), report_share(update, number, 2)
         *_, stage = stages(seed, settings, half, settings.score_epochs, update_half)
         started = time.perf_counter()
-        tested = half.tested_on(data, unseen)  # normalised as the model's own half was
+        tested = half.with_test(data, unseen)  # normalised as the model's own half was
         with autocast_context(settings, device):
             batches = test_batches(tested, settings.batch_size, device, settings.channels_last)
             values[unseen] = HELD_OUT[name](stage.model, batches)
@@ -363,7 +363,7 @@ def score_for_run(
     cost, seconds = table.origin["cost"], table.origin["seconds"]
     if drop := strategy.dropped(run.keep):
         indices = prune(table.scores, drop=drop)
-        return Scored(subset(data, indices), cost, seconds, kept=indices)
+        return Scored(data.subset(indices), cost, seconds, kept=indices)
     return Scored(data, cost, seconds, table.scores)
 
 

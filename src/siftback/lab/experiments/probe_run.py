@@ -13,9 +13,9 @@ from rich.table import Table
 
 from siftback import ProbeResult, Scorer, probe
 from siftback.errors import ConfigError
-from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import BatchStream
 from siftback.lab.forward import (
     autocast_context,
     autocast_of,

@@ -21,7 +21,7 @@ from siftback.lab.analyses.figure import (
     shown,
 )
 from siftback.lab.papers import RUNS, beside
-from siftback.lab.recipes.running import comparisons_for
+from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, fact, facts_line, listed
 from siftback.lab.records.measures import ordered_labels

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.lab.data.batch_stream import Batch, BatchStream, test_batches
 from siftback.lab.data.data_set import DataSet
+from siftback.lab.data.stream import Batch, BatchStream, test_batches
 from siftback.lab.forward import autocast_context, cross_entropies, evaluation_batch_size
 from siftback.lab.records.observations import SHARES, SUBSETS, kinds_of, write_look
 from siftback.lab.settings import Settings

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from siftback import NoiseGuard
-from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.data_set import DataSet
+from siftback.lab.data.stream import BatchStream
 from siftback.lab.forward import autocast_context, training_device
 from siftback.lab.records.columns import write_columns
 from siftback.lab.records.run_summary import RECORDS

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from siftback.errors import ConfigError
 from siftback.lab import rates
-from siftback.lab.data.batch_stream import BatchStream, test_batches
-from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.text_data import IGNORED
+from siftback.lab.data.data_set import IGNORED, DataSet
+from siftback.lab.data.stream import BatchStream, test_batches
 from siftback.lab.forward import (
     autocast_context,
     build_model,

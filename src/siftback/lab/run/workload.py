@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from siftback.lab import models
 from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
 from siftback.lab.forward import training_device
 from siftback.lab.length import BACKWARD, FORWARD, Length
 from siftback.lab.settings import Run, Settings

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from siftback import InBatch, Selector, TopK, Uniform
-from siftback.lab.data.batch_stream import Batch
-from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.text_data import IGNORED
+from siftback.lab.data.data_set import IGNORED, DataSet
+from siftback.lab.data.stream import Batch
 from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.models.text_models import Gpt
 from siftback.lab.strategies.strategy import Job, TokenScore, TrainingBatches
@@ -259,7 +258,7 @@ def head_share(model: Gpt) -> float:
 
     What attention multiplies besides its weights, and embeddings, are left out.
 
-    >>> from siftback.lab.models.model_spec import ModelSpec
+    >>> from siftback.lab.models.layers import ModelSpec
     >>> spec = ModelSpec(width=32, classes=1000, vocabulary=1000, length=16)
     >>> round(head_share(Gpt(spec)), 3)  # V D / (V D + 12 L D^2), of four layers
     0.394

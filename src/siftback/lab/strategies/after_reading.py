@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from siftback import Epochs, Fresh, Scorer
 from siftback.contrib import Pipelined, Proxy
 from siftback.lab import models
-from siftback.lab.data.batch_stream import Batch, BatchStream
 from siftback.lab.data.data_set import DataSet
+from siftback.lab.data.stream import Batch, BatchStream
 from siftback.lab.forward import (
     ExampleLosses,
     autocast_of,

@@ -21,7 +21,7 @@ from siftback import (
     Share,
 )
 from siftback.errors import ConfigError
-from siftback.lab.data.batch_stream import Batch
+from siftback.lab.data.stream import Batch
 from siftback.lab.forward import autocast_context, cross_entropies
 from siftback.lab.length import FORWARD
 from siftback.lab.settings import Settings

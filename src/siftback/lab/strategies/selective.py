@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from siftback import Epochs, Fresh, Pool, Schedule, Scorer, SelectiveLoader, Share
-from siftback.lab.data.batch_stream import PADDING, Batch
-from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.data_set import ImageData
+from siftback.lab.data.stream import PADDING, Batch
 from siftback.lab.forward import autocast_of
 from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.strategies.strategy import Job, TrainingBatches

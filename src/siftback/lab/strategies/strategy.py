@@ -20,10 +20,9 @@ from siftback import (
     SinglePassStats,
     Stats,
 )
-from siftback.lab.data.batch_stream import Batch, BatchStream
-from siftback.lab.data.data_set import KINDS, DataSet, Kind
-from siftback.lab.data.datasets import ImageData
-from siftback.lab.data.mixup import mix
+from siftback.lab.data.augment import mix
+from siftback.lab.data.data_set import KINDS, DataSet, ImageData, Kind
+from siftback.lab.data.stream import Batch, BatchStream
 from siftback.lab.forward import example_losses, mean_loss
 from siftback.lab.length import BACKWARD, FORWARD, Length, PhaseClock, Spent
 from siftback.lab.settings import Run, Settings

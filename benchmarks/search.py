@@ -25,8 +25,8 @@ from siftback.contrib import Proxy
 from siftback.draws.percentile_draw import draw_probabilities
 from siftback.draws.ratio_draw import ratio_probabilities
 from siftback.lab.analyses.budget_ratios import budget_ratio
+from siftback.lab.data import load
 from siftback.lab.data.data_set import DataSet, ImageData
-from siftback.lab.data.load import DATA_SETS
 from siftback.lab.experiments import comparison
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.models import build
@@ -43,7 +43,7 @@ from strong_augment import StrongAugment
 
 TITLE = "What else examples might be drawn by: fastcnn on CIFAR-10, held-out examples"
 CIFAR10 = "cifar10"
-read = DATA_SETS[CIFAR10]
+read = load.load_named
 COMMON: dict[str, Any] = {
     "data": CIFAR10,
     "model": "fastcnn",
@@ -278,7 +278,7 @@ def errors(settings: Settings, names: list[str], seeds: list[int], out: Path) ->
 
 def data_of(case: Case) -> ImageData:
     """CIFAR-10 with the augmentation of a case."""
-    data = read(None)
+    data = read(CIFAR10, None)
     assert isinstance(data, ImageData)
     if case.magnitude is None:
         return data
@@ -294,7 +294,7 @@ def measure(name: str, quick: bool, out: Path) -> list[Goal]:
     common = COMMON | case.changes | (QUICK if quick else {})
     at = {budget * scale: Settings(**common, budget=budget * scale) for budget in case.curve}
     own, place = case.budget * scale, out / name.replace(" ", "-")
-    DATA_SETS[CIFAR10] = lambda _: data_of(case)
+    load.load_named = lambda name, max_tokens: data_of(case)
     labels = prepare_data(Plan(at[own], ["traditional"], (0.5,), seeds, matched=False)).train_labels
     tried = {key: candidates(labels)[key] for key in case.alone}
     STRATEGIES.update(tried)

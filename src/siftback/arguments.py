@@ -13,7 +13,7 @@ from siftback.errors import ConfigError
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a finite number, and not a boolean.
+    """Returns whether a value is a finite number, and not a boolean.
 
     >>> is_number(2), is_number(True), is_number(float("nan")), is_number("2")
     (True, False, False, False)
@@ -27,7 +27,7 @@ def is_number(value: object) -> bool:
 
 
 def is_integer(value: object) -> bool:
-    """Whether a value is an integer, and not a boolean."""
+    """Returns whether a value is an integer, and not a boolean."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -40,7 +40,7 @@ def format_value(value: object) -> str:
     """
     # Without PyTorch, which the command line's help does not wait for, nothing is a tensor.
     torch: Any = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
+    if torch and isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
     try:
         text = " ".join(repr(value).split())
@@ -50,7 +50,7 @@ def format_value(value: object) -> str:
 
 
 def check_number(
-    name: str, value: float, *, least: float | None = None, above: float | None = None
+    name: str, value: float, *, least: float = -math.inf, above: float = -math.inf
 ) -> float:
     """Returns a finite number as a float, after checking its bound.
 
@@ -66,10 +66,9 @@ def check_number(
     >>> check_number("temperature", 2, above=0)
     2.0
     """
-    low = least is not None and is_number(value) and value < least
-    if not is_number(value) or low or (above is not None and value <= above):
-        bound = f", at least {least}" if least is not None else ""
-        bound = f" above {above}" if above is not None else bound
+    if not is_number(value) or value < least or value <= above:
+        bound = f", at least {least}" if least > -math.inf else ""
+        bound = f" above {above}" if above > -math.inf else bound
         raise ConfigError(f"{name}={format_value(value)}: give a finite number{bound}")
     return float(value)
 

@@ -48,7 +48,7 @@ def check_rows(name: str, rows: Tensor) -> Tensor:
 
 
 def is_dense(value: object) -> bool:
-    """Whether a value is a tensor whose values lie in memory, one after another.
+    """Returns whether a value is a tensor whose values lie in memory, one after another.
 
     Sparse, nested, quantized and meta tensors are not: they have other operations, or no values.
 
@@ -60,3 +60,14 @@ def is_dense(value: object) -> bool:
         and value.layout == torch.strided
         and not (value.is_meta or value.is_quantized or value.is_nested)
     )
+
+
+def unwrap_model(model: Any) -> Any:
+    """Returns the model inside of ``torch.compile`` and ``DistributedDataParallel`` wrappers."""
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod
+        else:
+            return model

@@ -414,7 +414,7 @@ TABLES: dict[str, tuple[str, Any, str]] = {
     "labels of words": ("mnist", pictures(label=["a"] * 10), "has to hold an integer"),
     "images of nothing": ("mnist", pictures(image=[None] * 10), "has to hold images"),
     "an image missing": (
-        "mnist", pictures(image=[*IMAGES[:9], None]), "row 9 of column 'image' has no image",
+        "mnist", pictures(image=[*IMAGES[:9], None]), r"image 9 of .*the row has none",
     ),
     "images of words": ("mnist", pictures(image=["a"] * 10), "has to hold images"),
     "images by path": ("mnist", pictures(image=[{"path": "a"}] * 10), "has to hold images"),
@@ -483,7 +483,7 @@ def test_an_image_missing_in_a_saved_set_is_named(tmp_path: Path) -> None:
     columns = {"image": cells, "label": [0, 1] * 10}
     made = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
     made.save_to_disk(tmp_path / "set")
-    with pytest.raises(ConfigError, match="row 19 of column 'image' has no image"):
+    with pytest.raises(ConfigError, match=r"image 19 of .*the row has none"):
         load(f"hf:{tmp_path / 'set'}")
 
 

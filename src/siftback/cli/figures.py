@@ -20,16 +20,16 @@ def figures_command(
     ] = None,
 ) -> None:
     """Make the papers' figures and tables that records suffice for."""
-    from siftback.lab.analyses import Missing, analyse, read, write
+    from siftback.lab.analyses import Missing, analyse, read, write_analysis
 
     names = None if only is None else [name.strip() for name in only.split(",")]
     comparisons, problems = read(runs)
-    found = analyse(comparisons, names)
+    analyses = analyse(comparisons, names)
     for problem in problems:
         typer.echo(problem, err=True)
-    for name, analysis in found.items():
+    for name, analysis in analyses.items():
         if isinstance(analysis, Missing):
             typer.echo(f"{name}: missing. {analysis.why}")
         else:
-            files = ", ".join(path.name for path in write(analysis, out))
+            files = ", ".join(path.name for path in write_analysis(analysis, out))
             typer.echo(f"{name}: {files}. {analysis.sentence}")

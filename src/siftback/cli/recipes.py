@@ -1,8 +1,8 @@
 """The papers' experiments: ``siftback recipes`` and ``siftback run``."""
 
-import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,18 +18,17 @@ from siftback.cli.options import (
     use_threads,
 )
 from siftback.errors import ConfigError
-
-if TYPE_CHECKING:
-    from siftback.lab.recipes.recipe import Scale
+from siftback.lab.recipes import Scale
 
 ScaleOption = Annotated[
-    str, typer.Option(help="small, for two cores and the data at hand; or full, as the papers.")
+    Scale,
+    typer.Option(help="small, for two cores and the data at hand; or full, as the papers."),
 ]
 
 
 @app.command("recipes")
 def recipes_command(
-    scale: ScaleOption = "small",
+    scale: ScaleOption = Scale.SMALL,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown, of both scales.")
     ] = False,
@@ -44,15 +43,15 @@ def recipes_command(
     if as_markdown:
         typer.echo(markdown_listing())
     elif as_json:
-        show_json(listing_rows(_checked_scale(scale)))
+        show_json(listing_rows(scale))
     else:
-        Console().print(listing(_checked_scale(scale)))
+        Console().print(listing(scale))
 
 
 @app.command("run")
 def run_command(
     recipe: Annotated[str, typer.Argument(help="Name of a recipe, or a TOML file like one.")],
-    scale: ScaleOption = "small",
+    scale: ScaleOption = Scale.SMALL,
     seed: Annotated[
         str | None,
         typer.Option("--seeds", help="Seeds in place of the recipe's, separated by commas."),
@@ -76,72 +75,56 @@ def run_command(
     resume: Resume = False,
 ) -> None:
     """Run an experiment of the papers and draw its figures."""
-    from siftback.cli.ending import show
-    from siftback.lab.analyses import Grid, Missing, as_markdown
+    from siftback.cli.ending import end_stopped, show_comparison
+    from siftback.lab.analyses import Grid, Missing, export_markdown
+    from siftback.lab.experiments.comparison import is_finished
     from siftback.lab.recipes.listing import plan_table
-    from siftback.lab.recipes.recipe import draw_recipe, find_recipe, recipe_tasks
+    from siftback.lab.recipes.recipe import (
+        draw_recipe,
+        find_recipe,
+        parse_changes,
+        recipe_plans,
+        run_unfinished,
+    )
     from siftback.lab.records.comparison_record import Comparison
     from siftback.lab.records.formatting import listed
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
 
-    experiment, size = find_recipe(recipe), _checked_scale(scale)
-    changes = _parse_assignments(changed or [])
+    experiment, changes = find_recipe(recipe), parse_changes(changed or [])
     if seed is not None:
         changes["seeds"] = parse_seeds(seed)
-    all_tasks = recipe_tasks(experiment, size, out, changes)
-    tasks = [task for task in all_tasks if task.folder.name.startswith(only or "")]
-    if not tasks:
-        names = listed(task.folder.name for task in all_tasks)
+    named = recipe_plans(experiment, scale, out, changes)
+    plans = {folder: plan for folder, plan in named.items() if folder.name.startswith(only or "")}
+    if not plans:
+        names = listed(folder.name for folder in named)
         raise ConfigError(f"--only {only}: no comparison's name begins so; there are {names}")
     existing = existing_policy(overwrite, resume)
-    table = plan_table(tasks)  # all of it is checked before anything runs
+    table = plan_table(plans)  # all of it is checked before anything runs
     if dry_run:
         Console().print(table)
         return
-    left = [task for task in tasks if overwrite or not task.finished]
-    begun = [task.folder for task in left] if resume else []
-    use_threads(threads, lambda: most_work(task.plan.settings for task in left), begun)
+    finished = {folder for folder, plan in plans.items() if is_finished(plan, folder)}
+    left = [folder for folder in plans if overwrite or folder not in finished]
+    work = partial(most_work, [plans[folder].settings for folder in left])
+    use_threads(threads, work, left if resume else [])
     console = Console(stderr=True)
     try:
         with ConsoleReporter(console) as reporter:
-            for task in tasks:
-                done = " is finished" if task.finished else ""
-                console.print(f"{task.folder}{done}", markup=False, highlight=False, soft_wrap=True)
-                task.train(reporter, existing)
+            for folder, plan in plans.items():
+                done = " is finished" if folder in finished else ""
+                console.print(f"{folder}{done}", markup=False, highlight=False, soft_wrap=True)
+                run_unfinished(plan, folder, reporter, existing)
     except KeyboardInterrupt:
-        typer.echo(f"stopped; go on with siftback run {recipe} ... --resume", err=True)
-        sys.exit(130)
-    for task in tasks:
-        show(Comparison.read(task.folder))
+        end_stopped(f"siftback run {recipe} ... --resume")
+    for folder in plans:
+        show_comparison(Comparison.read(folder))
         typer.echo()
-    for analysis, paths in draw_recipe(experiment, size, out, tasks):
+    for analysis, paths in draw_recipe(experiment, scale, out, plans):
         if isinstance(analysis, Missing):
             typer.echo(f"{analysis.name} is missing: {analysis.why}", err=True)
         else:
             if isinstance(analysis, Grid):
-                typer.echo(as_markdown(analysis))
+                typer.echo(export_markdown(analysis))
             typer.echo(f"{analysis.title}: {analysis.sentence}")
             typer.echo("\n".join(f"  {path}" for path in paths))
-
-
-def _checked_scale(name: str) -> "Scale":
-    from siftback.lab.recipes.recipe import SCALES
-    from siftback.lab.records.formatting import one_of
-
-    if name not in SCALES:
-        raise ConfigError(f"--scale {name}: {one_of(name, SCALES)}")
-    return name
-
-
-def _parse_assignments(texts: list[str]) -> dict[str, Any]:
-    from siftback.lab.recipes.recipe import parse_changes
-
-    for text in texts:
-        if "=" not in text:
-            raise ConfigError(f"--set {text}: give a key and a value, such as epochs=2")
-    pairs = [text.split("=", 1) for text in texts]
-    names = [name for name, _ in pairs]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"--set {', '.join(twice)}: given more than once; give each key once")
-    return parse_changes(dict(pairs))

@@ -18,7 +18,7 @@ from siftback.processes.exchange import (
     unpack_weights,
 )
 from siftback.rules.rule import EpochRule, check_predictions
-from siftback.schedule import Schedule, checked_schedule
+from siftback.schedule import Schedule, check_schedule
 from siftback.seeding import Stream, generator_of
 from siftback.state import (
     check_entries,
@@ -115,7 +115,7 @@ class EpochDraw:
     ) -> None:
         name = type(rule).__name__
         self.rule, self.epochs = rule, epochs
-        self.schedule = checked_schedule(rule.schedule if schedule is None else schedule)
+        self.schedule = check_schedule(rule.schedule if schedule is None else schedule)
         self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
         if self.schedule.interrupt:
             raise ConfigError(

@@ -25,7 +25,7 @@ from siftback.errors import ConfigError, LossError
 from siftback.processes.barrier import barrier
 from siftback.processes.distributed import rank_and_world
 from siftback.rules.rule import EpochRule, checked_rule
-from siftback.schedule import checked_epochs
+from siftback.schedule import check_epochs
 from siftback.shuffled import shuffled
 from siftback.state import (
     MOST_EPOCHS,
@@ -128,7 +128,7 @@ class SelectiveSampler(Sampler[int]):
         self.examples = count_examples("dataset", dataset)
         if rule is not None:
             checked_rule("rule", rule)
-        checked_epochs(epochs)
+        check_epochs(epochs)
         if self.examples < self.world:
             raise ConfigError(
                 f"{self.examples} examples are fewer than world={format_value(self.world)} "

@@ -130,10 +130,10 @@ class SelectiveBackprop(KerasWrapper):
             self.stats.released += count
             return super().train_step((x, y, sample_weight))
         rows, weights = self._in_batch.select(losses)
-        stats, kept = self.stats, len(rows)
+        stats, count_kept = self.stats, len(rows)
         stats.considered, stats.scored = stats.considered + count, stats.scored + count
-        stats.kept, stats.released = stats.kept + kept, stats.released + kept
-        if kept < count:
+        stats.kept, stats.released = stats.kept + count_kept, stats.released + count_kept
+        if count_kept < count:
             x, y, sample_weight = tree.take((x, y, sample_weight), rows)
         self.factors = weights if self._in_batch.selector.reweights else None
         try:
@@ -220,11 +220,11 @@ class LossRecorder(KerasWrapper):
                 "LossRecorder trains on batches that carry the indices of their examples: call "
                 "fit() with a SelectiveDataset, or train the wrapped model, recorder.model"
             )
-        weights, own = carried[WEIGHT], carried.get(OWN)
-        self._current = carried[INDEX], own
+        weights, sample_weight = carried[WEIGHT], carried.get(OWN)
+        self._current = carried[INDEX], sample_weight
         self.factors = weights if bool((weights != 1).any()) else None
         try:
-            return super().train_step((x, y, own))
+            return super().train_step((x, y, sample_weight))
         finally:
             self._current = self.factors = None
 
@@ -248,8 +248,8 @@ class LossRecorder(KerasWrapper):
         if training and self._current is not None:
             dataset = self.progress.dataset
             assert dataset is not None
-            indices, own = self._current
-            losses = self.losses_of(y, y_pred, own)
+            indices, weights = self._current
+            losses = self.losses_of(y, y_pred, weights)
             if dataset.reweights:  # also in epochs whose weights are 1
                 self.check_weights()
             wrong = ~losses.isfinite()

@@ -13,7 +13,7 @@ from siftback.tensor_arguments import check_rows, is_dense
 
 
 def token_entropies(logits: Tensor) -> Tensor:
-    """The entropy of each token's predicted distribution, ``-sum(p log p)``, in nats.
+    """Computes the entropy of each token's predicted distribution, ``-sum(p log p)``, in nats.
 
     What a model is unsure of, whatever the label says.
 
@@ -60,7 +60,7 @@ class TokenMemory:
         self._table.grow(check_integer("examples", examples, 0))
 
     def excess(self, indices: Tensor, losses: Tensor, mask: Tensor) -> Tensor:
-        """What tokens' losses are above those remembered, which they then replace.
+        """Computes the excess of tokens' losses over those remembered, which they then replace.
 
         Args:
             indices: int64[B], distinct examples.
@@ -88,16 +88,16 @@ class TokenMemory:
                 f"sequences of {losses.shape[1]} tokens do not fit length={self._table.columns}: "
                 "make the TokenMemory with the length of the longest"
             )
-        own, rows = losses.detach().float().cpu(), indices.cpu()
+        values, rows = losses.detach().float().cpu(), indices.cpu()
         before = self._table.values[rows]
-        remembered = before[:, : own.shape[1]]
-        excess = own - remembered.nan_to_num()
-        before[:, : own.shape[1]] = torch.where(mask.cpu(), own, remembered)
+        remembered = before[:, : values.shape[1]]
+        excess = values - remembered.nan_to_num()
+        before[:, : values.shape[1]] = torch.where(mask.cpu(), values, remembered)
         self._table.record(rows, before)
         return excess.to(losses.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """The losses remembered."""
+        """Returns the losses remembered."""
         return self._table.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

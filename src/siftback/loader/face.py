@@ -34,7 +34,7 @@ from siftback.loader.wrapped import no_indices, open_source, regroups, resolve_d
 from siftback.losses.per_example import Losses, LossFn
 from siftback.processes.distributed import rank_and_world
 from siftback.rules.rule import EpochRule
-from siftback.schedule import Schedule, checked_schedule
+from siftback.schedule import Schedule, check_schedule
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.selection import Selector
 from siftback.state import load_all_or_none, seal
@@ -160,7 +160,7 @@ class SelectiveLoader:
         source = open_source(loader, draw, seed)
         if draw is None:
             selector = resolve_loader_selector(selector, keep, model)
-            self.schedule = checked_schedule(schedule, by_losses=selector.needs_scores)
+            self.schedule = check_schedule(schedule, by_losses=selector.needs_scores)
             self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
             self.schedule.check_selector(selector)
         else:
@@ -560,10 +560,10 @@ class SelectiveLoader:
         return {
             "rank": rank,
             "world": world,
+            "memory": None if draw is None else type(draw.rule).__name__,
             "selector": None if selection is None else type(selection.selector).__name__,
             "keep": 1.0 if selection is None else selection.keep,
             "scorer": None if selection is None else type(selection.scorer).__name__,
-            "memory": None if draw is None else type(draw.rule).__name__,
             **self.schedule.settings(self.epochs),
             "on_nonfinite": self._record.on_nonfinite,
             "exact": self._exact,

@@ -14,7 +14,7 @@ from siftback.batches.batch import Batch, Pad, join_batches
 from siftback.batches.collating import undisturbed
 from siftback.errors import BatchError
 from siftback.loader.selection import BatchSelection
-from siftback.scorers.selection_pass import device_of, untouched
+from siftback.scorers.selection_pass import common_device, untouched
 
 
 def try_scores(selection: BatchSelection, batch: Batch, place: str) -> None:
@@ -31,7 +31,7 @@ def try_scores(selection: BatchSelection, batch: Batch, place: str) -> None:
     if losses is None or any(map(is_lazy, model.parameters())):
         return
     with ExitStack() as stack:
-        device = device_of(model, batch.data)
+        device = common_device(model, batch.data)
         stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
         stack.enter_context(undisturbed(selection.scorer))
         for module in (model, *modules_of(losses)):

@@ -26,7 +26,7 @@ _INSTEAD = "give a function that returns one loss per example, of which the mean
 
 
 def per_example(loss_fn: LossFn) -> LossFn:
-    """The same loss function, returning one loss per example.
+    """Returns the same loss function, with one loss per example.
 
     A loss function that takes a ``reduction``, as those of ``torch.nn`` and
     ``torch.nn.functional`` do, is called with ``reduction="none"``, and its result is averaged
@@ -110,21 +110,26 @@ class Reduction:
             unreduced: Any = copy.copy(inner)
             self.name, unreduced.reduction = unreduced.reduction, "none"
             self._unreduced = unreduced
-        elif "reduction" in _parameters(inner):
-            _refuse_legacy(inner)
-            self.name = _option(inner, "reduction", "none")
+        elif "reduction" in loss_parameters(inner):
+            for name in ("size_average", "reduce"):
+                if loss_option(inner, name, None) is not None:
+                    raise ConfigError(
+                        f"{self} with {name}={loss_option(inner, name, None)}, which overrides its "
+                        "reduction: give reduction= in its place"
+                    )
+            self.name = loss_option(inner, "reduction", "none")
             self._unreduced = functools.partial(inner, reduction="none")
         else:
             self.takes_name = False
-        self._names = list(_parameters(inner))
-        self._ignored = _ignored_index(inner) if self.takes_name else None
+        self._names = list(loss_parameters(inner))
+        self._ignored = ignored_index(inner) if self.takes_name else None
         # Those of PyTorch that ignore an index divide by the weights of classes, if there are any.
         self._by_class = self._ignored is not None
-        self._by_length = _is(inner, nn.CTCLoss, "ctc_loss")
-        self.is_known = not self.takes_name or _is_of_torch(inner)
+        self._by_length = is_loss(inner, nn.CTCLoss, "ctc_loss")
+        self.is_known = not self.takes_name or is_of_torch(inner)
 
     def __str__(self) -> str:
-        return _name_of(self._inner)
+        return loss_name(self._inner)
 
     def check_name(self) -> None:
         """Checks that the reduction is one of PyTorch's.
@@ -148,19 +153,19 @@ class Reduction:
             return  # one of the user's, of which nothing is known
         binary = nn.BCELoss | nn.BCEWithLogitsLoss
         names = "binary_cross_entropy", "binary_cross_entropy_with_logits"
-        found = "" if self._by_class or _is(self._inner, binary, *names) else f"{self}"
+        unfit = "" if self._by_class or is_loss(self._inner, binary, *names) else f"{self}"
         for option, plain in (("weight", None), ("pos_weight", None), ("label_smoothing", 0.0)):
-            if _option(self._inner, option, plain) != plain:
-                found = f"{self} with {option}="
-        if found:
+            if loss_option(self._inner, option, plain) != plain:
+                unfit = f"{self} with {option}="
+        if unfit:
             raise ConfigError(
-                f"{found} is not minus the log probability of the label, by which a NoiseGuard "
+                f"{unfit} is not minus the log probability of the label, by which a NoiseGuard "
                 "judges it: watch a cross-entropy without weights, or call loader.record(losses) "
                 "with the losses of one, and run your own loss backward"
             )
 
     def terms(self, *arguments: Any, **options: Any) -> Tensor:
-        """float[N], the terms of all examples, with their gradient.
+        """Returns float[N], the terms of all examples, with their gradient.
 
         Raises:
             LossError: As for `per_example`.
@@ -168,12 +173,20 @@ class Reduction:
         values = self._unreduced(*arguments, **options)
         if not self.takes_name or values.ndim == 0:
             return values
-        _refuse_broadcast(values, [*arguments, *options.values()])
+        tensors = [value for value in (*arguments, *options.values()) if isinstance(value, Tensor)]
+        if len(tensors) > 1 and values.numel() > max(value.numel() for value in tensors):
+            # Losses of pairs of examples, which [N, 1] and [N] give.
+            shape, *shapes = [f"{list(value.shape)}" for value in tensors]
+            raise LossError(
+                f"outputs of shape {shape} and targets of shape {' and '.join(shapes)} "
+                f"were broadcast to losses of shape {list(values.shape)}: give both the same "
+                "shape, such as by targets[:, None] or outputs.squeeze(1)"
+            )
         if self._by_length and self.name == "mean":
             lengths = torch.as_tensor(self._argument("target_lengths", arguments, options))
             values = values / lengths.to(values.device).clamp(min=1)
         targets = self._argument("target", arguments, options)
-        valid = _valid(self._ignored, targets)
+        valid = valid_targets(self._ignored, targets)
         if valid is None or (values.ndim < 2 and valid.shape != values.shape):
             if values.ndim < 2:
                 return values
@@ -191,7 +204,7 @@ class Reduction:
         return values.masked_fill(~valid, 0).sum(1)
 
     def losses(self, terms: Tensor, *arguments: Any, **options: Any) -> Tensor:
-        """float[N], the losses per example of some terms: see `per_example`."""
+        """Returns float[N], the losses per example of some terms: see `per_example`."""
         counts = self.counts(terms, *arguments, **options)
         if counts is None:
             return terms
@@ -200,23 +213,23 @@ class Reduction:
         return terms.masked_fill(counts == 0, torch.nan)
 
     def per_example(self, *arguments: Any, **options: Any) -> Tensor:
-        """float[N], the losses per example."""
+        """Returns float[N], the losses per example."""
         return self.losses(self.terms(*arguments, **options), *arguments, **options)
 
     def counts(self, terms: Tensor, *arguments: Any, **options: Any) -> Tensor | None:
-        """int64[N], the number of valid positions of each example; None where all are valid."""
+        """Counts each example's valid positions, int64[N]; None where all are valid."""
         valid = self._valid_positions(arguments, options)
         return None if valid is None or len(valid) != len(terms) else valid.sum(1)
 
     def divisor(self, rows: Tensor, *arguments: Any, **options: Any) -> Tensor | int:
-        """The divisor of the sum of the terms of int64[k] rows."""
+        """Returns the divisor of the sum of the terms of int64[k] rows."""
         if self.name == "sum":
             return 1
         valid = self._valid_positions(arguments, options)
         if valid is None:
             return len(rows)
         valid = valid.index_select(0, rows)
-        weight = _option(self._inner, "weight", None) if self._by_class else None
+        weight = loss_option(self._inner, "weight", None) if self._by_class else None
         if weight is None:
             return valid.sum()
         targets = self._argument("target", arguments, options).index_select(0, rows)
@@ -227,7 +240,7 @@ class Reduction:
     def reduce(
         self, terms: Tensor, rows: Tensor, weights: Tensor | None, *arguments: Any, **options: Any
     ) -> Tensor:
-        """The loss of some rows, from the terms and weights of all examples.
+        """Computes the loss of some rows, from the terms and weights of all examples.
 
         Args:
             terms: float[N], of the arguments and options.
@@ -248,32 +261,32 @@ class Reduction:
             LossError: If they do not.
         """
         rows = torch.arange(len(terms), device=terms.device)
-        found = self.reduce(terms.detach(), rows, None, *arguments, **options)
+        reduced = self.reduce(terms.detach(), rows, None, *arguments, **options)
         value = value.detach()
-        if not torch.allclose(value.to(found), found, rtol=1e-3, atol=1e-6, equal_nan=True):
+        if not torch.allclose(value.to(reduced), reduced, rtol=1e-3, atol=1e-6, equal_nan=True):
             raise LossError(
                 f"{self} gives {float(value.mean()):g}, and the {self.name} of its losses with "
-                f'reduction="none" is {float(found):g}: it reduces them in a way that is not '
+                f'reduction="none" is {float(reduced):g}: it reduces them in a way that is not '
                 f"known; {_INSTEAD}"
             )
 
     def _argument(self, name: str, arguments: Any, options: Any) -> Any:
-        """An argument by its name in PyTorch; the second one where the targets have another."""
-        place = self._names.index(name) if name in self._names else 1
-        if place < len(arguments):
-            return arguments[place]
-        return options.get(self._names[place]) if place < len(self._names) else None
+        """Returns an argument by its name in PyTorch; by default the second."""
+        index = self._names.index(name) if name in self._names else 1
+        if index < len(arguments):
+            return arguments[index]
+        return options.get(self._names[index]) if index < len(self._names) else None
 
     def _valid_positions(self, arguments: Any, options: Any) -> Tensor | None:
-        """bool[N, positions]; None where all are valid, or are not told apart."""
+        """Returns bool[N, positions]; None where all are valid, or are not told apart."""
         if self.name == "none":
             return None
-        valid = _valid(self._ignored, self._argument("target", arguments, options))
+        valid = valid_targets(self._ignored, self._argument("target", arguments, options))
         return None if valid is None or valid.ndim == 0 else valid.reshape(len(valid), -1)
 
 
 def valid_means(values: Tensor, valid: Tensor) -> Tensor:
-    """The mean of each row's valid values; NaN for a row without any, with a gradient of 0.
+    """Computes the mean of each row's valid values; without any NaN, with a gradient of 0.
 
     Args:
         values: float[N, T].
@@ -292,8 +305,8 @@ def valid_means(values: Tensor, valid: Tensor) -> Tensor:
     return means.masked_fill(counts == 0, torch.nan)
 
 
-def _valid(ignored: int | None, targets: Any) -> Tensor | None:
-    """Bool of the targets' shape, which are not ignored; None if a loss ignores none."""
+def valid_targets(ignored: int | None, targets: Any) -> Tensor | None:
+    """Returns bool of the targets' shape, which are not ignored; None if a loss ignores none."""
     # Targets that are probabilities have no ignored class, and PyTorch ignores the index too.
     if ignored is None or not isinstance(targets, Tensor) or targets.is_floating_point():
         return None
@@ -301,7 +314,7 @@ def _valid(ignored: int | None, targets: Any) -> Tensor | None:
 
 
 def find_valid(loss_fn: LossFn, targets: Any) -> Tensor | None:
-    """bool[N], which examples have a target that a loss function does not ignore.
+    """Returns bool[N], which examples have a target that a loss function does not ignore.
 
     Args:
         loss_fn: ``loss_fn(outputs, targets)``.
@@ -315,39 +328,19 @@ def find_valid(loss_fn: LossFn, targets: Any) -> Tensor | None:
     >>> find_valid(F.cross_entropy, torch.tensor([[2, 0], [0, -100], [-100, -100]]))
     tensor([ True,  True, False])
     """
-    valid = _valid(_ignored_index(loss_fn), targets)
+    valid = valid_targets(ignored_index(loss_fn), targets)
     return None if valid is None or valid.ndim == 0 else valid.reshape(len(valid), -1).any(1)
 
 
-def _refuse_broadcast(values: Tensor, arguments: list[Any]) -> None:
-    """Refuses losses of pairs of examples, which [N, 1] and [N] give."""
-    given = [argument for argument in arguments if isinstance(argument, Tensor)]
-    if len(given) > 1 and values.numel() > max(argument.numel() for argument in given):
-        shapes = [f"{list(argument.shape)}" for argument in given]
-        raise LossError(
-            f"outputs of shape {shapes[0]} and targets of shape {' and '.join(shapes[1:])} "
-            f"were broadcast to losses of shape {list(values.shape)}: give both the same shape, "
-            "such as by targets[:, None] or outputs.squeeze(1)"
-        )
-
-
-def _refuse_legacy(loss_fn: LossFn) -> None:
-    for name in ("size_average", "reduce"):
-        if _option(loss_fn, name, None) is not None:
-            raise ConfigError(
-                f"{_name_of(loss_fn)} with {name}={_option(loss_fn, name, None)}, which overrides "
-                "its reduction: give reduction= in its place"
-            )
-
-
-def _ignored_index(loss_fn: LossFn) -> int | None:
-    """The class whose positions a loss function ignores; None without one."""
-    index = _option(loss_fn, "ignore_index", None)
-    is_linear = _name_of(loss_fn) in ("LinearCrossEntropyLoss", "linear_cross_entropy")
+def ignored_index(loss_fn: LossFn) -> int | None:
+    """Returns the class whose positions a loss function ignores; None without one."""
+    index = loss_option(loss_fn, "ignore_index", None)
+    is_linear = loss_name(loss_fn) in ("LinearCrossEntropyLoss", "linear_cross_entropy")
     return -100 if index is None and is_linear else cast(int | None, index)
 
 
-def _parameters(loss_fn: LossFn) -> Mapping[str, inspect.Parameter]:
+def loss_parameters(loss_fn: LossFn) -> Mapping[str, inspect.Parameter]:
+    """Returns the parameters of a loss function or module by name; none of a builtin."""
     try:
         function = loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn
         return inspect.signature(function).parameters
@@ -355,44 +348,48 @@ def _parameters(loss_fn: LossFn) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-def _option(loss_fn: Any, name: str, default: Any) -> Any:
-    """An option of a loss function: an attribute of a module, or what an argument defaults to."""
+def loss_option(loss_fn: Any, name: str, default: Any) -> Any:
+    """Returns an option: an attribute of a loss module, or the default of a function's argument."""
     if isinstance(loss_fn, nn.Module):
         return getattr(loss_fn, name, default)
-    option = _parameters(loss_fn).get(name)
-    if option is None or option.default is inspect.Parameter.empty:
-        return default
-    return option.default
+    option = loss_parameters(loss_fn).get(name)
+    return default if option is None or option.default is option.empty else option.default
 
 
-def _function_of(loss_fn: Any) -> Any:
-    """The function that partials and wrappers are of."""
+def unwrap_function(loss_fn: Any) -> Any:
+    """Returns the function inside of partials and wrappers."""
     while isinstance(loss_fn, functools.partial):
         loss_fn = loss_fn.func
     return inspect.unwrap(loss_fn)
 
 
-def _name_of(loss_fn: Any) -> str:
-    return getattr(_function_of(loss_fn), "__name__", type(loss_fn).__name__)
+def loss_name(loss_fn: Any) -> str:
+    """Returns the name of a loss function, or of the class of a loss module."""
+    return getattr(unwrap_function(loss_fn), "__name__", type(loss_fn).__name__)
 
 
-def _is(loss_fn: Any, kinds: Any, *names: str) -> bool:
-    """Whether it is a module of some classes, or a function of ``torch.nn.functional``."""
-    function = _function_of(loss_fn)
+def is_loss(loss_fn: Any, kinds: Any, *names: str) -> bool:
+    """Returns whether it is a module of some classes, or a function of ``torch.nn.functional``."""
+    function = unwrap_function(loss_fn)
     return isinstance(loss_fn, kinds) or any(function is vars(functional)[n] for n in names)
 
 
-def _is_of_torch(loss_fn: Any) -> bool:
+def is_of_torch(loss_fn: Any) -> bool:
+    """Returns whether a loss function is PyTorch's, so that its divisor is known."""
     if isinstance(loss_fn, nn.Module):
         return type(loss_fn).forward.__module__ == nn.modules.loss.__name__
-    function = _function_of(loss_fn)
+    function = unwrap_function(loss_fn)
     # The mean of these divides by the sum of the weights, which are of the positions of a batch.
-    weight = _option(loss_fn, "weight", None) if _is(loss_fn, (), "mse_loss", "l1_loss") else None
-    return weight is None and vars(functional).get(_name_of(function)) is function
+    weight = (
+        loss_option(loss_fn, "weight", None)
+        if is_loss(loss_fn, (), "mse_loss", "l1_loss")
+        else None
+    )
+    return weight is None and vars(functional).get(loss_name(function)) is function
 
 
 def pair_losses(loss_fn: LossFn) -> Losses:
-    """The general form ``losses(model, batch)`` of a loss function for ``(inputs, targets)`` pairs.
+    """Returns ``losses(model, batch)`` of a loss function for ``(inputs, targets)`` pairs.
 
     Args:
         loss_fn: ``loss_fn(outputs, targets)``.
@@ -402,7 +399,7 @@ def pair_losses(loss_fn: LossFn) -> Losses:
         ConfigError: If the function needs other arguments than outputs and targets.
     """
     check_takes_pair(loss_fn)
-    return functools.partial(_of_pair, per_example(loss_fn))
+    return functools.partial(pair_loss, per_example(loss_fn))
 
 
 def check_takes_pair(loss_fn: LossFn) -> None:
@@ -411,25 +408,26 @@ def check_takes_pair(loss_fn: LossFn) -> None:
     Raises:
         ConfigError: If it needs other arguments, as `GaussianNLLLoss` does.
     """
-    parameters = _parameters(check_object("loss_fn", loss_fn, "a loss function", "__call__"))
+    parameters = loss_parameters(check_object("loss_fn", loss_fn, "a loss function", "__call__"))
     try:
         if parameters:
             inspect.Signature(list(parameters.values())).bind(None, None)
     except TypeError:
         raise ConfigError(
-            f"loss_fn={_name_of(loss_fn)} takes ({', '.join(parameters)}), and is called with the "
+            f"loss_fn={loss_name(loss_fn)} takes ({', '.join(parameters)}), and is called with the "
             "outputs and the targets of a batch: give losses=fn(model, batch) in its place, which "
             "calls it and returns one loss per example"
         ) from None
 
 
-def _of_pair(unreduced: LossFn, model: nn.Module, batch: Any) -> Tensor:
+def pair_loss(unreduced: LossFn, model: nn.Module, batch: Any) -> Tensor:
+    """Computes the losses of a model for an ``(inputs, targets)`` pair."""
     inputs, targets = split_pair(batch)
     return unreduced(model(inputs), targets)
 
 
 def split_pair(batch: Any) -> tuple[Any, Any]:
-    """The inputs and the targets of a batch that is an ``(inputs, targets)`` pair.
+    """Returns the inputs and the targets of a batch that is an ``(inputs, targets)`` pair.
 
     Raises:
         BatchError: If it is not a pair.
@@ -438,15 +436,15 @@ def split_pair(batch: Any) -> tuple[Any, Any]:
         inputs, targets = batch
         return inputs, targets
     is_sized = hasattr(batch, "__len__") and getattr(batch, "ndim", 1) > 0
-    parts = f" of {len(batch)} parts" if is_sized else ""
+    length = f" of {len(batch)} parts" if is_sized else ""
     raise BatchError(
-        f"a {type(batch).__name__}{parts} is not an (inputs, targets) pair; "
+        f"a {type(batch).__name__}{length} is not an (inputs, targets) pair; "
         "for other batches give losses=fn(model, batch) in place of loss_fn"
     )
 
 
 def resolve_losses(loss_fn: LossFn | None, losses: Losses | None) -> Losses:
-    """The general form ``losses(model, batch)``, from whichever form was passed.
+    """Returns the general form ``losses(model, batch)``, from whichever form was passed.
 
     Args:
         loss_fn: ``loss_fn(outputs, targets)``, for pairs.
@@ -456,7 +454,7 @@ def resolve_losses(loss_fn: LossFn | None, losses: Losses | None) -> Losses:
         ConfigError: If both or neither are given.
     """
     check_loss_form(loss_fn, losses)
-    return losses if losses is not None else pair_losses(cast(LossFn, loss_fn))
+    return losses or pair_losses(cast(LossFn, loss_fn))
 
 
 def check_loss_form(loss_fn: LossFn | None, losses: Losses | None) -> None:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.losses.per_example import valid_means
+from siftback.tensor_arguments import unwrap_model
 
 IGNORED = -100
 """The label of a token that no loss is computed for."""
@@ -23,6 +24,7 @@ _SEQUENCES = (
 )
 _TOKENS = ("ForTokenClassification", "ForMaskedLM")
 _LANGUAGE = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+_LABELS = ("labels", "shift_labels")
 _UNSHIFTED_OUTPUTS = ("MaskedLMOutput", "TokenClassifierOutput", "Seq2SeqLMOutput")
 
 
@@ -46,7 +48,7 @@ class Head(NamedTuple):
 def sequence_losses(
     outputs_or_model: Any, inputs: Mapping[str, Any], *, shift: bool | None = None
 ) -> Tensor:
-    """One loss per sequence of a batch for a Hugging Face model.
+    """Computes one loss per sequence of a batch for a Hugging Face model.
 
     For language models and token classification, the mean over the sequence's valid tokens, those
     with a label other than -100 (see `token_losses`); padding has no part in it. The loss of a
@@ -94,14 +96,14 @@ def sequence_losses(
     >>> [sequence_losses(model, kept).shape for kept in loader][0]
     torch.Size([2])
     """
-    head, outputs = _head_and_outputs(outputs_or_model, inputs, shift)
+    head, outputs = find_head_and_outputs(outputs_or_model, inputs, shift)
     return head_losses(head, outputs, inputs)
 
 
 def token_losses(
     outputs_or_model: Any, inputs: Mapping[str, Any], *, shift: bool | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each token of a batch for a Hugging Face model, and which tokens are valid.
+    """Computes the loss of each token of a batch for a Hugging Face model, and which are valid.
 
     Position t of the result belongs to the **label** at position t. A causal language model
     predicts it at position t - 1, so nothing predicts the first label, which is never valid; a
@@ -135,17 +137,17 @@ def token_losses(
     >>> token_losses(outputs, {"labels": torch.tensor([[1, 2, 3, -100]])}, shift=True)
     (tensor([[0.0000, 2.0794, 2.0794, 0.0000]]), tensor([[False,  True,  True, False]]))
     """
-    head, outputs = _head_and_outputs(outputs_or_model, inputs, shift)
+    head, outputs = find_head_and_outputs(outputs_or_model, inputs, shift)
     if head.kind != "tokens":
         raise ConfigError(
             f"a {type(outputs_or_model).__name__} has one loss per sequence and none per token: "
             "use sequence_losses"
         )
-    return _of_tokens(head, outputs, inputs)
+    return compute_token_losses(head, outputs, inputs)
 
 
 def head_losses(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor:
-    """One loss per sequence, from outputs of a model whose head is known.
+    """Computes one loss per sequence, from outputs of a model whose head is known.
 
     Args:
         head: What `find_head` found.
@@ -159,13 +161,13 @@ def head_losses(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor:
         LossError: If logits and labels do not fit together.
     """
     if head.kind == "tokens":
-        losses, mask = _of_tokens(head, outputs, inputs)
+        losses, mask = compute_token_losses(head, outputs, inputs)
         return valid_means(losses, mask)
-    return _of_sequences(head, outputs, inputs)
+    return compute_sequence_losses(head, outputs, inputs)
 
 
 def summed_losses(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor:
-    """The sum of the losses of all labels, whose mean is the loss that a model trains on.
+    """Computes the sum of the losses of all labels, whose mean is the loss that a model trains on.
 
     Args:
         head: What `find_head` found.
@@ -176,43 +178,43 @@ def summed_losses(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor
         LossError: If logits and labels do not fit together.
     """
     if head.kind == "tokens":
-        losses, mask = _of_tokens(head, outputs, inputs)
+        losses, mask = compute_token_losses(head, outputs, inputs)
         return losses.masked_fill(~mask, 0).sum()
-    return _of_sequences(head, outputs, inputs).nansum()
+    return compute_sequence_losses(head, outputs, inputs).nansum()
 
 
 def has_loss(head: Head, inputs: Mapping[str, Any]) -> Tensor:
-    """bool[B], which sequences of a batch have a valid label, so that their loss has a value.
+    """Returns bool[B], which sequences have a valid label, so that their loss has a value.
 
     >>> has_loss(Head("tokens", shift=True), {"labels": torch.tensor([[1, -100], [-100, 1]])})
     tensor([False,  True])
     """
     labels = find_labels(inputs)
     if head.kind == "tokens":
-        return _aligned(head, inputs)[1].any(1)
+        return align_labels(head, inputs)[1].any(1)
     if labels.is_floating_point():
         return torch.ones(len(labels), dtype=torch.bool, device=labels.device)
     return (labels.reshape(len(labels), -1) != IGNORED).any(1)
 
 
 def find_labels(inputs: Mapping[str, Any]) -> Tensor:
-    """The labels of a batch.
+    """Returns the labels of a batch.
 
     Raises:
         BatchError: If there are none.
     """
     labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
     if not isinstance(labels, Tensor):
-        given = f"with {', '.join(map(str, inputs))}" if isinstance(inputs, Mapping) else ""
+        names = f"with {', '.join(map(str, inputs))}" if isinstance(inputs, Mapping) else ""
         raise BatchError(
-            f"a batch, a {type(inputs).__name__} {given}, without labels: give a mapping with "
+            f"a batch, a {type(inputs).__name__} {names}, without labels: give a mapping with "
             'a tensor "labels", or losses=fn(model, batch) for other targets'
         )
     return labels
 
 
 def find_head(model: Any, *, shift: bool | None = None) -> Head:
-    """What the logits of a model are compared with, from its class, forward and configuration.
+    """Returns the head of a model, from its class, forward and configuration.
 
     Args:
         model: The model, in a wrapper such as ``DistributedDataParallel`` or not.
@@ -221,7 +223,10 @@ def find_head(model: Any, *, shift: bool | None = None) -> Head:
     Raises:
         ConfigError: If that cannot be known.
     """
-    inner = _unwrapped(model)
+    inner = unwrap_model(model)
+    while isinstance(inner, nn.DataParallel) or hasattr(inner, "get_base_model"):  # of adapters
+        replicated = isinstance(inner, nn.DataParallel)
+        inner = unwrap_model(inner.module if replicated else inner.get_base_model())
     owner = next(kind for kind in type(inner).__mro__ if "forward" in vars(kind))
     config = getattr(inner, "config", None)
     is_seq2seq = bool(getattr(config, "is_encoder_decoder", False))
@@ -234,7 +239,7 @@ def find_head(model: Any, *, shift: bool | None = None) -> Head:
     if owner.__name__.endswith(_TOKENS):
         return Head("tokens")
     if owner.__name__.endswith(_LANGUAGE):
-        shifts = _own_loss_shifts(inner, owner, is_seq2seq)
+        shifts = loss_shifts(inner, owner, is_seq2seq)
         if shifts is not None:
             return Head("tokens", shifts, needs_labels=is_seq2seq)
     raise ConfigError(
@@ -245,8 +250,8 @@ def find_head(model: Any, *, shift: bool | None = None) -> Head:
     )
 
 
-def _own_loss_shifts(model: nn.Module, owner: type, is_seq2seq: bool) -> bool | None:
-    """Whether the loss that a language model's forward computes shifts; None where unknown.
+def loss_shifts(model: nn.Module, owner: type, is_seq2seq: bool) -> bool | None:
+    """Returns whether the loss of a language model's forward shifts; None where unknown.
 
     Models whose forward calls ``self.loss_function`` compute one of transformers' losses, which
     their ``loss_type`` names; of the older ones, which do it themselves, some decoders of
@@ -265,7 +270,12 @@ def _own_loss_shifts(model: nn.Module, owner: type, is_seq2seq: bool) -> bool | 
     return True if not is_seq2seq and loss_type in (None, *_LANGUAGE) else None
 
 
-def _head_of_outputs(outputs: Any, labels: Tensor, shift: bool | None) -> Head:
+def find_head_of_outputs(outputs: Any, labels: Tensor, shift: bool | None) -> Head:
+    """Returns the head of outputs whose model is not known.
+
+    Raises:
+        ConfigError: If they do not say what their logits are compared with.
+    """
     name, logits = type(outputs).__name__, getattr(outputs, "logits", None)
     if isinstance(logits, Tensor) and logits.ndim == 2:
         if labels.is_floating_point() and logits.shape[1] > 1:
@@ -276,7 +286,7 @@ def _head_of_outputs(outputs: Any, labels: Tensor, shift: bool | None) -> Head:
         return Head("sequences")
     if shift is not None or hasattr(outputs, "log_probs"):
         return Head("tokens", bool(shift))
-    if any(part in name for part in _UNSHIFTED_OUTPUTS):
+    if any(output in name for output in _UNSHIFTED_OUTPUTS):
         return Head("tokens")
     if name.endswith("CausalLMOutputWithPast"):
         return Head("tokens", shift=True)
@@ -287,27 +297,30 @@ def _head_of_outputs(outputs: Any, labels: Tensor, shift: bool | None) -> Head:
     )
 
 
-def _head_and_outputs(
+def find_head_and_outputs(
     outputs_or_model: Any, inputs: Mapping[str, Any], shift: bool | None
 ) -> tuple[Head, Any]:
+    """Returns the head of a model and its outputs for a batch, or both of outputs."""
     labels = find_labels(inputs)
     if not callable(outputs_or_model):
-        return _head_of_outputs(outputs_or_model, labels, shift), outputs_or_model
+        return find_head_of_outputs(outputs_or_model, labels, shift), outputs_or_model
     head = find_head(outputs_or_model, shift=shift)
-    given = dict(inputs)
-    if not head.needs_labels or "decoder_input_ids" in inputs:
-        given = {key: part for key, part in given.items() if key not in ("labels", "shift_labels")}
-    return head, outputs_or_model(**given)
+    hidden = () if head.needs_labels and "decoder_input_ids" not in inputs else _LABELS
+    arguments = {key: value for key, value in inputs.items() if key not in hidden}
+    return head, outputs_or_model(**arguments)
 
 
-def _of_tokens(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+def compute_token_losses(
+    head: Head, outputs: Any, inputs: Mapping[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """Computes `token_losses` from outputs of a model whose head is known."""
     if getattr(outputs, "log_probs", None) is not None:  # TRL's fused head, without logits
         mask = outputs.label_mask
         losses = torch.where(mask, -outputs.log_probs.float(), 0.0)
         missing = find_labels(inputs).shape[1] - mask.shape[1]
         return F.pad(losses, (missing, 0)), F.pad(mask, (missing, 0))
-    logits = _logits_of(outputs)
-    labels, mask, shifted = _aligned(head, inputs)
+    logits = find_logits(outputs)
+    labels, mask, shifted = align_labels(head, inputs)
     if logits.ndim != 3 or labels.ndim != 2 or logits.shape[:2] != labels.shape:
         raise LossError(
             f"logits of shape {list(logits.shape)} and labels of shape {list(labels.shape)}: "
@@ -325,8 +338,8 @@ def _of_tokens(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> tuple[Ten
     return F.pad(losses, (1, 0)) if shifted else losses, mask.to(logits.device)
 
 
-def _aligned(head: Head, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor, bool]:
-    """Labels, which of them are valid, and whether logits are still to be shifted against them."""
+def align_labels(head: Head, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor, bool]:
+    """Returns labels, which of them are valid, and whether logits are to be shifted for them."""
     labels = find_labels(inputs)
     if head.shift and isinstance(inputs.get("shift_labels"), Tensor):
         labels = inputs["shift_labels"]
@@ -337,8 +350,9 @@ def _aligned(head: Head, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor, boo
     return labels, mask, head.shift
 
 
-def _of_sequences(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor:
-    logits, labels = _logits_of(outputs).float(), find_labels(inputs)
+def compute_sequence_losses(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor:
+    """Computes the losses of labels per sequence, from outputs of a model whose head is known."""
+    logits, labels = find_logits(outputs).float(), find_labels(inputs)
     labels = labels.to(logits.device)
     if logits.ndim != 2 or len(logits) != len(labels):
         raise LossError(
@@ -367,7 +381,12 @@ def _of_sequences(head: Head, outputs: Any, inputs: Mapping[str, Any]) -> Tensor
     return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(1)
 
 
-def _logits_of(outputs: Any) -> Tensor:
+def find_logits(outputs: Any) -> Tensor:
+    """Returns the logits of outputs.
+
+    Raises:
+        LossError: If they have none.
+    """
     logits = getattr(outputs, "logits", None)
     if not isinstance(logits, Tensor):
         raise LossError(
@@ -376,16 +395,3 @@ def _logits_of(outputs: Any) -> Tensor:
             "loss per example"
         )
     return logits
-
-
-def _unwrapped(model: Any) -> Any:
-    """The model inside of wrappers: for several processes, compiled, or with adapters."""
-    while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            model = model.module
-        elif hasattr(model, "_orig_mod"):
-            model = model._orig_mod
-        elif hasattr(model, "get_base_model"):
-            model = model.get_base_model()
-        else:
-            return model

@@ -19,7 +19,7 @@ from siftback.probing.result import ProbeResult
 from siftback.probing.rounds import Rounds
 from siftback.probing.sample import Sample, unmoved
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import device_of, untouched
+from siftback.scorers.selection_pass import common_device, untouched
 from siftback.tensor_arguments import check_module
 
 
@@ -100,7 +100,7 @@ def probe(
         )
     with unmoved(loader):
         sample = Sample(loader, model)
-        device = device_of(model, sample.first().data)
+        device = common_device(model, sample.first().data)
         with untouched(model, "train", device):
             rounds = Rounds(model, compute, sample, device, keeps, autocast, seed)
             rounds.prepare(scorers, optimizer, single_pass)

@@ -12,12 +12,17 @@ from siftback.arguments import check_number, check_object, check_share, format_v
 from siftback.errors import ConfigError
 from siftback.selectors.history import LossHistory
 from siftback.selectors.sampling import choose
-from siftback.selectors.selection import Selection, Selector, check_call, check_scores
-from siftback.state import Stateful
+from siftback.selectors.selection import (
+    Selection,
+    Selector,
+    ShareSelector,
+    check_call,
+    check_scores,
+)
 
 
 def beta_of_keep(keep: float, floor: float = 0.0) -> float:
-    """The exponent that keeps a given share: ``beta = (1 - floor) / (keep - floor) - 1``.
+    """Returns the exponent that keeps a share: ``beta = (1 - floor) / (keep - floor) - 1``.
 
     The probability of a loss at percentile p is ``p^beta`` (Jiang et al. 2019, eq. 1). Percentiles
     are uniform, so the share kept is ``E[p^beta] = 1 / (beta + 1)``; with a floor, the minimum
@@ -38,7 +43,7 @@ def beta_of_keep(keep: float, floor: float = 0.0) -> float:
 
 
 def keep_of_beta(beta: float, floor: float = 0.0) -> float:
-    """The share that an exponent keeps: ``keep = floor + (1 - floor) / (beta + 1)``, beta >= 0.
+    """Returns the share that an exponent keeps: ``floor + (1 - floor) / (beta + 1)``.
 
     Raises:
         ConfigError: If ``beta`` is negative or not finite.
@@ -50,7 +55,7 @@ def keep_of_beta(beta: float, floor: float = 0.0) -> float:
 
 
 def percentile_probabilities(below: Tensor, up_to: Tensor, beta: float) -> Tensor:
-    """Probability of being kept, for losses at the percentiles (below, up_to].
+    """Computes the probability of being kept, for losses at the percentiles (below, up_to].
 
     Eq. 1 of Jiang et al. 2019, ``P = percentile^beta``, averaged over the percentiles that a
     loss shares with those equal to it::
@@ -84,7 +89,7 @@ def percentile_probabilities(below: Tensor, up_to: Tensor, beta: float) -> Tenso
     return (up_to.pow(beta + 1) * powers / ((beta + 1) * width)).clamp(max=1.0)
 
 
-class Percentile(Stateful):
+class Percentile(ShareSelector):
     """Selective-Backprop's selector: ``P(keep) = CDF_R(loss)^beta``.
 
     Algorithm 2 and eq. 1 of Jiang et al. 2019. Give ``keep`` or ``beta``, two forms of the same
@@ -115,9 +120,6 @@ class Percentile(Stateful):
     (339, tensor(True))
     """
 
-    needs_scores = True
-    reweights = False
-
     def __init__(
         self,
         *,
@@ -133,10 +135,10 @@ class Percentile(Stateful):
                 "keep = 1 / (beta + 1)"
             )
         if keep is not None:
-            self.set_keep(keep)
+            super().__init__(keep=keep)
         elif beta is not None:
-            self.keep, self.beta = keep_of_beta(beta, self.floor), float(beta)
-        self._own = self.keep  # a schedule may change `keep`
+            super().__init__(keep=keep_of_beta(beta, self.floor))
+            self.beta = float(beta)
         self.history = LossHistory(history)
 
     def set_keep(self, keep: float) -> None:
@@ -144,7 +146,7 @@ class Percentile(Stateful):
         self.beta, self.keep = beta_of_keep(keep, self.floor), float(keep)
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], ``floor + (1 - floor) * CDF_R(score)^beta``; adds scores to the history."""
+        """Returns ``floor + (1 - floor) * CDF_R(score)^beta``; adds scores to the history."""
         check_scores(scores)
         below, up_to = self.history.rank(scores)
         probabilities = percentile_probabilities(below, up_to, self.beta)
@@ -161,7 +163,7 @@ class Percentile(Stateful):
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        return {"selector": type(self).__name__, "keep": self._own, "floor": self.floor}
+        return {**super().settings(), "floor": self.floor}
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""
@@ -171,7 +173,7 @@ class Percentile(Stateful):
 def resolve_selector(
     selector: Selector | None, keep: float | None, beta: float | None = None
 ) -> Selector:
-    """The selector that was passed, or a `Percentile` of a share or an exponent.
+    """Returns the selector that was passed, or a `Percentile` of a share or an exponent.
 
     Raises:
         ConfigError: If both or neither are given, or one is out of range.

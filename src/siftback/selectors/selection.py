@@ -6,8 +6,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from siftback.arguments import format_value, is_integer
+from siftback.arguments import check_share, format_value, is_integer
 from siftback.errors import ConfigError, LossError
+from siftback.state import Stateful
 from siftback.tensor_arguments import is_dense
 
 
@@ -35,25 +36,32 @@ class Selection(NamedTuple):
     weights: Tensor
 
     def mask(self, shape: Sequence[int]) -> Tensor:
-        """bool[shape], where an example or token is kept; the shape is that of the losses."""
-        return _filled(shape, False, self.positions, True, torch.bool)
+        """Returns bool[shape], True for selected examples or tokens; the shape is the losses'."""
+        return fill_positions(shape, False, self.positions, True, torch.bool)
 
     def labels(self, labels: Tensor, ignored: int = -100) -> Tensor:
-        """A copy of labels of the losses' shape, with ``ignored`` where nothing is kept."""
-        kept = labels.flatten()[self.positions.to(labels.device)]
-        return _filled(labels.shape, ignored, self.positions.to(labels.device), kept, labels.dtype)
+        """Returns a copy of labels of the losses' shape, ``ignored`` where not selected."""
+        positions = self.positions.to(labels.device)
+        selected = labels.flatten()[positions]
+        return fill_positions(labels.shape, ignored, positions, selected, labels.dtype)
 
     def dense_weights(self, shape: Sequence[int]) -> Tensor:
-        """float32[shape], the weights where an example or token is kept, else 0."""
-        return _filled(shape, 0.0, self.positions, self.weights, torch.float32)
+        """Returns float32[shape], the weights of selected examples or tokens, else 0."""
+        return fill_positions(shape, 0.0, self.positions, self.weights, torch.float32)
 
 
-def _filled(
-    shape: Sequence[int], rest: Any, positions: Tensor, values: Any, dtype: torch.dtype
+def fill_positions(
+    shape: Sequence[int], default: Any, positions: Tensor, values: Any, dtype: torch.dtype
 ) -> Tensor:
-    dense = torch.full(tuple(shape), rest, dtype=dtype, device=positions.device)
+    """Returns a tensor of a default value, and of other values at positions when flattened."""
+    dense = torch.full(tuple(shape), default, dtype=dtype, device=positions.device)
     dense.view(-1)[positions] = values
     return dense
+
+
+def unweighted(positions: Tensor) -> Selection:
+    """Returns the selection of int64[k] positions, each with a weight of 1."""
+    return Selection(positions, torch.ones_like(positions, dtype=torch.float32))
 
 
 def check_scores(scores: Tensor) -> None:
@@ -109,7 +117,7 @@ class Selector(Protocol):
     ``select`` does, such as a history. `Unbiased` needs it. ``set_keep(keep)`` changes the share
     from the next batch on; a `Schedule` with annealing calls it before each batch, and the share
     is not part of the selector's state. ``check_state(state)`` raises a `StateError` for a state
-    that does not fit, before anything else that is saved with it is taken up.
+    that does not fit, before anything else that is saved with it is loaded.
 
     Attributes:
         needs_scores: Whether ``select`` uses the scores. If not, no selection pass is made and
@@ -141,9 +149,35 @@ class Selector(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """State that ``select`` depends on."""
+        """Returns the state that ``select`` depends on."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another selector's state."""
         ...
+
+
+class ShareSelector(Stateful):
+    """The base of selectors that keep a share of the examples.
+
+    Args:
+        keep: Share of the examples to keep, in (0, 1].
+
+    Raises:
+        ConfigError: If it is outside its range.
+    """
+
+    needs_scores = True
+    reweights = False
+
+    def __init__(self, *, keep: float) -> None:
+        self.set_keep(keep)
+        self._first_keep = self.keep  # a schedule may change `keep`
+
+    def set_keep(self, keep: float) -> None:
+        """Changes the share to keep, in (0, 1]."""
+        self.keep = check_share("keep", keep, least=False, most=True)
+
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        return {"selector": type(self).__name__, "keep": self._first_keep}

@@ -92,7 +92,7 @@ class Unbiased(Stateful):
         self.selector.set_keep((keep - self.floor) / (1 - self.floor))
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], ``floor + (1 - floor) p``; updates the inner selector's state."""
+        """Returns float32[N], ``floor + (1 - floor) p``; updates the inner selector's state."""
         check_scores(scores)
         probabilities: Tensor = self.selector.probabilities(scores)
         return self.floor + (1 - self.floor) * probabilities
@@ -114,8 +114,8 @@ class Unbiased(Stateful):
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        own = {"floor": self.floor, "self_normalised": self.self_normalised}
-        return {"selector": type(self).__name__, "inner": type(self.selector).__name__, **own}
+        arguments = {"floor": self.floor, "self_normalised": self.self_normalised}
+        return {"selector": type(self).__name__, "inner": type(self.selector).__name__, **arguments}
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""

@@ -24,8 +24,8 @@ from siftback.losses.per_example import (
 )
 from siftback.processes.barrier import barrier
 from siftback.schedule import Schedule, StepSchedule
-from siftback.scorers.selection_pass import device_of, untouched
-from siftback.selectors.in_batch import everything, exact_selector
+from siftback.scorers.selection_pass import common_device, untouched
+from siftback.selectors.in_batch import exact_selector, select_all
 from siftback.selectors.sampling import choose, count_of
 from siftback.selectors.selection import Selection, Selector
 from siftback.single_pass.processes import check_averaging, check_traceable
@@ -207,7 +207,7 @@ class SinglePass(nn.Module):
         if count == 0:
             raise BatchError("an empty batch: leave empty batches out of the loader")
         targets = split_pair(whole)[1] if self._takes_pairs else None
-        device = device_of(self.model, whole)
+        device = common_device(self.model, whole)
         check_averaging(self, averaged=self._check)
         if torch.is_grad_enabled():
             self._check_step(whole, targets, count, device)
@@ -302,7 +302,7 @@ class SinglePass(nn.Module):
     def _select(self, losses: Tensor, targets: Any) -> Selection:
         keep, count = self._schedule.keep(self.steps), len(losses)
         if keep is None:
-            return everything(losses)
+            return select_all(losses)
         started = time.perf_counter()
         if keep != self.selector.keep:
             cast(Any, self.selector).set_keep(keep)  # the schedule has checked that it can

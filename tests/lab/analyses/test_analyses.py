@@ -17,7 +17,7 @@ from siftback.lab.analyses import (
     analyse,
     read,
 )
-from siftback.lab.analyses.pareto import Point, frontier, shares
+from siftback.lab.analyses.pareto import Point, frontier, frontier_shares
 from siftback.lab.data.load import load
 from siftback.lab.experiments.example_scores import Scores
 from written_records import add, add_look, comparison
@@ -193,7 +193,12 @@ STAIRS = [
 def test_frontier_drawn_by_hand():
     points = [point for point, _ in STAIRS]
     assert frontier(points) == [on for _, on in STAIRS]
-    assert shares(points) == {"traditional": 0.4, "sb": 0.4, "random": 0.0, "stale-sb": 0.2}
+    assert frontier_shares(points) == {
+        "traditional": 0.4,
+        "sb": 0.4,
+        "random": 0.0,
+        "stale-sb": 0.2,
+    }
 
 
 def test_frontier_is_that_of_every_pair_compared():

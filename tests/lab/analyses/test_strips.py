@@ -8,7 +8,7 @@ from matplotlib import image
 
 from siftback.errors import ConfigError
 from siftback.lab.analyses import ANALYSES, Figure, Gallery, Missing
-from siftback.lab.analyses.drawing import png
+from siftback.lab.analyses.drawing import render
 from siftback.lab.analyses.loss_distributions import LEAST, losses_over_training
 from siftback.lab.analyses.strips import COLUMNS, ROWS, strip_of_images
 from siftback.lab.data.load import load
@@ -114,7 +114,7 @@ def test_percentiles_of_the_losses_are_lines_over_the_epochs():
 def test_a_figure_and_a_gallery_are_png_for_a_notebook(data):
     strip, moving = strip_of_images(data, looks(2), "a net"), losses_over_training({"a": looks(2)})
     for shown in (strip, moving):
-        pixels = image.imread(BytesIO(png(shown)), format="png")
+        pixels = image.imread(BytesIO(render(shown)), format="png")
         assert pixels.std() > 0.05
         assert pixels.shape[1] > 700
 

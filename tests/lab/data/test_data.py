@@ -20,9 +20,8 @@ from siftback.lab.data import images, tables
 from siftback.lab.data.augment import Augment
 from siftback.lab.data.data_set import ImageData
 from siftback.lab.data.load import (
-    DATA_SETS,
-    IMAGE_SETS,
-    TEXT_SETS,
+    NAMES,
+    PUBLISHED,
     flip,
     hold_out,
     limit,
@@ -73,7 +72,7 @@ def write_set(
 
 
 def names_of(name: str) -> list[str]:
-    return [f"kind {number}" for number in range(IMAGE_SETS[name].classes)]
+    return [f"kind {number}" for number in range(PUBLISHED[name].classes)]
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -251,7 +250,7 @@ def test_the_hubs_copy_is_read_the_same(name, places, monkeypatch):
     assert_is(data, expected)
     assert data.names == tuple(names_of(name))
     config = ("cropped_digits",) if name == "svhn" else ()
-    assert asked == [(IMAGE_SETS[name].repository, *config)]
+    assert asked == [(PUBLISHED[name].repository, *config)]
 
 
 def test_svhn_has_an_extra_part(places):
@@ -267,11 +266,12 @@ def test_svhn_has_an_extra_part(places):
 
 
 def test_every_set_has_a_column_a_count_and_a_place():
-    assert {*DATA_SETS} == {"digits", *IMAGE_SETS, *TEXT_SETS, "tinyshakespeare"}
-    assert {name: published.classes for name, published in IMAGE_SETS.items()} == {
-        name: 100 if name == "cifar100" else 10 for name in IMAGE_SETS
+    assert {*COLUMNS, "svhn+extra", "imdb", "sst2"} == {*PUBLISHED}
+    assert {name for name in NAMES if ":" not in name} == {"digits", *PUBLISHED, "tinyshakespeare"}
+    assert {name: PUBLISHED[name].classes for name in COLUMNS} == {
+        name: 100 if name == "cifar100" else 10 for name in COLUMNS
     }
-    assert IMAGE_SETS["svhn"].augmentation == Augment()
+    assert PUBLISHED["svhn"].augmentation == Augment()
 
 
 def test_unknown_names_list_the_known():

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from siftback import Epochs
 from siftback.errors import ConfigError
-from siftback.lab.analyses import Missing, analyse, as_csv, read
+from siftback.lab.analyses import Missing, analyse, export_csv, read
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import KINDS, OBSERVED, looks
@@ -108,7 +108,7 @@ def test_every_figure_that_looks_can_be_made(observed):
     for name, found in analyse(comparisons, [*OF_LOSSES, "fig5", "fig8", "fig9"]).items():
         assert not isinstance(found, Missing), f"{name}: {found}"
         assert found.sentence
-        assert as_csv(found).count("\n") > 5
+        assert export_csv(found).count("\n") > 5
     similar = analyse(comparisons, ["fig5"])["fig5"]
     half = next(panels for view, panels in similar.views.items() if view.startswith("50"))
     for one in half[0].series:

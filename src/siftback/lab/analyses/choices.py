@@ -1,51 +1,44 @@
 """What selection chose, in pictures: the examples kept most and dropped most, and suspect ones."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from siftback.errors import ConfigError
 from siftback.lab.analyses.budget import OURS
-from siftback.lab.analyses.diet import uses
+from siftback.lab.analyses.diet import count_uses
 from siftback.lab.analyses.figure import Gallery, Missing, Picture
-from siftback.lab.analyses.observed import Watched, command, watched
-from siftback.lab.analyses.pictures import pictures, training_set
+from siftback.lab.analyses.observed import Watched, command, watched_selective
+from siftback.lab.analyses.pictures import Described, build_gallery, take_pictures
+from siftback.lab.data.data_set import ImageData
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import Look
 
 SHOWN = 12
 
 
-def chosen(comparisons: Sequence[Comparison]) -> Gallery | Missing:
+def picture_choices(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     """The examples that the first selective configuration of each comparison kept and dropped.
 
     Kept most and dropped most go by how often they were trained on, over all seeds; equal numbers
     by the loss at the last evaluation, the mean over the seeds. Suspect are those that were never
     learnt: of the highest `persistent_losses`.
     """
-    name, title = "choices", "The examples kept most, dropped most, and suspect"
-    shown: list[Picture] = []
-    sentences: list[str] = []
-    why = f"No losses were observed of a selective run. {command('losses')}"
-    for found in watched(comparisons, "losses"):
-        selective = [of for of in found if not of.configuration.plain]
-        if not selective:
-            continue
-        try:
-            made, sentence = _chosen(selective[0])
-        except ConfigError as error:
-            why = f"The images of {selective[0].title} cannot be had ({error})"
-            continue
-        shown += made
-        sentences.append(sentence)
-    if not shown:
-        return Missing(name, title, why)
-    return Gallery(name, title, sentences, OURS, shown)
+    return build_gallery(
+        "choices",
+        "The examples kept most, dropped most, and suspect",
+        OURS,
+        f"No losses were observed of a selective run. {command('losses')}",
+        [
+            (run.title, run.configuration.comparison, partial(describe_choices, run))
+            for run in watched_selective(comparisons, "losses")
+        ],
+    )
 
 
 def persistent_losses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray[np.float64]:
-    """How high each example's loss stayed: the least of the later half of looks, a mean of seeds.
+    """Computes how high each loss stayed: the least of the later half of looks, a mean of seeds.
 
     Args:
         seeds: The looks of each seed, in order.
@@ -66,12 +59,12 @@ def persistent_losses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray
     return np.asarray(least.mean(0))
 
 
-def _chosen(of: Watched) -> tuple[list[Picture], str]:
-    data = training_set(of.configuration.comparison)
+def describe_choices(run: Watched, data: ImageData) -> Described:
+    """Takes the pictures of one configuration's choices, and says how far apart they are."""
     count = len(data.train_labels)
-    used, stayed = uses(of.seeds, count), persistent_losses(of.seeds, count)
-    last = np.full((len(of.seeds), count), np.nan)
-    for row, looks in zip(last, of.seeds, strict=True):
+    used, stayed = count_uses(run.seeds, count), persistent_losses(run.seeds, count)
+    last = np.full((len(run.seeds), count), np.nan)
+    for row, looks in zip(last, run.seeds, strict=True):
         row[looks[-1].columns["index"]] = looks[-1].columns["loss"]
     loss = last.mean(0)
     seen = np.flatnonzero(~np.isnan(loss))
@@ -82,18 +75,17 @@ def _chosen(of: Watched) -> tuple[list[Picture], str]:
         "dropped most": by_use[:SHOWN],
         "suspect": suspect,
     }
-    made: list[Picture] = []
-    for name, places in rows.items():
-        captions = [f"loss {loss[place]:.3g}, used {used[place]:.3g}x" for place in places]
-        heading = f"{name}: {of.title}, {of.configuration.label}"
-        made += pictures(data, places.tolist(), captions, heading)
+    pictures: list[Picture] = []
+    for name, indices in rows.items():
+        captions = [f"loss {loss[index]:.3g}, used {used[index]:.3g}x" for index in indices]
+        pictures += take_pictures(data, indices.tolist(), captions, f"{name}: {run.heading}")
     most, least, average = (
-        f"{used[places].mean():.3g}" for places in (rows["kept most"], rows["dropped most"], seen)
+        f"{used[indices].mean():.3g}" for indices in (rows["kept most"], rows["dropped most"], seen)
     )
     sentence = (
-        f"{of.title}, {of.configuration.label}: those kept most were trained on {most} times, "
-        f"those dropped most {least} times, an example {average} times on average; the suspect "
-        f"ones never had a loss below {stayed[suspect].min():.2g} in the later half of training."
+        f"{run.heading}: those kept most were trained on {most} times, those dropped most {least} "
+        f"times, an example {average} times on average; the suspect ones never had a loss below "
+        f"{stayed[suspect].min():.2g} in the later half of training."
     )
     if data.true_labels is not None:
         flipped = data.flipped.numpy()
@@ -101,4 +93,4 @@ def _chosen(of: Watched) -> tuple[list[Picture], str]:
             f" Of the {len(suspect)} suspect ones {flipped[suspect].sum()} have a wrong label, of "
             f"all {flipped.mean():.0%}."
         )
-    return made, sentence
+    return pictures, sentence

@@ -1,12 +1,12 @@
-"""Encoded images become bytes: those of folders by class, and those of any other collection."""
+"""Decoding of images: of folders by class, and of any other collection."""
 
 import io
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,11 +28,8 @@ BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 DEEP = ("I", "F")  # the beginnings of the modes whose values are not bytes
 
 
-class EncodedImages(Protocol):
-    """Images of known number, as their files or the files' content; iterated several times."""
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[bytes | Path]: ...
+Cells = Collection[Any]
+"""Encoded images: paths of their files, or cells of ``struct{bytes, path}``."""
 
 
 def read_folders(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
@@ -49,8 +46,9 @@ def read_folders(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         ConfigError: If there is no such folder, a class has no images or is none to train
             on, an image cannot be read, or the sizes differ and none is asked for.
     """
-    # Not by the imagefolder of datasets: it takes words such as "train" anywhere in a path for a
-    # split, a class to test on alone for one to train on, and passes over a class without images.
+    # Not by the imagefolder of datasets: it reads a class named "test" as a split, adds a class of
+    # the test folder alone to the classes, passes over a class without images, and drops all labels
+    # where an image lies a folder deeper.
     folders = find_folders(address)
     classes = list_classes(folders["train"])
     if len(classes) < 2:
@@ -112,7 +110,7 @@ def list_classes(folder: Path) -> list[str]:
 
 
 def decode_splits(
-    splits: Mapping[str, EncodedImages], name: str, title: str, size: Size | None
+    splits: Mapping[str, Cells], name: str, title: str, size: Size | None
 ) -> dict[str, Tensor]:
     """Decodes the images of all splits, in the mode and the size that they have in common.
 
@@ -130,8 +128,8 @@ def decode_splits(
     """
     modes: set[str] = set()
     sizes: Counter[Size] = Counter()
-    for number, encoded in enumerate(chain(*splits.values())):
-        with open_image(encoded, number, name) as image:
+    for number, cell in enumerate(chain(*splits.values())):
+        with open_image(cell, number, name) as image:
             modes.add(image.mode)
             sizes[image.height, image.width] += 1
     if not sizes:
@@ -149,7 +147,7 @@ def decode_splits(
     }
 
 
-def decode(images: EncodedImages, mode: str, size: Size, title: str) -> Tensor:
+def decode(images: Cells, mode: str, size: Size, title: str) -> Tensor:
     """Decodes images, with a progress bar on stderr.
 
     Args:
@@ -168,52 +166,53 @@ def decode(images: EncodedImages, mode: str, size: Size, title: str) -> Tensor:
     count, bands = len(images), Image.getmodebands(mode)
     check_memory(count * size[0] * size[1] * bands, f"{count} images of {size[0]}x{size[1]} pixels")
     pixels = np.empty((count, *size, bands), np.uint8)
-    rows: Iterable[bytes | Path] = images
+    cells: Iterable[Any] = images
     if sys.stderr.isatty():
         console = Console(stderr=True)
-        rows = track(images, title, total=count, console=console, transient=True)
+        cells = track(images, title, total=count, console=console, transient=True)
     else:
         print(f"{title}: {count:,} images", file=sys.stderr)
     likely: str | None = None
     # One thread: for images this small, several only wait for each other's Python.
-    for number, encoded in enumerate(rows):
-        with open_image(encoded, number, title, likely) as image:
+    for number, cell in enumerate(cells):
+        with open_image(cell, number, title, likely) as image:
             likely = image.format
             try:
                 converted = image.convert(mode)
             except BROKEN as error:  # its header was whole
-                raise unreadable(encoded, number, title, error) from error
+                raise unreadable(cell, number, title, error) from error
         if (converted.height, converted.width) != size:
             converted = ImageOps.fit(converted, size[::-1], Image.Resampling.BICUBIC)
         pixels[number] = np.asarray(converted).reshape(pixels.shape[1:])
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
 
-def open_image(
-    encoded: bytes | Path, number: int, title: str, likely: str | None = None
-) -> Image.Image:
+def open_image(cell: Any, number: int, title: str, likely: str | None = None) -> Image.Image:
     """Reads the header of an image; ``likely`` is the format to try before all others."""
-    if isinstance(encoded, Path) and not encoded.is_file():  # reading a pipe would wait for ever
-        raise unreadable(encoded, number, title, "it is not a file")
-    source = encoded if isinstance(encoded, Path) else io.BytesIO(encoded)
+    content = cell if isinstance(cell, Path) else cell.as_py() or {}
+    if isinstance(content, dict):
+        content = io.BytesIO(content["bytes"]) if content.get("bytes") else content.get("path")
+    if content is None:
+        raise unreadable(cell, number, title, "the row has none")
+    if not isinstance(content, io.BytesIO) and not Path(content).is_file():
+        # Reading a pipe would wait for ever.
+        raise unreadable(Path(content), number, title, "it is not a file")
     try:
         try:
-            image = Image.open(source, formats=[likely] if likely else None)
+            image = Image.open(content, formats=[likely] if likely else None)
         except UnidentifiedImageError:
-            image = Image.open(source)
+            image = Image.open(content)
     except BROKEN as error:
-        raise unreadable(encoded, number, title, error) from error
+        raise unreadable(cell, number, title, error) from error
     if image.mode.startswith(DEEP):  # conversion to bytes would clip most values to 255
         image.close()
         raise unreadable(
-            encoded, number, title, f"mode {image.mode} has more than 8 bits in each channel"
+            cell, number, title, f"mode {image.mode} has more than 8 bits in a channel"
         )
     return image
 
 
-def unreadable(
-    encoded: bytes | Path, number: int, title: str, error: Exception | str
-) -> ConfigError:
+def unreadable(cell: Any, number: int, title: str, error: Exception | str) -> ConfigError:
     """Returns the error of an image that cannot be read."""
-    name = encoded if isinstance(encoded, Path) else f"image {number} of {title}"
+    name = cell if isinstance(cell, Path) else f"image {number} of {title}"
     return ConfigError(f"{name} cannot be read as an image ({error}): fix it or leave it out")

@@ -1,13 +1,11 @@
 """Data sets by name or address, decoded or tokenised once.
 
-``digits`` comes with scikit-learn. The other sets of ``DATA_SETS`` are read from files with the
+``digits`` comes with scikit-learn. The sets of ``PUBLISHED`` are read from files with the
 Hugging Face hub's names and columns: those under ``SIFTBACK_DATA``, else those under
 ``../shared/data``, else the hub's own. A user's own data have an `Address`. Decoded images and
 tokens are kept in ``SIFTBACK_CACHE``, or ``~/.cache/siftback``, until their source changes.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -25,14 +23,15 @@ from siftback.lab.data.data_set import (
     TEST_SHARE,
     DataSet,
     ImageData,
-    TextData,
     draw_test_rows,
 )
 from siftback.lab.data.images import decode_splits, read_folders
-from siftback.lab.data.tables import ImageColumn, Published, Tables, open_address, open_published
+from siftback.lab.data.tables import Published, Tables, open_address, open_published
 from siftback.lab.records.formatting import one_of
 
 Data = TypeVar("Data", bound=DataSet)
+
+SENTIMENT = ("negative", "positive")
 
 # What nearly every paper does to CIFAR, Jiang et al. 2019 among them.
 CIFAR_AUGMENTATION = Augment(padding=4, flip=True)
@@ -40,7 +39,7 @@ CIFAR_AUGMENTATION = Augment(padding=4, flip=True)
 # Without augmentation, as in DeVries & Taylor 2017, and with them Jiang et al. 2019.
 SVHN = Published("ufldl-stanford/svhn", ("image",), config="cropped_digits")
 
-IMAGE_SETS = {
+PUBLISHED = {
     # A mirrored digit is another sign or none, so they are only shifted, and by little.
     "mnist": Published("ylecun/mnist", ("image",), Augment(padding=2), channels=1),
     "cifar10": Published("uoft-cs/cifar10", ("img",), CIFAR_AUGMENTATION),
@@ -52,13 +51,12 @@ IMAGE_SETS = {
     "fashion_mnist": Published(
         "zalando-datasets/fashion_mnist", ("image",), Augment(padding=2, flip=True), channels=1
     ),
-}
-
-SENTIMENT = ("negative", "positive")
-TEXT_SETS = {
     "imdb": Published("stanfordnlp/imdb", ("text",), names=SENTIMENT, length=192),
     "sst2": Published("SetFit/sst2", ("sentence", "text"), names=SENTIMENT, length=64),
 }
+
+NAMES = ("digits", *PUBLISHED, texts.SHAKESPEARE, *ADDRESSES)
+"""The names and the forms of addresses that `load` takes."""
 
 
 def load(
@@ -71,7 +69,7 @@ def load(
     """Loads a data set.
 
     Args:
-        name: A name of ``DATA_SETS``, or an address: ``imagefolder:PATH``, ``hf:NAME``,
+        name: A name of ``NAMES``, or an address: ``imagefolder:PATH``, ``hf:NAME``,
             ``npz:PATH`` or ``text:PATH``, with options such as ``,size=32``.
         train_limit: Number of training examples to keep, as in ``limit``; all where None.
         validation: Number of them to hold out in place of the test set, as in ``hold_out``.
@@ -86,12 +84,7 @@ def load(
     torch.Size([1437, 1, 8, 8])
     """
     address = parse_address(name)
-    if address:
-        data = read_address(address, max_tokens)
-    elif name in DATA_SETS:
-        data = DATA_SETS[name](max_tokens)
-    else:
-        raise ConfigError(f"data set {name!r} is not known: {one_of(name, NAMES)}")
+    data = read_address(address, max_tokens) if address else load_named(name, max_tokens)
     if max_tokens is not None and data.kind == "images":
         raise ConfigError(f"max_tokens={max_tokens} of {name}, which are images: leave it out")
     check_labels(data)
@@ -216,7 +209,7 @@ def draw_balanced(data: DataSet, n: int) -> Tensor:
     return order[(rank * data.classes + labels).argsort()[:n]].sort().values
 
 
-def load_digits(max_tokens: int | None = None) -> ImageData:
+def load_digits() -> ImageData:
     """Loads the digits of scikit-learn, a fifth of them to test on."""
     from sklearn import datasets, model_selection
 
@@ -231,19 +224,25 @@ def load_digits(max_tokens: int | None = None) -> ImageData:
     return image_data("digits", tensors, tuple("0123456789"), Augment())
 
 
-def load_images(name: str, max_tokens: int | None = None) -> ImageData:
-    """Loads a set of `IMAGE_SETS`."""
-    published = IMAGE_SETS[name]
+def load_named(name: str, max_tokens: int | None) -> DataSet:
+    """Loads a data set by its name.
+
+    Raises:
+        ConfigError: For an unknown name, or data that are missing or damaged.
+    """
+    if name == "digits":
+        return load_digits()
+    if name == texts.SHAKESPEARE:
+        return texts.read_shakespeare(max_tokens or texts.LENGTH)
+    if name not in PUBLISHED:
+        raise ConfigError(f"data set {name!r} is not known: {one_of(name, NAMES)}")
+    published = PUBLISHED[name]
     tables = open_published(name, published)
+    if tables.is_text:
+        length = max_tokens or published.length
+        return texts.read_texts(tables, name, f"{name}-{length}", length, html=True)
     tensors = read_images(tables, name, None)
     return image_data(name, tensors, tables.names, published.augmentation)
-
-
-def load_texts(name: str, max_tokens: int | None = None) -> TextData:
-    """Loads a set of `TEXT_SETS`."""
-    length = max_tokens or TEXT_SETS[name].length
-    tables = open_published(name, TEXT_SETS[name])
-    return texts.read_texts(tables, name, f"{name}-{length}", length, html=True)
 
 
 def image_data(
@@ -269,8 +268,8 @@ def read_images(tables: Tables, cache: str, size: tuple[int, int] | None) -> dic
     def decode() -> dict[str, Tensor]:
         splits = tables.read()
         labels = {f"{s}_labels": tables.read_labels(table, s) for s, table in splits.items()}
-        columns = {split: ImageColumn(table, tables) for split, table in splits.items()}
-        return decode_splits(columns, tables.name, tables.title, size) | labels
+        images = {split: tables.read_images(table) for split, table in splits.items()}
+        return decode_splits(images, tables.name, tables.title, size) | labels
 
     return cached(cache, tables.sources, decode)
 
@@ -303,14 +302,3 @@ def read_address(address: Address, max_tokens: int | None) -> DataSet:
             f"shift all of an image out of sight: give fewer than {min(data.size)} pixels"
         )
     return data
-
-
-DATA_SETS: dict[str, Callable[[int | None], DataSet]] = {
-    "digits": load_digits,
-    **{name: partial(load_images, name) for name in IMAGE_SETS},
-    **{name: partial(load_texts, name) for name in TEXT_SETS},
-    texts.SHAKESPEARE: lambda max_tokens: texts.read_shakespeare(max_tokens or texts.LENGTH),
-}
-
-NAMES = (*DATA_SETS, *ADDRESSES)
-"""The names and the forms of addresses that `load` takes."""

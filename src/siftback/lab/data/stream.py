@@ -139,7 +139,7 @@ class BatchStream:
             yield (indices, batch) if self.indexed else batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch, the number of its batches that were given, and its random numbers' state.
+        """Returns the epoch, the number of its batches so far, and its random numbers' state.
 
         The examples that `only` leaves are no part of it: the caller chooses them again.
         """

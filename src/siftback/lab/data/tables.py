@@ -98,6 +98,21 @@ class Tables:
         """
         return read_cells(table, self.inputs, frozenset({str}), self.name, "a text")
 
+    def read_images(self, table: pa.Table) -> pa.ChunkedArray:
+        """Returns the column of encoded images, ``struct{bytes, path}``.
+
+        Raises:
+            ConfigError: If the column is missing, or holds something else.
+        """
+        check_columns(table.column_names, (self.inputs,), self.name)
+        cells = table[self.inputs]
+        if not pa.types.is_struct(cells.type) or cells.type.get_field_index("bytes") < 0:
+            raise ConfigError(
+                f"{self.name}: column {self.inputs!r} of type {cells.type} has to hold images, as "
+                "struct{bytes, path}"
+            )
+        return cells
+
     def read_labels(self, table: pa.Table, split: str) -> Tensor:
         """Reads the numbers of the classes: int64 [N].
 
@@ -115,41 +130,6 @@ class Tables:
             )
         numbers = {value: number for number, value in enumerate(self.values)}
         return torch.tensor([numbers[cell] for cell in cells])
-
-
-class ImageColumn:
-    """The encoded images of a table: the content of their files, or the files' paths.
-
-    Raises:
-        ConfigError: If the column holds something else; while iterated, if a row has no image.
-    """
-
-    def __init__(self, table: pa.Table, tables: Tables) -> None:
-        self.name, self.column = tables.name, tables.inputs
-        check_columns(table.column_names, (self.column,), self.name)
-        self.cells = table[self.column]
-        kind = self.cells.type
-        if not pa.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
-            raise ConfigError(
-                f"{self.name}: column {self.column!r} of type {kind} has to hold images, as "
-                "struct{bytes, path}"
-            )
-
-    def __len__(self) -> int:
-        return len(self.cells)
-
-    def __iter__(self) -> Iterator[bytes | Path]:
-        for number, cell in enumerate(self.cells):
-            image = cell.as_py() or {}
-            if image.get("bytes") is not None:
-                yield image["bytes"]
-            elif image.get("path") is not None:
-                yield Path(image["path"])
-            else:
-                raise ConfigError(
-                    f"{self.name}: row {number} of column {self.column!r} has no image: leave the "
-                    "row out, or name another column by image="
-                )
 
 
 def read_cells(

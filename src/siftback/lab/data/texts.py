@@ -214,19 +214,17 @@ def text_data(name: str, tensors: dict[str, Tensor], names: tuple[str, ...]) -> 
             ``tokens_per_character``.
         names: Names of the classes; empty for language.
     """
-    tokenizer, share = (
-        bytes(tensors["tokenizer"].numpy()).decode(),
-        tensors.get("tokens_per_character"),
-    )
+    tokenizer = bytes(tensors["tokenizer"].numpy()).decode()
+    share = tensors.get("tokens_per_character")
     order = lengths_of(tensors["test_inputs"]).argsort(stable=True)
+    train = tensors["train_inputs"], tensors["train_labels"]
+    test = tensors["test_inputs"][order], tensors["test_labels"][order]
     return TextData(
-        name=name,
+        name,
+        *train,
+        *test,
+        names,
         kind="texts" if names else "language",
-        train_inputs=tensors["train_inputs"],
-        train_labels=tensors["train_labels"],
-        test_inputs=tensors["test_inputs"][order],
-        test_labels=tensors["test_labels"][order],
-        names=names,
         tokenizer=tokenizer,
         vocabulary=Tokenizer.from_str(tokenizer).get_vocab_size(),
         tokens_per_character=None if share is None else float(share),

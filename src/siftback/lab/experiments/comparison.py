@@ -42,6 +42,10 @@ DEFAULT_POLICY = CheckpointPolicy()
 Existing = Literal["refuse", "overwrite", "resume"]
 
 
+class FolderBusyError(ConfigError):
+    """Another process works in a comparison's folder."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """The runs of a comparison.
@@ -191,62 +195,40 @@ def compare(
         data: The result of `prepare_data`, for a caller that has it.
 
     Raises:
-        ConfigError: If the folder holds a comparison and ``existing`` does not allow it, one to
-            resume was made with other settings, or another process works in it.
+        ConfigError: If the folder holds a comparison and ``existing`` does not allow it, or one to
+            resume was made with other settings.
+        FolderBusyError: If another process works in the folder.
         StateError: If what is to be resumed is damaged.
     """
     data = data or prepare_data(plan)  # before the folder is made
     with locked(folder) as is_ours:
         if not is_ours:
-            raise ConfigError(
+            raise FolderBusyError(
                 f"another process is at work in {folder}: wait until it has ended, or give "
                 "another --out"
             )
-        return compare_locked(plan, data, folder, reporter, existing, on_model, policy)
-
-
-def compare_locked(
-    plan: Plan,
-    data: DataSet,
-    folder: Path,
-    reporter: Reporter,
-    existing: Existing = "refuse",
-    on_model: Callable[[Run, nn.Module], None] = lambda run, model: None,
-    policy: CheckpointPolicy = DEFAULT_POLICY,
-) -> Comparison:
-    """Runs a plan as `compare` does, after its caller has prepared the data and locked the folder.
-
-    Args:
-        plan: The runs.
-        data: The result of `prepare_data`.
-        folder: The folder of records and summary.
-        reporter: Reports what happens.
-        existing: What to do with a folder that holds a comparison.
-        on_model: Gets each trained model.
-        policy: How often to save checkpoints.
-    """
-    comparison = _open(plan, folder, existing)
-    if isinstance(data, TextData):
-        write_tokenizer(data, folder, existing)
-    finished = {summary.record: summary for summary in comparison.runs}
-    runs = plan.runs()
-    order = {run.record: index for index, run in enumerate(runs)}
-    for number, run in enumerate(runs, start=1):
-        checkpoints = Checkpoints(folder / CHECKPOINTS / run.name, policy)
-        if run.record not in finished:
-            if run.matched_to is not None:
-                original = Run(run.matched_to, run.keep, run.seed)
-                run = replace(run, cost_budget=finished[original.record].cost_forward_units)
-            reporter.start(run, number, len(runs))
-            summary = finished[run.record] = _train(
-                run, plan.settings, data, comparison, reporter, checkpoints, on_model
-            )
-            comparison.runs.append(summary)
-            # As if a plan that was added to had been whole; runs that it lacks come last.
-            comparison.runs.sort(key=lambda summary: order.get(summary.record, len(order)))
-            comparison.write()
-            reporter.finish(summary)
-        checkpoints.clear()
+        comparison = _open(plan, folder, existing)
+        if isinstance(data, TextData):
+            write_tokenizer(data, folder, existing)
+        finished = {summary.record: summary for summary in comparison.runs}
+        runs = plan.runs()
+        order = {run.record: index for index, run in enumerate(runs)}
+        for number, run in enumerate(runs, start=1):
+            checkpoints = Checkpoints(folder / CHECKPOINTS / run.name, policy)
+            if run.record not in finished:
+                if run.matched_to is not None:
+                    original = Run(run.matched_to, run.keep, run.seed)
+                    run = replace(run, cost_budget=finished[original.record].cost_forward_units)
+                reporter.start(run, number, len(runs))
+                summary = finished[run.record] = _train(
+                    run, plan.settings, data, comparison, reporter, checkpoints, on_model
+                )
+                comparison.runs.append(summary)
+                # As if a plan that was added to had been whole; runs that it lacks come last.
+                comparison.runs.sort(key=lambda summary: order.get(summary.record, len(order)))
+                comparison.write()
+                reporter.finish(summary)
+            checkpoints.clear()
     return comparison
 
 

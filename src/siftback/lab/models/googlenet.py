@@ -30,7 +30,7 @@ class GoogLeNet(nn.Sequential):
     that costs; each convolution is followed by a normalisation and a ReLU.
 
     Args:
-        spec: Its width is that of the stem; 192 is Szegedy et al.'s, and all layers are in
+        spec: Its width is the stem's; 192 is Szegedy et al.'s, and all layers are in
             proportion.
 
     Shape:

@@ -33,7 +33,7 @@ class MobileNetV2(nn.Sequential):
     stands for ReLU6.
 
     Args:
-        spec: Its width is that of the stem; 32 is the paper's, and all layers are in proportion.
+        spec: Its width is the stem's; 32 is the paper's, and all layers are in proportion.
 
     Shape:
         float [B, channels, H, W] to float [B, classes].

@@ -91,7 +91,7 @@ class ResNet(nn.Sequential):
     paper's ResNet18 has (Jiang et al. 2019, appendix).
 
     Args:
-        spec: Its width is that of the first stage, w; 64 is He et al.'s.
+        spec: Its width is the first stage's, w; 64 is He et al.'s.
         layers: Returns the layers of a block: `basic_layers` or `bottleneck_layers`.
         growth: Channels of a block over the width of its stage: 1, or 4 of bottlenecks.
         blocks: Number of blocks of each stage.
@@ -129,7 +129,7 @@ class SmallResNet(nn.Sequential):
     parameters and not the published 0.46.
 
     Args:
-        spec: Its width is that of the first stage, w; 16 is He et al.'s.
+        spec: Its width is the first stage's, w; 16 is He et al.'s.
         blocks: n.
 
     Shape:
@@ -156,7 +156,7 @@ class WideResNet(nn.Sequential):
     stages of k w, 2 k w and 4 k w, of which the second and the third halve the map.
 
     Args:
-        spec: Its width is that of the stem, w; 16 is the paper's.
+        spec: Its width is the stem's, w; 16 is the paper's.
         blocks: Of each stage, n = (d - 4) / 6.
         factor: k.
         dropout: Chance of a feature to be dropped between a block's convolutions. Jiang et al.

@@ -12,7 +12,7 @@ class Cnn(nn.Sequential):
     pooling that halves the map: 32x32 ends as 8x8, 28x28 as 7x7, 8x8 as 2x2.
 
     Args:
-        spec: Its width is that of the first stage, w.
+        spec: Its width is the first stage's, w.
 
     Shape:
         float [B, channels, H, W] with H and W at least 4, to float [B, classes].
@@ -42,7 +42,7 @@ class FastCnn(nn.Sequential):
     their weights begin as PyTorch has them, as with Kaiming's larger ones it learned more slowly.
 
     Args:
-        spec: Its width is that of the first stage, w; 64 is airbench94's.
+        spec: Its width is the first stage's, w; 64 is airbench94's.
 
     Shape:
         float [B, channels, H, W] with H and W at least 8, to float [B, classes].

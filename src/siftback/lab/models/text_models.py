@@ -28,7 +28,8 @@ class Transformer(nn.Module):
     over the valid tokens (Vaswani et al. 2017; Xiong et al. 2020 for the order of norms).
 
     Args:
-        spec: Its width is that of a token's features; heads have 32 of them where that divides.
+        spec: Its width is the number of a token's features; a head has 32 of them where that
+            divides.
 
     Shape:
         int64 [B, T], T up to ``spec.length``, to float [B, classes].
@@ -61,7 +62,7 @@ class Ngrams(nn.Module):
     As Joulin et al. 2017: pairs of neighbours share `BUCKETS` embeddings by a hash.
 
     Args:
-        spec: Its width is that of the embeddings.
+        spec: Its width is the embeddings'.
 
     Shape:
         int64 [B, T] to float [B, classes].
@@ -89,7 +90,8 @@ class Gpt(nn.Module):
     and a linear layer.
 
     Args:
-        spec: Its width is that of a token's features; heads have 32 of them where that divides.
+        spec: Its width is the number of a token's features; a head has 32 of them where that
+            divides.
 
     Shape:
         int64 [B, T], T up to ``spec.length``, to float [B, T, classes], the classes being tokens.

@@ -15,7 +15,8 @@ class Vit(nn.Module):
     so that images may have any size, and the mean stands for a token of its own.
 
     Args:
-        spec: Its width is that of a patch's features; heads have 64 of them where that divides.
+        spec: Its width is the number of a patch's features; a head has 64 of them where that
+            divides.
 
     Shape:
         float [B, channels, H, W] to float [B, classes]. Rows and columns that fill no patch are

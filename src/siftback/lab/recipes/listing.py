@@ -1,21 +1,20 @@
 """Recipes as tables: what there is and what each takes, and the plan of one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 
 from rich.table import Table
 
 from siftback.errors import ConfigError
 from siftback.lab import models
 from siftback.lab.data.address import parse_address
-from siftback.lab.data.load import DATA_SETS, IMAGE_SETS, NAMES
+from siftback.lab.data.load import NAMES, PUBLISHED
 from siftback.lab.data.texts import LENGTH
 from siftback.lab.experiments.comparison import Plan, is_finished
 from siftback.lab.length import BACKWARD, FORWARD
+from siftback.lab.recipes import Scale
 from siftback.lab.recipes.recipe import (
-    SCALES,
-    RecipeTask,
-    Scale,
     find_recipe,
     recipe_names,
     recipes_used,
@@ -81,9 +80,9 @@ def count_parameters(plan: Plan) -> int:
     """
     data, settings = plan.settings.data, plan.settings
     classes, channels = 10, 1 if data == "digits" else 3  # a guess for a user's own data
-    if published := IMAGE_SETS.get(data):
+    if published := PUBLISHED.get(data):
         classes, channels = published.classes, published.channels
-    elif data not in DATA_SETS and parse_address(data) is None:
+    elif data not in NAMES and parse_address(data) is None:
         raise ConfigError(f"data set {data!r} is not known: {one_of(data, NAMES)}")
     return models.count(settings.model, settings.width, classes, channels, norm=settings.norm)
 
@@ -119,7 +118,7 @@ def listing(scale: Scale) -> Table:
 def markdown_listing() -> str:
     """Returns the rows at both scales, and the recipes' notes, in Markdown."""
     sections = []
-    for scale in SCALES:
+    for scale in Scale:
         rows = [row | {"recipe": f"`{row['recipe']}`"} for row in listing_rows(scale)]
         sections.append(f"### The {scale} scale\n\n{markdown(rows)}")
     recipes = map(find_recipe, recipe_names())
@@ -127,14 +126,14 @@ def markdown_listing() -> str:
     return "\n\n".join([*sections, "### Notes\n\n" + "\n".join(notes)])
 
 
-def plan_table(tasks: Sequence[RecipeTask]) -> Table:
+def plan_table(plans: Mapping[Path, Plan]) -> Table:
     """Returns the comparisons that a recipe draws from, for ``--dry-run``; each is checked.
 
     Raises:
         ConfigError: If a data set, a model or a strategy is none.
     """
     rows = []
-    for plan, folder in tasks:
+    for folder, plan in plans.items():
         done = "finished; " if is_finished(plan, folder) else ""
         settings, runs = plan.settings, plan.runs()
         changed = [

@@ -2,16 +2,17 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from siftback.errors import ConfigError
-from siftback.lab.analyses import ANALYSES, Analysis, analyse, write
+from siftback.lab.analyses import ANALYSES, Analysis, analyse, write_analysis
 from siftback.lab.experiments.comparison import Existing, Plan, compare, is_finished
+from siftback.lab.recipes import Scale
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import one_of
 from siftback.lab.run.progress import Reporter
@@ -23,9 +24,6 @@ from siftback.lab.settings import (
     parse_share,
     parse_warmup,
 )
-
-Scale = Literal["full", "small"]
-SCALES: tuple[Scale, ...] = get_args(Scale)
 
 _FOLDER = Path(__file__).parent
 _STRINGS, _NUMBERS, _INTEGERS = tuple[str, ...], tuple[float, ...], tuple[int, ...]
@@ -78,36 +76,9 @@ class Recipe:
             ConfigError: If a key or a value is none that a comparison can have.
         """
         return {
-            name: plan_of(f"recipe {self.name} [{_section(scale, name)}]", keys, changes or {})
+            name: read_plan(f"recipe {self.name} [{_section(scale, name)}]", keys, changes or {})
             for name, keys in self.comparisons[scale].items()
         }
-
-
-class RecipeTask(NamedTuple):
-    """A comparison that a recipe draws from.
-
-    Attributes:
-        plan: What to run.
-        folder: Where it goes.
-    """
-
-    plan: Plan
-    folder: Path
-
-    @property
-    def finished(self) -> bool:
-        """Whether the folder holds all of its runs."""
-        return is_finished(self.plan, self.folder)
-
-    def train(self, reporter: Reporter, existing: Existing) -> None:
-        """Runs what is not finished.
-
-        Args:
-            reporter: Reports what happens.
-            existing: What to do with a folder that holds a part of it, or another comparison.
-        """
-        if existing == "overwrite" or not self.finished:
-            compare(self.plan, self.folder, reporter, existing)
 
 
 @cache
@@ -174,7 +145,7 @@ def read_recipe(path: Path) -> Recipe:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
-    _check_keys(str(path), content, [*_ABOUT, "both", *SCALES], ("title", "source", "draw"))
+    _check_keys(str(path), content, [*_ABOUT, "both", *Scale], ("title", "source", "draw"))
     about = {
         name: _checked_value(str(path), name, content[name], _ABOUT[name])
         for name in _ABOUT
@@ -184,38 +155,44 @@ def read_recipe(path: Path) -> Recipe:
         raise ConfigError(
             f"{path}: draw: no analysis {', '.join(unknown)}; {one_of(unknown[0], ANALYSES)}"
         )
-    for table in ("both", *SCALES):
+    for table in ("both", *Scale):
         if not isinstance(content.get(table, {}), dict):
             raise ConfigError(f"{path}: {table} is a table, write it as [{table}]")
     comparisons = {
         scale: dict(_comparisons(content.get("both", {}) | content[scale]))
         if scale in content
         else {}
-        for scale in SCALES
+        for scale in Scale
     }
     recipe = Recipe(path.stem, comparisons=comparisons, **about)
-    for scale in SCALES:
+    for scale in Scale:
         if not comparisons[scale] and not recipe.uses:
             raise ConfigError(f"{path} trains nothing: add [{scale}], or uses = [...]")
         for name, keys in comparisons[scale].items():
             if not re.fullmatch(r"[\w-]*|[\w.-]*\w", name):
                 raise ConfigError(f"{path}: {name!r} is not a name of a folder: take letters and -")
-            plan_of(f"{path} [{_section(scale, name)}]", keys, {})
+            read_plan(f"{path} [{_section(scale, name)}]", keys, {})
     return recipe
 
 
-def parse_changes(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Returns changes as they are written on a command line, lists with commas between.
+def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
+    """Returns changes, each written as ``KEY=VALUE``, lists with commas between.
 
     Raises:
-        ConfigError: For a key that no comparison has, or a value that it cannot have.
+        ConfigError: For a key that no comparison has or that comes twice, or a value that it
+            cannot have.
 
-    >>> parse_changes({"time_budget": "12h", "strategies": "traditional,sb"})
+    >>> parse_changes(["time_budget=12h", "strategies=traditional,sb"])
     {'time_budget': 43200.0, 'strategies': ['traditional', 'sb']}
     """
-    _check_keys("--set", texts, [name for name in _KEYS if name != "seeds"])
     changes: dict[str, Any] = {}
-    for name, text in texts.items():
+    for assignment in texts:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {assignment}: give a key and a value, such as epochs=2")
+        if name in changes:
+            raise ConfigError(f"--set {name}: given more than once; give each key once")
+        _check_keys("--set", [name], [key for key in _KEYS if key != "seeds"])
         if name == "matched" and text not in ("true", "false"):
             raise ConfigError(f"--set {name}={text}: give true or false")
         if name == "strategies":
@@ -229,7 +206,7 @@ def parse_changes(texts: Mapping[str, str]) -> dict[str, Any]:
     return changes
 
 
-def plan_of(where: str, keys: Mapping[str, Any], changes: Mapping[str, Any]) -> Plan:
+def read_plan(where: str, keys: Mapping[str, Any], changes: Mapping[str, Any]) -> Plan:
     """Returns the plan of a comparison's keys.
 
     Args:
@@ -271,7 +248,7 @@ def _comparisons(table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _check_keys(
-    where: str, keys: Mapping[str, Any], known: Sequence[str], needed: Sequence[str] = ()
+    where: str, keys: Collection[str], known: Sequence[str], needed: Sequence[str] = ()
 ) -> None:
     for name in keys:
         if name not in known:
@@ -311,10 +288,10 @@ def _section(scale: str, name: str) -> str:
     return f"{scale}.{name}" if name else scale
 
 
-def recipe_tasks(
+def recipe_plans(
     recipe: Recipe, scale: Scale, out: Path, changes: Mapping[str, Any] | None = None
-) -> list[RecipeTask]:
-    """Returns the comparisons that a recipe draws from, with those of the recipes that it uses.
+) -> dict[Path, Plan]:
+    """Returns the comparisons that a recipe draws from by folder, with those that it uses.
 
     Each experiment has a folder, named after it and the scale, and a comparison of several one
     within that: recipes that share runs find them under the same ``out``.
@@ -325,15 +302,28 @@ def recipe_tasks(
         out: The folder of all runs.
         changes: What to take in place of what the files say.
     """
-    return [
-        RecipeTask(plan, out / f"{used.name}-{scale}" / name)
+    return {
+        out / f"{used.name}-{scale}" / name: plan
         for used in recipes_used(recipe)
         for name, plan in used.plans(scale, changes).items()
-    ]
+    }
+
+
+def run_unfinished(plan: Plan, folder: Path, reporter: Reporter, existing: Existing) -> None:
+    """Runs a comparison, unless it is finished and not to be overwritten.
+
+    Args:
+        plan: The plan.
+        folder: Its folder.
+        reporter: Reports what happens.
+        existing: What to do with a folder that holds a part of it, or another comparison.
+    """
+    if existing == "overwrite" or not is_finished(plan, folder):
+        compare(plan, folder, reporter, existing)
 
 
 def draw_recipe(
-    recipe: Recipe, scale: Scale, out: Path, tasks: Sequence[RecipeTask]
+    recipe: Recipe, scale: Scale, out: Path, folders: Iterable[Path]
 ) -> Iterator[tuple[Analysis, list[Path]]]:
     """Yields each of a recipe's figures and tables, from what was recorded, with its files.
 
@@ -344,12 +334,12 @@ def draw_recipe(
         recipe: The recipe.
         scale: Which scale.
         out: The folder of all runs.
-        tasks: Its comparisons, run before.
+        folders: The folders of its comparisons, run before.
     """
     home = recipe if recipe.trains else recipes_used(recipe)[0]
-    recorded = [task.folder for task in tasks if (task.folder / SUMMARY).is_file()]
-    for analysis in analyse(list(map(Comparison.read, recorded)), recipe.draw).values():
-        yield analysis, write(analysis, out / f"{home.name}-{scale}")
+    recorded = [Comparison.read(folder) for folder in folders if (folder / SUMMARY).is_file()]
+    for analysis in analyse(recorded, recipe.draw).values():
+        yield analysis, write_analysis(analysis, out / f"{home.name}-{scale}")
 
 
 def comparisons_for(analysis: str, comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -383,6 +373,6 @@ def _recipe_of(folder: Path) -> str:
     """Returns the recipe that a folder, or the one around it, is named after; "" if none is."""
     for path in (folder, folder.parent):
         recipe, _, scale = path.name.rpartition("-")
-        if scale in SCALES and recipe in recipe_names():
+        if scale in [*Scale] and recipe in recipe_names():
             return recipe
     return ""

@@ -13,25 +13,24 @@ from torch.overrides import TorchFunctionMode
 
 from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError, LossError
+from siftback.frameworks.trained_loss import CheckTimes, LossPair, ranks_alike
 from siftback.losses.per_example import find_valid, per_example
 from siftback.scorers.selection_pass import untouched
-from siftback.scorers.trained_loss import CheckTimes, LossPair, ranks_alike
 
 
 @functools.cache
-def _signature(fn: Callable[..., Any]) -> inspect.Signature:
+def signature(fn: Callable[..., Any]) -> inspect.Signature:
+    """Returns `inspect.signature`, once computed for each function."""
     return inspect.signature(fn)
 
 
-def _is_loss(name: str, fn: Any) -> bool:
-    if name.startswith("_") or not inspect.isfunction(fn):
-        return False
-    parameters = _signature(fn).parameters
+_LOSSES = frozenset(
+    fn
+    for name, fn in vars(functional).items()
+    if not name.startswith("_") and inspect.isfunction(fn)
     # That of the last linear layer and the loss in one has no outputs to take losses from.
-    return "reduction" in parameters and "linear_weight" not in parameters
-
-
-_LOSSES = frozenset(fn for name, fn in vars(functional).items() if _is_loss(name, fn))
+    if "reduction" in signature(fn).parameters and "linear_weight" not in signature(fn).parameters
+)
 
 
 class TrainingStep:
@@ -69,7 +68,7 @@ class TrainingStep:
             self.module.training_step = self._before
 
     def losses(self, args: Any, kwargs: Any, count: int, *, reweights: bool = False) -> Tensor:
-        """float[N], the losses of the first loss function that it calls; the rest does not run.
+        """Returns float[N], the losses of its first loss function; nothing after it runs.
 
         What it does to its module, to metrics, to the parameters' ``requires_grad`` and to the
         structure of the batch before is undone.
@@ -85,13 +84,13 @@ class TrainingStep:
                 cannot be applied.
             LossError: If there is not one loss per example.
         """
-        catch, (batch, *rest) = _First(count, advice=self._advice), args
-        versions = _versions(batch)
+        catch, (batch, *arguments) = FirstLoss(count, advice=self._advice), args
+        versions = tensor_versions(batch)
         try:
-            with _undone(self.module), catch:
-                self.eager(tree.map_tensors(lambda part: part, batch), *rest, **kwargs)
-        except _Aborted:
-            if _versions(batch) != versions:
+            with undo_effects(self.module), catch:
+                self.eager(tree.map_tensors(lambda tensor: tensor, batch), *arguments, **kwargs)
+        except StepAborted:
+            if tensor_versions(batch) != versions:
                 raise ConfigError(
                     "training_step changes its batch in place before its loss, which a scoring "
                     f"pass would do a second time: have it change a copy, or {self._advice}"
@@ -134,30 +133,34 @@ class TrainingStep:
             ConfigError: If the loss that is trained on prefers other examples.
         """
         self.checks = checks
-        batch, *rest = args
+        batch, *arguments = args
         same = None
         if checks:
             with suppress(BatchError):  # of a structure that is unknown, and need not be split
-                same = tree.map_tensors(lambda part: part, batch)  # the step may pop some
+                same = tree.map_tensors(lambda tensor: tensor, batch)  # the step may pop some
         catch = CaughtLosses(count, weights, strict=strict, advice=self._advice)
 
         def on_rows(rows: Tensor) -> LossPair:
             some = tree.take(same, rows)
             again = CaughtLosses(len(rows), strict=False, advice=self._advice)
-            with _undone(self.module), untouched(self.module, "eval", tree.device(some)), again:
-                output = self.eager(some, *rest, **kwargs)
-            return again.pair(cast(Tensor, _loss_of(output)))
+            with (
+                undo_effects(self.module),
+                untouched(self.module, "eval", tree.device(some)),
+                again,
+            ):
+                output = self.eager(some, *arguments, **kwargs)
+            return again.pair(cast(Tensor, loss_of_output(output)))
 
         automatic = self.module.automatic_optimization
         with catch:
             if automatic or not checks:
-                output = self.eager(batch, *rest, **kwargs)
+                output = self.eager(batch, *arguments, **kwargs)
             else:  # which steps its optimizers, so that it cannot be run for some rows again
-                with _watched_backward(self.module, functools.partial(self._check, catch)):
-                    output = self.eager(batch, *rest, **kwargs)
+                with watch_backward(self.module, functools.partial(self._check, catch)):
+                    output = self.eager(batch, *arguments, **kwargs)
                 self.times.reset()
         if automatic:
-            self._check(catch, _loss_of(output), on_rows)
+            self._check(catch, loss_of_output(output), on_rows)
         return output, catch
 
     def _check(
@@ -186,7 +189,7 @@ class TrainingStep:
             ) from cause
 
 
-class _Aborted(BaseException):
+class StepAborted(BaseException):
     """Ends a training step at its loss. No ``Exception``, which a step may catch."""
 
 
@@ -202,21 +205,21 @@ class LossCall:
     """
 
     def __init__(self, fn: Any, args: Any, kwargs: Any, count: int, advice: str) -> None:
-        given = _signature(fn).bind(*args, **kwargs).arguments
+        bound = signature(fn).bind(*args, **kwargs).arguments
         self.name, self._count, self._advice = fn.__name__, count, advice
-        self.reduction = given.pop("reduction", "mean")
-        if given.pop("size_average", None) is not None or given.pop("reduce", None) is not None:
+        self.reduction = bound.pop("reduction", "mean")
+        if bound.pop("size_average", None) is not None or bound.pop("reduce", None) is not None:
             raise ConfigError(f"{self.name} with size_average= or reduce=: give reduction= instead")
         self._whole = functools.partial(fn, *args, **kwargs)
-        self._pair = [given.pop(name) for name in list(given)[:2]]
-        of_pair = functools.partial(fn, **given)
+        self._pair = [bound.pop(name) for name in list(bound)[:2]]
+        of_pair = functools.partial(fn, **bound)
         self._each: Callable[..., Tensor] = per_example(of_pair)
         self.valid = find_valid(of_pair, self._pair[1])
         with torch.no_grad():
             self.losses: Tensor = self._each(*self._pair)
 
     def checked(self) -> Tensor:
-        """float[N], one loss per example, detached."""
+        """Returns float[N], one loss per example, detached."""
         if self.losses.shape != (self._count,):
             raise LossError(
                 f"{self.name} in training_step has losses of shape {list(self.losses.shape)}, and "
@@ -225,12 +228,13 @@ class LossCall:
         return self.losses
 
     def reduced(self, weights: Tensor | None) -> Tensor:
-        """What the step is given for the call: with weights, the weighted mean."""
+        """Returns the loss for the step: with weights, the weighted mean."""
         whole: Tensor = self._whole()
         if weights is None or self.reduction == "none":
             return whole
-        own = self.checked().float().mean()
-        if self.reduction != "mean" or not _close(own, whole):
+        mean, value = self.checked().float().mean(), whole.detach().float().mean()
+        close = torch.isclose(mean, value.to(mean.device), rtol=1e-3, atol=1e-6, equal_nan=True)
+        if self.reduction != "mean" or not close:
             raise ConfigError(
                 f"{self.name} in training_step is not the mean of one loss per example, to which "
                 'the weights of the selection could be applied: compute it with reduction="mean", '
@@ -266,11 +270,11 @@ class CaughtLosses(TorchFunctionMode):
 
     def __torch_function__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if fn in _LOSSES and not torch.compiler.is_compiling():
-            return self.caught(LossCall(fn, args, kwargs or {}, self.count, self._advice))
+            return self.record_call(LossCall(fn, args, kwargs or {}, self.count, self._advice))
         return fn(*args, **(kwargs or {}))
 
-    def caught(self, call: LossCall) -> Tensor:
-        """What the step is given for a call."""
+    def record_call(self, call: LossCall) -> Tensor:
+        """Returns the loss for the step, of a call."""
         self.calls.append(call)
         if self._strict:
             self.check_only(None)
@@ -280,7 +284,7 @@ class CaughtLosses(TorchFunctionMode):
         return value
 
     def pair(self, trained: Tensor) -> LossPair:
-        """The loss that the step trains on, beside what its loss function returned."""
+        """Returns the loss that the step trains on, beside what its loss function returned."""
         value = self.value
         # Of losses that the step reduces itself, those of ignored positions are 0, whatever their
         # gradient is.
@@ -291,8 +295,11 @@ class CaughtLosses(TorchFunctionMode):
         """Makes sure that one loss function was called, and that weights were applied to it."""
         names = [call.name for call in self.calls]
         if len(names) != 1:
+            listed = (
+                f"{len(names)} loss functions ({', '.join(names)})" if names else "no loss function"
+            )
             raise ConfigError(
-                f"training_step calls {_listed(names)}, so that which loss each example has is "
+                f"training_step calls {listed}, so that which loss each example has is "
                 f"not known: {self._advice}"
             )
         self.calls[0].checked()
@@ -304,32 +311,34 @@ class CaughtLosses(TorchFunctionMode):
             )
 
 
-class _First(CaughtLosses):
+class FirstLoss(CaughtLosses):
     """Ends a step at its first loss."""
 
-    def caught(self, call: LossCall) -> Tensor:
+    def record_call(self, call: LossCall) -> Tensor:
+        """Notes the call, and ends the step."""
         self.calls.append(call)
-        raise _Aborted
+        raise StepAborted
 
 
 @contextmanager
-def _undone(module: nn.Module) -> Iterator[None]:
+def undo_effects(module: nn.Module) -> Iterator[None]:
+    """Restores the attributes of a module, its metrics and which weights require a gradient."""
     before = dict(vars(module))
-    lists = [(part, part.copy()) for part in before.values() if isinstance(part, list)]
+    lists = [(value, value.copy()) for value in before.values() if isinstance(value, list)]
     required = [(weight, weight.requires_grad) for weight in module.parameters()]
-    parts: Iterator[Any] = module.modules()
+    children: Iterator[Any] = module.modules()
     metrics = [  # of torchmetrics, whose state is no buffer
-        (part, {**vars(part), **part._copy_state_dict()})
-        for part in parts
-        if hasattr(part, "_copy_state_dict")
+        (child, {**vars(child), **child._copy_state_dict()})
+        for child in children
+        if hasattr(child, "_copy_state_dict")
     ]
     vars(module)["log"] = vars(module)["log_dict"] = lambda *args, **kwargs: None
     try:
         yield
     finally:
-        for part, state in [(module, before), *metrics]:
-            vars(part).clear()
-            vars(part).update(state)
+        for owner, state in [(module, before), *metrics]:
+            vars(owner).clear()
+            vars(owner).update(state)
         for items, copied in lists:
             items[:] = copied
         for weight, requires_grad in required:
@@ -337,14 +346,14 @@ def _undone(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _watched_backward(module: Any, watch: Callable[[Any], None]) -> Iterator[None]:
+def watch_backward(module: Any, watch: Callable[[Any], None]) -> Iterator[None]:
     """Passes the losses of a module's ``manual_backward`` to a function before they are used."""
-    own, variables = module.manual_backward, vars(module)
+    backward, variables = module.manual_backward, vars(module)
     before = variables.get("manual_backward")
 
     def manual_backward(loss: Any, *args: Any, **kwargs: Any) -> None:
         watch(loss)
-        own(loss, *args, **kwargs)
+        backward(loss, *args, **kwargs)
 
     variables["manual_backward"] = manual_backward
     try:
@@ -355,21 +364,11 @@ def _watched_backward(module: Any, watch: Callable[[Any], None]) -> Iterator[Non
             variables["manual_backward"] = before
 
 
-def _loss_of(output: Any) -> Any:
-    """The loss in what a training step returned; None where it skips the step."""
+def loss_of_output(output: Any) -> Any:
+    """Returns the loss in what a training step returned; None where it skips the step."""
     return output.get("loss") if isinstance(output, Mapping) else output
 
 
-def _versions(batch: Any) -> list[int]:
-    """Of each tensor of a batch, how often it was changed in place."""
-    return [part._version for part in tree.tensors(batch) if not part.is_inference()]
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    """Whether two losses are the same, but for rounding."""
-    one, other = one.detach().float().mean(), other.detach().float().mean().to(one.device)
-    return bool(torch.isclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True))
-
-
-def _listed(names: list[str]) -> str:
-    return f"{len(names)} loss functions ({', '.join(names)})" if names else "no loss function"
+def tensor_versions(batch: Any) -> list[int]:
+    """Counts, for each tensor of a batch, how often it was changed in place."""
+    return [tensor._version for tensor in tree.tensors(batch) if not tensor.is_inference()]

@@ -92,39 +92,39 @@ def ranks_alike(
     False
     """
     trained = abs(float(pair.trained.detach()))
-    if not math.isfinite(trained) or not _is_known(pair):
+    if not math.isfinite(trained) or not has_losses(pair):
         return True
-    term = _term(pair)
-    if term is None or has_batch_term or abs(term.rest) <= max(1e-3 * trained, 4 * term.error):
+    term = find_constant(pair)
+    if term is None or has_batch_term or abs(term.value) <= max(1e-3 * trained, 4 * term.error):
         return term is not None
     if on_rows is None:
         return False
     size = 2 if count >= 2 * _BATCHES else 1
     rows = torch.split(torch.arange(min(count, size * _BATCHES)), size)
-    found = [_term(pair) for pair in map(on_rows, rows) if _is_known(pair)]
-    terms = [term for term in found if term is not None]
-    if len(terms) < max(len(found), 2):
+    pairs = [pair for pair in map(on_rows, rows) if has_losses(pair)]
+    terms = [term for term in map(find_constant, pairs) if term is not None]
+    if len(terms) < max(len(pairs), 2):
         return False
-    rests = [term.rest for term in terms]
+    values = [term.value for term in terms]
     error = 2 * max(term.error for term in terms)
-    return max(rests) - min(rests) <= 1e-2 * max(map(abs, rests)) + error
+    return max(values) - min(values) <= 1e-2 * max(map(abs, values)) + error
 
 
-def _is_known(pair: LossPair) -> bool:
-    """Whether there is any loss to compare with: none is left of examples that are learned."""
+def has_losses(pair: LossPair) -> bool:
+    """Returns whether there is any loss to compare with: learned examples have none."""
     gradient = pair.gradient * pair.scale
     return bool(gradient.isfinite().all()) and bool(gradient.any())
 
 
-class _Term(NamedTuple):
+class Constant(NamedTuple):
     """The b of ``trained = a * ranked + b``, and how far it may be off by rounding."""
 
-    rest: float
+    value: float
     error: float
 
 
-def _term(pair: LossPair) -> _Term | None:
-    """What a loss has besides its examples' losses; None where no a > 0 fits the outputs."""
+def find_constant(pair: LossPair) -> Constant | None:
+    """Computes the term of a loss besides its examples'; None where no a > 0 fits the outputs."""
     if not pair.trained.requires_grad:
         return None
     (gradient,) = torch.autograd.grad(
@@ -147,4 +147,4 @@ def _term(pair: LossPair) -> _Term | None:
         return None
     value = float(pair.trained.detach())
     error = (5e-3 if is_half else 1e-5) * abs(value) + 1e-6
-    return _Term(value - slope * float(pair.ranked.detach()), error)
+    return Constant(value - slope * float(pair.ranked.detach()), error)

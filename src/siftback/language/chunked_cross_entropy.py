@@ -120,13 +120,11 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         rows: int,
     ) -> Tensor:
         """Returns the loss, and computes the gradients of the inputs, the weight and the bias."""
-        wanted = ctx.needs_input_grad[:3]
-        of_inputs = torch.empty_like(inputs) if wanted[0] else None
+        needs_inputs, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        of_inputs = inputs.new_empty(inputs.shape if needs_inputs else 0)
         # Sums over chunks, which would be rounded at each in half precision.
-        of_weight = torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None
-        of_bias = None
-        if bias is not None and wanted[2]:
-            of_bias = torch.zeros_like(bias, dtype=torch.float32)
+        of_weight = inputs.new_zeros(weight.shape if needs_weight else 0, dtype=torch.float32)
+        of_bias = inputs.new_zeros(len(weight) if needs_bias else 0, dtype=torch.float32)
         total = torch.zeros((), device=inputs.device, dtype=torch.float32)
         for start in range(0, len(inputs), rows):
             chunk = slice(start, start + rows)
@@ -136,21 +134,18 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             errors = (logits - log_sums[:, None]).exp_()
             losses = log_sums - product.gather(1, right).squeeze(1).float()
             total += losses @ scale[chunk]
-            if not any(wanted):
+            if not (needs_inputs or needs_weight or needs_bias):
                 continue
             errors.scatter_add_(1, right, errors.new_full((1, 1), -1.0).expand_as(right))
             errors *= scale[chunk, None]
             cast = errors.to(product.dtype)
-            if of_inputs is not None:
+            if needs_inputs:
                 of_inputs[chunk] = cast @ weight
-            if of_weight is not None:
+            if needs_weight:
                 of_weight += cast.T @ inputs[chunk]
-            if of_bias is not None:
+            if needs_bias:
                 of_bias += errors.sum(0)
-        pairs = ((of_inputs, inputs), (of_weight, weight), (of_bias, bias))
-        ctx.gradients = [
-            None if gradient is None else gradient.to(tensor) for gradient, tensor in pairs
-        ]
+        ctx.gradients = of_inputs, of_weight.to(weight), of_bias.to(weight)
         return total
 
     @staticmethod
@@ -158,7 +153,8 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Returns the gradients, multiplied by that of the loss."""
         (scale,) = gradients
-        products = [None if value is None else value * scale.to(value) for value in ctx.gradients]
+        pairs = zip(ctx.gradients, ctx.needs_input_grad, strict=False)
+        products = [value * scale.to(value) if needed else None for value, needed in pairs]
         return (*products, None, None, None)
 
 

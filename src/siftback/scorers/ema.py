@@ -56,14 +56,14 @@ class Ema(Stateful, Scorer):
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
         """Computes float32[N], one score per example, with the averaged model."""
-        average = self.averaged(unwrap_model(model)).model
+        average = self.average_model(unwrap_model(model)).model
         return self.scorer.score(losses, average, batch, indices)
 
     @torch.no_grad()
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
         """Updates the average with the weights after the step, then calls the inner scorer."""
         model = unwrap_model(model)
-        snapshot = self.averaged(model)
+        snapshot = self.average_model(model)
         started = time.perf_counter()
         sources = tensors_of(model)
         # Grouped, as one call per type and device is several times faster than one per tensor.
@@ -98,7 +98,7 @@ class Ema(Stateful, Scorer):
     def average(self, average: dict[str, Tensor] | None) -> None:
         self._loaded, self._snapshot = average, None
 
-    def averaged(self, model: nn.Module) -> Snapshot:
+    def average_model(self, model: nn.Module) -> Snapshot:
         """Returns the averaged model, with each module in the mode of the model's module."""
         started = time.perf_counter()
         sources, before = tensors_of(model), self._snapshot

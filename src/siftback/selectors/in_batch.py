@@ -129,10 +129,11 @@ class InBatch(Stateful):
             losses, mask = losses.flatten(), mask.flatten()
         count = losses.shape[0] if isinstance(losses, Tensor) and losses.ndim else 1
         losses = check_losses(losses, count)
-        if mask is None:
-            mask = torch.ones_like(losses, dtype=torch.bool)
-        check_mask(mask, losses)
-        rows = mask.to(losses.device).nonzero().squeeze(1)
+        if mask is None:  # without waiting for the device, as for the rows of a mask
+            rows = torch.arange(len(losses), device=losses.device)
+        else:
+            check_mask(mask, losses)
+            rows = mask.to(losses.device).nonzero().squeeze(1)
         if not len(rows):
             reason = f"{count} losses, all of them masked out" if count else "0 losses"
             raise BatchError(f"there is no row to choose among: {reason}; skip this batch")

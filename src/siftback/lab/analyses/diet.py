@@ -181,17 +181,14 @@ def lowest_of_both(used: NDArray[np.floating], scores: NDArray[np.floating], sha
 
 def lowest_scores(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     """Figure e: the examples of the lowest EL2N scores."""
-    return build_gallery(
-        "diet-e",
-        "The examples of the lowest EL2N scores",
-        f"{PAPER}, figure e",
-        "No EL2N scores. Record them: siftback compare --strategies traditional,diet-sb",
-        [
-            (heading, comparison, partial(describe_lowest_scores, heading, table.scores.numpy()))
-            for heading, comparison in titled(comparisons)
-            for table in read_scores(comparison)[:1]
-        ],
-    )
+    title = "The examples of the lowest EL2N scores"
+    why = "No EL2N scores. Record them: siftback compare --strategies traditional,diet-sb"
+    entries = [
+        (heading, comparison, partial(describe_lowest_scores, heading, table.scores.numpy()))
+        for heading, comparison in titled(comparisons)
+        for table in read_scores(comparison)[:1]
+    ]
+    return build_gallery("diet-e", title, f"{PAPER}, figure e", why, entries)
 
 
 def describe_lowest_scores(heading: str, scores: NDArray[np.float32], data: ImageData) -> Described:
@@ -207,16 +204,12 @@ def describe_lowest_scores(heading: str, scores: NDArray[np.float32], data: Imag
 
 def lowest_ranks(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     """Figure f: the examples of the lowest rank by EL2N and by their use in SB together."""
-    return build_gallery(
-        "diet-f",
-        "The examples of the lowest rank by EL2N and by SB together",
-        f"{PAPER}, figure f",
-        NO_SCORES_AND_USES,
-        [
-            (heading, comparison, partial(describe_lowest_ranks, heading, used, scores))
-            for heading, comparison, used, scores in read_uses_and_scores(comparisons)
-        ],
-    )
+    title = "The examples of the lowest rank by EL2N and by SB together"
+    entries = [
+        (heading, comparison, partial(describe_lowest_ranks, heading, used, scores))
+        for heading, comparison, used, scores in read_uses_and_scores(comparisons)
+    ]
+    return build_gallery("diet-f", title, f"{PAPER}, figure f", NO_SCORES_AND_USES, entries)
 
 
 def describe_lowest_ranks(

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from siftback.lab.training.strategies import STRATEGIES
 
 from siftback.lab.recipes.recipe import find_recipe, recipe_names
 from siftback.lab.strategies.table import STRATEGIES

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 import typer
 
-from siftback.cli import names
+from siftback.cli import figures, score
 from siftback.cli.app import COMMANDS, app
 from siftback.lab import models
 from siftback.lab.analyses import ANALYSES
@@ -86,5 +86,5 @@ def test_the_help_names_what_there_is() -> None:
     assert DATA_SETS == load.NAMES
     assert MODEL_NAMES == models.NAMES
     assert get_args(TYPES["norm"]) == NORMS
-    assert names.SCORES == example_scores.SCORE_NAMES
-    assert tuple(ANALYSES) == names.ANALYSES
+    assert score.NAMES_OF_SCORES == example_scores.SCORE_NAMES
+    assert tuple(ANALYSES) == figures.ANALYSIS_NAMES

@@ -259,7 +259,7 @@ def without_times(state):
 
 
 OF_RULES = {
-    "another share": ({"memory": Memory(keep=0.1, floor=0.1)}, r"keep=0.5.*keep=0.1"),
+    "another share": ({"memory": Memory(keep=0.2, floor=0.1)}, r"keep=0.5.*keep=0.2"),
     "another floor": ({"memory": Memory(keep=0.5, floor=0.2)}, r"floor=0.1.*floor=0.2"),
     "another rule": (
         {"memory": InfoBatch(0.5), "epochs": 9},

@@ -263,34 +263,30 @@ class SinglePass(nn.Module):
     def _settings(self) -> dict[str, Any]:
         return self._arguments | self._schedule.settings()
 
-    def _forward_of(self, losses: Losses | None) -> Callable[[Any], Any]:
-        """Returns the function from a batch to its terms, with the outputs if they are stored."""
+    def _forward_of(self, losses: Losses | None) -> Callable[[Any], tuple[Any, Any]]:
+        """Returns the function from a batch to its terms, and to the outputs if they are stored."""
         model, reduction, has_outputs = self.model, self._reduction, self._has_outputs
 
-        def terms_of(batch: Any) -> Any:
-            if losses is not None:
-                return losses(model, batch)
-            inputs, targets = split_pair(batch)
-            outputs = model(inputs)
-            terms = reduction.terms(outputs, targets)
-            return (terms, outputs) if has_outputs else terms
-
-        def forward(batch: Any) -> Any:
-            results = terms_of(batch)
-            if not has_outputs:
-                return results
-            terms, outputs = results
-            return terms, tree_map_only(Tensor, Tensor.detach, outputs)
+        def forward(batch: Any) -> tuple[Any, Any]:
+            outputs: Any
+            if losses is None:
+                inputs, targets = split_pair(batch)
+                outputs = model(inputs)
+                terms = reduction.terms(outputs, targets)
+            elif has_outputs:
+                terms, outputs = losses(model, batch)
+            else:
+                terms = losses(model, batch)
+            return terms, tree_map_only(Tensor, Tensor.detach, outputs) if has_outputs else None
 
         return forward
 
     def _terms(self, batch: Any, count: int) -> Tensor:
         """Runs the model, traced, or untraced for a single example, which is always kept."""
         try:
-            results = (self._traced if count > 1 else self._plain)(batch)
+            terms, self.outputs = (self._traced if count > 1 else self._plain)(batch)
         except UNTRACEABLE as error:
             raise explain(error, self.model) from error
-        terms, self.outputs = results if self._has_outputs else (results, None)
         check_losses(terms, count)
         if torch.is_grad_enabled() and not terms.requires_grad:
             raise ConfigError(
@@ -345,21 +341,17 @@ class SinglePass(nn.Module):
         rows = choose(ones, torch.Generator(), count_of(self.selector.keep, count))
         divisor = self._reduction.divisor(rows.positions, None, targets)
 
-        def terms_of(batch: Any) -> Tensor:
-            results = self._plain(batch)
-            return cast(Tensor, results[0] if self._has_outputs else results)
-
         with untouched(self.model, None, device):
             loss = kept_loss(self._terms(batch, count), rows, divisor, self._pending)
             fast = gradients(self.model, loss)
         with untouched(self.model, None, device):
-            loss = terms_of(batch).index_select(0, rows.positions).sum() / divisor
+            loss = self._plain(batch)[0].index_select(0, rows.positions).sum() / divisor
             exact = gradients(self.model, loss)
         result = compare_gradients(self.model, fast, exact)
         allowed = tolerance(device, exact, same_kernels=self._backend == "graph")
         if result.largest > allowed and not result.batch_norms:
             with untouched(self.model, None, device), torch.no_grad():
-                coupled = find_coupling(self.model, terms_of, batch, rows.positions, count)
+                coupled = find_coupling(self.model, self._plain, batch, rows.positions, count)
             raise GradientError(
                 f"the single pass's gradient of {result.parameter} differs from that of the kept "
                 f"losses by {result.largest:.1e} of its size, and {allowed:.0e} is what rounding "

@@ -296,12 +296,10 @@ def open_address(address: Address) -> Tables:
             raise ConfigError(f"{address}: vocabulary= is of texts, and these are images")
         inputs = choose_column(features, address, "image", images)
     label = choose_column(features, address, "label", labels or [LABEL] * (LABEL in features))
-    tables = {
-        split: data.select_columns(sorted({inputs, label} & {*data.features})).with_format("arrow")[
-            :
-        ]
-        for split, data in splits.items()
-    }
+    tables = {}
+    for split, data in splits.items():
+        columns = [name for name in dict.fromkeys((inputs, label)) if name in data.features]
+        tables[split] = data.select_columns(columns).with_format("arrow")[:]
     values: list[Any] = []
     names: Iterable[str] = getattr(features[label], "names", ())
     if label not in labels:

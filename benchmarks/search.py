@@ -33,10 +33,10 @@ from siftback.lab.models import build
 from siftback.lab.records.run_summary import ScoringCost
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
-from siftback.lab.training.ideal_cost import IdealCost
-from siftback.lab.training.score_price import measure as measured_price
-from siftback.lab.training.strategies import STRATEGIES
-from siftback.lab.training.strategy import Strategy
+from siftback.lab.strategies.after_reading import AfterReading, measure_scoring_cost
+from siftback.lab.strategies.before_reading import BeforeReading
+from siftback.lab.strategies.strategy import IdealCost, Strategy
+from siftback.lab.strategies.table import STRATEGIES
 from siftback.rules.rule import LastLossRule
 from siftback.schedule import Share
 from strong_augment import StrongAugment
@@ -220,7 +220,7 @@ def price(strategy: Strategy, settings: Settings, data: DataSet) -> ScoringCost 
     """
     if strategy.name == "tiny-proxy":
         return ScoringCost(0.02, 0.02, 0.02, 1)
-    return measured_price(strategy, settings, data)
+    return measure_scoring_cost(strategy, settings, data)
 
 
 def candidates(labels: Tensor) -> dict[str, Strategy]:
@@ -231,8 +231,9 @@ def candidates(labels: Tensor) -> dict[str, Strategy]:
             name,
             what,
             IdealCost(3),
+            BeforeReading,
+            lambda keep, settings: make(settings.floor),
             warmup=Share(0.15),
-            rule=lambda keep, settings: make(settings.floor),
         )
 
     tried = (
@@ -254,8 +255,9 @@ def candidates(labels: Tensor) -> dict[str, Strategy]:
             "tiny-proxy",
             "a tiny proxy's harder half",
             IdealCost(3, offered=1, cheap_scores=True, proxy=3),
+            AfterReading,
             lambda keep, settings: TopK(keep=keep),
-            tiny_proxy,
+            lambda settings, data, _: tiny_proxy(settings, data),
         ),
     )
     return {strategy.name: strategy for strategy in tried}
@@ -296,7 +298,7 @@ def measure(name: str, quick: bool, out: Path) -> list[Goal]:
     labels = prepare_data(Plan(at[own], ["traditional"], (0.5,), seeds, matched=False)).train_labels
     tried = {key: candidates(labels)[key] for key in case.alone}
     STRATEGIES.update(tried)
-    comparison.measure = price
+    comparison.measure_scoring_cost = price
     methods = case.methods | {f"{key}@0.5": strategy.summary for key, strategy in tried.items()}
     curve, found = {}, {}
     for budget, settings in at.items():

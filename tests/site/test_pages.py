@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from siftback.lab.recipes.recipe import find_recipe, recipe_names
-from siftback.lab.training.strategies import STRATEGIES
+from siftback.lab.strategies.table import STRATEGIES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PLAIN = {"traditional", "matched"}  # these leave nothing out

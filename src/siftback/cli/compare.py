@@ -155,13 +155,13 @@ def _train(
     from siftback.lab.report.numbers import numbers
     from siftback.lab.run.progress import TENSORBOARD, ConsoleReporter, TensorBoardReporter
     from siftback.lab.run.workload import batch_work, is_short
-    from siftback.lab.training import strategies
+    from siftback.lab.strategies.table import find_strategy
 
     existing, settings = existing_policy(overwrite, resume), plan.settings
     data = prepare_data(plan)
     if several and is_short(settings, data):
         plan = replace(plan, seeds=several)
-    selects = any(strategies.find(run.strategy).selects for run in plan.runs())
+    selects = any(find_strategy(run.strategy).selects for run in plan.runs())
     if several and len(plan.seeds) == 1 and selects:
         seeds = ",".join(map(str, SEVERAL))
         typer.echo(f"one seed decides nothing: --seed {seeds} would show their spread", err=True)

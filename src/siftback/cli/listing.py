@@ -15,7 +15,7 @@ def strategies_command(as_json: Json = False) -> None:
     """List the strategies, each with its ideal cost of one example."""
     from siftback.cli.ending import show_json
     from siftback.lab.records.tables import terminal
-    from siftback.lab.training.strategies import STRATEGIES
+    from siftback.lab.strategies.table import STRATEGIES
 
     rows = [
         {

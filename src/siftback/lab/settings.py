@@ -130,7 +130,7 @@ _PARSERS = {bool: _parse_switch, int: _parse_integer, float: parse_number}
 
 
 class Setting(NamedTuple):
-    """The annotation of a setting.
+    """The annotations of a setting after its type, in this order.
 
     Attributes:
         help: Its line in the help.
@@ -143,7 +143,7 @@ class Setting(NamedTuple):
     parse: Callable[[str, Any], Any] | None = None
 
 
-_COUNT = f"[1, {2**31 - 1}]"
+_ANY, _POSITIVE, _SHARE, _COUNT = "(-inf, inf)", "(0, inf)", "[0, 1)", f"[1, {2**31 - 1}]"
 _OF_MODEL: Any = None  # the model's own value, which `Settings` takes in its place
 
 
@@ -151,183 +151,92 @@ _OF_MODEL: Any = None  # the model's own value, which `Settings` takes in its pl
 class Settings:
     """The settings that all runs of a comparison share; None is "not asked for"."""
 
-    data: Annotated[str, Setting(f"Data set: {', '.join(DATA_SETS)}.")]
-    model: Annotated[str, Setting(f"Model: {', '.join(MODEL_NAMES)}.")] = "cnn"
-    width: Annotated[int | None, Setting("Width of the model; its own by default.", _COUNT)] = None
-    norm: Annotated[Literal["batch", "group"], Setting("Normalisation: batch or group.")] = "batch"
-    epochs: Annotated[
-        float | None,
-        Setting(
-            f"Length in epochs of the training set; {DEFAULT_EPOCHS:g} by default.", "(0, inf)"
-        ),
-    ] = None
-    budget: Annotated[
-        float | None,
-        Setting(
-            "In place of --epochs: train until forwards and backwards cost as much as so many "
-            "epochs of Traditional. The fairest comparison: every strategy costs the same.",
-            "(0, inf)",
-        ),
-    ] = None
-    cost_budget: Annotated[
-        float | None,
-        Setting(
-            "The same in forwards of one example. Beside --epochs, training may end early.",
-            "(0, inf)",
-        ),
-    ] = None
-    time_budget: Annotated[
-        float | None,
-        Setting(
-            "Length as a time, such as 90s, 30m or 12h, which learning rates follow. Beside "
-            "another length, training may end early.",
-            "(0, inf)",
-            parse_duration,
-        ),
-    ] = None
-    batch_size: Annotated[
-        int,
-        Setting(
-            "Examples per batch; 128 for models of images, by default the model's own.", _COUNT
-        ),
-    ] = _OF_MODEL
-    history: Annotated[int, Setting("Losses that a loss is ranked among.", _COUNT)] = 1024
-    rate: Annotated[
-        str, Setting(f"Learning rates: {', '.join(rates.RATES)}, or {rates.STEPS}.")
-    ] = "onecycle"
-    rate_by: Annotated[
-        Literal["seen", "trained"],
-        Setting("What moves them: examples seen, or trained on, as in the papers' own code."),
-    ] = "seen"
-    lr: Annotated[
-        float,  # below 1e30, as weights in float32 end at 3e38
-        Setting(
-            "Peak learning rate; 0.1 for models of images, by default the model's own.", "(0, 1e30)"
-        ),
-    ] = _OF_MODEL
-    momentum: Annotated[
-        float,
-        Setting(
-            "Nesterov momentum of SGD, for models of images; AdamW's first decay, for texts.",
-            "[0, 1)",
-        ),
-    ] = 0.9
-    weight_decay: Annotated[
-        float,
-        Setting("L2 penalty of SGD, or AdamW's decay; by default the model's own.", "[0, 1e30)"),
-    ] = _OF_MODEL
-    cutout: Annotated[
-        int,
-        Setting("Side of the square cut out of each image, in pixels.", f"[0, {2**31 - 1}]"),
-    ] = 0
-    train_limit: Annotated[
-        int | None,
-        Setting("Train on a fixed, class-balanced subset of so many examples.", _COUNT),
-    ] = None
-    max_tokens: Annotated[
-        int | None,
-        Setting(
-            "Where texts are cut, and how long windows of text are; by default the data's.",
-            f"[2, {2**31 - 1}]",
-        ),
-    ] = None
-    label_smoothing: Annotated[
-        float,
-        Setting("Share of each training target that is spread over all classes.", "[0, 1)"),
-    ] = 0.0
-    mixup: Annotated[float, Setting("Alpha of mixup, after selection; 0 is none.", "[0, 1e30)")] = (
-        0.0
-    )
-    clip: Annotated[
-        float | None, Setting("The most that a gradient's norm may be.", "(0, 1e30)")
-    ] = None
-    ema: Annotated[
-        float | None,
-        Setting(
-            "Decay of an average of the weights, which is tested and kept, such as 0.999; it is "
-            "shorter at first.",
-            "(0, 1)",
-        ),
-    ] = None
-    precision: Annotated[
-        Precision, Setting("fp32, or mixed: bf16, or fp16 with a scaled loss (CUDA).")
-    ] = "fp32"
-    channels_last: Annotated[
-        bool, Setting("Whether images and weights lie channels last, mostly the faster.")
-    ] = True
-    compile: Annotated[
-        bool,
-        Setting(
-            "Train and select through torch.compile: faster steps after a minute or more, "
-            "which count as training time. Resumed runs may then differ in the last digits."
-        ),
-    ] = False
-    device: Annotated[str, Setting("auto, cpu, cuda or mps.")] = "auto"
-    evaluations: Annotated[
-        int | None, Setting("How often to test, evenly; once per epoch by default.", _COUNT)
-    ] = None
-    evaluate_at: Annotated[
-        Sequence[float] | None,
-        Setting(
-            "Shares of training to test after besides, separated by commas: 0.01,0.02,0.05.",
-            "(0, 1)",
-            lambda name, text: tuple(parse_numbers(name, text)),
-        ),
-    ] = None
-    stop_at: Annotated[
-        float | None,
-        Setting("End at the first test with so low an error: error=5%.", "[0, 100)", _parse_error),
-    ] = None
-    stop_at_loss: Annotated[
-        float | None,
-        Setting("End at the first test with so low a loss, such as 1.6.", "[0, inf)"),
-    ] = None
-    observe: Annotated[
-        str,
-        Setting(
-            "What to record at each test besides, its time apart: losses,gradients,confidence."
-        ),
-    ] = ""
-    validation: Annotated[
-        int | None,
-        Setting("Test on so many held-out training examples, to choose settings by.", _COUNT),
-    ] = None
-    flip: Annotated[float, Setting("Share of the training labels to make wrong.", "[0, 1]")] = 0.0
-    stale_every: Annotated[int, Setting("Epochs between stale-sb's selection passes.", _COUNT)] = 3
-    floor: Annotated[float, Setting("Least probability of an example in sb-memory.", "[0, 1)")] = (
-        0.1
-    )
-    warmup: Annotated[
-        Epochs | Share | None,
-        Setting(
-            "Training on everything before a strategy selects: epochs such as 1e, a share such "
-            "as 15%, or 0. By default 15% for sb-memory, and 1e for those that select in batches.",
-            parse=parse_warmup,
-        ),
-    ] = None
-    tail: Annotated[
-        float,
-        Setting(
-            "Share of training at the end in which a rule selects no more, such as 10%.",
-            "[0, 1)",
-            parse_share,
-        ),
-    ] = 0.0
-    decay: Annotated[
-        float,
-        Setting("How much of an old loss stays in the memory of sb-memory.", "[0, 1)"),
-    ] = 0.0
-    subset: Annotated[
-        str | None, Setting("File of siftback prune: its examples are the training set.")
-    ] = None
-    score_models: Annotated[int, Setting("Models that el2n, diet-sb and rho score by.", _COUNT)] = 2
-    score_epochs: Annotated[
-        float, Setting("Epochs that each of those is trained for.", "[0, inf)")
-    ] = 1.0
-    noise_guard: Annotated[
-        bool,
-        Setting("Have sb-memory and sb-memory-ratio hold back examples that seem mislabelled."),
-    ] = False
+    # fmt: off
+    data: Annotated[str, f"Data set: {', '.join(DATA_SETS)}."]
+    model: Annotated[str, f"Model: {', '.join(MODEL_NAMES)}."] = "cnn"
+    width: Annotated[int | None, "Width of the model; its own by default.", _COUNT] = None
+    norm: Annotated[Literal["batch", "group"], "Normalisation: batch or group."] = "batch"
+    epochs: Annotated[float | None,
+        f"Length in epochs of the training set; {DEFAULT_EPOCHS:g} by default.", _POSITIVE] = None
+    budget: Annotated[float | None,
+        "In place of --epochs: train until forwards and backwards cost as much as so many epochs "
+        "of Traditional. The fairest comparison: every strategy costs the same.", _POSITIVE] = None
+    cost_budget: Annotated[float | None,
+        "The same in forwards of one example. Beside --epochs, training may end early.",
+        _POSITIVE] = None
+    time_budget: Annotated[float | None,
+        "Length as a time, such as 90s, 30m or 12h, which learning rates follow. Beside another "
+        "length, training may end early.", _POSITIVE, parse_duration] = None
+    batch_size: Annotated[int,
+        "Examples per batch; 128 for models of images, by default the model's own.",
+        _COUNT] = _OF_MODEL
+    history: Annotated[int, "Losses that a loss is ranked among.", _COUNT] = 1024
+    rate: Annotated[str,
+        f"Learning rates: {', '.join(rates.RATES)}, or {rates.STEPS}."] = "onecycle"
+    rate_by: Annotated[Literal["seen", "trained"],
+        "What moves them: examples seen, or trained on, as in the papers' own code."] = "seen"
+    lr: Annotated[float,
+        "Peak learning rate; 0.1 for models of images, by default the model's own.",
+        "(0, 1e30)"] = _OF_MODEL
+    momentum: Annotated[float,
+        "Nesterov momentum of SGD, for models of images; AdamW's first decay, for texts.",
+        _SHARE] = 0.9
+    weight_decay: Annotated[float,
+        "L2 penalty of SGD, or AdamW's decay; by default the model's own.", "[0, 1e30)"] = _OF_MODEL
+    cutout: Annotated[int,
+        "Side of the square cut out of each image, in pixels.", f"[0, {2**31 - 1}]"] = 0
+    train_limit: Annotated[int | None,
+        "Train on a fixed, class-balanced subset of so many examples.", _COUNT] = None
+    max_tokens: Annotated[int | None,
+        "Where texts are cut, and how long windows of text are; by default the data's.",
+        f"[2, {2**31 - 1}]"] = None
+    label_smoothing: Annotated[float,
+        "Share of each training target that is spread over all classes.", _SHARE] = 0.0
+    mixup: Annotated[float, "Alpha of mixup, after selection; 0 is none.", "[0, 1e30)"] = 0.0
+    clip: Annotated[float | None, "The most that a gradient's norm may be.", "(0, 1e30)"] = None
+    ema: Annotated[float | None,
+        "Decay of an average of the weights, which is tested and kept, such as 0.999; it is "
+        "shorter at first.", "(0, 1)"] = None
+    precision: Annotated[Precision,
+        "fp32, or mixed: bf16, or fp16 with a scaled loss (CUDA)."] = "fp32"
+    channels_last: Annotated[bool,
+        "Whether images and weights lie channels last, mostly the faster."] = True
+    compile: Annotated[bool,
+        "Train and select through torch.compile: faster steps after a minute or more, which count "
+        "as training time. Resumed runs may then differ in the last digits."] = False
+    device: Annotated[str, "auto, cpu, cuda or mps."] = "auto"
+    evaluations: Annotated[int | None,
+        "How often to test, evenly; once per epoch by default.", _COUNT] = None
+    evaluate_at: Annotated[Sequence[float] | None,
+        "Shares of training to test after besides, separated by commas: 0.01,0.02,0.05.",
+        "(0, 1)", lambda name, text: tuple(parse_numbers(name, text))] = None
+    stop_at: Annotated[float | None,
+        "End at the first test with so low an error: error=5%.", "[0, 100)", _parse_error] = None
+    stop_at_loss: Annotated[float | None,
+        "End at the first test with so low a loss, such as 1.6.", "[0, inf)"] = None
+    observe: Annotated[str,
+        "What to record at each test besides, its time apart: losses,gradients,confidence."] = ""
+    validation: Annotated[int | None,
+        "Test on so many held-out training examples, to choose settings by.", _COUNT] = None
+    flip: Annotated[float, "Share of the training labels to make wrong.", "[0, 1]"] = 0.0
+    stale_every: Annotated[int, "Epochs between stale-sb's selection passes.", _COUNT] = 3
+    floor: Annotated[float, "Least probability of an example in sb-memory.", _SHARE] = 0.1
+    warmup: Annotated[Epochs | Share | None,
+        "Training on everything before a strategy selects: epochs such as 1e, a share such as "
+        "15%, or 0. By default 15% for sb-memory, and 1e for those that select in batches.",
+        _ANY, parse_warmup] = None
+    tail: Annotated[float,
+        "Share of training at the end in which a rule selects no more, such as 10%.",
+        _SHARE, parse_share] = 0.0
+    decay: Annotated[float,
+        "How much of an old loss stays in the memory of sb-memory.", _SHARE] = 0.0
+    subset: Annotated[str | None,
+        "File of siftback prune: its examples are the training set."] = None
+    score_models: Annotated[int, "Models that el2n, diet-sb and rho score by.", _COUNT] = 2
+    score_epochs: Annotated[float, "Epochs that each of those is trained for.", "[0, inf)"] = 1.0
+    noise_guard: Annotated[bool,
+        "Have sb-memory and sb-memory-ratio hold back examples that seem mislabelled."] = False
+    # fmt: on
 
     def __post_init__(self) -> None:
         from siftback.lab import models
@@ -428,7 +337,7 @@ class Settings:
 
 
 SETTINGS: dict[str, Setting] = {
-    name: hint.__metadata__[0]
+    name: Setting(*hint.__metadata__)
     for name, hint in get_type_hints(Settings, include_extras=True).items()
 }
 TYPES = get_type_hints(Settings)

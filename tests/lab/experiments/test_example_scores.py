@@ -17,15 +17,14 @@ from siftback.lab.data.stream import BatchStream, test_batches
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.experiments.subsets import read_subset, write_subset
+from siftback.lab.length import Length, PhaseClock
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.run.train import stages
 from siftback.lab.settings import Run, Settings
-from siftback.lab.training.length import Length
-from siftback.lab.training.phase_clock import PhaseClock
-from siftback.lab.training.strategies import STRATEGIES, find
-from siftback.lab.training.training_batches import TrainingBatches
+from siftback.lab.strategies.strategy import Job
+from siftback.lab.strategies.table import STRATEGIES, find_strategy
 from siftback.pruning import prune
 
 COUNT, BATCH, EPOCHS = 200, 50, 2
@@ -217,9 +216,9 @@ def test_each_prunes_its_share_and_selects_from_what_is_left(compared: Compariso
 
 @pytest.mark.parametrize(("keep", "drop"), [(0.5, 0.25), (0.375, 0.25), (0.9, 0.1), (1.0, 0.0)])
 def test_diet_prunes_a_quarter_where_it_can(keep: float, drop: float) -> None:
-    assert find("diet-sb").dropped(keep) == pytest.approx(drop)
-    assert find("el2n").dropped(keep) == pytest.approx(1 - keep)
-    assert find("sb").dropped(keep) == 0
+    assert find_strategy("diet-sb").dropped(keep) == pytest.approx(drop)
+    assert find_strategy("el2n").dropped(keep) == pytest.approx(1 - keep)
+    assert find_strategy("sb").dropped(keep) == 0
 
 
 def test_what_is_pruned_has_the_lowest_scores(tmp_path: Path) -> None:
@@ -257,9 +256,11 @@ def test_rho_selects_by_the_loss_less_the_irreducible_one(tmp_path: Path) -> Non
     model = models.build("cnn", width=4, classes=10, channels=1)
     run = Run("rho", 0.5, 0)
     length = Length.of(run, QUICK, COUNT)
-    batches = TrainingBatches(
-        run, QUICK, data, model, device, length, PhaseClock(device), found.scores
+    rho = find_strategy("rho")
+    job = Job(
+        run, rho, rho.warmed(QUICK), data, model, device, length, PhaseClock(device), found.scores
     )
+    batches = rho.moment(job)
     given = iter(batches)
     first, second = next(given), next(given)  # pooled from two batches each
     images, labels = (torch.cat(both) for both in zip(first, second, strict=True))

@@ -31,7 +31,7 @@ from siftback.lab.recipes.recipe import (
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
-from siftback.lab.training import strategies
+from siftback.lab.strategies.table import STRATEGIES, find_strategy
 
 AT_HAND = {"digits", "mnist", "cifar10"}
 
@@ -355,12 +355,12 @@ def test_a_plan_s_cost_is_added_up_from_its_runs():
     ],
 )
 def test_the_ideal_cost_is_that_of_the_formula(name, ideal):
-    cost = strategies.find(name).cost.amount(0.4, stale_every=3, price=0.5)
+    cost = find_strategy(name).cost.amount(0.4, stale_every=3, price=0.5)
     assert cost == pytest.approx(ideal)
 
 
 def test_every_strategy_has_an_ideal_cost():
-    for name, strategy in strategies.STRATEGIES.items():
+    for name, strategy in STRATEGIES.items():
         if name != "matched":
             assert 0 < strategy.cost.amount(0.5) < 10
 

@@ -25,16 +25,11 @@ def picture_choices(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     by the loss at the last evaluation, the mean over the seeds. Suspect are those that were never
     learnt: of the highest `persistent_losses`.
     """
-    return build_gallery(
-        "choices",
-        "The examples kept most, dropped most, and suspect",
-        OURS,
-        f"No losses were observed of a selective run. {command('losses')}",
-        [
-            (run.title, run.configuration.comparison, partial(describe_choices, run))
-            for run in watched_selective(comparisons, "losses")
-        ],
-    )
+    title = "The examples kept most, dropped most, and suspect"
+    why = f"No losses were observed of a selective run. {command('losses')}"
+    runs = watched_selective(comparisons, "losses")
+    entries = [(*run.origin, partial(describe_choices, run)) for run in runs]
+    return build_gallery("choices", title, OURS, why, entries)
 
 
 def persistent_losses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray[np.float64]:

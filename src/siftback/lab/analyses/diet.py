@@ -28,7 +28,7 @@ from siftback.lab.experiments.example_scores import SCORES_FOLDER, Scores, overl
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL
 from siftback.lab.records.observations import Look
-from siftback.lab.training import strategies
+from siftback.lab.strategies.table import find_strategy
 
 PAPER = "Lu, Zamoshchin and Chen, Diet Selective-Backprop"
 BACKPROP = ("sb", "random", "sb-single-pass", "random-single-pass")
@@ -181,17 +181,14 @@ def lowest_of_both(used: NDArray[np.floating], scores: NDArray[np.floating], sha
 
 def lowest_scores(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     """Figure e: the examples of the lowest EL2N scores."""
-    return build_gallery(
-        "diet-e",
-        "The examples of the lowest EL2N scores",
-        f"{PAPER}, figure e",
-        "No EL2N scores. Record them: siftback compare --strategies traditional,diet-sb",
-        [
-            (heading, comparison, partial(describe_lowest_scores, heading, table.scores.numpy()))
-            for heading, comparison in titled(comparisons)
-            for table in read_scores(comparison)[:1]
-        ],
-    )
+    title = "The examples of the lowest EL2N scores"
+    why = "No EL2N scores. Record them: siftback compare --strategies traditional,diet-sb"
+    entries = [
+        (heading, comparison, partial(describe_lowest_scores, heading, table.scores.numpy()))
+        for heading, comparison in titled(comparisons)
+        for table in read_scores(comparison)[:1]
+    ]
+    return build_gallery("diet-e", title, f"{PAPER}, figure e", why, entries)
 
 
 def describe_lowest_scores(heading: str, scores: NDArray[np.float32], data: ImageData) -> Described:
@@ -207,16 +204,12 @@ def describe_lowest_scores(heading: str, scores: NDArray[np.float32], data: Imag
 
 def lowest_ranks(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     """Figure f: the examples of the lowest rank by EL2N and by their use in SB together."""
-    return build_gallery(
-        "diet-f",
-        "The examples of the lowest rank by EL2N and by SB together",
-        f"{PAPER}, figure f",
-        NO_SCORES_AND_USES,
-        [
-            (heading, comparison, partial(describe_lowest_ranks, heading, used, scores))
-            for heading, comparison, used, scores in read_uses_and_scores(comparisons)
-        ],
-    )
+    title = "The examples of the lowest rank by EL2N and by SB together"
+    entries = [
+        (heading, comparison, partial(describe_lowest_ranks, heading, used, scores))
+        for heading, comparison, used, scores in read_uses_and_scores(comparisons)
+    ]
+    return build_gallery("diet-f", title, f"{PAPER}, figure f", NO_SCORES_AND_USES, entries)
 
 
 def describe_lowest_ranks(
@@ -267,7 +260,7 @@ def runtime(comparisons: Sequence[Comparison]) -> Grid | Missing:
                 ratio = seconds.middle / base.middle
                 if config is not plain:
                     ratios[config.label] = ratio
-            before = 100 * strategies.find(config.strategy).dropped(config.runs[0].keep_asked)
+            before = 100 * find_strategy(config.strategy).dropped(config.runs[0].keep_asked)
             rows.append([config.label, heading, percent_left_out(config), before, seconds, ratio])
         if ratios:
             fastest = min(ratios, key=ratios.__getitem__)

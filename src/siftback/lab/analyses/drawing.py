@@ -4,7 +4,7 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -15,26 +15,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from siftback.lab.analyses import styles
 from siftback.lab.analyses.figure import Figure, Gallery, Panel
-from siftback.lab.analyses.styles import Style, assign_styles
 
 FORMATS = ("png", "svg")
-# Matplotlib's names for the markers and dashes of a `Style`.
-MARKERS = {
-    "circle": "o",
-    "square": "s",
-    "triangle-up": "^",
-    "diamond": "D",
-    "triangle-down": "v",
-    "x": "X",
-}
-DASHES: dict[str, Any] = {
-    "solid": "solid",
-    "dash": (0, (4, 1.5)),
-    "dot": (0, (1, 1.2)),
-    "dashdot": (0, (5, 1.5, 1, 1.5)),
-    "longdash": (0, (7, 2)),
-}
+# Matplotlib's counterparts of the markers and dashes of a `Style`.
+MARKERS = dict(zip(styles.MARKERS, "os^DvX", strict=True))
+STROKES: Sequence[Any] = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)), (0, (7, 2)))
+DASHES = dict(zip(styles.DASHES, STROKES, strict=True))
 COLUMNS = 3  # panels beside each other, at most
 PANEL = (4.6, 3.4)  # inches
 LETTERS = 9  # of a title in an inch
@@ -93,7 +81,7 @@ def _encode(canvas: Canvas, ending: str) -> bytes:
 
 
 def _draw_view(figure: Figure, view: str) -> Canvas:
-    panels, styles = figure.views[view], assign_styles(figure.keys)
+    panels, looks = figure.views[view], styles.assign_styles(figure.keys)
     rows = math.ceil(len(panels) / COLUMNS)
     columns = math.ceil(len(panels) / rows)
     width = columns * PANEL[0] + 0.6
@@ -110,7 +98,7 @@ def _draw_view(figure: Figure, view: str) -> Canvas:
     canvas = Canvas(figsize=(width, height), layout="constrained")
     canvas.subplots(rows, columns)
     for axes, panel in zip(canvas.axes, panels, strict=False):
-        _draw_panel(axes, panel, styles)
+        _draw_panel(axes, panel, looks)
     for axes in canvas.axes[len(panels) :]:
         axes.set_visible(False)
     handles = {
@@ -120,26 +108,20 @@ def _draw_view(figure: Figure, view: str) -> Canvas:
     }
     canvas.suptitle("\n".join(title), fontweight="bold")
     if len(handles) > 1:
-        canvas.legend(
-            handles.values(),
-            handles.keys(),
-            loc="outside lower center",
-            ncols=abreast,
-            frameon=False,
-            fontsize="small",
-        )
+        below: dict[str, Any] = {"loc": "outside lower center", "ncols": abreast, "frameon": False}
+        canvas.legend(handles.values(), handles.keys(), fontsize="small", **below)
     # Laid out now, and not again for each format.
     canvas.draw_without_rendering()
     canvas.set_layout_engine(None)
     return canvas
 
 
-def _draw_panel(axes: Axes, panel: Panel, styles: Mapping[tuple[str, str], Style]) -> None:
+def _draw_panel(axes: Axes, panel: Panel, looks: styles.Styles) -> None:
     names = panel.names
     thickness = 0.8 / len(panel.series) if panel.kind == "bars" else 0.8
     ends = np.zeros(len(names))  # of the bars stacked so far
     for number, series in enumerate(panel.series):
-        style = styles[series.key]
+        style = looks[series.key]
         marker = MARKERS[style.marker]
         look: dict[str, Any] = {"color": style.colour, "alpha": 0.35 if series.faint else 1.0}
         x = np.array([names.index(str(x)) for x in series.x] if names else series.x, float)

@@ -34,16 +34,10 @@ def extremes(comparisons: Sequence[Comparison]) -> Gallery | Missing:
 
     By the mean over all evaluations of all seeds, of Traditional where it was observed.
     """
-    return build_gallery(
-        "fig2",
-        "The training examples with the least and the most loss",
-        f"{PAPER}, figure 2",
-        NOT_OBSERVED,
-        [
-            (run.title, run.configuration.comparison, partial(describe_extremes, run))
-            for run in watched_once(comparisons, "losses")
-        ],
-    )
+    title = "The training examples with the least and the most loss"
+    runs = watched_once(comparisons, "losses")
+    entries = [(*run.origin, partial(describe_extremes, run)) for run in runs]
+    return build_gallery("fig2", title, f"{PAPER}, figure 2", NOT_OBSERVED, entries)
 
 
 def describe_extremes(run: Watched, data: ImageData) -> Described:

@@ -28,6 +28,11 @@ class Watched:
         """The title of its comparison, and its label."""
         return f"{self.title}, {self.configuration.label}"
 
+    @property
+    def origin(self) -> tuple[str, Comparison]:
+        """The title of its comparison, and the comparison."""
+        return self.title, self.configuration.comparison
+
 
 def watched(comparisons: Sequence[Comparison], kind: str) -> Iterator[list[Watched]]:
     """Yields, of each comparison, the configurations of which something was observed.

@@ -29,15 +29,8 @@ def picture_strip(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     Of its first seed. It needs losses observed at the ends of epochs.
     """
     why = f"No losses were observed of a selective run at the ends of epochs. {command('losses')}"
-    entries = [
-        (
-            run.title,
-            run.configuration.comparison,
-            partial(describe_strip, run.seeds[0], run.heading),
-        )
-        for run in watched_selective(comparisons, "losses")
-        if pair_epochs(run.seeds[0])
-    ]
+    runs = [run for run in watched_selective(comparisons, "losses") if pair_epochs(run.seeds[0])]
+    entries = [(*run.origin, partial(describe_strip, run.seeds[0], run.heading)) for run in runs]
     return build_gallery(NAME, TITLE, OURS, why, entries)
 
 

@@ -1,7 +1,7 @@
 """How series look unlike each other, in a page and in files alike."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import cycle
 from typing import NamedTuple
 
@@ -36,6 +36,9 @@ class Style(NamedTuple):
     dash: str
     marker: str
     pattern: str
+
+
+Styles = Mapping[tuple[str, str], Style]
 
 
 def assign_styles(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Style]:

@@ -17,6 +17,7 @@ from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.experiments.subsets import read_subset
 from siftback.lab.forward import check_model_fits, training_device
+from siftback.lab.length import BACKWARD, FORWARD, NOTHING, Length
 from siftback.lab.records import run_files
 from siftback.lab.records.atomic_write import atomic_write
 from siftback.lab.records.comparison_record import SUMMARY, Comparison, RecordWriter, is_begun
@@ -24,17 +25,15 @@ from siftback.lab.records.environment import environment
 from siftback.lab.records.folder_lock import locked
 from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
 from siftback.lab.records.run_summary import RunSummary
-from siftback.lab.run import suspects
 from siftback.lab.run.checkpoints import CHECKPOINTS, CheckpointPolicy, Checkpoints
 from siftback.lab.run.observer import Observer
 from siftback.lab.run.progress import TENSORBOARD, Reporter
+from siftback.lab.run.suspects import forget_suspects
 from siftback.lab.run.train import train
 from siftback.lab.settings import Run, Settings, check_keep, check_run_seed, parse_numbers
-from siftback.lab.training import strategies
-from siftback.lab.training.length import BACKWARD, FORWARD, NOTHING, Length
-from siftback.lab.training.rule_schedule import warmup_epochs
-from siftback.lab.training.score_price import measure
-from siftback.lab.training.strategy import has_guard, learns, needs_passes
+from siftback.lab.strategies.after_reading import measure_scoring_cost
+from siftback.lab.strategies.strategy import learns
+from siftback.lab.strategies.table import find_strategy
 
 TOKENIZER = "tokenizer.json"  # of the texts that a comparison trained on
 
@@ -102,7 +101,7 @@ class Plan:
             name, keeps = parse_entry(entry, self.keeps)
             for keep in keeps:
                 runs.append(Run(name, keep, seed))
-                selects = strategies.find(name).selects
+                selects = find_strategy(name).selects
                 if selects and self.matched and self.settings.epochs is not None:
                     runs.append(Run("matched", keep, seed, matched_to=name))
         return runs
@@ -120,7 +119,7 @@ def parse_entry(text: str, keeps: Sequence[float]) -> tuple[str, Sequence[float]
     (('sb', [0.5]), ('kath18', [0.3333333333333333]))
     """
     name, at, share = text.partition("@")
-    selects = strategies.find(name).selects
+    selects = find_strategy(name).selects
     if not at:
         return name, keeps if selects else [1.0]
     if not selects:
@@ -140,12 +139,12 @@ def check_strategy(run: Run, settings: Settings) -> None:
     Raises:
         ConfigError: If it cannot.
     """
-    strategy = strategies.find(run.strategy)
+    strategy = find_strategy(run.strategy)
     try:
         choice = strategy.choice(run.keep, settings)
     except ConfigError as error:
         raise ConfigError(f"{strategy.name} at keep={run.keep:g}: {error}") from None
-    if settings.mixup and (learns(choice) or strategy.single_pass):
+    if settings.mixup and (learns(choice) or strategy.moment.fills_batches):
         raise ConfigError(
             f"mixup={settings.mixup} with {strategy.name}, which chooses by losses of training "
             "itself: they would be those of mixed images; leave one of them out, or take a "
@@ -157,7 +156,7 @@ def check_strategy(run: Run, settings: Settings) -> None:
                 f"{name}={value:g} with {strategy.name}, which goes by the losses of labels as "
                 "they are: leave one of them out"
             )
-    if settings.noise_guard and strategy.selects and not has_guard(choice):
+    if settings.noise_guard and strategy.selects and not strategy.has_guard(settings):
         raise ConfigError(
             f"{strategy.name} cannot have a noise guard, which is a part of sb-memory "
             "and sb-memory-ratio: leave --noise-guard or the strategy out"
@@ -279,7 +278,7 @@ def check_run(run: Run, settings: Settings, data: DataSet) -> None:
     Raises:
         ConfigError: If it would fail.
     """
-    strategy, examples = strategies.find(run.strategy), len(data.train_labels)
+    strategy, examples = find_strategy(run.strategy), len(data.train_labels)
     choice = strategy.choice(run.keep, settings)
     if data.kind not in strategy.kinds:
         kinds = " and ".join(KINDS[kind] for kind in strategy.kinds)
@@ -287,13 +286,13 @@ def check_run(run: Run, settings: Settings, data: DataSet) -> None:
             f"{strategy.name} is a strategy for {kinds}, and {data.name} holds {KINDS[data.kind]}: "
             "leave it out"
         )
-    if data.kind == "language" and has_guard(choice):
+    if data.kind == "language" and strategy.has_guard(settings):
         raise ConfigError(
             f"{strategy.name} with a noise guard, which holds back wrong labels, and the examples "
             f"of {data.name} have none: leave it out"
         )
     spent = NOTHING
-    if (name := strategy.score(run.keep)) is not None:
+    if name := strategy.score(run.keep):
         scores.check_score(name, settings, data)
         spent = NOTHING._replace(cost=scores.least_cost(settings, examples))
     length = Length.of(run, settings, examples // settings.batch_size * settings.batch_size, spent)
@@ -305,12 +304,12 @@ def check_run(run: Run, settings: Settings, data: DataSet) -> None:
             "smaller --batch-size, a larger --keep or more examples"
         )
     # A rule that learns trains on each example at least once; seconds tell nothing beforehand.
-    if choice is None or length.kind == "seconds" or (learns(choice) and not needs_passes(choice)):
+    if choice is None or length.kind == "seconds" or (learns(choice) and not choice.needs_passes):
         return
     price = strategy.cost.amount(run.keep, settings.stale_every)
     by_cost = 1 if length.kind == "epochs" else (FORWARD + BACKWARD) * left
     whole = length.amount / by_cost
-    warm = warmup_epochs(strategy.warmed(settings), whole)
+    warm = strategy.warmed(settings).warmup_epochs(whole)
     epochs = (whole - warm) * (1 if length.kind == "epochs" else by_cost / (price * left))
     trained = (warm + math.ceil(epochs) * strategy.kept_of_left(run.keep)) * left
     if trained < settings.batch_size:
@@ -332,7 +331,9 @@ def _train(
 ) -> RunSummary:
     folder, prices = comparison.folder, comparison.prices
     # What a score costs in forwards; where it is measured, that is recorded before the run.
-    price = prices.get(run.strategy) or measure(strategies.find(run.strategy), settings, data)
+    price = prices.get(run.strategy) or measure_scoring_cost(
+        find_strategy(run.strategy), settings, data
+    )
     if price and run.strategy not in prices:
         prices[run.strategy] = price
         comparison.write()
@@ -382,7 +383,7 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
     refuse_begun(folder, existing, "with it")
     if existing == "overwrite":
         run_files.forget(folder)
-        suspects.forget(folder)
+        forget_suspects(folder)
         for name in (scores.SCORES_FOLDER, CHECKPOINTS, OBSERVED, TENSORBOARD):
             shutil.rmtree(folder / name, ignore_errors=True)
     comparison = Comparison.recover(folder) if existing == "resume" else None

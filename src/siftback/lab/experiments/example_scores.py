@@ -26,13 +26,13 @@ from siftback.lab.forward import (
     token_cross_entropies,
     training_device,
 )
+from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.environment import environment
 from siftback.lab.records.formatting import one_of
 from siftback.lab.run.train import Scored, stages
 from siftback.lab.settings import Run, Settings
-from siftback.lab.training import strategies
-from siftback.lab.training.length import BACKWARD, FORWARD
+from siftback.lab.strategies.table import find_strategy
 from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prune
 
 SCORES_FOLDER = "scores"  # the folder of a comparison's own tables
@@ -347,9 +347,9 @@ def score_for_run(
         folder: Its folder.
         update: Called with the share of it that is done, where they are made now.
     """
-    strategy = strategies.find(run.strategy)
+    strategy = find_strategy(run.strategy)
     name = strategy.score(run.keep)
-    if name is None:
+    if not name:
         return Scored(data, 0.0, 0.0)
     path = folder / SCORES_FOLDER / f"{name}-seed{run.seed}.parquet"
     if path.exists():

@@ -29,7 +29,7 @@ from siftback.lab.forward import (
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.tables import terminal
 from siftback.lab.settings import Settings
-from siftback.lab.training.strategies import STRATEGIES
+from siftback.lab.strategies.table import STRATEGIES
 
 SEED = 0
 
@@ -104,7 +104,7 @@ def cheap_scorers(settings: Settings, data: DataSet) -> dict[str, Scorer]:
         for name in (names if autocast_of(settings) is None else names[1:])
     }
     return {
-        name: strategy.scorer(settings, data)
+        name: strategy.scorer(settings, data, None)
         for name, strategy in strategies.items()
         if strategy.scorer and data.kind in strategy.kinds
     }

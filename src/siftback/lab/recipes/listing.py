@@ -12,6 +12,7 @@ from siftback.lab.data.address import parse_address
 from siftback.lab.data.load import NAMES, PUBLISHED
 from siftback.lab.data.texts import LENGTH
 from siftback.lab.experiments.comparison import Plan, is_finished
+from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.recipes import Scale
 from siftback.lab.recipes.recipe import (
     find_recipe,
@@ -21,9 +22,7 @@ from siftback.lab.recipes.recipe import (
 from siftback.lab.records.formatting import listed, one_of, readable
 from siftback.lab.records.tables import markdown, terminal
 from siftback.lab.settings import Settings
-from siftback.lab.training import strategies
-from siftback.lab.training.length import BACKWARD, FORWARD
-from siftback.lab.training.rule_schedule import warmup_epochs
+from siftback.lab.strategies.table import find_strategy
 
 COST = "about what all runs take, in forwards of one example, a backward being two"
 
@@ -59,7 +58,7 @@ def plan_cost(plan: Plan) -> float | None:
     total = 0.0  # for each example
     for run in plan.runs():
         # A matched run costs what the other does.
-        strategy = strategies.find(run.matched_to or run.strategy)
+        strategy = find_strategy(run.matched_to or run.strategy)
         if settings.budget is not None:
             total += (FORWARD + BACKWARD) * settings.budget
             continue
@@ -67,7 +66,7 @@ def plan_cost(plan: Plan) -> float | None:
             early = settings.score_epochs * (FORWARD + BACKWARD) + FORWARD
             total += settings.score_models * early
         epochs = settings.epochs or 0.0
-        warm = warmup_epochs(strategy.warmed(settings), epochs)
+        warm = strategy.warmed(settings).warmup_epochs(epochs)
         total += warm * (FORWARD + BACKWARD) * (1 - strategy.dropped(run.keep))
         total += (epochs - warm) * strategy.cost.amount(run.keep, settings.stale_every)
     return examples * total

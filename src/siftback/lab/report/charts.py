@@ -7,12 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from siftback.lab.analyses.figure import Figure, Series
-from siftback.lab.analyses.styles import Style, assign_styles
+from siftback.lab.analyses.styles import Styles, assign_styles
 
 
-def chart_json(
-    figure: Figure, shared: Mapping[tuple[str, str], Style], strategy_of: Mapping[str, str]
-) -> str:
+def chart_json(figure: Figure, shared: Styles, strategy_of: Mapping[str, str]) -> str:
     """Writes a figure's views as JSON that may stand within a script element.
 
     Args:

@@ -15,7 +15,7 @@ from siftback.lab.records.atomic_write import atomic_write
 
 CHECKPOINTS = "checkpoints"  # the folder of a comparison's unfinished runs
 
-_VERSION = 4
+_VERSION = 5
 _CHECKSUM = "sha256"
 
 

@@ -10,8 +10,8 @@ from siftback.lab import models
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.load import load
 from siftback.lab.forward import training_device
+from siftback.lab.length import BACKWARD, FORWARD, Length
 from siftback.lab.settings import Run, Settings
-from siftback.lab.training.length import BACKWARD, FORWARD, Length
 
 # Floating-point operations of a batch's forward below which threads wait longer than they save.
 SMALL = 0.5e9

@@ -12,7 +12,7 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
-from siftback.lab.training import strategies
+from siftback.lab.strategies.table import find_strategy
 
 EPOCH, EXAMPLES, BATCH, EPOCHS = 1408, 1437, 128, 2
 CHEAP = ("sb-bf16", "sb-int8", "sb-small", "sb-proxy", "sb-pipelined")
@@ -112,10 +112,10 @@ def test_no_replica_is_left_behind(compared: Comparison) -> None:
 
 
 def test_the_interval_may_be_part_of_the_name() -> None:
-    assert str(strategies.find("stale-sb-10").cost) == "1/10 + 3s"
+    assert str(find_strategy("stale-sb-10").cost) == "1/10 + 3s"
     for name in ("stale-sb-0", "stale-sb-x", "stale-sb-"):
         with pytest.raises(ConfigError, match=f"no strategy '{name}'"):
-            strategies.find(name)
+            find_strategy(name)
 
 
 def test_a_proxy_takes_no_random_numbers_from_the_run(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
-"""Tokens as examples in a run: the head of a language model computes only those selected."""
+"""Selection after the forward: of rows, of tokens, or by weights of the losses."""
 
 import time
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from siftback import InBatch, Selector, TopK, Uniform
 from siftback.lab.data.data_set import IGNORED, DataSet
+from siftback.lab.data.stream import Batch
+from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.models.text_models import Gpt
-from siftback.lab.training.length import BACKWARD, FORWARD
+from siftback.lab.strategies.strategy import Job, TokenScore, TrainingBatches
 from siftback.language import (
     TokenMemory,
     chunked_cross_entropy,
@@ -17,17 +20,123 @@ from siftback.language import (
     token_entropies,
 )
 
-TokenScore = Literal["loss", "reference", "memory", "entropy", "random"]
-"""What tokens are selected by, the highest first."""
-
 PRODUCTS = 3
 """Of the head, for a token that is trained on: logits, gradients of the inputs and of the weight.
 
 All three cost the same, and so does that of a token that is scored.
 """
 
-ROWS = 4096  # whose logits there are at once, to take the entropies of
-COUNTED = ("tokens", "kept", "saved", "seconds")
+ROWS = 4096  # whose logits are in memory at once, to take the entropies of
+COUNTS = ("tokens", "kept", "saved", "seconds")
+
+
+class SinglePassBatches(TrainingBatches):
+    """Larger batches, of which a selector keeps the rows of one, by the forward's own losses."""
+
+    fills_batches = True
+
+    def __init__(self, job: Job) -> None:
+        from siftback import SinglePass  # brings in the compiler, which takes its time
+
+        super().__init__(job)
+        self.sift = SinglePass(
+            job.model,
+            losses=self.losses,
+            selector=job.strategy.choice(job.run.keep, job.settings),
+            **job.progress_in_steps(),
+            backend="inductor" if job.settings.compile else "graph",
+            check=False,  # its models are this laboratory's own, and tested
+            seed=job.run.seed,
+        )
+        self.stats = self.sift.stats
+
+    def batches_of_epoch(self) -> Iterator[Batch]:
+        """Yields the rest of the current epoch, in larger batches once it selects."""
+        job = self.job
+        warm = self.epoch < job.settings.whole_warmup
+        selection_batch = job.strategy.selection_batch(job.run.keep, job.settings)
+        self.stream.resize(job.settings.batch_size if warm else selection_batch)
+        for indices, batch in self.stream:
+            self.positions = indices
+            yield batch
+
+    def plain_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Returns the mean loss of the rows that are kept."""
+        loss: Tensor = self.sift(inputs, labels)
+        self.count_lengths(inputs, FORWARD)
+        self.count_lengths(inputs[self.sift.selection.positions], BACKWARD)
+        return loss
+
+    def used_indices(self) -> Tensor:
+        """int64[n], the examples of the last loss."""
+        return self.positions[self.sift.selection.positions.cpu()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `TrainingBatches.state_dict`."""
+        return super().state_dict() | {"single_pass": self.sift.get_extra_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `TrainingBatches.load_state_dict`."""
+        super().load_state_dict(state)
+        self.sift.set_extra_state(state["single_pass"])
+        self.stats = self.sift.stats
+
+
+class WeightedBatches(TrainingBatches):
+    """Batches of every example, whose losses are weighted."""
+
+    def plain_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Returns the weighted loss."""
+        assert self.job.strategy.weighted is not None
+        self.count_lengths(inputs, FORWARD + BACKWARD)
+        return self.job.strategy.weighted(self.call(inputs), labels)
+
+
+class TokenBatches(TrainingBatches):
+    """Batches of every example, of which some tokens are trained on."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        assert job.strategy.tokens is not None
+        self.tokens = TokenSelection(
+            job.strategy.tokens,
+            job.run.keep,
+            job.model,
+            job.data,
+            job.run.seed,
+            reference=job.scores,
+            compiled=job.settings.compile,
+            **job.progress_in_steps(),
+        )
+
+    def plain_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Returns the mean loss of the tokens that are kept."""
+        self.count_lengths(inputs, FORWARD + BACKWARD)
+        return self.tokens.loss(inputs, labels, self.positions)
+
+    @property
+    def kept_share(self) -> float:
+        """Share kept of the tokens so far; 1 if there were none yet."""
+        return self.tokens.kept / self.tokens.tokens if self.tokens.tokens else 1.0
+
+    @property
+    def cost(self) -> float:
+        """Cost so far in forwards of the mean example."""
+        return super().cost - self.tokens.saved
+
+    @property
+    def selecting(self) -> float:
+        """Seconds that scoring and selecting took so far."""
+        return super().selecting + self.tokens.seconds
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `TrainingBatches.state_dict`."""
+        return super().state_dict() | {"tokens": self.tokens.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `TrainingBatches.load_state_dict`."""
+        super().load_state_dict(state)
+        self.tokens.load_state_dict(state["tokens"])
 
 
 class TokenSelection:
@@ -72,7 +181,7 @@ class TokenSelection:
         assert isinstance(model, Gpt)
         self._score, self._head = score, model.head
         self._hidden = torch.compile(model.hidden) if compiled else model.hidden
-        self._in_batch = InBatch(selector=selector_of(score, keep), seed=seed, **when)
+        self._in_batch = InBatch(selector=token_selector(score, keep), seed=seed, **when)
         windows, length = data.train_labels.shape
         self._reference = None if reference is None else reference.view(windows, length)
         self._memory = TokenMemory(windows, length) if score == "memory" else None
@@ -106,17 +215,12 @@ class TokenSelection:
         self.saved += self._head_product * (PRODUCTS - products) * len(labels)
         return chunked_cross_entropy(hidden, self._head, selection.labels(labels))
 
-    @property
-    def kept_share(self) -> float:
-        """Share of the tokens so far that was kept; 1 if there were none yet."""
-        return self.kept / self.tokens if self.tokens else 1.0
-
     def state_dict(self) -> dict[str, Any]:
-        """All that decides what is kept next, and what was counted."""
+        """Returns all that decides what is kept next, and the counts."""
         return {
             "in_batch": self._in_batch.state_dict(),
             "memory": None if self._memory is None else self._memory.state_dict(),
-            "counted": [getattr(self, name) for name in COUNTED],
+            "counts": [getattr(self, name) for name in COUNTS],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -124,7 +228,7 @@ class TokenSelection:
         self._in_batch.load_state_dict(state["in_batch"])
         if self._memory is not None:
             self._memory.load_state_dict(state["memory"])
-        for name, value in zip(COUNTED, state["counted"], strict=True):
+        for name, value in zip(COUNTS, state["counts"], strict=True):
             setattr(self, name, value)
 
     @torch.no_grad()
@@ -133,7 +237,9 @@ class TokenSelection:
         if self._score == "entropy":
             # Logits of all would be as large as training's.
             rows = torch.split(hidden.flatten(0, 1), ROWS)
-            return torch.cat([token_entropies(self._head(each)) for each in rows]).view_as(labels)
+            return torch.cat([token_entropies(self._head(hidden)) for hidden in rows]).view_as(
+                labels
+            )
         losses, mask = chunked_token_losses(hidden, self._head, labels)
         if self._memory is not None:
             return self._memory.excess(indices, losses, mask)
@@ -142,8 +248,8 @@ class TokenSelection:
         return losses
 
 
-def selector_of(score: TokenScore, keep: float) -> Selector:
-    """What selects by scores: the highest of a batch, that is those above a quantile; or any."""
+def token_selector(score: TokenScore, keep: float) -> Selector:
+    """Returns the selector of the highest scores of a batch, or of random tokens."""
     return Uniform(keep=keep) if score == "random" else TopK(keep=keep)
 
 
@@ -157,5 +263,5 @@ def head_share(model: Gpt) -> float:
     >>> round(head_share(Gpt(spec)), 3)  # V D / (V D + 12 L D^2), of four layers
     0.394
     """
-    whole = sum(part.weight.numel() for part in model.modules() if isinstance(part, nn.Linear))
+    whole = sum(layer.weight.numel() for layer in model.modules() if isinstance(layer, nn.Linear))
     return model.head.weight.numel() / whole

@@ -10,12 +10,12 @@ from siftback.errors import ConfigError
 from siftback.lab.data.load import hold_out, load
 from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments.comparison import Plan, compare
+from siftback.lab.length import PHASES
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.records.summary_table import phase_rows
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
-from siftback.lab.training.phase_clock import PHASES
 
 EPOCH, EXAMPLES, BATCH = 1408, 1437, 128  # 11 batches out of the training digits
 EPOCHS = 6

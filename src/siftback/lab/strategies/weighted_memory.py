@@ -29,21 +29,19 @@ class WeightedMemory(Memory):
     tensor([0.5714, 0.0000, 0.0000, 1.3333])
     """
 
+    setting_names = ("epochs",)  # type: ignore[assignment]
+
     def __init__(self, keep: float, *, epochs: float | None = None, **options: Any) -> None:
         super().__init__(keep, **options)
-        self._epochs = epochs
+        self.epochs = epochs
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """As `Memory` draws, and with what weights."""
         drawn = super().draw(epoch, generator)
-        exponent = 1.0 if self._epochs is None else min(1.0, epoch / max(self._epochs, 1.0))
+        exponent = 1.0 if self.epochs is None else min(1.0, epoch / max(self.epochs, 1.0))
         share = self.count(epoch) / self.examples
         weights = (share / self._probabilities(self.count(epoch))) ** exponent
         return drawn * weights.float()
-
-    def settings(self) -> dict[str, Any]:
-        """See `EpochRule.settings`."""
-        return super().settings() | {"epochs": self._epochs}
 
     def _probabilities(self, count: int) -> Tensor:
         """Of each example to be among the ``count`` drawn: float64[N]; 1 where no loss is known."""
@@ -53,13 +51,13 @@ class WeightedMemory(Memory):
         probabilities = torch.ones(len(scores), dtype=torch.float64)
         if left <= 0 or not known.any():
             return probabilities
-        _, place, sizes = torch.unique(scores[known], return_inverse=True, return_counts=True)
+        _, indices, sizes = torch.unique(scores[known], return_inverse=True, return_counts=True)
         ends = sizes.cumsum(0).double() / sizes.sum()
         starts = ends - sizes.double() / sizes.sum()
         power = self.beta + 1
         # The mean of percentile^beta over the percentiles that equal losses share.
         means = (ends**power - starts**power) / (power * (ends - starts))
-        of_known = (self.floor + (1 - self.floor) * means)[place]
+        of_known = (self.floor + (1 - self.floor) * means)[indices]
         # Those without a loss are drawn first, and leave fewer.
         probabilities[known] = (of_known * left / of_known.sum()).clamp(max=1.0)
         return probabilities

@@ -6,11 +6,11 @@ import pytest
 
 from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan, compare
+from siftback.lab.length import Length, Spent
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import Evaluation, RunSummary
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Run, Settings
-from siftback.lab.training.length import Length, Spent
 
 RUN = Run("traditional", 1.0, 0)
 EPOCH = 320  # examples, ten batches of 32

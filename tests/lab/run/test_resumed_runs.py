@@ -21,7 +21,7 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.run.checkpoints import CHECKPOINTS
 from siftback.lab.run.progress import NullReporter
-from siftback.lab.training.strategies import STRATEGIES
+from siftback.lab.strategies.table import STRATEGIES
 
 EVERY = [name for name in STRATEGIES if name != "matched"]
 

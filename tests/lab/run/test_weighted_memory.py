@@ -6,8 +6,8 @@ import torch
 from siftback import Memory, Share
 from siftback.errors import ConfigError, StateError
 from siftback.lab.settings import Settings
-from siftback.lab.training.strategies import find
-from siftback.lab.training.weighted_memory import WeightedMemory
+from siftback.lab.strategies.table import find_strategy
+from siftback.lab.strategies.weighted_memory import WeightedMemory
 
 N = 60
 DRAWS = 800
@@ -64,9 +64,9 @@ def test_a_state_of_other_weights_is_refused():
 def test_they_rise_over_the_epochs_of_a_run():
     by_epochs = Settings("digits", epochs=10.0)
     by_budget = Settings("digits", budget=10.0, warmup=Share(0.2))
-    rule = find("sb-memory-annealed").choice(0.5, by_epochs)
+    rule = find_strategy("sb-memory-annealed").choice(0.5, by_epochs)
     assert rule.settings()["epochs"] == 9.0
     # Two epochs of all, then eight's cost in epochs of half.
-    assert find("sb-memory-annealed").choice(0.5, by_budget).settings()["epochs"] == 17.0
+    assert find_strategy("sb-memory-annealed").choice(0.5, by_budget).settings()["epochs"] == 17.0
     with pytest.raises(ConfigError, match="over a known number of epochs"):
-        find("sb-memory-annealed").choice(0.5, Settings("digits", time_budget=9.0))
+        find_strategy("sb-memory-annealed").choice(0.5, Settings("digits", time_budget=9.0))

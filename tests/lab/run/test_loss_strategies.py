@@ -17,8 +17,8 @@ from siftback.lab.models.text_models import Gpt
 from siftback.lab.records.summary_table import rows
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
-from siftback.lab.training.strategies import STRATEGIES
-from siftback.lab.training.token_selection import TokenSelection, head_share
+from siftback.lab.strategies.after_forward import TokenSelection, head_share
+from siftback.lab.strategies.table import STRATEGIES
 
 BATCH, KEEP, LENGTH = 16, 0.25, 16
 OF_TOKENS = [name for name, strategy in STRATEGIES.items() if strategy.tokens]

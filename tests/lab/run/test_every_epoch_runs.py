@@ -12,11 +12,12 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
-from siftback.lab.training.strategies import STRATEGIES
+from siftback.lab.strategies.before_reading import BeforeReading
+from siftback.lab.strategies.table import STRATEGIES
 
 EPOCH, EXAMPLES, BATCH = 1408, 1437, 128  # 11 batches out of the training digits
 EPOCHS = 6
-METHODS = [name for name, strategy in STRATEGIES.items() if strategy.rule is not None]
+METHODS = [name for name, strategy in STRATEGIES.items() if strategy.moment is BeforeReading]
 PASSES = ("stale-sb", "sb-ewma", "sb-gp")  # which have scoring passes
 
 

@@ -16,10 +16,10 @@ from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.forward import AUTOCAST_TYPES, training_device
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.stepper import Stepper
 from siftback.lab.settings import Precision, Run, Settings
-from siftback.lab.training import strategies
-from siftback.lab.training.stepper import Stepper
-from siftback.lab.training.strategy import learns
+from siftback.lab.strategies.strategy import learns
+from siftback.lab.strategies.table import STRATEGIES
 
 CPU = torch.device("cpu")
 
@@ -161,9 +161,7 @@ def test_those_that_choose_by_trainings_losses_may_not(strategy: str) -> None:
 
 def test_who_chooses_by_trainings_losses_is_known_before_it() -> None:
     asked = settings()
-    learning = [
-        name for name, each in strategies.STRATEGIES.items() if learns(each.choice(0.5, asked))
-    ]
+    learning = [name for name, each in STRATEGIES.items() if learns(each.choice(0.5, asked))]
     assert learning == [
         *("sb-memory", "sb-memory-guarded", "sb-memory-weighted", "sb-memory-annealed"),
         *("sb-memory-ratio", "sb-memory-ratio-guarded", "sb-ewma", "sb-gp"),

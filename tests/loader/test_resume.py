@@ -260,7 +260,8 @@ def without_times(state):
 
 OF_RULES = {
     "another share": (
-        {"memory": Memory(keep=0.2, floor=0.1, warmup=Epochs(1))}, r"keep=0.5.*keep=0.2",
+        {"memory": Memory(keep=0.2, floor=0.1, warmup=Epochs(1))},
+        r"keep=0.5.*keep=0.2",
     ),
     "another floor": ({"memory": Memory(keep=0.5, floor=0.2)}, r"floor=0.1.*floor=0.2"),
     "another rule": (

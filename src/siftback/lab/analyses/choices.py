@@ -1,4 +1,4 @@
-"""What selection chose, in pictures: the examples kept most and dropped most, and suspect ones."""
+"""Choices of selection in pictures: the examples kept most and dropped most, and suspect ones."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -37,7 +37,7 @@ def persistent_losses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray
 
     Args:
         seeds: The looks of each seed, in order.
-        examples: How many examples there are.
+        examples: The number of training examples.
 
     Returns:
         float64[examples]; NaN for those that were not looked at.

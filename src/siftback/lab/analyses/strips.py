@@ -1,4 +1,4 @@
-"""What was kept and dropped over training, as a strip of images: a column for each example."""
+"""Examples kept and dropped over training, as a strip of images: a column for each example."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -42,10 +42,10 @@ def strip_of_images(data: ImageData, looks: Sequence[Look], title: str) -> Galle
 
     Args:
         data: Whose images.
-        looks: What was seen of a training at the ends of epochs, with the columns ``index``,
+        looks: Observations of a training at the ends of epochs, with the columns ``index``,
             ``loss`` and ``uses``, how often an example was trained on so far. Looks within an
             epoch are left out, as an example may be trained on after them.
-        title: What was trained, for headings and sentences.
+        title: The name of the training, for headings and sentences.
 
     Raises:
         ConfigError: If there are not two looks at the ends of epochs.

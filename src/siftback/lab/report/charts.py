@@ -14,9 +14,9 @@ def chart_json(figure: Figure, shared: Styles, strategy_of: Mapping[str, str]) -
     """Writes a figure's views as JSON that may stand within a script element.
 
     Args:
-        figure: What to draw.
-        shared: The styles of what the figures of a page have in common.
-        strategy_of: The strategy of a group or a label, as one hides it in all figures.
+        figure: The figure.
+        shared: The styles of the series that figures of a page have in common.
+        strategy_of: The strategy of a group or a label, which hides and shows its series.
     """
     styles = assign_styles(key for key in figure.keys if key not in shared) | dict(shared)
 

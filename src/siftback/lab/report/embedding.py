@@ -1,4 +1,4 @@
-"""What a page carries within itself, so that it needs no other file."""
+"""Contents that a page carries within itself, so that it needs no other file."""
 
 import base64
 import gzip

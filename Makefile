@@ -14,7 +14,7 @@ define install
 	rm -r $(1)/wheels
 endef
 
-.PHONY: demo test test-fast unit red oldest check results golden report recipes docs dist wheel clean
+.PHONY: demo test test-fast unit coverage benchmarks red oldest check results golden report recipes docs dist wheel clean
 
 demo: .venv/lab  ## Train on the embedded digits with and without selection at the same cost; say what it saved.
 	$(BIN)/$(DEMO) --out runs/demo --overwrite
@@ -22,18 +22,26 @@ demo: .venv/lab  ## Train on the embedded digits with and without selection at t
 test: check unit  ## Lint, type-check, and run every test.
 
 # Without what trains, which takes most of the time: the frameworks, and much of the laboratory.
-TRAINING := frameworks contrib single_pass lab/training lab/experiments lab/recipes lab/models lab/data \
+TRAINING := frameworks contrib single_pass lab/run lab/experiments lab/recipes lab/models lab/data \
 	lab/report/test_report.py lab/analyses/test_figures.py lab/analyses/test_error_plots.py \
-	cli/test_cli.py test_docs.py test_notebooks.py test_peers.py test_sequence_loss.py
+	cli/test_cli.py test_docs.py test_notebooks.py test_peers.py losses/test_sequences.py
 FAST := --one-case -k "not killed" \
 	-m "not (slow or browser or distributed or network or gpu or red)" \
 	$(addprefix --ignore=tests/,$(TRAINING))
 
 test-fast: .venv/dev  ## Run one case of each test that trains little, in less than two minutes.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal $(FAST)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal tests $(FAST)
 
 unit: .venv/dev  ## Run every test.
 	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+coverage: .venv/dev  ## Run every test, and print the lines that none of them ran.
+	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal \
+		--cov=siftback --cov-report=term-missing:skip-covered --cov-fail-under=90
+
+benchmarks: .venv/dev  ## Measure what has a threshold, as ratios, and fail where one is missed.
+	for name in data scorers selectors; do \
+		$(BIN)/python benchmarks/$$name.py --quick --check --json runs/benchmarks/$$name.json || exit 1; done
 
 red: .venv/dev  ## The counts that must hold, in full: takes up to an hour, and prints them.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxschedchunk 1 tests -m red \

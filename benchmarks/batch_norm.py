@@ -29,10 +29,11 @@ from torch.nn import functional as F
 
 from goals import Goal, begin, options, report
 from siftback import Percentile, Selection, SinglePass
-from siftback.lab.data.batch_stream import BatchStream, test_batches
-from siftback.lab.data.datasets import ImageData, load
+from siftback.lab.data.data_set import ImageData
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import BatchStream, test_batches
 from siftback.lab.models import build
-from siftback.lab.training.rates import RATES
+from siftback.lab.rates import RATES
 
 KEPT, KEEP, RATE, TEST = 128, 1 / 3, 0.1, 500
 TREATMENTS = {"constants": 0.0, "over N": 1.0, "over k": 1 / KEEP}

@@ -26,7 +26,6 @@ from siftback import (
     InBatch,
     Kath18,
     Percentile,
-    RefreshedRule,
     Schedule,
     Selector,
     Threshold,
@@ -130,7 +129,7 @@ class KnownRule:
             self._draw.update(
                 torch.arange(EXAMPLES), each, self._epoch, correct=correct, confidence=confidence
             )
-            if isinstance(rule, RefreshedRule):
+            if rule.needs_passes:
                 self._draw.rescore(torch.arange(EXAMPLES), each, self._epoch)
             self._epoch += 1
         self._indices = torch.randperm(EXAMPLES, generator=generator)[:size].sort().values
@@ -146,7 +145,7 @@ class KnownRule:
 
     def batch(self) -> None:
         """What is done for each batch."""
-        self._draw.keep(self._indices)
+        self._draw.weights_of(self._indices).nonzero()
         losses = self._losses.cpu()
         correct = losses < KEEP
         self._draw.update(self._indices, losses, self._epoch, correct=correct, confidence=losses)

@@ -41,6 +41,7 @@ def options(description: str, quick: str) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--threads", type=int, help="threads of torch; its own choice by default")
     parser.add_argument("--json", type=Path, help="file to write the ratios to")
+    parser.add_argument("--check", action="store_true", help="fail where a goal is missed")
     return parser
 
 
@@ -81,3 +82,6 @@ def report(title: str, goals: list[Goal], asked: argparse.Namespace, tabled: boo
         }
         asked.json.parent.mkdir(parents=True, exist_ok=True)
         asked.json.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    missed = [f"{goal.setting}, {goal.what}" for goal in goals if goal.met is False]
+    if asked.check and missed:
+        raise SystemExit(f"goals missed: {'; '.join(missed)}")

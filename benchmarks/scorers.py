@@ -47,10 +47,10 @@ from siftback import (
     Uniform,
 )
 from siftback.contrib import Downsampled, GaussianProcess, Int8
-from siftback.lab.data.batch_stream import BatchStream
-from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.data_set import ImageData
+from siftback.lab.data.stream import BatchStream
+from siftback.lab.forward import example_losses
 from siftback.lab.models import build
-from siftback.lab.training.example_losses import example_losses
 from transformers import Vit
 
 TITLE = "What scores from elsewhere cost: keep 1/3, batch 128"

@@ -9,9 +9,9 @@ import torch
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.summary_table import rows
-from siftback.lab.training.checkpoints import Often
-from siftback.lab.training.progress import Reporter, Silent
-from siftback.lab.training.settings import Run, Settings
+from siftback.lab.run.checkpoints import CheckpointPolicy
+from siftback.lab.run.progress import NullReporter, Reporter
+from siftback.lab.settings import Run, Settings
 
 # Names that hold seconds, and such as are measured: a price of scores, and costs counted with it.
 SECONDS = {"seconds", "phases", "seconds_train", "seconds_selection", "seconds_by_phase",
@@ -34,14 +34,14 @@ def compare_and_keep(
         torch.save(model.state_dict(), folder / f"{run.name}.pt")
 
     plan = Plan(asked, strategies, [0.5], [0], matched=False)
-    compare(plan, folder, reporter, "resume", keep, Often(every, None))
+    compare(plan, folder, reporter, "resume", keep, CheckpointPolicy(every, None))
 
 
 def go(folder: Path, strategies: list[str], epochs: float, every: float) -> None:
     """What the process to be killed runs."""
     torch.set_num_threads(1)
     asked = settings(epochs=epochs)
-    compare_and_keep(folder, asked, strategies, every, Silent())
+    compare_and_keep(folder, asked, strategies, every, NullReporter())
 
 
 def told(folder: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 import selections as slow
 from siftback import InBatchRank, Kath18, Percentile, SoftTopK, Threshold, TopK, Unbiased, Uniform
 from siftback.selectors.uniform import All
-from siftback.states import sealed
+from siftback.state import seal
 
 FLOOR, TEMPERATURE = 0.2, 0.8
 
@@ -49,7 +49,7 @@ def started(**arguments):
 
     def make(keep):
         selector = Kath18(keep=keep, threshold=0, **arguments)
-        selector.load_state_dict(sealed(selector.state_dict() | {"tau": torch.tensor(1.5)}))
+        selector.load_state_dict(seal(selector.state_dict() | {"tau": torch.tensor(1.5)}))
         return selector
 
     return make

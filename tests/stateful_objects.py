@@ -90,7 +90,7 @@ def selective(**arguments):
     if "memory" in arguments:
         made = arguments.pop("memory")()
         model = {}
-        if isinstance(made, Stale):
+        if made.needs_passes:
             model = {"model": NET, "loss_fn": F.cross_entropy}
         return SelectiveLoader(source, memory=made, **({"epochs": 4} | model | arguments))
     given = {"keep": 0.5, "pool": Pool(5)} | arguments

@@ -172,7 +172,7 @@ def teach(rule):
     for epoch in range(4):
         indices = torch.randperm(COUNT, generator=seeded(epoch))[: COUNT // 2]
         losses = rand(len(indices), epoch + 9) * 3
-        if isinstance(rule, Stale | Ewma | GaussianProcess):
+        if rule.needs_passes:
             rule.rescore(indices, losses, epoch)
         rule.update(indices, losses, epoch, correct=losses > 1, confidence=losses / 3)
         rule.draw(epoch, seeded(epoch))

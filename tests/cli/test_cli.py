@@ -16,11 +16,11 @@ import torch
 from command_line import Call
 from siftback import Epochs
 from siftback.cli.app import COMMANDS, app
-from siftback.cli.options import HELP, use_threads
+from siftback.cli.options import use_threads
 from siftback.lab import models
 from siftback.lab.records.comparison_record import Comparison, parse_evaluations
 from siftback.lab.report.verdict import verdicts
-from siftback.lab.training.settings import Settings
+from siftback.lab.settings import SETTINGS, Settings
 
 QUICK = ("--data", "digits", "--width", "4", "--epochs", "1", "--device", "cpu", "--warmup", "0")
 
@@ -148,7 +148,8 @@ def test_a_stopped_run_goes_on_and_keeps_the_weights(call: Call, tmp_path: Path)
 
 
 def test_every_setting_is_an_option_and_says_what_it_is() -> None:
-    assert set(HELP) == {field.name for field in fields(Settings)}
+    assert list(SETTINGS) == [field.name for field in fields(Settings)]
+    assert all(setting.help.endswith(".") for setting in SETTINGS.values())
 
 
 def test_what_is_not_said_is_as_settings_have_it(call: Call, tmp_path: Path) -> None:
@@ -271,7 +272,7 @@ def test_every_misspelt_name_is_guessed(
         (("compare", "--strategies", "traditional,foo"), "no strategy 'foo'"),
         (("compare", "--epochs", "1", "--budget", "1"), "give one of them"),
         (("compare", "--overwrite", "--resume"), "give one of them"),
-        (("compare", "--budget", "1", "--cost-budget", "9"), "both a cost"),
+        (("compare", "--budget", "1", "--cost-budget", "9"), "budget=1.0 and cost_budget=9.0"),
         (("compare", "--time-budget", "12"), "give a time such as 90s, 30m, 12h"),
         (("compare", "--stop-at", "5"), "such as error=5%"),
         (("compare", "--evaluate-at", "0.1,1.5"), "evaluate_at=1.5"),

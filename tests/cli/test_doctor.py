@@ -53,7 +53,7 @@ def test_a_script_reads_the_same(call, data):
     ],
 )
 def test_a_release_fits_or_does_not(asked, extra, fits, install):
-    one = installation._package(Requirement(asked), extra)
+    one = installation.find_package(Requirement(asked), extra)
     assert one.fits is fits
     assert one.install == install
     assert (one.version is None) == (one.name == "no-such-package")

@@ -1,6 +1,7 @@
 """Two real processes under ``torchrun``: one common draw, of which each has a share."""
 
 import re
+import types
 
 import pytest
 import torch
@@ -209,14 +210,12 @@ class Drawn:
     """A draw of some of eleven examples."""
 
     draws = True
+    rule = types.SimpleNamespace(shards=None)
 
     def __init__(self, left):
         self.weights = torch.zeros(11)
         self.weights[left] = 1.0
         self.drawn = len(left)
-
-    def order(self, seed, epoch, shuffle):
-        """None, as the order is the sampler's."""
 
 
 @pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0), (1, 1)])

@@ -326,9 +326,9 @@ BY_INDEX = {
         {"indices": torch.arange(7), "weights": torch.ones(6)}, LossError, r"weights has shape"
     ),
     "too few judgements": (
-        {"correct": torch.ones(6, dtype=torch.bool)}, LossError, r"correct has shape \[6\], and",
+        {"correct": torch.ones(6, dtype=torch.bool)}, LossError, r"correct=bool\[6\]",
     ),
-    "a list of judgements": ({"confidence": [0.5] * 7}, LossError, r"confidence has shape list"),
+    "a list of judgements": ({"confidence": [0.5] * 7}, LossError, "confidence="),
 }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from siftback import (
     Uniform,
 )
 from siftback.errors import StateError
-from siftback.states import sealed
+from siftback.state import seal
 from toys import AT_ONCE, assert_same, at_once, dataset, given_losses, numbered, shuffled
 
 # torchdata's own
@@ -225,10 +225,10 @@ REFUSED = {
         r"schedule='Schedule\(warmup=Epochs\(1\)",
     ),
     "memory": (
-        lambda _: remembering().state_dict(), r"selector=None, and this .* has selector='Perc",
+        lambda _: remembering().state_dict(), r"memory='Memory', and this .* has memory=None",
     ),
     "damaged": (
-        lambda s: s | {"pool": sealed({"batch_size": 8})}, r"a state without weighted, counts",
+        lambda s: s | {"pool": seal({"batch_size": 8})}, r"a state without weighted, counts",
     ),
     "damaged statistics": (
         lambda s: s | {"stats": {"lost": 1}}, r"stats is .*, and should be a dict of seen",
@@ -247,7 +247,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change, messag
     before = loader.state_dict()
     state = change(other.state_dict())
     with pytest.raises(StateError, match=message):
-        loader.load_state_dict(sealed(state) if isinstance(state, dict) else state)
+        loader.load_state_dict(seal(state) if isinstance(state, dict) else state)
     assert_same(without_times(loader.state_dict()), without_times(before))
     # And the loop that was going on goes on.
     other.load_state_dict(before)
@@ -255,11 +255,14 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change, messag
 
 
 def without_times(state):
-    return sealed(state | {"stats": state["stats"] | {"seconds_selection": 0}})
+    return seal(state | {"stats": state["stats"] | {"seconds_selection": 0}})
 
 
 OF_RULES = {
-    "another share": ({"memory": Memory(keep=0.1, floor=0.0)}, r"keep=0.5.*keep=0.1"),
+    "another share": (
+        {"memory": Memory(keep=0.2, floor=0.1, warmup=Epochs(1))},
+        r"keep=0.5.*keep=0.2",
+    ),
     "another floor": ({"memory": Memory(keep=0.5, floor=0.2)}, r"floor=0.1.*floor=0.2"),
     "another rule": (
         {"memory": InfoBatch(0.5), "epochs": 9},
@@ -293,3 +296,25 @@ def test_a_batch_size_that_was_found_out_fits_one_that_is_not_yet():
     other.load_state_dict(one.state_dict())
     assert other.batch_size == 8
     assert_same(list(other), list(batches))
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"keep": 1}, {"memory": Memory(keep=0.5, warmup=Epochs(1)), "epochs": 4}]
+)
+def test_stopping_twice_within_what_was_made_of_one_batch_repeats_nothing(arguments):
+    def make():
+        source = DataLoader(dataset(40), 8, shuffle=True, generator=torch.Generator())
+        return SelectiveLoader(
+            source, nn.Identity(), lambda outputs, targets: outputs.sum(1), pool=Pool(2),
+            **at_once(copy.deepcopy(arguments)),
+        )  # fmt: skip
+
+    loader, batches = make(), []
+    for count in (1, 1, 1, 20):
+        iterator = iter(loader)
+        for _, (inputs, _) in zip(range(count), iterator, strict=False):
+            batches.append(inputs)
+            loader.record(inputs.sum(1))
+        state, loader = loader.state_dict(), make()
+        loader.load_state_dict(state)
+    assert len(torch.cat(batches).unique(dim=0)) == len(torch.cat(batches)) == 40

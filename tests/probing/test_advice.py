@@ -6,7 +6,7 @@ import pytest
 
 from siftback.probing.advice import CAVEAT, Advice, Bound, advice_text, advise
 from siftback.probing.agreement import Agreement
-from siftback.probing.costs import Seconds, rows
+from siftback.probing.costs import Seconds, cost_rows
 
 KEEPS = [1 / 2, 1 / 3, 1 / 4]
 PARTS = Seconds(
@@ -28,7 +28,7 @@ class Found:
     """The advice from some seconds, and what it says."""
 
     def __init__(self, parts, agreement=None):
-        table = rows(parts, KEEPS)
+        table = cost_rows(parts, KEEPS)
         self.advice = advise(parts, table, agreement or {}, KEEPS)
         self.text = advice_text(self.advice, parts, table)
         self.memory = next(r for r in table if (r.strategy, r.keep) == ("sb-memory", 1 / 3))

@@ -21,7 +21,7 @@ from siftback import (
     probe,
 )
 from siftback.errors import BatchError, ConfigError, LossError, TraceError
-from siftback.probing.costs import rows
+from siftback.probing.costs import cost_rows
 from siftback.probing.result import ProbeResult
 from siftback.probing.sample import Sample
 from toys import AT_ONCE, assert_same, dataset, network, numbered, optimizer_of, shuffled
@@ -66,7 +66,7 @@ def test_every_strategy_has_a_row_for_every_share():
     pairs = [(row.strategy, row.keep) for row in found.rows]
     assert pairs == [("traditional", 1.0)] + [(name, k) for name in names for k in (0.5, 0.25)]
     assert found.failures == {}
-    assert found.rows == rows(found.seconds, [0.5, 0.25])
+    assert found.rows == cost_rows(found.seconds, [0.5, 0.25])
     assert found.seconds_compiling > 0
     assert (found.batch_size, found.rounds, found.device) == (8, 3, "cpu")
     assert found.parameters == sum(p.numel() for p in network().parameters())
@@ -304,8 +304,8 @@ def test_it_is_plain_data_and_json():
 
 def test_short_batches_and_the_end_of_an_epoch_are_passed_over():
     sample = Sample([torch.zeros(4), torch.ones(4), torch.ones(1)], nn.Identity())
-    assert len(sample.first().batch) == sample.size == 4
-    assert [int(sample.next(turn)[1].batch[0]) for turn in range(6)] == [0, 1, 0, 1, 0, 1]
+    assert len(sample.first().data) == sample.size == 4
+    assert [int(sample.next(turn)[1].data[0]) for turn in range(6)] == [0, 1, 0, 1, 0, 1]
     assert len(sample.items) == 2
     assert len(sample.took) == 5  # one of seven reads was the short batch's, one found the end
 

@@ -243,7 +243,7 @@ def test_a_ratio_of_suspects_alone_draws_those_admitted():
     rule = RatioMemory(guard=NoiseGuard(2, cap=0.5, visits=1), warmup=Epochs(1))
     rule.grow(6)
     rule.update(torch.arange(6), torch.full((6,), 9.0), 0)
-    assert len(rule.held) == 6
+    assert len(rule.suspects) == 6
     assert int(rule.draw(1, seeded(0)).sum()) == 3
 
 

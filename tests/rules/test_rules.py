@@ -11,7 +11,7 @@ from siftback.errors import ConfigError, LossError
 from siftback.rules.ies import IES
 from siftback.rules.infobatch import InfoBatch, infobatch_weights
 from siftback.rules.kakurenbo import Kakurenbo, hidden_examples
-from siftback.rules.rs2 import RS2, next_of_permutations
+from siftback.rules.rs2 import RS2, take_from_permutations
 from siftback.rules.seta import SeTa, loss_groups
 from siftback.rules.ucb import UCB
 from siftback.schedule import Share
@@ -139,7 +139,7 @@ def test_rs2_walks_through_one_permutation_after_the_other():
 
     one, other, fast, slow = seeded(1), seeded(1), torch.empty(0, dtype=torch.int64), []
     for _ in range(20):
-        taken, fast = next_of_permutations(fast, 4, 11, one)
+        taken, fast = take_from_permutations(fast, 4, 11, one)
         expected, slow = slowly(slow, 4, other)
         assert taken.tolist() == expected
         assert fast.tolist() == slow
@@ -210,12 +210,12 @@ MISSING = {
     "kind": (
         {"correct": torch.zeros(8), "confidence": torch.zeros(8)},
         LossError,
-        r"correct is torch.float32 of shape \[8\]: .* bool\[8\]",
+        r"correct=float32\[8\]: .* bool\[8\]",
     ),
     "shape": (
         {"correct": torch.zeros(8).bool(), "confidence": torch.zeros(8, 3)},
         LossError,
-        r"confidence is torch.float32 of shape \[8, 3\]: .* float\[8\]",
+        r"confidence=float32\[8, 3\]: .* float\[8\]",
     ),
 }
 

@@ -27,7 +27,7 @@ from siftback.rules.kakurenbo import Kakurenbo
 from siftback.rules.memory import Memory
 from siftback.rules.ratio_memory import RatioMemory
 from siftback.rules.rs2 import RS2
-from siftback.rules.rule import EpochRule, RefreshedRule
+from siftback.rules.rule import EpochRule
 from siftback.rules.seta import SeTa
 from siftback.rules.stale import Stale
 from siftback.rules.ucb import UCB
@@ -187,7 +187,7 @@ def teach(rule, losses, dtype=torch.float32, start=0):
     indices = torch.arange(len(losses[0]))
     for epoch, each in enumerate(losses, start=start):
         found = torch.tensor(each, dtype=dtype)
-        if isinstance(rule, RefreshedRule):
+        if rule.needs_passes:
             rule.rescore(indices, found, epoch)
         else:
             correct, confidence = (torch.tensor(part) for part in judged(each))

@@ -11,7 +11,7 @@ from siftback.selectors.importance import (
     importance_distribution,
     variance_reduction,
 )
-from siftback.states import sealed
+from siftback.state import seal
 from toys import AT_ONCE, given_losses, numbered
 
 SCORES = [[1.0, 1.0, 1.0], [4.0, 1.0, 0.5, 0.0, 2.5], [7.0], [0.0, 0.0, 1.0], [1e-30, 3e38]]
@@ -62,7 +62,7 @@ def test_a_fixed_number_of_rows_is_the_same_estimate():
     sums = []
     for count in (None, 15):
         selector = Kath18(keep=0.5, threshold=0)
-        selector.load_state_dict(sealed(selector.state_dict() | {"tau": torch.tensor(2.0)}))
+        selector.load_state_dict(seal(selector.state_dict() | {"tau": torch.tensor(2.0)}))
         positions, weights = selector.select(scores, torch.Generator().manual_seed(2), count)
         sums.append(float((weights * scores[positions]).mean()))
     assert sums[0] == pytest.approx(sums[1], rel=1e-5)

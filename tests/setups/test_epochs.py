@@ -406,7 +406,7 @@ POOLS = {"own": None, "smaller": (3, False), "dropping": (7, True), "carrying": 
 @pytest.mark.parametrize("make", COUNTED.values(), ids=COUNTED)
 def test_within_an_epoch_its_length_is_known(make, source, pool):
     rule = make()
-    model = {"model": nn.Identity(), "losses": given_losses} if isinstance(rule, Stale) else {}
+    model = {"model": nn.Identity(), "losses": given_losses} if rule.needs_passes else {}
     pool = {} if pool is None else {"pool": Pool(*pool)}
     loader = SelectiveLoader(
         source(Numbered(spread(COUNT))), memory=rule, epochs=EPOCHS, **model, **pool

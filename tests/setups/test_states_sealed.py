@@ -51,7 +51,7 @@ from siftback.errors import StateError
 from siftback.language import TokenMemory
 from siftback.pruning import AUM, Forgetting
 from siftback.rules.ewma import Ewma
-from siftback.states import check_digest, sealed
+from siftback.state import check_digest, seal
 from siftback.tables.shards import Shards
 from stateful_objects import KINDS, Single
 from toys import AT_ONCE, dataset, network, shuffled
@@ -66,7 +66,7 @@ ALIKE = {
     "numbers of NumPy": (
         {"a": np.int64(3), "b": np.float64(0.5), "c": np.True_}, {"a": 3, "b": 0.5, "c": True},
     ),
-    "a digest of before": (sealed({"a": 1}) | {"b": 2}, {"a": 1, "b": 2}),
+    "a digest of before": (seal({"a": 1}) | {"b": 2}, {"a": 1, "b": 2}),
     "no entry": ({}, {}),
 }  # fmt: skip
 UNLIKE = {
@@ -88,23 +88,23 @@ UNLIKE = {
 
 @pytest.mark.parametrize(("one", "other"), ALIKE.values(), ids=ALIKE)
 def test_a_digest_does_not_depend_on_what_saving_may_change(one, other):
-    assert sealed(one)["digest"] == sealed(other)["digest"]
+    assert seal(one)["digest"] == seal(other)["digest"]
 
 
 @pytest.mark.parametrize(("one", "other"), UNLIKE.values(), ids=UNLIKE)
 def test_a_digest_depends_on_all_else(one, other):
-    assert sealed(one)["digest"] != sealed(other)["digest"]
-    check_digest(self := object(), sealed(one))
+    assert seal(one)["digest"] != seal(other)["digest"]
+    check_digest(self := object(), seal(one))
     with pytest.raises(StateError, match="the state is damaged: its entries"):
-        check_digest(self, sealed(one) | other | {"digest": sealed(one)["digest"]})
+        check_digest(self, seal(one) | other | {"digest": seal(one)["digest"]})
 
 
 def test_a_damaged_state_in_a_state_is_found_from_outside():
-    inner = sealed({"losses": torch.arange(3.0)})
-    outer = sealed({"inner": inner, "count": 3})
+    inner = seal({"losses": torch.arange(3.0)})
+    outer = seal({"inner": inner, "count": 3})
     check_digest(self := object(), outer)
     for spoilt in (
-        {**inner, "losses": torch.zeros(3)}, {**inner, "digest": sealed({"losses": 1})["digest"]},
+        {**inner, "losses": torch.zeros(3)}, {**inner, "digest": seal({"losses": 1})["digest"]},
         {**inner, "more": 1}, {"digest": inner["digest"]}, {},
     ):  # fmt: skip
         with pytest.raises(StateError, match="the state is damaged"):
@@ -287,7 +287,7 @@ def test_each_shard_answers_for_its_values(damage):
     with pytest.raises(StateError, match=r"the state (is damaged|has shards)|without digest"):
         rules[1].load_state_dict(changed(state, ("table", damage), new))
     # What is re-sharded is left out of the digests round it, and comes in other pieces.
-    assert sealed(state)["digest"] == sealed(changed(state, ("table", "values"), 0))["digest"]
+    assert seal(state)["digest"] == seal(changed(state, ("table", "values"), 0))["digest"]
     assert comparable(Shards(4, 10).own(state["table"])) == comparable(rules[0].values)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from unlike_ranks import CASES, COUNT
 
-from siftback.processes.meeting import described
+from siftback.processes.barrier import describe_settings
 
 pytestmark = pytest.mark.distributed
 
@@ -83,12 +83,14 @@ class Threshold:
     ],
 )
 def test_settings_are_compared_by_their_values(one, other, alike):
-    assert (described({"setting": one}) == described({"setting": other})) == alike
+    assert (describe_settings({"setting": one}) == describe_settings({"setting": other})) == alike
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool"])
 def test_tensors_are_compared_by_their_contents(dtype):
     values = torch.arange(6).view(2, 3).to(getattr(torch, dtype))
-    texts = [described({"setting": found}) for found in (values, values.clone(), values.flip(1))]
+    texts = [
+        describe_settings({"setting": found}) for found in (values, values.clone(), values.flip(1))
+    ]
     assert texts[0] == texts[1] != texts[2]
     assert texts[0]["setting"].startswith(f"{dtype}[2, 3] of digest ")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from siftback.batches.generators import Generators
-from siftback.batches.reading import leaves, parts, read
+from siftback.batches.structure import leaves, parts, read_structure
 from siftback.errors import BatchError
 
 Collate = Callable[[list[Any]], Any]
@@ -101,7 +101,7 @@ def _reorders(batch: Any, reverse: Any, size: int) -> bool:
 def _rows(batch: Any, size: int) -> dict[str, list[bytes]]:
     """What tells the rows of each part of a batch from each other, by path; nothing if unknown."""
     try:
-        found = parts(batch, read(batch, size).lists)
+        found = parts(batch, read_structure(batch, size).lists)
     except BatchError:
         return {}
     return {path: [_key(row) for row in part] for path, part in found if len(part) == size}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from siftback.errors import StateError
-from siftback.states import anything, each, generator, refuse
+from siftback.state import anything, generator_state, list_of, raise_damaged
 
 _KINDS = (torch.Generator, np.random.Generator, random.Random)
 
@@ -58,7 +58,7 @@ class Generators:
         Raises:
             StateError: If they are not.
         """
-        each(anything)(name, states)
+        list_of(anything)(name, states)
         before, here = len(states) - 1, len(self)
         if before != here:
             raise StateError(
@@ -67,12 +67,12 @@ class Generators:
             )
         for place, (own, state) in enumerate(zip(self._found, states, strict=False)):
             if isinstance(own, torch.Generator):
-                generator(f"{name}[{place}]", state)
+                generator_state(f"{name}[{place}]", state)
             try:
                 _put_back(copy.deepcopy(own), state)
             except Exception:  # whatever each kind raises
-                refuse(f"{name}[{place}]", state, f"the state of a {type(own).__name__}")
-        generator(f"{name}[-1]", states[-1])
+                raise_damaged(f"{name}[{place}]", state, f"the state of a {type(own).__name__}")
+        generator_state(f"{name}[-1]", states[-1])
 
     def put_back(self, states: list[Any]) -> None:
         """Restores the state of each, including the global generator."""

@@ -15,7 +15,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from siftback.arguments import checked_object
+from siftback.arguments import check_object
 from siftback.batches.collating import Collate, TestedCollate, with_test
 from siftback.batches.order import TrackedBatches, is_trackable, sampler_of, with_order
 from siftback.errors import BatchError, ConfigError
@@ -63,7 +63,7 @@ def Indexed(source: Any, index_of: IndexOf | None = None) -> Any:  # noqa: N802 
     if _is_indexed_data(source) or is_indexed(source):
         raise ConfigError("Indexed(...) of what is Indexed already: its examples have their index")
     if index_of is not None:
-        checked_object("index_of", index_of, "index_of=fn(batch) -> int64[N]", "__call__")
+        check_object("index_of", index_of, "index_of=fn(batch) -> int64[N]", "__call__")
         return _IndexedLoader(source, index_of, finds_indices=is_trackable(source))
     if is_trackable(source):
         order = TrackedBatches(source.batch_sampler)

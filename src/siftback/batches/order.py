@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
 from siftback.batches.generators import Generators
 from siftback.batches.last_batches import SelectiveBatches
 from siftback.errors import BatchError
-from siftback.states import anything, each, each_of, refuse, tensor
+from siftback.state import anything, dict_of, list_of, raise_damaged, tensor
 
 
 class TrackedBatches(Sampler[list[Any]]):
@@ -68,13 +68,15 @@ class TrackedBatches(Sampler[list[Any]]):
 
     def rest(self) -> list[list[Any]]:
         """The indices of the batches of this epoch that have not come, asked for or not."""
+        if self._resumed is not None:  # and none of it was asked for yet
+            return [list(batch) for batch in self._resumed]
         left = [list(batch) for batch in self._order]
         self._order = iter(left)
         return [*self._asked, *left]
 
     def resume(self, batches: Iterable[Any]) -> None:
         """Has the next epoch that is begun consist of these batches."""
-        self._resumed = batches
+        self._resumed, self.begun = batches, True
 
     def draw_after(self, generators: Generators, states: list[Any]) -> None:
         """Puts generators into a state just before the next epoch's order is drawn from them."""
@@ -209,12 +211,12 @@ def packed(batches: list[list[Any]]) -> Any:
 def check_packed(name: str, value: Any) -> None:
     """Checks for what `packed` returns."""
     if isinstance(value, list):
-        each(each(anything))(name, value)
+        list_of(list_of(anything))(name, value)
         return
     indices = tensor(torch.int64, None, least=0)
-    each_of({"indices": indices, "sizes": tensor(torch.int64, None, least=0)})(name, value)
+    dict_of({"indices": indices, "sizes": tensor(torch.int64, None, least=0)})(name, value)
     if int(value["sizes"].sum()) != len(value["indices"]):
-        refuse(f"{name}.sizes", value["sizes"], f"of {len(value['indices'])} examples")
+        raise_damaged(f"{name}.sizes", value["sizes"], f"of {len(value['indices'])} examples")
 
 
 def unpacked(value: Any) -> list[list[Any]]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
 from siftback.batches import tree
+from siftback.batches.batch import Batch
 from siftback.batches.collating import Reordered
 from siftback.batches.generators import Generators
 from siftback.batches.indices import (
@@ -36,24 +37,24 @@ from siftback.batches.order import (
     unpacked,
     with_order,
 )
-from siftback.batches.reading import Lists, Reading, read
+from siftback.batches.structure import Lists, read_structure
 from siftback.errors import BatchError, StateError
 from siftback.seeding import Stream, generator_of
-from siftback.states import (
+from siftback.state import (
     MOST_EPOCHS,
     anything,
-    check_state,
-    each,
+    check_entries,
+    choice,
     flag,
     integer,
+    list_of,
+    load_all_or_none,
     nothing,
-    one_of,
     optional,
-    refuse,
-    take_up,
+    raise_damaged,
     text,
 )
-from siftback.tensor_arguments import checked_batches
+from siftback.tensor_arguments import check_batches
 
 _END = object()
 
@@ -70,26 +71,8 @@ class ScoredBatch(NamedTuple):
     scores: Tensor
 
 
-class Item(NamedTuple):
-    """What comes from a wrapped loader.
-
-    Attributes:
-        batch: The batch, as training is to get it.
-        indices: int64[N], the dataset indices of its examples, on the CPU; None where unknown.
-        scores: float32[N], where they came with it; else None.
-        size: N; None where nothing says it.
-        lists: Which lists in it hold one example per entry, see `read`; None where it cannot
-            be split into examples.
-        asked: How many examples its sampler asked for, of which a collate function may have left
-            out or repeated some; None where there is no such sampler.
-    """
-
-    batch: Any
-    indices: Tensor | None
-    scores: Tensor | None
-    size: int | None = None
-    lists: Lists | None = None
-    asked: int | None = None
+UNKNOWN_SIZE = -1
+"""The size of a batch of unknown structure, where nothing else says it."""
 
 
 class Source:
@@ -123,7 +106,7 @@ class Source:
     >>> source.position += 1
     >>> resumed = Source([torch.tensor([1]), torch.tensor([2]), torch.tensor([3])])
     >>> resumed.load_state_dict(source.state_dict())
-    >>> [item.batch.item() for item in resumed.batches()]
+    >>> [batch.data.item() for batch in resumed.batches()]
     [2, 3]
     """
 
@@ -134,7 +117,7 @@ class Source:
         self.lists: Lists | None = None
         self.order_is_lost = self.has_keys = False
         self._indexed = is_indexed(loader)
-        self.loader: Any = checked_batches(loader)
+        self.loader: Any = check_batches(loader)
         if is_trackable(loader):
             self._order = TrackedBatches(batches_of(loader) if batches is None else batches)
             self.loader = with_order(cast(Any, loader), self._order)
@@ -152,14 +135,14 @@ class Source:
         self._state: dict[str, Any] | None = None  # to be gone on from
         self._iterated = False
 
-    def batches(self) -> Iterator[Item]:
+    def batches(self) -> Iterator[Batch]:
         """The batches of this epoch: from the place of a loaded state on, else from the start."""
         state, self._state = self._state, None
         if state is None:
             self.position = 0
         if self._order is None:
-            return map(self._item, self._read(state))
-        return map(self._item, self._ordered(self._order, state))
+            return map(self._batch, self._read(state))
+        return map(self._batch, self._ordered(self._order, state))
 
     def end_epoch(self) -> None:
         """Moves on to the next epoch."""
@@ -279,8 +262,8 @@ class Source:
         Raises:
             StateError: If it is of another kind of loader or another order, or is damaged.
         """
-        parts = {"kind": one_of(*_KINDS), "generators": each(anything)}
-        check_state(self, state, parts)
+        parts = {"kind": choice(*_KINDS), "generators": list_of(anything)}
+        check_entries(self, state, parts)
         ordered = self._order is not None
         fits = ordered if state["kind"] == "ordered" else not ordered
         if state["kind"] == "stateful":
@@ -298,13 +281,13 @@ class Source:
             "workers": flag,
             "lists": optional(_check_lists),
         }
-        check_state(self, state, parts, self.settings())
+        check_entries(self, state, parts, self.settings())
         if self._order is not None:
-            check_state(self, state, {"begun": flag})
+            check_entries(self, state, {"begun": flag})
             stored = state["begun"] and self._replayed is None
-            check_state(self, state, {"rest": check_packed if stored else nothing})
+            check_entries(self, state, {"rest": check_packed if stored else nothing})
         else:
-            check_state(self, state, {"loader": anything})
+            check_entries(self, state, {"loader": anything})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Comes back to a place.
@@ -316,11 +299,11 @@ class Source:
         self.check_state(state)
         if state["kind"] == "stateful":  # whose generators are its own to put back
             with torch.random.fork_rng([]):
-                take_up((self.loader, copy.deepcopy(state["loader"])))
+                load_all_or_none((self.loader, copy.deepcopy(state["loader"])))
         else:
             self._generators.put_back_own(state["generators"])
         self.epoch, self.position = state["epoch"], state["position"]
-        self.lists = None if state["lists"] is None else frozenset(json.loads(state["lists"]))
+        self.lists = saved_lists(state)
         self._state = state
 
     @property
@@ -394,41 +377,38 @@ class Source:
             self._generators.put_back_own(self._began)
         return batches
 
-    def _item(self, given: Any) -> Item:
-        scores, indices, known = None, None, None
-        if isinstance(given, ScoredBatch):
-            given, scores = given
+    def _batch(self, data: Any) -> Batch:
+        """Returns a batch as the loader gave it, with its size, indices and structure."""
+        scores, indices, lists, known = None, None, None, UNKNOWN_SIZE
+        if isinstance(data, ScoredBatch):
+            data, scores = data
             known = len(scores)
-        asked = None if self._order is None else self._order.take()
+        requested = None if self._order is None else self._order.take()
         if self._indexed:
-            indices, given = given
-            known = len(indices) if hasattr(indices, "__len__") else None
-        elif asked is not None:
-            known = len(asked)
-        if isinstance(given, Reordered):
-            given, self.order_is_lost = given.batch, True
-        size: int | None = known
-        lists: Lists | None = None
+            indices, data = data
+            known = len(indices) if hasattr(indices, "__len__") else UNKNOWN_SIZE
+        elif requested is not None:
+            known = len(requested)
+        if isinstance(data, Reordered):
+            data, self.order_is_lost = data.batch, True
+        size = known
         with suppress(BatchError):  # of an unknown structure, which matters only where it is split
-            size, lists = self.read(given, known)[:2]
+            size, lists = self.read_structure(data, known)
         if self._indexed:
-            if size is not None:
+            if size != UNKNOWN_SIZE:
                 indices = checked_indices(indices, size, self.place)
-            if asked is not None:
-                self._check_asked(indices, asked)
-        elif asked is not None and size == known:  # a collate function may leave some out
-            indices = self._positions(asked)
+            if requested is not None:
+                self._check_requested(indices, requested)
+        elif requested is not None and size == known:  # a collate function may leave some out
+            positions = integers(requested)
+            self.has_keys = self.has_keys or positions is None
+            indices = None if positions is None else torch.tensor(positions, dtype=torch.int64)
         if self.order_is_lost:
             indices = None
-        return Item(given, indices, scores, size, lists, None if asked is None else len(asked))
+        count = None if requested is None else len(requested)
+        return Batch(data, size, indices, scores=scores, lists=lists, requested=count)
 
-    def _positions(self, asked: list[Any]) -> Tensor | None:
-        """What a sampler gave as int64[N]; None where something else than integers is among it."""
-        positions = integers(asked)
-        self.has_keys = self.has_keys or positions is None
-        return None if positions is None else torch.tensor(positions, dtype=torch.int64)
-
-    def _check_asked(self, indices: Any, asked: list[Any]) -> None:
+    def _check_requested(self, indices: Any, requested: list[Any]) -> None:
         """Makes sure that indices found in a batch are of examples that its sampler asked for.
 
         Raises:
@@ -436,7 +416,7 @@ class Source:
         """
         if not has_indices_within(self.loader):
             return
-        others = set(indices.tolist()) - set(asked)
+        others = set(indices.tolist()) - set(requested)
         if others:
             raise BatchError(
                 f"index_of found the index {min(others)} in {self.place}, for which the sampler "
@@ -444,22 +424,23 @@ class Source:
                 "called with"
             )
 
-    def read(self, batch: Any, known: int | None) -> Reading:
-        """How a batch is made of examples: as the first one is, from which few are known as well.
+    def read_structure(self, data: Any, known: int) -> tuple[int, Lists]:
+        """Returns the size of a batch, and its lists: those of the first batch with an example.
 
         Args:
-            batch: The batch.
-            known: How many examples it has, where that is known from elsewhere.
+            data: The batch.
+            known: Its number of examples, where that is known from elsewhere.
 
         Raises:
             BatchError: If it cannot be split into examples.
         """
         if self.lists is not None:
-            return Reading(tree.size(batch, lists=self.lists), self.lists)
-        reading = read(batch, known, collated=self._collated)
-        if reading.size:
-            self.lists = reading.lists
-        return reading
+            return tree.size(data, lists=self.lists), self.lists
+        known_size = None if known == UNKNOWN_SIZE else known
+        structure = read_structure(data, known_size, collated=self._collated)
+        if structure.size:
+            self.lists = structure.lists
+        return structure.size, structure.lists
 
     def _move_to(self, epoch: int) -> None:
         self.epoch, self.position, self._state = epoch, 0, None
@@ -467,13 +448,18 @@ class Source:
             self._order.begun = False
 
 
+def saved_lists(state: dict[str, Any]) -> Lists | None:
+    """Returns which lists of a batch hold one example per entry, from the state of a source."""
+    return None if state["lists"] is None else frozenset(json.loads(state["lists"]))
+
+
 def _check_lists(name: str, value: Any) -> None:
     """Checks for a list of paths, as JSON."""
     text(name, value)
     try:
-        each(text)(name, json.loads(value))
+        list_of(text)(name, json.loads(value))
     except ValueError:
-        refuse(name, value, "a list of paths, as JSON")
+        raise_damaged(name, value, "a list of paths, as JSON")
 
 
 _KINDS = {

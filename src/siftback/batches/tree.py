@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from siftback.batches.reading import (
+from siftback.batches.structure import (
     ARRAYS,
     Lists,
     children_of,
@@ -23,7 +23,7 @@ from siftback.batches.reading import (
     parts,
     without_rows,
 )
-from siftback.batches.reading import size as size
+from siftback.batches.structure import size as size
 from siftback.errors import BatchError
 from siftback.tensor_arguments import is_dense
 

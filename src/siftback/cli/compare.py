@@ -1,7 +1,6 @@
 """Training: ``siftback compare`` and ``siftback train``."""
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,30 +12,29 @@ from siftback.cli.app import app
 from siftback.cli.options import (
     Beta,
     CheckpointEvery,
-    Checkpoints,
     Json,
+    KeepCheckpoints,
     Overwrite,
     Resume,
     Threads,
     ToTensorBoard,
-    existing,
-    often,
-    seeds,
-    shares,
+    checkpoint_policy,
+    existing_policy,
+    keeps_of,
+    parse_seeds,
+    settings_of,
     use_threads,
     with_settings,
 )
 from siftback.errors import ConfigError
-from siftback.lab.training.settings import Settings
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from siftback.lab.data.data_set import DataSet
-    from siftback.lab.experiments.comparison import Existing, Plan
-    from siftback.lab.training.checkpoints import Often
+    from siftback.lab.experiments.comparison import Plan
+    from siftback.lab.run.checkpoints import CheckpointPolicy
 
-SEVERAL = (0, 1, 2)  # seeds
+SEVERAL = [0, 1, 2]  # seeds
 
 Out = Annotated[Path, typer.Option(help="Folder for summary, records and plots.")]
 
@@ -44,7 +42,7 @@ Out = Annotated[Path, typer.Option(help="Folder for summary, records and plots."
 @app.command("compare")
 @with_settings()
 def compare_command(
-    settings: Settings,
+    values: dict[str, Any],
     strategies: Annotated[
         str,
         typer.Option(help="Names, separated by commas; sb@0.5 has a share to keep of its own."),
@@ -68,7 +66,7 @@ def compare_command(
     ] = False,
     threads: Threads = None,
     checkpoint_every: CheckpointEvery = "10m",
-    checkpoints: Checkpoints = 2,
+    checkpoints: KeepCheckpoints = 2,
     tensorboard: ToTensorBoard = False,
     overwrite: Overwrite = False,
     resume: Resume = False,
@@ -79,32 +77,24 @@ def compare_command(
     All start from the same weights and see the data in the same order. It ends with a sentence for
     each strategy that selects: whether it paid, beside Traditional of the same cost.
     """
-    from siftback.lab.experiments.comparison import Plan, prepare_data
-    from siftback.lab.training.strategies import find
-    from siftback.lab.training.workload import batch_work, is_short
+    from siftback.lab.experiments.comparison import Plan
 
     plan = Plan(
-        settings,
+        settings_of(values),
         strategies=[name.strip() for name in strategies.split(",")],
-        keeps=shares(keep, beta),
-        seeds=[0] if seed is None else seeds(seed),
+        keeps=keeps_of(keep, beta),
+        seeds=[0] if seed is None else parse_seeds(seed),
         matched=not no_matched,
     )
-    old, saving = existing(overwrite, resume), often(checkpoint_every, checkpoints)
-    data = prepare_data(plan)
-    if seed is None and is_short(settings, data):
-        plan = replace(plan, seeds=list(SEVERAL))
-    if len(plan.seeds) == 1 and any(find(run.strategy).selects for run in plan.runs()):
-        several = ",".join(map(str, SEVERAL))
-        typer.echo(f"one seed decides nothing: --seed {several} would show their spread", err=True)
-    use_threads(threads, lambda: batch_work(settings, data), [out] if resume else [])
-    _run(plan, data, out, old, saving, tensorboard, as_json=as_json)
+    several = SEVERAL if seed is None else plan.seeds
+    policy = checkpoint_policy(checkpoint_every, checkpoints)
+    _train(plan, several, out, threads, policy, tensorboard, overwrite, resume, as_json)
 
 
 @app.command("train")
 @with_settings()
 def train_command(
-    settings: Settings,
+    values: dict[str, Any],
     strategy: Annotated[str, typer.Option(help="Name of the strategy.")] = "sb",
     keep: Annotated[
         str | None, typer.Option(help="Share of the examples to keep; 0.33 by default.")
@@ -114,7 +104,7 @@ def train_command(
     out: Out = Path("runs/train"),
     threads: Threads = None,
     checkpoint_every: CheckpointEvery = "10m",
-    checkpoints: Checkpoints = 2,
+    checkpoints: KeepCheckpoints = 2,
     tensorboard: ToTensorBoard = False,
     overwrite: Overwrite = False,
     resume: Resume = False,
@@ -126,60 +116,73 @@ def train_command(
     """
     import torch
 
-    from siftback.lab.experiments.comparison import Plan, prepare_data
+    from siftback.lab.experiments.comparison import Plan
     from siftback.lab.records.atomic_write import atomic_write
-    from siftback.lab.training.workload import batch_work
 
-    keeps = shares(keep, beta)
+    keeps = keeps_of(keep, beta)
     if len(keeps) > 1:
-        given = f"--keep {keep}" if beta is None else f"--beta {beta}"
+        option = f"--keep {keep}" if beta is None else f"--beta {beta}"
         raise ConfigError(
-            f"{given}: give one, as one model is trained; siftback compare trains several"
+            f"{option}: give one, as one model is trained; siftback compare trains several"
         )
-    plan = Plan(settings, [strategy], keeps, [seed], matched=False)
 
     def save(_: Any, trained: "nn.Module") -> None:
         with atomic_write(out / "weights.pt") as path, path.open("wb") as file:
             torch.save(trained.state_dict(), file)
 
-    old, saving = existing(overwrite, resume), often(checkpoint_every, checkpoints)
-    data = prepare_data(plan)
-    use_threads(threads, lambda: batch_work(settings, data), [out] if resume else [])
-    _run(plan, data, out, old, saving, tensorboard, save, as_json)
+    plan = Plan(settings_of(values), [strategy], keeps, [seed], matched=False)
+    policy = checkpoint_policy(checkpoint_every, checkpoints)
+    _train(plan, [], out, threads, policy, tensorboard, overwrite, resume, as_json, save)
 
 
-def _run(
+def _train(
     plan: "Plan",
-    data: "DataSet",
+    several: Sequence[int],
     out: Path,
-    existing: "Existing",
-    saving: "Often",
+    threads: int | None,
+    policy: "CheckpointPolicy",
     tensorboard: bool,
+    overwrite: bool,
+    resume: bool,
+    as_json: bool,
     on_model: "Callable[[Any, nn.Module], None]" = lambda run, model: None,
-    as_json: bool = False,
 ) -> None:
-    from siftback.cli.ending import show, show_json
-    from siftback.lab.analyses.error_plots import draw
-    from siftback.lab.experiments.comparison import compare
+    """Carries out a plan, with several seeds where it is short, and prints the results."""
+    from siftback.cli.ending import end_stopped, show_comparison, show_json
+    from siftback.lab.analyses.error_plots import draw_errors
+    from siftback.lab.experiments.comparison import compare, prepare_data
     from siftback.lab.records.comparison_record import SUMMARY, Comparison
     from siftback.lab.report.numbers import numbers
-    from siftback.lab.training.progress import Terminal
-    from siftback.lab.training.tensorboard import TENSORBOARD, TensorBoard
+    from siftback.lab.run.progress import TENSORBOARD, ConsoleReporter, TensorBoardReporter
+    from siftback.lab.run.workload import batch_work, is_short
+    from siftback.lab.strategies.table import find_strategy
 
+    existing, settings = existing_policy(overwrite, resume), plan.settings
+    data = prepare_data(plan)
+    if several and is_short(settings, data):
+        plan = replace(plan, seeds=several)
+    selects = any(find_strategy(run.strategy).selects for run in plan.runs())
+    if several and len(plan.seeds) == 1 and selects:
+        seeds = ",".join(map(str, SEVERAL))
+        typer.echo(f"one seed decides nothing: --seed {seeds} would show their spread", err=True)
+    use_threads(threads, lambda: batch_work(settings, data), [out] if resume else [])
     stopped = False
     try:
-        with Terminal(Console(stderr=True)) as terminal:
-            reporter = TensorBoard(out / TENSORBOARD, terminal) if tensorboard else terminal
-            compare(plan, out, reporter, existing, on_model, saving, data)
+        console = Console(stderr=True)
+        with (
+            TensorBoardReporter(console, out / TENSORBOARD)
+            if tensorboard
+            else ConsoleReporter(console)
+        ) as reporter:
+            compare(plan, out, reporter, existing, on_model, policy, data)
     except KeyboardInterrupt:
         stopped = True
     if (out / SUMMARY).exists() and (comparison := Comparison.read(out)).runs:
-        picture = draw(comparison, out)[0]
+        picture = draw_errors(comparison, out)[0]
         if as_json:
             show_json(numbers(comparison) | {"picture": str(picture)})
         else:
-            show(comparison)
+            show_comparison(comparison)
             typer.echo(f"picture: {picture}")
     if stopped:
-        typer.echo(f"stopped; go on with --out {out} --resume", err=True)
-        sys.exit(130)
+        end_stopped(f"--out {out} --resume")

@@ -2,15 +2,21 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from siftback.cli.app import app
-from siftback.cli.names import SCORES
-from siftback.cli.options import Threads, use_threads, with_settings
-from siftback.lab.training.settings import Settings
+from siftback.cli.options import Threads, settings_of, use_threads, with_settings
+
+# Names of the laboratory's tables, which import torch; `tests/cli/test_help.py` compares them.
+# fmt: off
+NAMES_OF_SCORES = (
+    "el2n", "grand", "margin", "entropy", "loss", "forgetting", "aum", "irreducible",
+    "token-irreducible", "sb-uses",
+)
+# fmt: on
 
 
 @app.command("score")
@@ -31,8 +37,8 @@ from siftback.lab.training.settings import Settings
     "validation",
 )
 def score_command(
-    settings: Settings,
-    score: Annotated[str, typer.Option(help=f"Score: {', '.join(SCORES)}.")] = "el2n",
+    values: dict[str, Any],
+    score: Annotated[str, typer.Option(help=f"Score: {', '.join(NAMES_OF_SCORES)}.")] = "el2n",
     models: Annotated[int, typer.Option(help="Models to average over.")] = 3,
     epochs: Annotated[float, typer.Option(help="Epochs that each is trained for.")] = 2.0,
     seed: Annotated[int, typer.Option(help="Decides the models' own seeds.")] = 0,
@@ -52,17 +58,18 @@ def score_command(
 
     With --overlap, see how far two tables of scores agree.
     """
-    from siftback.lab.experiments.subsets import agreement_of, score_to
-    from siftback.lab.training.parsing import numbers
-    from siftback.lab.training.progress import Terminal
-    from siftback.lab.training.workload import most_work
+    from siftback.lab.experiments.subsets import overlap_table, score_to
+    from siftback.lab.run.progress import ConsoleReporter
+    from siftback.lab.run.workload import most_work
+    from siftback.lab.settings import parse_numbers
 
     if overlap is not None:
-        Console().print(agreement_of(*overlap, numbers("--drop", drop)))
+        Console().print(overlap_table(*overlap, parse_numbers("--drop", drop)))
         return
+    settings = settings_of(values)
     use_threads(threads, lambda: most_work([settings]))
     early = replace(settings, epochs=1.0, score_models=models, score_epochs=epochs)
-    with Terminal(Console(stderr=True)) as reporter:
+    with ConsoleReporter(Console(stderr=True)) as reporter:
         line = score_to(out, score, early, seed, reporter.scoring)
     typer.echo(line)
 
@@ -88,7 +95,7 @@ def prune_command(
     For train and compare --subset.
     """
     from siftback.lab.experiments.subsets import prune_to
-    from siftback.lab.training.parsing import numbers
+    from siftback.lab.settings import parse_numbers
 
-    bounds = None if window is None else numbers("--window", window)
+    bounds = None if window is None else parse_numbers("--window", window)
     typer.echo(prune_to(out, scores, drop, easiest, bounds, per_class, seed))

@@ -25,9 +25,13 @@ def suspects_command(
 
     The label issues of a noise guard, beside those of cleanlab.
     """
-    from siftback.lab.experiments import suspects_report
+    from siftback.lab.experiments.suspects_report import (
+        read_suspects,
+        suspects_tables,
+        write_suspects,
+    )
 
-    found = suspects_report.read_suspects(run, name)
+    suspects = read_suspects(run, name)
     if out is not None:
-        found[0].write(out)
-    Console().print(suspects_report.suspects_tables(found, most))
+        write_suspects(out, *next(iter(suspects.items())))
+    Console().print(suspects_tables(suspects, most))

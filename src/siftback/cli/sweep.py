@@ -8,17 +8,17 @@ import typer
 from rich.console import Console
 
 from siftback import SiftbackError
-from siftback.cli.app import app
+from siftback.cli.app import app, print_error
 from siftback.cli.options import (
     CheckpointEvery,
-    Checkpoints,
     Json,
+    KeepCheckpoints,
     Overwrite,
     Resume,
     Threads,
-    existing,
-    often,
-    seeds,
+    checkpoint_policy,
+    existing_policy,
+    parse_seeds,
     settings_of,
     use_threads,
     with_settings,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @app.command("sweep")
 @with_settings()
 def sweep_command(
-    chosen: dict[str, Any],
+    values: dict[str, Any],
     grid: Annotated[
         list[str] | None,
         typer.Option(help="A setting's values: lr=0.05,0.1. Once for each setting; keep is one."),
@@ -54,62 +54,57 @@ def sweep_command(
     ] = False,
     threads: Threads = None,
     checkpoint_every: CheckpointEvery = "10m",
-    checkpoints: Checkpoints = 2,
+    checkpoints: KeepCheckpoints = 2,
     overwrite: Overwrite = False,
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
     """Compare in every cell of a grid of settings; print one table."""
-    from siftback.cli.ending import show_json
+    from siftback.cli.ending import end_stopped, show_json
     from siftback.lab.experiments.comparison import Plan
     from siftback.lab.experiments.sweep import KEEP, cells, read_grid, sweep, sweep_table
-    from siftback.lab.training.parsing import numbers
-    from siftback.lab.training.progress import Terminal
-    from siftback.lab.training.workload import most_work
+    from siftback.lab.report.numbers import numbers
+    from siftback.lab.run.progress import ConsoleReporter
+    from siftback.lab.run.workload import most_work
+    from siftback.lab.settings import parse_numbers
 
     def plan_of(cell: dict[str, Any]) -> Plan:
-        keeps = [cell.pop(KEEP)] if KEEP in cell else numbers("--keep", keep)
+        keeps = [cell.pop(KEEP)] if KEEP in cell else parse_numbers("--keep", keep)
         names = [name.strip() for name in strategies.split(",")]
-        return Plan(settings_of(chosen | cell), names, keeps, seeds(seed), matched)
+        return Plan(settings_of(values | cell), names, keeps, parse_seeds(seed), matched)
 
-    found = cells(read_grid(grid or []), plan_of, out)
+    grid_cells = cells(read_grid(grid or []), plan_of, out)
     failed: list[GridCell] = []
 
     def report(cell: "GridCell", error: SiftbackError) -> None:
         failed.append(cell)
-        Console(stderr=True, soft_wrap=True).print(
-            f"{cell.folder.name}: {error}", markup=False, highlight=False, style="red"
-        )
+        print_error(f"{cell.folder.name}: {error}")
 
     stopped = False
     if not status:
-        settings = [cell.plan.settings for cell in found if overwrite or cell.state != "done"]
-        begun = [cell.folder for cell in found] if resume else []
-        use_threads(threads, lambda: most_work(settings), begun)
-        saving = often(checkpoint_every, checkpoints)
+        settings = [cell.plan.settings for cell in grid_cells if overwrite or cell.state != "done"]
+        folders = [cell.folder for cell in grid_cells] if resume else []
+        use_threads(threads, lambda: most_work(settings), folders)
+        policy = checkpoint_policy(checkpoint_every, checkpoints)
         try:
-            with Terminal(Console(stderr=True)) as reporter:
-                sweep(found, reporter, existing(overwrite, resume), saving, report)
+            with ConsoleReporter(Console(stderr=True)) as reporter:
+                sweep(grid_cells, reporter, existing_policy(overwrite, resume), policy, report)
         except KeyboardInterrupt:
             stopped = True
     if as_json:
-        show_json([_numbers(cell) for cell in found])
+        cells_json = [
+            {
+                "values": cell.values,
+                "folder": str(cell.folder),
+                "state": cell.state,
+                "comparison": cell.comparison and numbers(cell.comparison),
+            }
+            for cell in grid_cells
+        ]
+        show_json(cells_json)
     else:
-        Console().print(sweep_table(found))
+        Console().print(sweep_table(grid_cells))
     if stopped:
-        typer.echo(f"stopped; go on with --out {out} --resume", err=True)
-        sys.exit(130)
+        end_stopped(f"--out {out} --resume")
     if failed:
         sys.exit(1)
-
-
-def _numbers(cell: "GridCell") -> dict[str, Any]:
-    from siftback.lab.report.numbers import numbers
-
-    comparison = cell.comparison
-    return {
-        "values": cell.values,
-        "folder": str(cell.folder),
-        "state": cell.state,
-        "comparison": None if comparison is None else numbers(comparison),
-    }

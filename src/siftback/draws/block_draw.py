@@ -71,7 +71,7 @@ def tied_probabilities(sizes: Tensor, beta: float, floor: float = 0.0) -> Tensor
     return floor + (1 - floor) * percentile_probabilities(below, up_to, beta)
 
 
-def scaled_to(count: int, probabilities: Tensor, sizes: Tensor) -> Tensor:
+def scale_to_count(count: int, probabilities: Tensor, sizes: Tensor) -> Tensor:
     """``min(1, c p)``, with c such that the probabilities of all examples sum to k.
 
     As `inclusion_probabilities`, for examples in groups of one probability.
@@ -84,7 +84,7 @@ def scaled_to(count: int, probabilities: Tensor, sizes: Tensor) -> Tensor:
     Returns:
         float64[M].
 
-    >>> scaled_to(4, torch.tensor([0.1, 0.2, 0.9]).double(), torch.tensor([2, 2, 2]))
+    >>> scale_to_count(4, torch.tensor([0.1, 0.2, 0.9]).double(), torch.tensor([2, 2, 2]))
     tensor([0.3333, 0.6667, 1.0000], dtype=torch.float64)
     """
     ordered, order = probabilities.sort(descending=True)
@@ -96,7 +96,7 @@ def scaled_to(count: int, probabilities: Tensor, sizes: Tensor) -> Tensor:
     return (scale * probabilities).clamp(min=0.0, max=1.0)
 
 
-def drawn_in_blocks(
+def draw_in_blocks(
     scores: Tensor,
     beta: float,
     floor: float,
@@ -104,7 +104,7 @@ def drawn_in_blocks(
     generator: torch.Generator,
     block: int = BLOCK,
 ) -> Tensor:
-    """Draws exactly k examples, as `drawn_by_percentile`, without sorting all scores.
+    """Draws exactly k examples, as `draw_by_percentile`, without sorting all scores.
 
     Scores in one bucket count as equal, so that the percentile of an example is off by at most the
     share of the examples that are in its bucket; the sum of the probabilities is exact. Each
@@ -140,7 +140,7 @@ def drawn_in_blocks(
         place = float(ends[-1]) % 1.0
         drawn += int(hit.sum())
         if (number + 1) * block >= len(scores):
-            corrected(hit, each[order], count - drawn)
+            correct_count(hit, each[order], count - drawn)
         weights[number * block + order[hit]] = 1.0
     return weights
 
@@ -153,11 +153,11 @@ def _probabilities(scores: Tensor, beta: float, floor: float, count: int) -> tup
         return table, count / max(unknown, 1)
     held = counts.nonzero().squeeze(1)
     each = tied_probabilities(counts[held], beta, floor)
-    table[held] = scaled_to(count - unknown, each, counts[held])
+    table[held] = scale_to_count(count - unknown, each, counts[held])
     return table, 1.0
 
 
-def corrected(hit: Tensor, probabilities: Tensor, missing: int) -> None:
+def correct_count(hit: Tensor, probabilities: Tensor, missing: int) -> None:
     """Draws as many more as are missing, or fewer where too many were: changes bool[n]."""
     if missing > 0:
         hit[(~hit & (probabilities > 0)).nonzero().squeeze(1)[:missing]] = True

@@ -8,7 +8,7 @@ from torch import Tensor
 from siftback.selectors.sampling import choose_exactly
 
 
-def drawn_exactly(
+def draw_exactly(
     scores: Tensor,
     proportions: Callable[[Tensor], Tensor],
     count: int,
@@ -29,7 +29,7 @@ def drawn_exactly(
         float32[N], 1 for the k drawn and 0 for the others.
 
     >>> scores = torch.tensor([0.0, 5.0, torch.nan, 0.0])
-    >>> drawn_exactly(scores, torch.Tensor.double, 2, torch.Generator().manual_seed(0))
+    >>> draw_exactly(scores, torch.Tensor.double, 2, torch.Generator().manual_seed(0))
     tensor([0., 1., 1., 0.])
     """
     weights = torch.zeros(len(scores), dtype=torch.float32)

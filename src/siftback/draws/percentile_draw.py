@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from siftback.draws.block_draw import drawn_in_blocks, tied_probabilities
-from siftback.draws.exact_draw import drawn_exactly
+from siftback.draws.block_draw import draw_in_blocks, tied_probabilities
+from siftback.draws.exact_draw import draw_exactly
 
 SORTED = 1 << 22
 """Up to how many scores are sorted; more are drawn by a histogram, in blocks."""
@@ -44,16 +44,16 @@ def draw_probabilities(scores: Tensor, beta: float, floor: float = 0.0) -> Tenso
     return probabilities
 
 
-def drawn_by_percentile(
+def draw_by_percentile(
     scores: Tensor, beta: float, floor: float, count: int, generator: torch.Generator
 ) -> Tensor:
     """Draws exactly k examples, with probabilities in proportion to `draw_probabilities`.
 
     Examples without a score are kept, as far as there are not more than k of them; see
-    `drawn_exactly`. The others are drawn by systematic sampling (`choose_exactly`): if
+    `draw_exactly`. The others are drawn by systematic sampling (`choose_exactly`): if
     all scores are known and k is ``N * (floor + (1 - floor) / (beta + 1))``, the probability of
     each is exactly that of `draw_probabilities`. Of more than `SORTED` scores, percentiles are
-    those of a histogram; see `drawn_in_blocks`.
+    those of a histogram; see `draw_in_blocks`.
 
     Args:
         scores: float32[N], NaN where unknown.
@@ -66,11 +66,11 @@ def drawn_by_percentile(
         float32[N], 1 for the k drawn and 0 for the others.
 
     >>> scores = torch.tensor([0.1, 5.0, torch.nan, 0.2])
-    >>> drawn_by_percentile(scores, 8.0, 0.0, 2, torch.Generator().manual_seed(0))
+    >>> draw_by_percentile(scores, 8.0, 0.0, 2, torch.Generator().manual_seed(0))
     tensor([0., 1., 1., 0.])
     """
     if len(scores) > SORTED:
-        return drawn_in_blocks(scores, beta, floor, count, generator)
-    return drawn_exactly(
+        return draw_in_blocks(scores, beta, floor, count, generator)
+    return draw_exactly(
         scores, lambda known: draw_probabilities(known, beta, floor), count, generator
     )

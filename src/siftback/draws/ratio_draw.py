@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from siftback.draws.block_draw import BLOCK
-from siftback.draws.exact_draw import drawn_exactly
+from siftback.draws.exact_draw import draw_exactly
 
 
 def ratio_probabilities(losses: Tensor, floor: float, mean: float | None = None) -> Tensor:
@@ -49,7 +49,7 @@ def finite_mean(blocks: Iterable[Tensor]) -> float:
     return total / count if count else math.nan
 
 
-def drawn_independently(
+def draw_independently(
     losses: Tensor,
     floor: float,
     generator: torch.Generator,
@@ -73,7 +73,7 @@ def drawn_independently(
 
     >>> losses = torch.tensor([0.0, 0.0, torch.nan, 4.0, 9.0])
     >>> generator = torch.Generator().manual_seed(0)
-    >>> drawn_independently(losses, 0.1, generator, excluded=torch.tensor([4]))
+    >>> draw_independently(losses, 0.1, generator, excluded=torch.tensor([4]))
     tensor([0., 0., 1., 1., 0.])
     """
     included = None
@@ -94,12 +94,12 @@ def drawn_independently(
     return weights
 
 
-def drawn_by_ratio(losses: Tensor, floor: float, count: int, generator: torch.Generator) -> Tensor:
+def draw_by_ratio(losses: Tensor, floor: float, count: int, generator: torch.Generator) -> Tensor:
     """Draws exactly k examples, with probabilities in proportion to `ratio_probabilities`.
 
     Examples without a loss are kept, as far as there are not more than k of them. The probability
     of the others is ``min(1, c * max(floor, min(1, loss / mean)))``, with c such that exactly k are
-    drawn; see `drawn_exactly`.
+    drawn; see `draw_exactly`.
 
     Args:
         losses: float32[N], NaN where unknown.
@@ -111,7 +111,7 @@ def drawn_by_ratio(losses: Tensor, floor: float, count: int, generator: torch.Ge
         float32[N], 1 for the k drawn and 0 for the others.
 
     >>> losses = torch.tensor([0.0, 5.0, torch.nan, 0.0])
-    >>> drawn_by_ratio(losses, 0.0, 2, torch.Generator().manual_seed(0))
+    >>> draw_by_ratio(losses, 0.0, 2, torch.Generator().manual_seed(0))
     tensor([0., 1., 1., 0.])
     """
-    return drawn_exactly(losses, lambda known: ratio_probabilities(known, floor), count, generator)
+    return draw_exactly(losses, lambda known: ratio_probabilities(known, floor), count, generator)

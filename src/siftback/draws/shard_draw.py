@@ -6,18 +6,18 @@ from torch import Tensor
 from siftback.draws.block_draw import (
     BUCKETS,
     buckets_of,
-    corrected,
+    correct_count,
     histogram,
     tied_probabilities,
 )
-from siftback.processes.distributed import summed
+from siftback.processes.distributed import sum_over_processes
 from siftback.seeding import generator_from
 from siftback.tables.shards import Shards
 
 _LEAST = 1e-12  # in place of a probability of 0, so that k examples can always be drawn
 
 
-def drawn_in_shards(
+def draw_in_shards(
     scores: Tensor,
     shards: Shards,
     beta: float,
@@ -49,7 +49,7 @@ def drawn_in_shards(
 
     >>> scores = torch.tensor([0.1, 5.0, 6.0, 0.2])  # of examples 0, 2, 1 and 3
     >>> generator = torch.Generator().manual_seed(0)
-    >>> drawn_in_shards(scores, Shards(2, examples=4), 9.0, 0.0, 2, generator)
+    >>> draw_in_shards(scores, Shards(2, examples=4), 9.0, 0.0, 2, generator)
     tensor([0., 1., 1., 0.])
     """
     table = shared_probabilities(scores, beta, floor)
@@ -72,7 +72,7 @@ def shared_probabilities(scores: Tensor, beta: float, floor: float) -> Tensor:
     Returns:
         float64[BUCKETS], 0 for empty ones.
     """
-    counts = summed(histogram(scores)[0])
+    counts = sum_over_processes(histogram(scores)[0])
     held = counts.nonzero().squeeze(1)
     table = torch.zeros(BUCKETS, dtype=torch.float64)
     if len(held):
@@ -81,7 +81,7 @@ def shared_probabilities(scores: Tensor, beta: float, floor: float) -> Tensor:
 
 
 def _drawn(scores: Tensor, table: Tensor, quota: int, generator: torch.Generator) -> Tensor:
-    """int64[quota], places in a shard. Unknown scores come first, as `drawn_by_percentile`."""
+    """int64[quota], places in a shard. Unknown scores come first, as `draw_by_percentile`."""
     unknown = scores.isnan()
     new, known = unknown.nonzero().squeeze(1), (~unknown).nonzero().squeeze(1)
     if len(new) >= quota:
@@ -113,5 +113,5 @@ def _systematic(probabilities: Tensor, count: int, generator: torch.Generator) -
     each = torch.where(certain, 1.0, rest)[order]
     points = torch.ceil(each.cumsum(0) - start).clamp(min=0)
     hit = points.diff(prepend=points.new_zeros(1)) > 0
-    corrected(hit, each, count - int(hit.sum()))
+    correct_count(hit, each, count - int(hit.sum()))
     return order[hit]

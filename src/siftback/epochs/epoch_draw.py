@@ -1,33 +1,72 @@
-"""Between a loader and a rule: which examples an epoch has, and what training found of them."""
+"""The draw of an epoch: the examples that a rule chose before any is read, and their losses."""
 
-from collections.abc import Iterator
-from typing import Any, cast
+import itertools
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
-from siftback.epochs.candidates import candidates_of, check_count, weights_drawn
-from siftback.errors import BatchError, ConfigError
-from siftback.processes.distributed import all_gather, rank_and_world
+from siftback.arguments import format_value
+from siftback.errors import BatchError, ConfigError, LossError
+from siftback.processes.distributed import broadcast, rank_and_world
 from siftback.processes.exchange import (
-    Finding,
-    check_finding,
-    check_packed,
-    checked_parts,
-    exchanged,
-    last_of_each,
+    RecordedLosses,
+    exchange_losses,
+    pack_weights,
     packed_weights,
-    shared_draw,
-    size_of,
-    unpacked_weights,
+    recorded_losses,
+    unpack_weights,
 )
-from siftback.rules.rule import EpochRule, RefreshedRule, check_guesses
-from siftback.schedule import Schedule, checked_schedule
+from siftback.rules.rule import EpochRule, check_predictions
+from siftback.schedule import Schedule, check_schedule
 from siftback.seeding import Stream, generator_of
-from siftback.selectors.selection import Selection
-from siftback.states import check_state, each, entries, flag, integer, nothing, number, part, refuse
+from siftback.state import (
+    check_entries,
+    flag,
+    integer,
+    list_of,
+    nothing,
+    number,
+    raise_damaged,
+    state_of,
+    tuple_of,
+)
 from siftback.tables.example_rows import ExampleRows
-from siftback.tables.shards import Shards
+
+_UNCLAIMED = -1  # the turn with a rule's table, before the first epoch
+
+
+class Rows(Protocol):
+    """The rows of examples in a rule's table."""
+
+    def rows_of(self, indices: Tensor) -> Tensor:
+        """Returns int64[n], the rows of examples; an index of no example is a `BatchError`."""
+        ...
+
+    def indices_of(self, rows: Tensor) -> Tensor:
+        """Returns int64[n], the examples of rows."""
+        ...
+
+
+class IndexRows:
+    """The rows of examples that are 0, 1, 2 and so on, which are their indices."""
+
+    def __init__(self, rule: EpochRule) -> None:
+        self._rule = rule
+
+    def rows_of(self, indices: Tensor) -> Tensor:
+        """Returns the indices, after checking them."""
+        for index in indices.aminmax() if len(indices) else ():
+            if not 0 <= int(index) < self._rule.examples:
+                raise BatchError(
+                    f"indices= holds {int(index)}, and there are {self._rule.examples} examples: "
+                    "give indices of the data set"
+                )
+        return indices
+
+    def indices_of(self, rows: Tensor) -> Tensor:
+        """Returns the rows."""
+        return rows
 
 
 class EpochDraw:
@@ -44,13 +83,17 @@ class EpochDraw:
         seed: Of the draws: each is a function of it and the epoch.
         rank: Which process this is.
         world: Among how many.
-        rows: The rows of examples whose number or numbering nobody knows beforehand; None if the
-            examples are 0, 1, 2 and so on.
+        rows: The rows of examples whose number or numbering is not known beforehand; by default
+            the examples are 0, 1, 2 and so on.
 
     Attributes:
         weights: float32[rows], the loss weight of each in this epoch, 0 for those left out.
         draws: Whether this epoch leaves out what its draw did, before it is read.
+        drawn: Number of examples that all processes read in this epoch.
+        leaves_out: Whether this epoch has fewer examples than if none were left out.
         reweights: Whether any weight was other than 0 and 1, in this epoch or before.
+        rows_of: ``rows_of(indices)``, int64[n], the rows of examples in the rule's table; raises a
+            `BatchError` for an index that is not that of an example.
         sampler: The user's sampler that gives the examples, in words; None without such a one. An
             epoch is then drawn by `draw_from`, once it is known what the sampler gives.
 
@@ -70,40 +113,36 @@ class EpochDraw:
         world: int = 1,
         rows: ExampleRows | None = None,
     ) -> None:
-        self.rule, self.epochs, self._rows = rule, epochs, rows
-        self.schedule = rule.schedule if schedule is None else checked_schedule(schedule)
+        name = type(rule).__name__
+        self.rule, self.epochs = rule, epochs
+        self.schedule = check_schedule(rule.schedule if schedule is None else schedule)
         self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
         if self.schedule.interrupt:
             raise ConfigError(
-                f"interrupt={self.schedule.interrupt} passes whole batches, and "
-                f"{type(rule).__name__} leaves examples out before there are any: leave it out"
+                f"interrupt={self.schedule.interrupt} passes whole batches, and {name} leaves "
+                "examples out before there are any: leave it out"
             )
         self.schedule.check_selector(rule)
-        self._own_keep = getattr(rule, "keep", 1.0)
-        self._seed = seed
-        self.rank, self.world = rank, world
+        self._keep_of_rule = getattr(rule, "keep", 1.0)
+        self._seed, self.rank, self.world = seed, rank, world
         if world > 1 and rank_and_world() != (rank, world):
             raise ConfigError(
-                f"a sampler of rank={rank}, world={world} shares what {type(rule).__name__} "
-                "remembers with other processes: call torch.distributed.init_process_group before "
-                "it is made, or give it rank=0, world=1"
+                f"a sampler of rank={rank}, world={world} shares what {name} remembers with other "
+                "processes: call torch.distributed.init_process_group before it is made, or give "
+                "it rank=0, world=1"
             )
-        self.draws = self.reweights = False
-        self.weights = torch.ones(rule.rows, dtype=torch.float32)
+        self._shards, self._stream = rule.shards, rows
+        self._rows: Rows = rows or rule.shards or IndexRows(rule)
+        self.rows_of = self._rows.rows_of
+        self._exchanges = world > 1 and not rule.shards  # each remembers what all record
+        self._recorded: list[RecordedLosses] = []  # in this epoch, where others are to know it
+        self._turn = _UNCLAIMED
         self.sampler: str | None = None
-        self._packed: dict[str, Any] | None = None  # the weights, as a state has them
-        self._count = rule.examples  # drawn, by all processes
-        self._waits: int | None = None  # the epoch that `draw_from` is to draw
+        self._undrawn: int | None = None  # the epoch that `draw_from` is to draw
         self._scale = 1.0  # of the learning rate, as `draw_from` found it
-        self._whole = self._mine = 0  # of all examples and of the drawn, what this process reads
         self._read = self._passed = 0  # of the drawn examples and of all, in this epoch
-        self._recorded: list[Finding] = []  # in this epoch, where others are to know it
-        self._turn: int | None = None  # with the rule's table; None before the first epoch
-
-    @property
-    def learns(self) -> bool:
-        """Whether the rule takes training's losses: it is then to be given them."""
-        return type(self.rule).update is not EpochRule.update
+        self.reweights = False
+        self._set_draw(False, torch.ones(rule.rows, dtype=torch.float32))
 
     @property
     def is_common(self) -> bool:
@@ -111,40 +150,35 @@ class EpochDraw:
         return self._shards is not None
 
     def is_pass(self, epoch: int) -> bool:
-        """Whether a scoring pass is due in an epoch, from which the rule is refreshed."""
-        on = self.schedule.is_on(epoch, self.epochs)
-        return on and isinstance(self.rule, RefreshedRule) and self.rule.is_pass(epoch)
+        """Returns whether a scoring pass is due in an epoch, from which the rule is refreshed."""
+        return self.schedule.is_on(epoch, self.epochs) and self.rule.is_pass(epoch)
 
     def plans_pass(self, epoch: int) -> bool:
-        """Whether an epoch has a scoring pass in a training from the first epoch to the last."""
-        if not isinstance(self.rule, RefreshedRule):
-            return False
-        last: int | None = None
-        for earlier in range(epoch + 1):
-            due = last is None or earlier - last >= self.rule.every
-            if due and self.schedule.is_on(earlier, self.epochs):
-                last = earlier
-        return last == epoch
+        """Returns whether an epoch has a scoring pass in a training from first epoch to last."""
+        return self.rule.plans_pass(epoch, lambda other: self.schedule.is_on(other, self.epochs))
 
-    def count(self, epoch: int, given: int | None = None) -> int | None:
-        """How many examples all processes read in an epoch; None where nobody knows before it.
+    def count(self, epoch: int, sampled: int | None = None) -> int | None:
+        """Returns the number of examples that all processes read; None if not known before it.
 
         Args:
             epoch: The epoch.
-            given: How many examples a sampler of the user's gives; None where it gives all.
+            sampled: Number of examples that a user's sampler gives; None where it gives all.
         """
         if not self.schedule.is_on(epoch, self.epochs) or self.plans_pass(epoch):
-            if given is not None:
-                return given
-            return self.count_whole
+            return self.count_whole if sampled is None else sampled
         keep = getattr(self.rule, "keep", 1.0)
-        with self.rule.among(None if given is None else torch.arange(given)):
+        with self.rule.among(None if sampled is None else torch.arange(sampled)):
             try:
                 self._anneal(epoch)
                 return self.rule.count(epoch)
             finally:
-                if self.schedule.anneal is not None:
+                if self.schedule.anneal:
                     cast(Any, self.rule).set_keep(keep)
+
+    @property
+    def count_whole(self) -> int:
+        """Number of examples that all processes read where none is left out."""
+        return self._shards.read if self._shards else self.rule.examples
 
     def begin(self, epoch: int, *, again: bool = False) -> None:
         """Draws for an epoch, unless it is one in which everything is read.
@@ -159,176 +193,115 @@ class EpochDraw:
                 shards are not those of the processes; or a rule draws too few of a shard, or not
                 one weight for each example.
         """
-        if self._turn is None:
+        if self._turn == _UNCLAIMED:
             self._turn = self.rule.table.claim()
-        self._check_turn()
-        if again:
-            self.place = 0, 0
-            # A sampler of the user's may give others now, among which the rule draws anew.
-            self._waits = epoch if self.draws and self.sampler is not None else None
-            return
-        if self._shards is not None:
-            self._shards.check_processes(self.rank, self.world)
-        self._take_up_others()
-        self._anneal(epoch)
-        self._read = self._passed = 0
-        self.draws = self.schedule.is_on(epoch, self.epochs) and not self.is_pass(epoch)
-        self._waits = epoch if self.draws and self.sampler is not None else None
-        if not self.draws or self._waits is not None:
-            self.weights = torch.ones(self.rule.rows, dtype=torch.float32)
-        else:
-            generator = generator_of(self._seed, epoch, Stream.DRAW)
-            weights = weights_drawn(self.rule, epoch, generator)
-            self.weights = shared_draw(weights) if self._shares else weights
-        self._count_drawn()
-        if self.draws and self._rows is None:  # as new examples of a stream come all the same
-            check_count(self.rule, epoch, self._count, self.world)
+        if self._turn != self.rule.table.turn:
+            raise self._other_training()
+        self.progress = 0, 0
+        if not again:
+            if self._shards:
+                self._shards.check_processes(self.rank, self.world)
+            self._take_up_others()
+            self._anneal(epoch)
+            draws = self.schedule.is_on(epoch, self.epochs) and not self.is_pass(epoch)
+            if draws and self.sampler is None:
+                weights = draw_weights(self.rule, epoch, self._generator(epoch))
+                if self._exchanges:
+                    # Not left to each process: a rule whose state depends on the order of what it
+                    # was given, which is another in each, would draw others.
+                    weights = unpack_weights(broadcast(pack_weights(weights)), len(weights))
+            else:
+                weights = torch.ones(self.rule.rows, dtype=torch.float32)
+            self._set_draw(draws, weights)
+            # New examples of a stream come whatever the draw.
+            if draws and self._stream is None and self.drawn < self.world:
+                raise BatchError(
+                    f"{type(self.rule).__name__} draws {self.drawn} of {self.rule.examples} "
+                    f"examples in epoch {epoch}, fewer than there are processes, {self.world}: "
+                    "have it keep more, or end training before"
+                )
+        # A user's sampler may give others now, among which the rule draws anew.
+        self._undrawn = epoch if self.draws and self.sampler is not None else None
 
     def draw_from(self, order: Tensor | None, *, is_weighted: bool = False) -> None:
-        """Draws an epoch whose examples a sampler of the user's gives; once after each `begin`.
+        """Draws an epoch whose examples a user's sampler gives; once after each `begin`.
 
         Args:
             order: int64[n], what the sampler gives; None where that is not known beforehand.
-            is_weighted: Whether it gives them with probabilities of its own: `candidates_of`.
+            is_weighted: Whether it gives them with probabilities of its own: `find_candidates`.
 
         Raises:
             ConfigError: If the rule does not draw one weight for each candidate.
         """
-        if self._waits is None:
+        if self._undrawn is None:
             return
-        epoch, self._waits = self._waits, None
-        candidates = candidates_of(self.rule, order, is_weighted=is_weighted)
-        self.weights = weights_drawn(
-            self.rule, epoch, generator_of(self._seed, epoch, Stream.DRAW), candidates
-        )
-        self._count_drawn()
-        given = self.weights[candidates if order is None else order]
-        self._scale = float(self.rule.lr_scale(given)) if len(given) else 1.0
+        epoch, self._undrawn = self._undrawn, None
+        candidates = find_candidates(self.rule, order, is_weighted=is_weighted)
+        weights = draw_weights(self.rule, epoch, self._generator(epoch), candidates)
+        self._set_draw(True, weights)
+        sampled = weights[candidates if order is None else order]
+        self._scale = float(self.rule.lr_scale(sampled)) if len(sampled) else 1.0
         if order is not None:
-            self.takes(len(given), int(given.count_nonzero()))
+            self.set_read_counts(len(sampled), int(sampled.count_nonzero()))
 
-    def takes(self, whole: int, mine: int) -> None:
-        """Sets of how many examples that a sampler of the user's gave how many are left."""
-        self._whole, self._mine = whole, mine
-
-    @property
-    def drawn(self) -> int:
-        """How many examples all processes read in this epoch."""
-        return self._count
-
-    @property
-    def count_whole(self) -> int:
-        """Number of examples that all processes read where none is left out."""
-        return self.rule.examples if self._shards is None else self._shards.read
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether this epoch has fewer examples than if none were left out."""
-        return self.draws and self._mine < self._whole
+    def set_read_counts(self, whole: int, drawn: int) -> None:
+        """Sets the number of examples that this process has of an epoch, and of those drawn."""
+        self._whole, self._to_read = whole, drawn
+        self.leaves_out = self.draws and drawn < whole
 
     def admit(self, indices: Tensor) -> None:
-        """Makes room for examples that came: int64[n]."""
-        if self._rows is not None:
-            self._rows.add(indices)
-            self.rule.grow(len(self._rows))
-        elif self._shards is None:
-            self.rule.grow(int(indices.max()) + 1)
-
-    def rows_of(self, indices: Tensor) -> Tensor:
-        """int64[n], the rows of examples in the rule's table.
-
-        Raises:
-            BatchError: If one is not that of an example.
-        """
-        if self._rows is not None:
-            return self._rows.of(indices)
-        if self._shards is not None:
-            return self._shards.rows_of(indices)
-        for index in indices.aminmax() if len(indices) else ():
-            if not 0 <= int(index) < self.rule.examples:
-                raise BatchError(
-                    f"indices= holds {int(index)}, and there are {self.rule.examples} examples: "
-                    "give indices of the data set"
-                )
-        return indices
-
-    def keep(self, indices: Tensor) -> Selection:
-        """Which rows of a batch were drawn, by the indices of its examples.
-
-        What was not there as the draw was made is kept, with weight 1.
-        """
-        indices = self.rows_of(indices)
-        if int(indices.max()) < len(self.weights):
-            weights = self.weights[indices]
-        else:
-            known = indices < len(self.weights)
-            weights = torch.ones(len(indices), dtype=torch.float32)
-            weights[known] = self.weights[indices[known]]
-        rows = weights.nonzero().squeeze(1)
-        return Selection(rows, weights[rows])
+        """Makes room for examples of a stream that came: int64[n]."""
+        if self._stream is not None:
+            self._stream.add(indices)
+            self.rule.grow(self._stream.count)
 
     def weights_of(self, indices: Tensor) -> Tensor:
-        """float32[n], the loss weights of examples in this epoch."""
-        return self.weights[self.rows_of(indices)]
+        """Returns float32[n], the loss weights of examples; 1 for what came after the draw."""
+        rows = self.rows_of(indices)
+        known = rows < len(self.weights)
+        weights = torch.ones(len(rows), dtype=torch.float32)
+        weights[known] = self.weights[rows[known]]
+        return weights
 
     @property
-    def mine(self) -> int | None:
-        """How many examples this process reads in this epoch; None where nobody knows yet."""
-        return None if self.sampler is not None and not self._whole else self._mine
-
-    def passed(self, count: int) -> int:
-        """How many examples of the data set a batch of drawn ones stands for.
-
-        Over an epoch these are all of its examples, each step having its share.
-        """
-        self._read += count
-        before = self._passed
-        self._passed = self._read
-        if self._whole:
-            self._passed = min(round(self._whole * self._read / max(self._mine, 1)), self._whole)
-        return self._passed - before
+    def to_read(self) -> int | None:
+        """Number of examples that this process reads in this epoch; None if not known yet."""
+        return None if self.sampler is not None and not self._whole else self._to_read
 
     @property
-    def place(self) -> tuple[int, int]:
+    def progress(self) -> tuple[int, int]:
         """How many of the drawn examples, and of all, this epoch has come past."""
         return self._read, self._passed
 
-    @place.setter
-    def place(self, place: tuple[int, int]) -> None:
-        self._read, self._passed = place
+    @progress.setter
+    def progress(self, progress: tuple[int, int]) -> None:
+        self._read, self._passed = progress
 
-    def end_epoch(self) -> int:
-        """What is missing of the data set's examples, where a last short batch was dropped."""
+    def advance(self, count: int) -> int:
+        """Goes past drawn examples, and returns how many of the data set they stand for.
+
+        Over an epoch these are all of its examples, each step having its share.
+        """
+        before, self._read = self._passed, self._read + count
+        self._passed = self._read
+        if self._whole:
+            self._passed = min(round(self._whole * self._read / max(self._to_read, 1)), self._whole)
+        return self._passed - before
+
+    @property
+    def remaining(self) -> int:
+        """Number of the data set's examples that this epoch did not come past."""
         return max(self._whole - self._passed, 0)
 
     @property
     def left_out(self) -> Tensor:
         """int64[n], the examples that this epoch's draw left out; of several processes, a share."""
         rows = (self.weights == 0).nonzero().squeeze(1)
-        if self._shards is not None:
-            return self._shards.indices_of(rows)
-        rows = rows[self.rank :: self.world]
-        return rows if self._rows is None else self._rows.indices[rows]
-
-    def order(self, seed: int, epoch: int, shuffle: bool) -> Iterator[Tensor] | None:
-        """This process's examples of an epoch in their order, where the rule has shards of them.
-
-        Args:
-            seed: Of the order.
-            epoch: Likewise.
-            shuffle: Whether they are shuffled.
-
-        Returns:
-            int64[n] at a time; None where the order is not the rule's to say.
-        """
-        if self._shards is None:
-            return None
-        weights, quota = self.weights if self.draws else None, self._count // self._shards.count
-        return self._shards.order(weights, quota, seed, epoch, shuffle)
+        return self._rows.indices_of(rows if self._shards else rows[self.rank :: self.world])
 
     @property
     def lr_scale(self) -> float:
-        """What the rule multiplies the learning rate with in this epoch."""
+        """Factor of the learning rate in this epoch."""
         if not self.draws:
             return 1.0
         return self.rule.lr_scale(self.weights) if self.sampler is None else self._scale
@@ -342,12 +315,12 @@ class EpochDraw:
         correct: Tensor | None = None,
         confidence: Tensor | None = None,
     ) -> None:
-        """Gives the rule what training found of some examples.
+        """Gives the rule the losses of some examples that were trained on.
 
         Args:
             indices: int64[n], on the CPU. Of one that comes twice, the last loss counts.
             losses: float32[n], on the CPU. What is not finite is left out.
-            epoch: That they were trained on in.
+            epoch: The epoch in which they were trained on.
             correct: bool[n], for rules that need it.
             confidence: float[n], likewise.
 
@@ -356,34 +329,53 @@ class EpochDraw:
                 training used the rule or its table since this epoch began.
             LossError: If there is not one of each for each example, or a confidence is none.
         """
-        parts = checked_parts(indices, losses, correct, confidence)
-        rows = losses.isfinite().nonzero().squeeze(1)
-        rows = last_of_each(indices, rows)
-        indices = self.rows_of(indices)
-        if self.learns and len(rows):
-            taken: Any = {
-                name: None if part is None else part[rows] for name, part in parts.items()
-            }
-            check_guesses(taken["correct"], taken["confidence"], taken["losses"])
-            self._give(Finding(False, epoch, indices[rows], **taken))
+        if getattr(losses, "shape", None) != indices.shape:
+            raise LossError(
+                f"losses={format_value(losses)}: give one for each of {len(indices)} examples"
+            )
+        check_predictions(correct, confidence, losses)
+        if self._turn not in (_UNCLAIMED, self.rule.table.turn):
+            raise self._other_training()
+        rows, losses = self.rows_of(indices), losses.detach().float().cpu()
+        finite = losses.isfinite().nonzero().squeeze(1)
+        # Of an index that comes again, the last occurrence.
+        order = indices[finite].sort(stable=True)
+        is_last = order.values.diff(append=order.values.new_full((1,), -1)) != 0
+        last = finite[order.indices[is_last].sort().values]
+        if not self.rule.learns or not len(last):
+            return
+        rows, losses = rows[last], losses[last]
+        if correct is not None:
+            correct = correct.detach().cpu()[last]
+        if confidence is not None:
+            confidence = confidence.detach().float().cpu()[last]
+        self.rule.update(rows, losses, epoch, correct=correct, confidence=confidence)
+        if self._exchanges:
+            record = RecordedLosses(False, epoch, rows, losses, correct, confidence)
+            self._recorded.append(record)
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
         """Gives the rule the scores of a pass: int64[n] and float32[n]."""
-        self._give(Finding(True, epoch, self.rows_of(indices), scores))
+        if self._turn not in (_UNCLAIMED, self.rule.table.turn):
+            raise self._other_training()
+        rows = self.rows_of(indices)
+        cast(Any, self.rule).rescore(rows, scores, epoch)
+        if self._exchanges:
+            self._recorded.append(RecordedLosses(True, epoch, rows, scores))
 
     def state_dict(self) -> dict[str, Any]:
-        """The rule's state, what was drawn for this epoch, and what others are to know."""
+        """Returns the rule's state, what was drawn for this epoch, and what others are to know."""
         return {
             "settings": self._settings(),
             "rule": self.rule.state_dict(),
             "examples": len(self.weights),
-            "rows": None if self._rows is None else self._rows.state_dict(),
+            "rows": None if self._stream is None else self._stream.state_dict(),
             "draws": self.draws,
             "drawn": self._drawn_state(),
             "reweights": self.reweights,
-            "read": (self._whole, self._mine, self._read, self._passed),
+            "read": (self._whole, self._to_read, self._read, self._passed),
             "lr_scale": None if self.sampler is None else self._scale,
-            "recorded": [tuple(finding) for finding in self._recorded],
+            "recorded": [tuple(record) for record in self._recorded],
         }
 
     def check_state(self, state: dict[str, Any]) -> None:
@@ -393,25 +385,26 @@ class EpochDraw:
             StateError: If it is that of another rule or schedule, of one with other settings, or
                 is damaged.
         """
-        rule, rows = part(self.rule), nothing if self._rows is None else part(self._rows)
-        check_state(self, state, {"rule": rule, "rows": rows}, self._settings())
-        shards = self._shards
-        most = state["rule"]["examples"] if shards is None else shards.count * shards.height
-        own = {"examples": integer(most=most), "draws": flag, "reweights": flag}
+        rows, shards = nothing if self._stream is None else state_of(self._stream), self._shards
+        check_entries(self, state, {"rule": state_of(self.rule), "rows": rows}, self._settings())
+        counts = tuple_of(*[integer()] * 4)
         scale = nothing if self.sampler is None else number(0)
-        check_state(self, state, {**own, "read": entries(*[integer()] * 4), "lr_scale": scale})
-        drawn = check_packed(state["examples"]) if state["draws"] else nothing
-        drawn = drawn if shards is None else self._check_drawn
-        check_state(self, state, {"drawn": drawn, "recorded": each(self._check_recorded)})
-        if shards is not None:  # the counts may be those of another number of processes
+        checks = {"draws": flag, "reweights": flag, "read": counts, "lr_scale": scale}
+        most = shards.count * shards.height if shards else state["rule"]["examples"]
+        check_entries(self, state, {"examples": integer(most=most), **checks})
+        drawn = packed_weights(state["examples"]) if state["draws"] else nothing
+        if shards:
+            drawn = shards.table_check(torch.uint8, -(-shards.height // 8))
+        recorded = list_of(recorded_losses) if self._exchanges else tuple_of()
+        check_entries(self, state, {"drawn": drawn, "recorded": recorded})
+        if shards:  # the counts may be those of another number of processes
             return
-        whole, mine, read, passed = state["read"]
-        share = state["examples"] // self.world
-        fits = self.sampler is not None or whole in (0, share)  # 0 before the first epoch
+        whole, to_read, read, passed = state["read"]
+        fits = self.sampler is not None or whole in (0, state["examples"] // self.world)
         if self.sampler is not None and not whole:  # of a sampler without a length
-            fits, whole = mine == 0 and passed == read, read
-        if not fits or max(mine, passed) > whole or read > max(mine, whole):
-            refuse("EpochDraw.read", state["read"], "counts of this epoch's examples")
+            fits, whole = to_read == 0 and passed == read, read
+        if not fits or max(to_read, passed) > whole or read > max(to_read, whole):
+            raise_damaged("EpochDraw.read", state["read"], "counts of this epoch's examples")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on within another's epoch.
@@ -421,115 +414,155 @@ class EpochDraw:
         """
         self.check_state(state)
         self.rule.load_state_dict(state["rule"])
-        self._turn = self.rule.table.claim()
-        if self._rows is not None:
-            self._rows.load_state_dict(state["rows"])
-        self.draws = state["draws"]
-        if self._shards is not None:
-            self.weights = self._shards.unpacked(self._shards.own(state["drawn"]))
-        elif self.draws:
-            self.weights = unpacked_weights(state["drawn"], state["examples"])
-        else:
-            self.draws, self.weights = False, torch.ones(state["examples"], dtype=torch.float32)
-        self._count_drawn()
+        self._turn, self._undrawn = self.rule.table.claim(), None
+        if self._stream is not None:
+            self._stream.load_state_dict(state["rows"])
+        weights = torch.ones(state["examples"], dtype=torch.float32)
+        if self._shards:
+            weights = self._shards.unpacked(self._shards.own(state["drawn"]))
+        elif state["draws"]:
+            weights = unpack_weights(state["drawn"], state["examples"])
+        self._set_draw(state["draws"], weights)
+        whole, to_read, self._read, self._passed = state["read"]
+        if not self._shards:  # whose counts may be those of another number of processes
+            self.set_read_counts(whole, to_read)
         self.reweights = state["reweights"]
-        self._waits = None
-        if self.sampler is not None:
-            self._scale = state["lr_scale"]
-        whole, mine, self._read, self._passed = state["read"]
-        if self._shards is None:  # whose state may be that of another number of processes
-            self._whole, self._mine = whole, mine
-        self._recorded = [Finding(*finding) for finding in state["recorded"]]
+        self._scale = 1.0 if self.sampler is None else state["lr_scale"]
+        self._recorded = [RecordedLosses(*record) for record in state["recorded"]]
 
     def common_settings(self) -> dict[str, Any]:
-        """What all processes must have alike, see `meet`; of the draw, where they share one."""
-        own = {"memory": self.rule, "schedule": repr(self.schedule), "epochs": self.epochs}
+        """Returns what all processes must have alike, see `barrier`."""
+        settings = {"memory": self.rule, "schedule": repr(self.schedule), "epochs": self.epochs}
         shared = {"examples": self.rule.examples, "seed": self._seed}
-        return {**own, **(shared if self.world > 1 else {})}
+        return {**settings, **(shared if self.world > 1 else {})}
 
     def _settings(self) -> dict[str, Any]:
-        own = {"memory": type(self.rule).__name__, "sampler": self.sampler}
-        return {**own, **self.schedule.settings(self.epochs)}
+        settings = {"memory": type(self.rule).__name__, "sampler": self.sampler}
+        return {**settings, **self.schedule.settings(self.epochs)}
 
-    def _check_recorded(self, name: str, value: Any) -> None:
-        if not self._shares:
-            refuse(name, value, "nothing, as no other process is to know it")
-        check_finding(name, value)
-
-    def _check_drawn(self, name: str, value: Any) -> None:
-        assert self._shards is not None
-        self._shards.check(name, value, torch.uint8, -(-self._shards.height // 8))
+    def _generator(self, epoch: int) -> torch.Generator:
+        return generator_of(self._seed, epoch, Stream.DRAW)
 
     def _anneal(self, epoch: int) -> None:
         """Has the rule keep the share that the schedule gives an epoch."""
-        if self.schedule.anneal is not None:
+        if self.schedule.anneal:
             rule: Any = self.rule
-            rule.set_keep(self.schedule.keep(epoch, self.epochs, own=self._own_keep))
+            rule.set_keep(self.schedule.keep(epoch, self.epochs, own=self._keep_of_rule))
 
-    @property
-    def _shards(self) -> Shards | None:
-        return self.rule.shards
+    def _set_draw(self, draws: bool, weights: Tensor) -> None:
+        """Sets the weights of an epoch, and counts what they leave of it."""
+        self.draws, self.weights = draws, weights
+        self._packed: dict[str, Any] = {}  # the weights, as a state has them
+        whole, self.drawn = len(weights), int(weights.count_nonzero())
+        if self._shards:
+            whole = self.rule.examples
+            self.drawn = self.drawn * self.world if draws else self._shards.read
+        counts = (whole // self.world, self.drawn // self.world) if self.sampler is None else (0, 0)
+        self.set_read_counts(*counts)
+        self.reweights |= bool(((weights != 0) & (weights != 1)).any())
 
-    @property
-    def _shares(self) -> bool:
-        """Whether all processes know what each of them records."""
-        return self.world > 1 and self._shards is None
-
-    def _count_drawn(self) -> None:
-        self._packed = None
-        whole, self._count = len(self.weights), int(self.weights.count_nonzero())
-        if self._shards is not None:
-            whole, self._count = self.rule.examples, self._count * self.world
-            if not self.draws:
-                self._count = self._shards.read
-        self._whole = self._mine = 0
-        if self.sampler is None:
-            self._whole, self._mine = whole // self.world, self._count // self.world
-        weighed = (self.weights != 0) & (self.weights != 1)
-        self.reweights = self.reweights or bool(weighed.any())
-
-    def _check_turn(self) -> None:
-        """Checks that no other training has begun to use what the rule remembers."""
-        if self._turn not in (None, self.rule.table.turn):
-            name = type(self.rule).__name__
-            raise ConfigError(
-                f"another loader or sampler began to train with this {name} or its table, so that "
-                "its losses are of both trainings: give each training a rule of its own, such as "
-                f"{name}(...), with a table of its own; to go on with this one, load a state of it"
-            )
-
-    def _give(self, finding: Finding) -> None:
-        self._check_turn()
-        self._take(finding)
-        if self._shares:
-            self._recorded.append(finding)
-
-    def _take(self, found: Finding) -> None:
-        if found.is_pass:
-            assert isinstance(self.rule, RefreshedRule)
-            self.rule.rescore(found.indices, found.losses, found.epoch)
-        else:
-            judged = {"correct": found.correct, "confidence": found.confidence}
-            self.rule.update(found.indices, found.losses, found.epoch, **judged)
+    def _other_training(self) -> ConfigError:
+        """Returns the error that another training has begun to use what the rule remembers."""
+        name = type(self.rule).__name__
+        return ConfigError(
+            f"another loader or sampler began to train with this {name} or its table, so that its "
+            "losses are of both trainings: give each training a rule of its own, such as "
+            f"{name}(...), with a table of its own; to go on with this one, load a state of it"
+        )
 
     def _drawn_state(self) -> dict[str, Any] | None:
-        if self._packed is None:  # once an epoch, as it takes longer the more examples there are
-            if self._shards is not None:
-                self._packed = {"bits": self._shards.packed(self.weights)}
-            elif self.draws:
-                self._packed = packed_weights(self.weights)
-        if self._shards is not None and self._packed is not None:
+        if not self._packed and self._shards:  # once an epoch, as packing takes longer than a copy
+            self._packed = {"bits": self._shards.packed(self.weights)}
+        elif not self._packed and self.draws:
+            self._packed = pack_weights(self.weights)
+        if self._shards:
             return self._shards.state_of(self._packed["bits"])
-        if self._packed is None:
-            return None
-        own = {name: self._packed[name].clone() for name in ("bits", "weights")}
-        return {**self._packed, **own}
+        copies = {name: v.clone() for name, v in self._packed.items() if isinstance(v, Tensor)}
+        return {**self._packed, **copies} or None
 
     def _take_up_others(self) -> None:
-        if not self._shares:
+        """Gives the rule what other processes recorded since the last epoch began."""
+        if not self._exchanges:
             return
-        found = exchanged(self._recorded, all_gather(size_of(self._recorded)))
-        for rank, findings in enumerate(found):
-            for finding in findings if rank != self.rank else ():
-                self._take(finding)
-        self._recorded = []
+        gathered, self._recorded = exchange_losses(self._recorded), []
+        for is_pass, epoch, rows, losses, correct, confidence in itertools.chain(
+            *(records for rank, records in enumerate(gathered) if rank != self.rank)
+        ):
+            if is_pass:
+                cast(Any, self.rule).rescore(rows, losses, epoch)
+            else:
+                self.rule.update(rows, losses, epoch, correct=correct, confidence=confidence)
+
+
+def find_candidates(rule: EpochRule, order: Tensor | None, *, is_weighted: bool) -> Tensor:
+    """Returns the examples that a rule draws among in an epoch of a user's sampler.
+
+    Where a sampler gives some examples, each once, the rule draws among these. Where it gives them
+    with probabilities of its own, the rule draws among all those that it knows, whatever the
+    sampler gives in this epoch: that an example is trained on then has the product of both
+    probabilities. One that the rule does not know yet is trained on as it first comes, and takes
+    the place of no other.
+
+    Args:
+        rule: The rule.
+        order: int64[n], what the sampler gives; None where that is not known beforehand.
+        is_weighted: Whether it gives them with probabilities of its own.
+
+    Returns:
+        int64[m], ascending.
+
+    >>> from siftback import Memory
+    >>> rule = Memory()
+    >>> rule.grow(9)
+    >>> rule.update(torch.tensor([2, 3, 7]), torch.ones(3), epoch=0)
+    >>> find_candidates(rule, torch.tensor([8, 0, 3]), is_weighted=False)
+    tensor([0, 3, 8])
+    >>> find_candidates(rule, torch.tensor([8, 8, 3]), is_weighted=False)  # an example twice
+    tensor([2, 3, 7])
+    """
+    if order is not None and not is_weighted:
+        candidates = order.sort().values
+        if not (candidates.diff() == 0).any():
+            return candidates
+    return rule.has_value.nonzero().squeeze(1)
+
+
+def draw_weights(
+    rule: EpochRule, epoch: int, generator: torch.Generator, candidates: Tensor | None = None
+) -> Tensor:
+    """Returns the weights that a rule draws, among all examples or some of them.
+
+    Args:
+        rule: The rule.
+        epoch: The epoch.
+        generator: Source of random numbers, on the CPU.
+        candidates: int64[m], ascending, the examples to draw among; None for all.
+
+    Returns:
+        float32[rows], 1 for examples that are no candidates.
+
+    Raises:
+        ConfigError: If the rule does not draw one weight for each.
+    """
+    if candidates is not None and len(candidates) == rule.examples:
+        candidates = None  # all, as without a sampler
+    elif candidates is not None and not len(candidates):
+        return torch.ones(rule.rows, dtype=torch.float32)
+    name = type(rule).__name__
+    with rule.among(candidates):
+        weights = rule.draw(epoch, generator)
+        if rule.shards:
+            rule.shards.check_drawn(name, weights, rule.count(epoch) or 0)
+        elif getattr(weights, "shape", None) != (rule.rows,):
+            kind = "examples" if candidates is None else "candidates"
+            raise ConfigError(
+                f"{name}.draw gave {format_value(weights)} in epoch {epoch}, and there are "
+                f"{rule.rows} {kind}: have it give float32[{rule.rows}], one weight for each; "
+                "state of its own per example is indexed by self.candidates, where a sampler "
+                "gives some alone"
+            )
+    if candidates is None:
+        return weights
+    weights_of_all = torch.ones(rule.rows, dtype=torch.float32)
+    weights_of_all[candidates] = weights
+    return weights_of_all

@@ -16,13 +16,13 @@ except ModuleNotFoundError as error:
         "siftback.frameworks.keras needs Keras 3: pip install siftback[keras]"
     ) from error
 
-from siftback.arguments import checked_integer
+from siftback.arguments import check_integer
 from siftback.batches import tree
 from siftback.batches.last_batches import count_batches, find_start
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError
-from siftback.rules.rule import EpochRule
-from siftback.states import check_digest, check_state, part, refuse, sealed
+from siftback.rules.rule import EpochRule, checked_rule
+from siftback.state import check_digest, check_entries, raise_damaged, seal, state_of
 
 __all__ = ["INDEX", "OWN", "WEIGHT", "SelectiveDataset", "keras"]
 
@@ -84,13 +84,9 @@ class SelectiveDataset(keras.utils.PyDataset):
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        self.batch_size = checked_integer("batch_size", batch_size, 1)
-        self.epochs = checked_integer("epochs", epochs, 1)
-        if memory is not None and not isinstance(memory, EpochRule):
-            raise ConfigError(
-                f"memory={memory!r} is not an EpochRule: give an instance, such as memory=Memory()"
-            )
-        self.memory = memory
+        self.batch_size = check_integer("batch_size", batch_size, 1)
+        self.epochs = check_integer("epochs", epochs, 1)
+        self.memory = None if memory is None else checked_rule("memory", memory)
         self._data, self._collate = data, collate_fn
         self._is_arrays = isinstance(data, tuple | list)
         if self._is_arrays and len(data) not in (2, 3):
@@ -107,7 +103,7 @@ class SelectiveDataset(keras.utils.PyDataset):
 
     @property
     def examples(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         return self._sampler.examples
 
     @property
@@ -165,11 +161,11 @@ class SelectiveDataset(keras.utils.PyDataset):
             )
         batch = self._first + index
         indices = self._order[self._start_of(batch) : self._start_of(batch + 1)]
-        x, y, own = self._read(indices)
+        x, y, sample_weight = self._read(indices)
         if self._sampler.draw is None:
-            return (x, y) if own is None else (x, y, own)
+            return (x, y) if sample_weight is None else (x, y, sample_weight)
         carried = {INDEX: indices, WEIGHT: self._sampler.draw.weights_of(indices)}
-        return x, y, carried if own is None else {**carried, OWN: own}
+        return x, y, carried if sample_weight is None else {**carried, OWN: sample_weight}
 
     def first_examples(self) -> tuple[Any, Any, Any]:
         """One batch of the data in its own order: inputs, targets and sample weights."""
@@ -193,7 +189,7 @@ class SelectiveDataset(keras.utils.PyDataset):
         """
         self._set_order(epoch)
         if batches >= self.num_batches:
-            refuse("batches", batches, f"less than the {self.num_batches} of the epoch")
+            raise_damaged("batches", batches, f"less than the {self.num_batches} of the epoch")
         self._first = batches
 
     def is_over(self, batches: int) -> bool:
@@ -214,8 +210,8 @@ class SelectiveDataset(keras.utils.PyDataset):
         self._sampler.update(indices, losses)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered of the examples, and what the orders and draws depend on."""
-        return sealed({"settings": self._settings(), "sampler": self._sampler.state_dict()})
+        """Returns the rule's memory, and all that the orders and draws depend on."""
+        return seal({"settings": self._settings(), "sampler": self._sampler.state_dict()})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -224,7 +220,7 @@ class SelectiveDataset(keras.utils.PyDataset):
             StateError: If that of a data set with other arguments, or damaged.
         """
         check_digest(self, state)
-        check_state(self, state, {"sampler": part(self._sampler)}, self._settings())
+        check_entries(self, state, {"sampler": state_of(self._sampler)}, self._settings())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another's state.
@@ -259,5 +255,5 @@ class SelectiveDataset(keras.utils.PyDataset):
                 f"a batch is a {type(batch).__name__}: give examples that are (x, y) or "
                 "(x, y, sample_weight), or a collate_fn that makes such batches"
             )
-        x, y, *own = batch
-        return x, y, own[0] if own else None
+        x, y, *weights = batch
+        return x, y, weights[0] if weights else None

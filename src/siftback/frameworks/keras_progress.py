@@ -8,21 +8,21 @@ from torch import Tensor
 
 from siftback.errors import ConfigError, StateError
 from siftback.frameworks.keras_dataset import SelectiveDataset, keras
-from siftback.states import (
+from siftback.state import (
     MOST_EPOCHS,
     anything,
     check_digest,
-    check_state,
-    each_of,
-    entries,
-    generator,
+    check_entries,
+    dict_of,
+    generator_state,
     integer,
     optional,
-    sealed,
+    seal,
     tensor,
+    tuple_of,
 )
 
-__all__ = ["Progress", "check_settings", "watched"]
+__all__ = ["Progress", "callbacks_with_progress", "check_settings"]
 
 _NONE = -1  # in a state: the epoch is not begun
 
@@ -110,7 +110,7 @@ class Progress:
             "dataset": None if self.dataset is None else self.dataset.state_dict(),
             "random": self._random or _random_state(self._model),
         }
-        return sealed(state)
+        return seal(state)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits, as far as that is known before ``fit()``.
@@ -124,10 +124,10 @@ class Progress:
                 "them before fit(), or between two epochs"
             )
         check_digest(self, state)
-        random = each_of({"seeds": anything, "cpu": generator, "cuda": optional(anything)})
+        random = dict_of({"seeds": anything, "cpu": generator_state, "cuda": optional(anything)})
         epochs = integer(most=MOST_EPOCHS)
         places = {"epoch": epochs, "done": epochs, "batches": integer(_NONE)}
-        check_state(self, state, {**places, "dataset": anything, "random": random})
+        check_entries(self, state, {**places, "dataset": anything, "random": random})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another's state as the next epoch begins.
@@ -141,8 +141,8 @@ class Progress:
     def _take_up(self, state: dict[str, Any], epoch: int) -> bool:
         """Takes up a state for an epoch; gives whether it is within that epoch."""
         # Of a model that is built by now, and may not have been as the file was loaded.
-        seeds = entries(*[tensor(seed.dtype, *seed.shape) for seed in _seeds(self._model)])
-        check_state(self, state["random"], {"seeds": seeds})
+        seeds = tuple_of(*[tensor(seed.dtype, *seed.shape) for seed in _seeds(self._model)])
+        check_entries(self, state["random"], {"seeds": seeds})
         batches, dataset, self.done = state["batches"], self.dataset, state["done"]
         resumes = dataset is not None and batches != _NONE and epoch == state["epoch"]
         if dataset is None:
@@ -220,7 +220,7 @@ class _Starts(keras.callbacks.Callback):
             self.model._initial_epoch = restored["epoch"]
 
 
-def watched(progress: Progress, callbacks: Any, verbose: Any) -> list[Any]:
+def callbacks_with_progress(progress: Progress, callbacks: Any, verbose: Any) -> list[Any]:
     """Callbacks of ``fit()``, among those that a training's progress needs.
 
     Raises:
@@ -228,12 +228,14 @@ def watched(progress: Progress, callbacks: Any, verbose: Any) -> list[Any]:
     """
     if isinstance(callbacks, keras.callbacks.CallbackList):
         raise ConfigError("callbacks= is a CallbackList: give a list of callbacks")
-    kinds, own = keras.callbacks, keras.tree.flatten(callbacks or [])
-    if verbose != 0 and not any(isinstance(one, kinds.ProgbarLogger) for one in own):
-        own.append(kinds.ProgbarLogger())
+    kinds, callbacks = keras.callbacks, keras.tree.flatten(callbacks or [])
+    if verbose != 0 and not any(
+        isinstance(callback, kinds.ProgbarLogger) for callback in callbacks
+    ):
+        callbacks.append(kinds.ProgbarLogger())
     begins = _Begins(progress)
-    restores = any(isinstance(one, kinds.BackupAndRestore) for one in own)
-    begins.others = [begins, *own, *([_Starts(progress)] if restores else [])]
+    restores = any(isinstance(callback, kinds.BackupAndRestore) for callback in callbacks)
+    begins.others = [begins, *callbacks, *([_Starts(progress)] if restores else [])]
     return begins.others
 
 
@@ -276,7 +278,7 @@ def _seeds(model: Any) -> list[Tensor]:
 
 def _seed_variables(model: Any) -> list[Any]:
     weights = {id(weight) for weight in model.model.weights}
-    return [one for one in model.model.variables if id(one) not in weights]
+    return [variable for variable in model.model.variables if id(variable) not in weights]
 
 
 def _random_state(model: Any) -> dict[str, Any]:

@@ -5,17 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from siftback.probing.agreement import Agreement
-from siftback.probing.costs import (
-    EPOCHS,
-    MEMORY,
-    RANDOM,
-    SB,
-    SINGLE_PASS,
-    STALE,
-    TRADITIONAL,
-    Row,
-    Seconds,
-)
+from siftback.probing.costs import EPOCHS, MEMORY, SB, SINGLE_PASS, CostRow, Seconds
 
 PAYS = 1.1
 """Minimum speed-up per epoch over Traditional at which a strategy is worthwhile."""
@@ -63,7 +53,7 @@ class Advice:
 
 def advise(
     seconds: Seconds,
-    rows: Sequence[Row],
+    rows: Sequence[CostRow],
     agreement: Mapping[str, Agreement],
     keeps: Sequence[float],
 ) -> Advice:
@@ -81,10 +71,10 @@ def advise(
         agreement: Agreement by scorer.
         keeps: The shares measured.
 
-    >>> from siftback.probing.costs import rows
+    >>> from siftback.probing.costs import cost_rows
     >>> parts = Seconds(0.1, 1.0, 2.0, 0.1, 0.01, 0.01, 0.01, 0.01, {"sb": 0.9}, {}, {})
-    >>> found = advise(parts, rows(parts, [0.5, 0.3]), {}, [0.5, 0.3])
-    >>> found.strategy, found.alternative, found.bound_by
+    >>> advice = advise(parts, cost_rows(parts, [0.5, 0.3]), {}, [0.5, 0.3])
+    >>> advice.strategy, advice.alternative, advice.bound_by
     ('sb-memory', 'sb', None)
     """
     keep = min(keeps, key=lambda share: abs(share - 1 / 3))
@@ -95,52 +85,47 @@ def advise(
         return Advice(None, keep, Bound.OPTIMIZER, None)
     if seconds.choosing > seconds.training / 4:
         return Advice(None, keep, Bound.OVERHEAD, None)
-    best = _best_pass(_at(rows, keep), agreement)
-    if best is None or best.measured < PAYS:
+    # The single pass's scores are the training losses themselves.
+    trusted = {SB, SINGLE_PASS}
+    trusted |= {name for name, a in agreement.items() if (a.rank_correlation or 0) >= AGREES}
+    passes = [row for row in rows if row.keep == keep and row.strategy in trusted]
+    best = max(passes, key=lambda row: row.measured)
+    if best.measured < PAYS:
         return Advice(before_reading, keep, Bound.FORWARD, None)
     return Advice(before_reading or best.strategy, keep, None, best.strategy)
 
 
-def advice_text(advice: Advice, seconds: Seconds, rows: Sequence[Row], epochs: int = EPOCHS) -> str:
-    """Advice in words, with the numbers behind it and what was not measured.
-
-    Args:
-        advice: The recommendation.
-        seconds: The measurements.
-        rows: Costs computed from them.
-        epochs: Length of the training that ``Row.training`` is of.
-
-    >>> from siftback.probing.costs import rows
-    >>> parts = Seconds(0.1, 1.0, 2.0, 4.0, 0.01, 0.01, 0.01, 0.01, {"sb": 0.9}, {}, {})
-    >>> table = rows(parts, [0.5])
-    >>> advice_text(advise(parts, table, {}, [0.5]), parts, table).partition(":")[0]
-    'Do not use selection here'
-    """
-    found = _at(rows, advice.keep)
-    sentences = [
-        _MEMORY_FIRST.format(
-            keep=advice.keep,
-            faster=found[MEMORY].measured,
-            training=found[MEMORY].training,
-            epochs=epochs,
-        )
-        if advice.strategy == MEMORY
-        else None,
-        None if advice.bound_by is None else _reason(advice, seconds, found),
-        _alternative(advice, found),
-        None if seconds.reads_chosen_only or advice.bound_by in _IN_ANY_CASE else _MAP_STYLE,
-        CAVEAT,
-    ]
-    return " ".join(each for each in sentences if each is not None)
-
-
-# Reasons that hold for any way of loading.
-_IN_ANY_CASE = (Bound.OPTIMIZER, Bound.OVERHEAD)
-
 _MEMORY_FIRST = (
     "Try sb-memory first, which chooses before reading: it makes no scoring pass and does not read "
-    "what it leaves out, so that at keep {keep:.2f} an epoch is {faster:.2f} times as fast, and a "
-    "training of {epochs} epochs, of which the first are on everything, {training:.2f} times."
+    "what it leaves out, so that at keep {keep:.2f} an epoch is {memory.measured:.2f} times as "
+    "fast, and a training of {epochs} epochs, of which the first are on everything, "
+    "{memory.training:.2f} times."
+)
+_REASONS = {
+    Bound.LOADING: (
+        "Do not use {what} here: loading takes {loading:.3g} ms per batch and training on it "
+        "{training:.3g} ms, and a scoring pass must load every example too. Load faster: more "
+        "workers, data decoded or cached once."
+    ),
+    Bound.OPTIMIZER: (
+        "Do not use {what} here: the optimizer takes {optimizer_share:.0%} of a training step, so "
+        "what an epoch saves is mostly steps, which a larger batch saves without leaving anything "
+        "out."
+    ),
+    Bound.OVERHEAD: (
+        "Do not use {what} here: the model is so small that choosing alone takes {choosing:.3g} ms "
+        "per batch, and training on it {training:.3g} ms. Plain training with larger batches is "
+        "hard to beat."
+    ),
+    Bound.FORWARD: (
+        "Do not use {what} here: the forward is too expensive. Scores take {scores:.3g} ms per "
+        "batch and a training step {training:.3g} ms; at keep {keep:.2f} sb is {sb.measured:.2f} "
+        "times as fast as Traditional, and it {pays}."
+    ),
+}
+_ALTERNATIVE = (
+    "{start} {best.strategy}, the fastest with scores that are exact or agree with the exact ones: "
+    "at keep {keep:.2f} an epoch is {best.measured:.2f} times as fast"
 )
 _MAP_STYLE = (
     "Over a map-style data set, sb-memory would choose before reading: no scoring pass, and what "
@@ -148,69 +133,47 @@ _MAP_STYLE = (
 )
 
 
-def _reason(advice: Advice, seconds: Seconds, rows: Mapping[str, Row]) -> str:
-    """The reason why selection, or a scoring pass, does not pay off."""
-    start = "Do not use " + ("selection" if advice.strategy is None else "a scoring pass") + " here"
-    training = _ms(seconds.training)
-    if advice.bound_by is Bound.LOADING:
-        return (
-            f"{start}: loading takes {_ms(seconds.loading)} per batch and training on it "
-            f"{training}, and a scoring pass must load every example too. Load faster: more "
-            "workers, data decoded or cached once."
+def advice_text(
+    advice: Advice, seconds: Seconds, rows: Sequence[CostRow], epochs: int = EPOCHS
+) -> str:
+    """Returns advice in words, with the numbers behind it and what was not measured.
+
+    Args:
+        advice: The recommendation.
+        seconds: The measurements.
+        rows: Costs computed from them.
+        epochs: Length of the training that ``CostRow.training`` is of.
+
+    >>> from siftback.probing.costs import cost_rows
+    >>> parts = Seconds(0.1, 1.0, 2.0, 4.0, 0.01, 0.01, 0.01, 0.01, {"sb": 0.9}, {}, {})
+    >>> table = cost_rows(parts, [0.5])
+    >>> advice_text(advise(parts, table, {}, [0.5]), parts, table).partition(":")[0]
+    'Do not use selection here'
+    """
+    by_strategy = {row.strategy: row for row in rows if row.keep == advice.keep}
+    even, sentences = by_strategy[SB].break_even, []
+    if advice.strategy == MEMORY:
+        memory = by_strategy[MEMORY]
+        sentences.append(_MEMORY_FIRST.format(keep=advice.keep, memory=memory, epochs=epochs))
+    if advice.bound_by is not None:
+        reason = _REASONS[advice.bound_by].format(
+            what="a scoring pass" if advice.strategy else "selection",
+            loading=1000 * seconds.loading,
+            training=1000 * seconds.training,
+            choosing=1000 * seconds.choosing,
+            scores=1000 * seconds.scores[SB],
+            optimizer_share=seconds.optimizer / seconds.training,
+            keep=advice.keep,
+            sb=by_strategy[SB],
+            pays=f"pays below keep {even:.2f}" if even else "pays at no keep",
         )
-    if advice.bound_by is Bound.OPTIMIZER:
-        return (
-            f"{start}: the optimizer takes {seconds.optimizer / seconds.training:.0%} of a "
-            "training step, so what an epoch saves is mostly steps, which a larger batch saves "
-            "without leaving anything out."
-        )
-    if advice.bound_by is Bound.OVERHEAD:
-        return (
-            f"{start}: the model is so small that choosing alone takes {_ms(seconds.choosing)} "
-            f"per batch, and training on it {training}. Plain training with larger batches is "
-            "hard to beat."
-        )
-    even = rows[SB].break_even
-    pays = f"pays below keep {even:.2f}" if even else "pays at no keep"
-    return (
-        f"{start}: the forward is too expensive. Scores take {_ms(seconds.scores[SB])} per batch "
-        f"and a training step {training}; at keep {advice.keep:.2f} sb is "
-        f"{rows[SB].measured:.2f} times as fast as Traditional, and it {pays}."
-    )
-
-
-def _alternative(advice: Advice, rows: Mapping[str, Row]) -> str | None:
-    if advice.alternative is None:
-        return None
-    best = rows[advice.alternative]
-    start = "Try" if advice.strategy == best.strategy else "To score every batch, use"
-    text = (
-        f"{start} {best.strategy}, the fastest with scores that are exact or agree with the exact "
-        f"ones: at keep {advice.keep:.2f} an epoch is {best.measured:.2f} times as fast"
-    )
-    if best.break_even is not None and best.break_even < 1:
-        text += f", and it pays below keep {best.break_even:.2f}"
-    return f"{text}."
-
-
-def _at(rows: Sequence[Row], keep: float) -> dict[str, Row]:
-    return {row.strategy: row for row in rows if row.keep == keep}
-
-
-def _best_pass(rows: Mapping[str, Row], agreement: Mapping[str, Agreement]) -> Row | None:
-    """The fastest strategy that scores every batch, among those with reliable scores."""
-
-    def is_trusted(name: str) -> bool:
-        # The single pass's scores are the training losses themselves.
-        if name in (SB, SINGLE_PASS):
-            return True
-        correlation = agreement[name].rank_correlation if name in agreement else None
-        return correlation is not None and correlation >= AGREES
-
-    others = (TRADITIONAL, STALE, MEMORY, RANDOM)
-    passes = [row for name, row in rows.items() if name not in others and is_trusted(name)]
-    return max(passes, key=lambda row: row.measured, default=None)
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms"
+        sentences.append(reason)
+    if advice.alternative is not None:
+        best = by_strategy[advice.alternative]
+        start = "Try" if advice.strategy == best.strategy else "To score every batch, use"
+        text = _ALTERNATIVE.format(start=start, best=best, keep=advice.keep)
+        below = best.break_even or 1.0
+        sentences.append(text + (f", and it pays below keep {below:.2f}." if below < 1 else "."))
+    if not seconds.reads_chosen_only and advice.bound_by not in (Bound.OPTIMIZER, Bound.OVERHEAD):
+        sentences.append(_MAP_STYLE)
+    return " ".join([*sentences, CAVEAT])

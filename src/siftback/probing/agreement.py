@@ -57,27 +57,27 @@ def agreement(exact: Tensor, scores: Tensor, keeps: Sequence[float], seed: int =
     >>> agreement(exact, -exact, [1 / 4]).overlaps[0].top
     0.0
     """
-    exact, scores = (each.nan_to_num(nan=torch.inf).cpu() for each in (exact, scores))
+    exact, scores = (values.nan_to_num(nan=torch.inf).cpu() for values in (exact, scores))
     overlaps = []
     for keep in keeps:
         k = max(1, round(keep * len(exact)))
-        top = _in_common(exact.topk(k).indices, scores.topk(k).indices)
-        chosen = (
+        selected = (
             Percentile(keep=keep, history=len(exact))
-            .select(each, torch.Generator().manual_seed(seed))
+            .select(values, torch.Generator().manual_seed(seed))
             .positions
-            for each in (exact, scores)
+            for values in (exact, scores)
         )
-        overlaps.append(Overlap(keep, top, _in_common(*chosen)))
+        top = overlap(exact.topk(k).indices, scores.topk(k).indices)
+        overlaps.append(Overlap(keep, top, overlap(*selected)))
     return Agreement(len(exact), rank_correlation(exact, scores), tuple(overlaps))
 
 
-def rank_correlation(one: Tensor, other: Tensor) -> float | None:
-    """Spearman's rank correlation: Pearson's of the ranks; ties have their mean rank.
+def rank_correlation(first: Tensor, second: Tensor) -> float | None:
+    """Computes Spearman's rank correlation: Pearson's of the ranks; ties have their mean rank.
 
     Args:
-        one: float[N].
-        other: float[N].
+        first: float[N].
+        second: float[N].
 
     Returns:
         In [-1, 1]; None if all values of either are equal.
@@ -85,7 +85,7 @@ def rank_correlation(one: Tensor, other: Tensor) -> float | None:
     >>> rank_correlation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 40.0, 30.0]))
     0.5
     """
-    ranks = torch.stack([_mean_ranks(one), _mean_ranks(other)])
+    ranks = torch.stack([mean_ranks(first), mean_ranks(second)])
     centred = ranks - ranks.mean(1, keepdim=True)
     norms = centred.norm(dim=1)
     if not norms.all():
@@ -93,12 +93,14 @@ def rank_correlation(one: Tensor, other: Tensor) -> float | None:
     return round(float((centred[0] * centred[1]).sum() / norms.prod()), 12)
 
 
-def _mean_ranks(values: Tensor) -> Tensor:
+def mean_ranks(values: Tensor) -> Tensor:
+    """Returns the rank of each of float[N] values; ties have their mean rank."""
     ordered = values.sort().values
     below, up_to = (torch.searchsorted(ordered, values, right=side) for side in (False, True))
     return (below + up_to).double() / 2
 
 
-def _in_common(one: Tensor, other: Tensor) -> float:
-    size = len(one) + len(other)
-    return 2 * int(torch.isin(one, other).sum()) / size if size else 1.0
+def overlap(first: Tensor, second: Tensor) -> float:
+    """Returns ``2 |A and B| / (|A| + |B|)`` of two sets of positions; 1 if both are empty."""
+    size = len(first) + len(second)
+    return 2 * int(torch.isin(first, second).sum()) / size if size else 1.0

@@ -1,6 +1,7 @@
 """The cost of an epoch by strategy, computed from the seconds of its parts."""
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,22 +62,22 @@ class Seconds:
 
     @property
     def forward_share(self) -> float:
-        """f, the forward's share of a forward and a backward."""
+        """Returns f, the forward's share of a forward and a backward."""
         return self.forward / (self.forward + self.backward)
 
     @property
     def training(self) -> float:
-        """A training step on N examples: forward, backward and optimizer."""
+        """Returns the seconds of a training step on N examples: forward, backward and optimizer."""
         return self.forward + self.backward + self.optimizer
 
     @property
     def loading_share(self) -> float:
-        """The share of loading in the work on a batch."""
+        """Returns the share of loading in the work on a batch."""
         return self.loading / (self.loading + self.training)
 
 
 @dataclass(frozen=True)
-class Row:
+class CostRow:
     """The cost of a strategy at one share kept.
 
     Attributes:
@@ -100,8 +101,10 @@ class Row:
     break_even: float | None
 
 
-def rows(seconds: Seconds, keeps: Sequence[float], epochs: int = EPOCHS) -> tuple[Row, ...]:
-    """Each strategy at each share kept, Traditional first.
+def cost_rows(
+    seconds: Seconds, keeps: Sequence[float], epochs: int = EPOCHS
+) -> tuple[CostRow, ...]:
+    """Computes the cost of each strategy at each share kept, Traditional first.
 
     With s the share kept, L loading, S scoring, C choosing, T a training step, A a scorer's work
     after one, D memory's draw, R giving and recording drawn examples, O the optimizer's part of a
@@ -126,7 +129,7 @@ def rows(seconds: Seconds, keeps: Sequence[float], epochs: int = EPOCHS) -> tupl
     ``w * traditional + (E - w) * strategy``.
 
     >>> parts = Seconds(1.0, 2.0, 4.0, 0.0, 0.5, 0.1, 0.02, 0.1, {"sb": 1.5}, {}, {})
-    >>> for row in rows(parts, [0.5]):
+    >>> for row in cost_rows(parts, [0.5]):
     ...     even = row.break_even or 0
     ...     faster = f"{row.ideal:.2f} {row.measured:.2f} {row.training:.2f}"
     ...     print(f"{row.strategy} {faster} {even:.2f}")
@@ -136,22 +139,22 @@ def rows(seconds: Seconds, keeps: Sequence[float], epochs: int = EPOCHS) -> tupl
     sb-memory 2.00 1.96 1.64 0.98
     random 2.00 1.71 1.59 0.98
     """
-    took, ideals = measured_costs(seconds), ideal_costs(seconds)
-    base = took[TRADITIONAL](1.0)
-    table = [Row(TRADITIONAL, 1.0, 1.0, 1.0, 1.0, base, 1.0)]
-    for name in list(took)[1:]:
-        even, share = break_even(took[name], base), warmup_of(name, epochs) / epochs
-        for keep in keeps:
-            each = took[name](keep)
-            training = base / (share * base + (1 - share) * each)
-            table.append(Row(name, keep, 1 / ideals[name](keep), base / each, training, each, even))
+    costs = strategy_costs(seconds)
+    base = costs[TRADITIONAL][0](1.0)
+    table = [CostRow(TRADITIONAL, 1.0, 1.0, 1.0, 1.0, base, 1.0)]
+    for name, (measured, ideal) in costs.items():
+        even, share = break_even(measured, base), warmup_of(name, epochs) / epochs
+        for keep in keeps if name != TRADITIONAL else ():
+            cost = measured(keep)
+            training = base / (share * base + (1 - share) * cost)
+            table.append(CostRow(name, keep, 1 / ideal(keep), base / cost, training, cost, even))
     return tuple(table)
 
 
 def warmup_of(strategy: str, epochs: int) -> int:
-    """How many of the first epochs train on all examples by default.
+    """Returns the number of first epochs that train on all examples by default.
 
-    One, of memory those that begin in the first 15 % of the training.
+    It is one; of memory it is that of the epochs that begin in the first 15 % of the training.
 
     >>> [warmup_of("sb", 20), warmup_of("sb-memory", 4), warmup_of("sb-memory", 20)]
     [1, 1, 3]
@@ -159,61 +162,50 @@ def warmup_of(strategy: str, epochs: int) -> int:
     return math.ceil(MEMORY_WARMUP * epochs) if strategy == MEMORY else 1
 
 
-def measured_costs(seconds: Seconds) -> dict[str, Cost]:
-    """Seconds of N source examples by strategy; see `rows` for the formulas."""
-    s = seconds
+def strategy_costs(seconds: Seconds) -> dict[str, tuple[Cost, Cost]]:
+    """Returns the costs of N source examples by strategy; see `cost_rows` for the formulas.
 
-    def both(read: float, compute: float) -> float:
-        loading = read * s.loading
-        return max(loading, compute) if s.loads_ahead else loading + compute
+    Returns:
+        The seconds, and the shares of a forward and a backward if only these took time.
+    """
+    s, f = seconds, seconds.forward_share
+    total: Callable[[float, float], float] = max if s.loads_ahead else operator.add
 
-    def selecting(scorer: str) -> Cost:
-        fixed = s.scores[scorer] + s.choosing
-        each = s.training + s.refreshes.get(scorer, 0.0)
-        return lambda keep: both(1, fixed + keep * each)
+    def scoring(name: str) -> tuple[Cost, Cost]:
+        fixed, step = s.scores[name] + s.choosing, s.training + s.refreshes.get(name, 0.0)
+        price = f * s.scores[name] / s.scores[SB]
+        return lambda keep: total(s.loading, fixed + keep * step), lambda keep: price + keep
 
     def remembered(keep: float) -> float:
         read = keep if s.reads_chosen_only else 1
-        return both(read, s.drawing + keep * (s.training + s.recording))
+        return total(read * s.loading, s.drawing + keep * (s.training + s.recording))
 
-    def rescored(keep: float) -> float:
-        fixed = s.scores[SB] + s.choosing + s.recording
-        return both(1, fixed + keep * (s.training + s.refreshes.get(SB, 0.0)))
+    def stale(keep: float) -> float:
+        step = s.training + s.refreshes.get(SB, 0.0)
+        computing = s.scores[SB] + s.choosing + s.recording + keep * step
+        between = (STALE_EVERY - 1) * remembered(keep)
+        return (total(s.loading, computing) + between) / STALE_EVERY
 
-    costs: dict[str, Cost] = {TRADITIONAL: lambda keep: both(1, s.training)}
-    costs |= {scorer: selecting(scorer) for scorer in s.scores}
-    others = STALE_EVERY - 1
-    costs[STALE] = lambda keep: (rescored(keep) + others * remembered(keep)) / STALE_EVERY
-    costs[MEMORY] = remembered
-    costs[RANDOM] = lambda keep: both(1, s.choosing_uniformly + keep * s.training)
+    def uniform(keep: float) -> float:
+        return total(s.loading, s.choosing_uniformly + keep * s.training)
+
+    costs = {TRADITIONAL: (lambda keep: total(s.loading, s.training), lambda keep: 1.0)}
+    costs |= {name: scoring(name) for name in s.scores}
+    costs[STALE] = stale, lambda keep: f / STALE_EVERY + keep
+    costs[MEMORY] = remembered, lambda keep: keep
+    costs[RANDOM] = uniform, lambda keep: keep
     if s.single_pass:
         line = _line(s.single_pass, s.backward)
-        costs[SINGLE_PASS] = lambda keep: both(
-            1, s.single_pass.get(keep, line(keep)) + keep * s.optimizer
-        )
+
+        def single_pass(keep: float) -> float:
+            return total(s.loading, s.single_pass.get(keep, line(keep)) + keep * s.optimizer)
+
+        costs[SINGLE_PASS] = single_pass, lambda keep: f + (1 - f) * keep
     return costs
 
 
-def ideal_costs(seconds: Seconds) -> dict[str, Cost]:
-    """The same in shares of a forward and a backward, counting only these."""
-    f = seconds.forward_share
-    exact = seconds.scores[SB]
-
-    def selecting(scorer: str) -> Cost:
-        price = f * seconds.scores[scorer] / exact
-        return lambda keep: price + keep
-
-    return {
-        **{scorer: selecting(scorer) for scorer in seconds.scores},
-        STALE: lambda keep: f / STALE_EVERY + keep,
-        MEMORY: lambda keep: keep,
-        RANDOM: lambda keep: keep,
-        SINGLE_PASS: lambda keep: f + (1 - f) * keep,
-    }
-
-
 def break_even(cost: Cost, base: float) -> float | None:
-    """The largest share kept below which a strategy costs less than ``base``.
+    """Finds the largest share kept below which a strategy costs less than ``base``.
 
     Args:
         cost: Seconds by share kept, never falling as the share grows.
@@ -237,7 +229,7 @@ def break_even(cost: Cost, base: float) -> float | None:
 
 
 def _line(points: Mapping[float, float], slope: float) -> Cost:
-    """The least-squares line through some points; with one point, ``slope`` is used."""
+    """Returns the least-squares line through some points; with one point, ``slope`` is used."""
     middle = sum(points) / len(points)
     height = sum(points.values()) / len(points)
     spread = sum((x - middle) ** 2 for x in points)

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from siftback.arguments import checked_flag, checked_integer, checked_seed, is_number, shown
+from siftback.arguments import check_flag, check_integer, check_seed, format_value, is_number
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import ConfigError
-from siftback.loader.loader import SelectiveLoader
-from siftback.loss_functions import Losses, LossFn, resolve
+from siftback.loader.face import SelectiveLoader
+from siftback.losses.per_example import Losses, LossFn, resolve_losses
 from siftback.probing.advice import advise
-from siftback.probing.costs import EPOCHS, rows
+from siftback.probing.costs import EPOCHS, cost_rows
 from siftback.probing.result import ProbeResult
 from siftback.probing.rounds import Rounds
 from siftback.probing.sample import Sample, unmoved
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import device_of, untouched
-from siftback.tensor_arguments import checked_model
+from siftback.scorers.selection_pass import common_device, untouched
+from siftback.tensor_arguments import check_module
 
 
 def probe(
@@ -43,7 +43,7 @@ def probe(
     Loading, forward, backward, optimizer, the loader's own part of a selection, memory's draws
     and records, each scorer and the single pass are each timed once per round, so that other load
     on the machine affects all equally; medians over the rounds are used. See
-    `siftback.probing.costs.rows` for how costs are computed from them.
+    `siftback.probing.costs.cost_rows` for how costs are computed from them.
 
     The model is not changed: its parameters are never stepped, and its buffers, modes and
     gradients, and the random states of PyTorch, NumPy, Python and the loader, are restored.
@@ -77,46 +77,47 @@ def probe(
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     >>> data = torch.utils.data.TensorDataset(torch.randn(256, 8), torch.randint(4, (256,)))
     >>> loader = torch.utils.data.DataLoader(data, batch_size=64, shuffle=True)
-    >>> found = probe(model, loader, F.cross_entropy, single_pass=False, seconds=0.1)
-    >>> 0 < found.forward_share < 1, len(found.rows), found.rounds > 0
+    >>> result = probe(model, loader, F.cross_entropy, single_pass=False, seconds=0.1)
+    >>> 0 < result.forward_share < 1, len(result.rows), result.rounds > 0
     (True, 13, True)
     """
     started = time.monotonic()
-    checked_model(model)
-    keeps = _checked(loader, keep, scorers, seconds)
-    checked_integer("epochs", epochs, least=1)
-    checked_flag("single_pass", single_pass)
+    check_module(model)
+    scorers = {} if scorers is None else scorers
+    check_arguments(loader, keep, scorers, seconds)
+    keeps = tuple(dict.fromkeys(map(float, keep)))
+    check_integer("epochs", epochs, least=1)
+    check_flag("single_pass", single_pass)
     if autocast is not None and not isinstance(autocast, torch.dtype):
         raise ConfigError(f"autocast={autocast!r}: give a dtype, such as torch.bfloat16, or None")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(f"optimizer={optimizer!r}: give a torch.optim.Optimizer, or None")
-    checked_seed(seed)
-    compute = resolve(loss_fn, losses)
+    check_seed(seed)
+    compute = resolve_losses(loss_fn, losses)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(
             f"no parameter of {type(model).__name__} requires a gradient: give a model to train"
         )
     with unmoved(loader):
         sample = Sample(loader, model)
-        where = device_of(model, sample.first().batch)
-        with untouched(model, "train", where):
-            rounds = Rounds(model, compute, sample, where, keeps, autocast, seed)
-            rounds.prepare(scorers or {}, optimizer, single_pass)
+        device = common_device(model, sample.first().data)
+        with untouched(model, "train", device):
+            rounds = Rounds(model, compute, sample, device, keeps, autocast, seed)
+            rounds.prepare(scorers, optimizer, single_pass)
             rounds.run(started + seconds)
     measured = rounds.seconds()
-    table = rows(measured, keeps, epochs)
+    table = cost_rows(measured, keeps, epochs)
     agreements = rounds.agreements()
-    steps = [
-        sum(pair) for pair in zip(rounds.took["forward"], rounds.took["backward"], strict=True)
-    ]
+    steps = [f + b for f, b in zip(rounds.took["forward"], rounds.took["backward"], strict=True)]
+    lower, middle, upper = statistics.quantiles(steps, n=4, method="inclusive")
     return ProbeResult(
-        device=str(where),
+        device=str(device),
         batch_size=sample.size,
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         optimizer="SGD" if optimizer is None else type(optimizer).__name__,
         epochs=epochs,
         rounds=len(steps),
-        noise=_noise(steps),
+        noise=(upper - lower) / 2 / middle,
         seconds=measured,
         seconds_compiling=rounds.seconds_compiling,
         rows=table,
@@ -127,13 +128,17 @@ def probe(
     )
 
 
-def _checked(
+def check_arguments(
     loader: Iterable[Any],
     keeps: Sequence[float],
-    scorers: Mapping[str, Scorer] | None,
+    scorers: Mapping[str, Scorer],
     seconds: float,
-) -> tuple[float, ...]:
-    """The distinct shares to keep, in order, after checking all arguments."""
+) -> None:
+    """Checks the arguments of `probe` that have no check of their own.
+
+    Raises:
+        ConfigError: If one is out of range, or the loader leaves examples out.
+    """
     if isinstance(loader, SelectiveLoader):
         raise ConfigError("a SelectiveLoader was passed: give the loader that it wraps")
     sampler = getattr(loader, "sampler", None)
@@ -145,21 +150,15 @@ def _checked(
         )
     listed = isinstance(keeps, Sequence) and not isinstance(keeps, str)
     if not listed or not keeps or not all(is_number(share) and 0 < share < 1 for share in keeps):
-        raise ConfigError(f"keep={shown(keeps)}: give shares in (0, 1), such as (1/2, 1/3)")
-    if scorers is not None and not isinstance(scorers, Mapping):
-        raise ConfigError(f"scorers={shown(scorers)}: give them by name, such as {{'ema': Ema()}}")
-    for name, scorer in (scorers or {}).items():
+        raise ConfigError(f"keep={format_value(keeps)}: give shares in (0, 1), such as (1/2, 1/3)")
+    if not isinstance(scorers, Mapping):
+        raise ConfigError(
+            f"scorers={format_value(scorers)}: give them by name, such as {{'ema': Ema()}}"
+        )
+    for name, scorer in scorers.items():
         if not isinstance(scorer, Scorer):
             raise ConfigError(
                 f"scorers[{name!r}] is a {type(scorer).__name__}: give a siftback.Scorer"
             )
     if not is_number(seconds) or seconds <= 0:
-        raise ConfigError(f"seconds={shown(seconds)}: give a number of seconds above 0")
-    return tuple(dict.fromkeys(float(share) for share in keeps))
-
-
-def _noise(seconds: Sequence[float]) -> float:
-    if len(seconds) < 2:
-        return 0.0
-    lower, middle, upper = statistics.quantiles(seconds, n=4, method="inclusive")
-    return (upper - lower) / 2 / middle
+        raise ConfigError(f"seconds={format_value(seconds)}: give a number of seconds above 0")

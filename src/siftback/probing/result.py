@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from siftback.arguments import shown
+from siftback.arguments import format_value
 from siftback.errors import ConfigError
 from siftback.probing.advice import Advice, advice_text
 from siftback.probing.agreement import Agreement
-from siftback.probing.costs import SB, SINGLE_PASS, Row, Seconds
+from siftback.probing.costs import SB, SINGLE_PASS, CostRow, Seconds
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class ProbeResult:
         batch_size: N, examples per batch.
         parameters: Number of trained parameters of the model.
         optimizer: The type of the optimizer measured; "SGD" by default.
-        epochs: Length of the training that `Row.training` is of.
+        epochs: Length of the training that `CostRow.training` is of.
         rounds: Number of times each part was measured.
         noise: Half the interquartile range of the training steps' seconds, over their median.
         seconds: Medians over the rounds, by part.
@@ -38,10 +38,10 @@ class ProbeResult:
     >>> from siftback import probe
     >>> model = torch.nn.Linear(8, 4)
     >>> batches = [(torch.randn(32, 8), torch.randint(4, (32,))) for _ in range(2)]
-    >>> found = probe(model, batches, F.cross_entropy, keep=[0.5], single_pass=False)
-    >>> [row["strategy"] for row in found.table()]
+    >>> result = probe(model, batches, F.cross_entropy, keep=[0.5], single_pass=False)
+    >>> [row["strategy"] for row in result.table()]
     ['traditional', 'sb', 'stale-sb', 'sb-memory', 'random']
-    >>> found.faster_pass(0.5)  # as the single pass was not measured
+    >>> result.faster_pass(0.5)  # as the single pass was not measured
     'two_pass'
     """
 
@@ -54,7 +54,7 @@ class ProbeResult:
     noise: float
     seconds: Seconds
     seconds_compiling: float | None
-    rows: tuple[Row, ...]
+    rows: tuple[CostRow, ...]
     agreement: Mapping[str, Agreement]
     failures: Mapping[str, str]
     advice: Advice
@@ -85,18 +85,18 @@ class ProbeResult:
         took = {row.strategy: row.seconds for row in self.rows if row.keep == keep}
         if SB not in took:
             measured = sorted({row.keep for row in self.rows if row.strategy == SB})
-            raise ConfigError(f"keep={shown(keep)} was not measured: give one of {measured}")
+            raise ConfigError(f"keep={format_value(keep)} was not measured: give one of {measured}")
         return "single_pass" if took.get(SINGLE_PASS, math.inf) < took[SB] else "two_pass"
 
     def table(self) -> list[dict[str, Any]]:
-        """One dict per strategy and share kept, with the fields of `siftback.probing.costs.Row`."""
+        """Returns a dict per strategy and share kept, with the fields of a `CostRow`."""
         return [asdict(row) for row in self.rows]
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data: dicts, lists, numbers, strings and None."""
         seconds = asdict(self.seconds)
         seconds["single_pass"] = [
-            {"keep": keep, "seconds": each} for keep, each in self.seconds.single_pass.items()
+            {"keep": keep, "seconds": taken} for keep, taken in self.seconds.single_pass.items()
         ]
         whole: dict[str, Any] = asdict(self) | {"seconds": seconds, "rows": self.table()}
         whole["advice"]["text"] = self.recommendation

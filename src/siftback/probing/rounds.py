@@ -5,19 +5,21 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from siftback.batches import tree
+from siftback.batches.batch import Batch
 from siftback.batches.pool import Pool
-from siftback.batches.source import Item, ScoredBatch
+from siftback.batches.source import ScoredBatch
 from siftback.device_time import now
 from siftback.errors import LossError
-from siftback.loader.loader import SelectiveLoader
-from siftback.loss_functions import Losses, check
+from siftback.loader.face import SelectiveLoader
+from siftback.losses.per_example import Losses, check_losses
 from siftback.probing.agreement import Agreement, agreement
 from siftback.probing.costs import SB, SINGLE_PASS, Seconds
 from siftback.probing.sample import Sample
@@ -69,15 +71,17 @@ class Rounds:
         seed: int,
     ) -> None:
         self._model, self._losses, self._sample, self._device = model, losses, sample, device
-        self._keeps, self._autocast, self._seed = keeps, autocast, seed
-        self.took: dict[str, list[float]] = defaultdict(list)
+        self._keeps, self._seed = keeps, seed
+        self._keep = sorted(keeps)[len(keeps) // 2]
+        self._cast = torch.autocast(device.type, autocast) if autocast else nullcontext()
+        self.took: dict[Any, list[float]] = defaultdict(list)
         self.failures: dict[str, str] = {}
         self.seconds_compiling: float | None = None
-        self._scorers: dict[str, Scorer] = {SB: Fresh(autocast=autocast)}
         self._scores: dict[str, dict[int, Tensor]] = defaultdict(dict)  # by name and batch
-        self._memory = _Remembered(sample, _middle(keeps), seed)
-        self._optimizer: torch.optim.Optimizer | None = None
-        self._sift: Any = None
+        self._exact = Fresh(autocast=autocast)
+        self._memory = _Remembered(sample, self._keep, seed)
+        # What may fail, by name; everything else is then still measured.
+        self._fallible: dict[str, Callable[[int, Batch], None]] = {}
 
     def prepare(
         self,
@@ -86,15 +90,18 @@ class Rounds:
         single_pass: bool,
     ) -> None:
         """Copies objects that measuring would change."""
+        with self._reporting("optimizer"):
+            copied = optimizer_of_copies(self._model, optimizer)
+            self._fallible["optimizer"] = lambda *_: self._time("optimizer", copied.step)
         for name, scorer in scorers.items():
             with self._reporting(f"sb-{name}"):
-                self._scorers[f"sb-{name}"] = copy.deepcopy(scorer)
-        with self._reporting("optimizer"):
-            self._optimizer = _on_copies(self._model, optimizer)
+                score = partial(self._score, f"sb-{name}", copy.deepcopy(scorer))
+                self._fallible[f"sb-{name}"] = score
         if single_pass:
             from siftback.single_pass.single_pass import SinglePass  # brings in the compiler
 
-            self._sift = SinglePass(self._model, losses=self._losses, keep=self._keeps[0])
+            sift = SinglePass(self._model, losses=self._losses, keep=self._keeps[0])
+            self._fallible[SINGLE_PASS] = partial(self._step_once, sift)
 
     def run(self, deadline: float) -> None:
         """Runs rounds until the deadline: one to warm up, and a minimum number that count."""
@@ -110,9 +117,10 @@ class Rounds:
                 break
 
     def seconds(self) -> Seconds:
-        """Medians over the rounds; means for a scorer's work after a step, which may be rare."""
-        middle = {name: statistics.median(each) for name, each in self.took.items()}
-        scorers = [name for name in self._scorers if name not in self.failures]
+        """Returns medians over the rounds; means for a scorer's work after a step, often rare."""
+        middle = {name: statistics.median(took) for name, took in self.took.items()}
+        scorers = [name for name in self._scores if name not in (SINGLE_PASS, *self.failures)]
+        shares = self._keeps if SINGLE_PASS in self._scores.keys() - self.failures else ()
         return Seconds(
             loading=statistics.median(self._sample.took[1:] or self._sample.took),
             forward=middle["forward"],
@@ -123,67 +131,72 @@ class Rounds:
             drawing=middle["drawing"],
             recording=middle["recording"],
             scores={name: middle[name] for name in scorers},
-            refreshes={name: statistics.fmean(self.took[_after(name)]) for name in scorers},
-            single_pass={
-                keep: middle[_single(keep)] for keep in self._keeps if _single(keep) in middle
-            },
+            refreshes={name: statistics.fmean(self.took["after", name]) for name in scorers},
+            single_pass={keep: middle[SINGLE_PASS, keep] for keep in shares},
             loads_ahead=self._sample.workers > 0,
             reads_chosen_only=self._sample.reads_chosen_only,
         )
 
     def agreements(self) -> dict[str, Agreement]:
-        """Agreement of each scorer with the exact one, on the batches that both have scored."""
-        exact = self._scores[SB]
-        found = {}
+        """Computes each scorer's agreement with the exact one, on batches that both have scored."""
+        exact, agreements = self._scores[SB], {}
         for name, scores in self._scores.items():
-            places = sorted(exact.keys() & scores.keys())
-            if name != SB and name not in self.failures and places:
-                one, other = (torch.cat([each[at] for at in places]) for each in (exact, scores))
-                found[name] = agreement(one, other, self._keeps, self._seed)
-        return found
+            common = sorted(exact.keys() & scores.keys())
+            if common and name not in (SB, *self.failures):
+                first, second = (torch.cat([by[i] for i in common]) for by in (exact, scores))
+                agreements[name] = agreement(first, second, self._keeps, self._seed)
+        return agreements
 
     def _round(self, turn: int) -> None:
-        place, item = self._sample.next(turn)
-        self._train(item.batch)
-        if self._optimizer is not None:
-            with self._reporting("optimizer"):
-                self._timed("optimizer", self._optimizer.step)
-        for name, scorer in self._scorers.items():
-            if name not in self.failures:
-                with self._reporting(name) if name != SB else nullcontext():
-                    self._score(name, scorer, place, item)
-        scores = self._scores[SB][place].nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        keep = _middle(self._keeps)
-        self._select("choosing", item.batch, scores, Percentile(keep=keep))
-        self._select("choosing uniformly", item.batch, scores, Uniform(keep=keep))
-        self._remember(item.batch, scores)
-        if self._sift is not None:
-            with self._reporting(SINGLE_PASS):
-                self._single_pass(place, item.batch)
+        index, item = self._sample.next(turn)
+        self._train(item.data)
+        self._score(SB, self._exact, index, item)
+        for name, measure in list(self._fallible.items()):
+            with self._reporting(name):
+                measure(index, item)
+        scores = self._scores[SB][index].nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        self._select("choosing", item.data, scores, Percentile(keep=self._keep))
+        self._select("choosing uniformly", item.data, scores, Uniform(keep=self._keep))
+        self._remember(item.data, scores)
 
     def _train(self, batch: Any) -> None:
         def forward() -> Tensor:
-            with self._casting():
+            with self._cast:
                 return self._losses(self._model, batch)
 
-        losses = self._timed("forward", forward)
-        finite = check(losses, self._sample.size).isfinite()
+        losses = self._time("forward", forward)
+        finite = check_losses(losses, self._sample.size).isfinite()
         if not bool(finite.all()):
             raise LossError(
                 f"the loss of example {int((~finite).nonzero()[0])} of a batch is not finite, and "
                 "what selection saves cannot be told from such losses: give a model and a loss "
                 "function whose losses are finite, and data without NaN"
             )
-        self._timed("backward", lambda: gradients(self._model, losses.mean()))
+        self._time("backward", lambda: gradients(self._model, losses.mean()))
 
-    def _score(self, name: str, scorer: Scorer, place: int, item: Item) -> None:
-        losses, model, batch = self._losses, self._model, item.batch
-        scores = self._timed(name, lambda: scorer.score(losses, model, batch, item.indices))
-        self._scores[name].setdefault(place, check(scores, self._sample.size))
-        self._timed(_after(name), lambda: scorer.after_step(losses, model, batch))
+    def _score(self, name: str, scorer: Scorer, index: int, item: Batch) -> None:
+        losses, model, batch = self._losses, self._model, item.data
+        scores = self._time(name, lambda: scorer.score(losses, model, batch, item.indices))
+        self._scores[name].setdefault(index, check_losses(scores, self._sample.size))
+        self._time(("after", name), lambda: scorer.after_step(losses, model, batch))
+
+    def _step_once(self, sift: Any, index: int, item: Batch) -> None:
+        # The compiler marks its input tensors, and these are the user's.
+        batch = tree.take(item.data, torch.arange(self._sample.size, device=self._device))
+
+        def step() -> None:
+            with self._cast:
+                loss = sift(batch)
+            gradients(self._model, loss)
+
+        for keep in self._keeps:
+            sift.selector = Percentile(keep=keep)
+            self._time((SINGLE_PASS, keep), step)
+        self._scores[SINGLE_PASS].setdefault(index, sift.losses)
+        self.seconds_compiling = sift.stats.seconds_compiling
 
     def _select(self, name: str, batch: Any, scores: Tensor, selector: Selector) -> None:
-        """Times the loader's own part of a selection, with given scores."""
+        """Times the loader's own work in a selection, with given scores."""
         loader = SelectiveLoader(
             [ScoredBatch(batch, scores)] * _REPEATS,
             self._model,
@@ -193,45 +206,27 @@ class Rounds:
             pool=Pool(self._sample.size, drop_last="carry"),
             seed=self._seed,
         )
-        self._timed(name, lambda: sum(1 for _ in loader))
-        self.took[name][-1] /= _REPEATS
+        self._time(name, lambda: sum(1 for _ in loader), share=1 / _REPEATS)
 
     def _remember(self, batch: Any, losses: Tensor) -> None:
         """Times memory's draw of an epoch, giving drawn batches, and recording their losses."""
-        memory, size = self._memory, self._sample.size
+        memory = self._memory
         batches = memory.begin(batch)
-        self._timed("drawing", lambda: next(batches))
-        self.took["drawing"][-1] *= size / memory.examples
+        share = self._sample.size / memory.examples
+        self._time("drawing", lambda: next(batches), share=share)
 
         def record() -> None:
             for _ in range(_REPEATS):
                 memory.loader.record(losses)
                 next(batches)
 
-        self._timed("recording", record)
-        self.took["recording"][-1] /= _REPEATS
+        self._time("recording", record, share=1 / _REPEATS)
         memory.loader.record(losses)
 
-    def _single_pass(self, place: int, batch: Any) -> None:
-        sift = self._sift
-        # The compiler marks its input tensors, and these are the user's.
-        batch = tree.take(batch, torch.arange(self._sample.size, device=self._device))
-
-        def step() -> None:
-            with self._casting():
-                loss = sift(batch)
-            gradients(self._model, loss)
-
-        for keep in self._keeps:
-            sift.selector = Percentile(keep=keep)
-            self._timed(_single(keep), step)
-        self._scores[SINGLE_PASS].setdefault(place, sift.losses)
-        self.seconds_compiling = sift.stats.seconds_compiling
-
-    def _timed(self, name: str, run: Callable[[], T]) -> T:
+    def _time(self, name: Any, run: Callable[[], T], share: float = 1.0) -> T:
         started = now(self._device)
         result = run()
-        self.took[name].append(now(self._device) - started)
+        self.took[name].append((now(self._device) - started) * share)
         return result
 
     @contextmanager
@@ -241,17 +236,7 @@ class Rounds:
             yield
         except Exception as error:
             self.failures[name] = f"{type(error).__name__}: {error}"
-            if name == SINGLE_PASS:
-                self._sift = None
-                for keep in self._keeps:
-                    self.took.pop(_single(keep), None)
-            elif name == "optimizer":
-                self._optimizer = None
-
-    def _casting(self) -> AbstractContextManager[Any]:
-        if self._autocast is None:
-            return nullcontext()
-        return torch.autocast(self._device.type, self._autocast)
+            self._fallible.pop(name, None)
 
 
 class _Remembered:
@@ -301,26 +286,16 @@ class _Remembered:
                 yield indices, self._batch
 
 
-def _on_copies(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
-    """An optimizer that steps copies of the parameters; by default SGD with momentum."""
+def optimizer_of_copies(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None
+) -> torch.optim.Optimizer:
+    """Returns an optimizer that steps copies of the parameters; by default SGD with momentum."""
     if optimizer is None:
         copies = [p.detach().clone() for p in model.parameters() if p.requires_grad]
-        stepped: torch.optim.Optimizer = torch.optim.SGD(copies, lr=1e-9, momentum=0.9)
+        copied: torch.optim.Optimizer = torch.optim.SGD(copies, lr=1e-9, momentum=0.9)
     else:
-        stepped = copy.deepcopy(optimizer)
-    for group in stepped.param_groups:
+        copied = copy.deepcopy(optimizer)
+    for group in copied.param_groups:
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter)
-    return stepped
-
-
-def _middle(keeps: Sequence[float]) -> float:
-    return sorted(keeps)[len(keeps) // 2]
-
-
-def _after(name: str) -> str:
-    return f"after {name}"
-
-
-def _single(keep: float) -> str:
-    return f"{SINGLE_PASS} {keep}"
+    return copied

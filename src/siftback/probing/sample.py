@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -13,9 +14,10 @@ import torch
 from torch import nn
 
 from siftback.batches import tree
+from siftback.batches.batch import Batch
 from siftback.batches.indices import examples_of
 from siftback.batches.order import is_plain, is_trackable
-from siftback.batches.source import Item, Source
+from siftback.batches.source import Source
 from siftback.device_time import now
 from siftback.errors import BatchError
 
@@ -41,27 +43,26 @@ class Sample:
             map-style data set, or a loader with a method ``only`` that sets which to read.
 
     >>> sample = Sample([torch.zeros(4, 2), torch.ones(4, 2), torch.ones(1, 2)], nn.Identity())
-    >>> sample.first().batch.shape, [sample.next(turn)[0] for turn in range(4)]
+    >>> sample.first().data.shape, [sample.next(turn)[0] for turn in range(4)]
     (torch.Size([4, 2]), [0, 1, 0, 1])
     """
 
     def __init__(self, loader: Iterable[Any], model: nn.Module) -> None:
         self._model = model
-        self._source: Source | None = Source(loader)
-        self._items: Iterator[Item] | None = self._source.batches()
-        self._ahead = getattr(loader, "prefetch_factor", None) or 2  # batches of each worker
         self._name = type(loader).__name__
-        self._complete = False  # whether an epoch was read to its end
+        self._ahead = getattr(loader, "prefetch_factor", None) or 2  # batches of each worker
+        self._has_ended = False  # whether an epoch was read to its end
+        self._batches = self._epochs(Source(loader))
         self.workers = int(getattr(loader, "num_workers", 0) or 0)
         self.examples = examples_of(loader)
         by_index = is_trackable(loader) and is_plain(getattr(loader, "batch_sampler", None))
         self.reads_chosen_only = by_index or hasattr(loader, "only")
         self.size = 0
-        self.items: list[Item] = []
+        self.items: list[Batch] = []
         self.took: list[float] = []
 
-    def first(self) -> Item:
-        """The first batch, which defines the full batch size.
+    def first(self) -> Batch:
+        """Returns the first batch, which defines the full batch size.
 
         Raises:
             BatchError: If there is none.
@@ -75,47 +76,45 @@ class Sample:
         """Measures workers by the rate of batches after those loaded in advance are used up."""
         ahead = self.workers * self._ahead
         while len(self.took) < 2 * ahead + DISTINCT and time.monotonic() < deadline:
-            if not self._read(again=False):
+            if not self._read():
                 break
         late = self.took[ahead:]
         self.took = [statistics.fmean(late) if late else statistics.median(self.took)]
         # Stops the workers, even persistent ones, which would slow down later measurements.
-        self._items = self._source = None
+        self._batches = iter(())
 
-    def next(self, turn: int) -> tuple[int, Item]:
-        """A batch to measure on, and its position among the distinct ones; reads one more."""
-        if not self.workers:
-            self._read()
-        place = turn % len(self.items)
-        return place, self.items[place]
+    def next(self, turn: int) -> tuple[int, Batch]:
+        """Returns a distinct batch to measure on, with its index; reads one more."""
+        if not self.workers and not self._read():
+            self._read()  # of the next epoch
+        index = turn % len(self.items)
+        return index, self.items[index]
 
-    def _read(self, again: bool = True) -> bool:
-        """Reads a batch; returns whether there was one.
+    def _epochs(self, source: Source) -> Iterator[Batch | None]:
+        """Yields the batches of each epoch, with None after it; ends with an epoch without any."""
+        while True:
+            for item in source.batches():
+                source.position += 1
+                yield item
+            self._has_ended, was_empty = True, not source.is_within
+            source.end_epoch()
+            if was_empty:  # an iterable that can be iterated once only
+                return
+            yield None
 
-        Args:
-            again: Whether to begin the next epoch if the loader is at the end of one.
-        """
-        for _ in range(2):
-            if self._source is None or self._items is None:
-                return False
-            started = time.perf_counter()
-            item = next(self._items, None)
-            if item is not None:
-                self._source.position += 1
-                break
-            self._complete = True
-            self._source.end_epoch()
-            self._items = self._source.batches() if again and self.items else None
-        else:  # an iterable that can be iterated once only
-            self._items = None
+    def _read(self) -> bool:
+        """Reads a batch; returns whether the epoch had one more."""
+        started = time.perf_counter()
+        item = next(self._batches, None)
+        if item is None:
             return False
-        item = item._replace(batch=tree.to_device_of(item.batch, self._model))
-        took = now(tree.device(item.batch)) - started
-        size = tree.size(item.batch)
+        item = replace(item, data=tree.to_device_of(item.data, self._model))
+        took = now(tree.device(item.data)) - started
+        size = tree.size(item.data)
         self.size = self.size or size
         if size == self.size:  # not a short last one
             self.took.append(took)
-            if not self._complete and len(self.items) < DISTINCT:
+            if not self._has_ended and len(self.items) < DISTINCT:
                 self.items.append(item)
         return True
 
@@ -124,14 +123,14 @@ class Sample:
 def unmoved(loader: Iterable[Any]) -> Iterator[None]:
     """Restores the state of the loader, its sampler, and the generators that reading may use."""
     source, sampler = Source(loader), cast(Any, getattr(loader, "sampler", None))
-    place = copy.deepcopy(source.state_dict())
+    position = copy.deepcopy(source.state_dict())
     stateful = hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict")
     order = copy.deepcopy(sampler.state_dict()) if stateful else None
     python, numpy, pytorch = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
     finally:
-        source.load_state_dict(place)
+        source.load_state_dict(position)
         if stateful:
             sampler.load_state_dict(order)
         random.setstate(python)

@@ -1,13 +1,10 @@
 """Ewma: predicts losses by a moving average of each example's earlier losses."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
+from siftback.arguments import check_share
 from siftback.rules.predicting import Predict, PredictingRule
-from siftback.rules.rule import checked_table, record_average
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
 from siftback.tables.score_table import ScoreTable
@@ -60,6 +57,8 @@ class Ewma(PredictingRule):
     tensor([0., 1., 1.])
     """
 
+    setting_names = ("decay",)
+
     def __init__(
         self,
         keep: float | None = None,
@@ -74,15 +73,14 @@ class Ewma(PredictingRule):
         table: ScoreTable | None = None,
         warmup: Moment = Epochs(1),
     ) -> None:
-        table = checked_table("Ewma", table, 2)
         super().__init__(
             keep, beta, every=every, predict=predict, threshold_share=threshold_share,
-            optimism=optimism, scorer=scorer, table=table, warmup=warmup,
+            optimism=optimism, scorer=scorer, table=table, columns=2, warmup=warmup,
         )  # fmt: skip
-        self.decay = checked_share("decay", decay)
+        self.decay = check_share("decay", decay)
 
     def predicted(self, epoch: int) -> Tensor:
-        """float32[examples], the averages, raised with their age if ``optimism`` is above 0."""
+        """Returns float32[examples], the averages, raised with their age by ``optimism``."""
         scores, epochs = self.values.unbind(1)
         finite = scores[scores.isfinite()]
         if not self.optimism or len(finite) < 2:
@@ -93,11 +91,5 @@ class Ewma(PredictingRule):
         """Averages the losses, or whether they exceed the threshold, into the table."""
         if self.predict == "probability":
             losses = (~(losses <= self.threshold)).float()  # 1 if there is no threshold yet
-        record_average(self.table, indices, losses, self.decay)
-        self.table.record(
-            indices, torch.full((len(indices),), float(epoch), dtype=torch.float32), column=1
-        )
-
-    def settings(self) -> dict[str, Any]:
-        """See `EpochRule.settings`."""
-        return {**super().settings(), "decay": self.decay}
+        self.table.record(indices, losses, 0, decay=self.decay)
+        self.table.record(indices, torch.full_like(losses, epoch, dtype=torch.float32), 1)

@@ -1,18 +1,16 @@
 """Instance-dependent early stopping: leaves out examples with settled losses."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_number, checked_share
-from siftback.rules.rule import EpochRule, checked_table, rounded_down, weights_of_known
+from siftback.arguments import check_integer, check_number, check_share
+from siftback.rules.rule import EpochRule, round_down, weigh_known
 from siftback.schedule import Epochs, Moment, Share
 from siftback.tables.score_table import ScoreTable
 
 
 def unrest(losses: Tensor) -> Tensor:
-    """The mean absolute second difference of each example's losses, which is 0 when they settle.
+    """Computes the mean absolute second difference of each example's losses, 0 when they settle.
 
     Yuan et al. 2025: with the losses L(1), ..., L(n) of an example, the mean over t of
     ``|L(t) - 2 L(t-1) + L(t-2)|``.
@@ -65,6 +63,8 @@ class IES(EpochRule):
     tensor([1., 0., 1.])
     """
 
+    setting_names = ("threshold", "window", "keep")
+
     def __init__(
         self,
         threshold: float = 1e-3,
@@ -75,36 +75,25 @@ class IES(EpochRule):
         tail: Moment = Share(0.0),
         table: ScoreTable | None = None,
     ) -> None:
-        self.threshold = checked_number("threshold", threshold, above=0)
-        self.window = checked_integer("window", window, 1)
-        self.keep = checked_share("keep", keep)
+        self.threshold = check_number("threshold", threshold, above=0)
+        self.window = check_integer("window", window, 1)
+        self.keep = check_share("keep", keep)
         # The last losses, oldest first.
-        super().__init__(checked_table("IES", table, self.window + 2), warmup=warmup, tail=tail)
+        super().__init__(table, columns=self.window + 2, warmup=warmup, tail=tail)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """0 for settled examples, the most settled first if not all may be left out."""
-        return weights_of_known(unrest(self.values), self._weigh)
+        """Returns 0 for settled examples, the most settled first if not all may be left out."""
 
-    def update(
-        self,
-        indices: Tensor,
-        losses: Tensor,
-        epoch: int,
-        *,
-        correct: Tensor | None = None,
-        confidence: Tensor | None = None,
-    ) -> None:
+        def weigh(scores: Tensor) -> Tensor:
+            weights = torch.ones_like(scores)
+            settled = scores.argsort(stable=True)[: round_down(1 - self.keep, len(scores))]
+            weights[settled[scores[settled] < self.threshold]] = 0.0
+            return weights
+
+        return weigh_known(unrest(self.values), weigh)
+
+    def update(self, indices: Tensor, losses: Tensor, epoch: int, **_: Tensor | None) -> None:
         """Appends the losses and drops the oldest ones."""
         moved = self.values[indices.cpu()].roll(-1, 1)
         moved[:, -1] = losses.detach().to(moved)
         self.table.record(indices, moved)
-
-    def settings(self) -> dict[str, Any]:
-        """See `EpochRule.settings`."""
-        return {"threshold": self.threshold, "window": self.window, "keep": self.keep}
-
-    def _weigh(self, scores: Tensor) -> Tensor:
-        weights = torch.ones_like(scores)
-        most_settled = scores.argsort(stable=True)[: rounded_down(1 - self.keep, len(scores))]
-        weights[most_settled[scores[most_settled] < self.threshold]] = 0.0
-        return weights

@@ -1,18 +1,16 @@
 """InfoBatch: prunes a share of the examples with low loss, and upweights the rest of them."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
-from siftback.rules.rule import LastLossRule, checked_table, weights_of_known
+from siftback.arguments import check_share
+from siftback.rules.rule import LastLossRule, weigh_known
 from siftback.schedule import Epochs, Moment, Share
 from siftback.tables.score_table import ScoreTable
 
 
 def infobatch_weights(losses: Tensor, ratio: float, generator: torch.Generator) -> Tensor:
-    """Loss weights with which the expected sum of losses is that of all examples.
+    """Returns loss weights with which the expected sum of losses is that of all examples.
 
     Qin et al. 2024, for a loss L and the mean of all losses m::
 
@@ -92,6 +90,7 @@ class InfoBatch(LastLossRule):
     """
 
     reweights = True
+    setting_names = ("ratio", "delta")
 
     def __init__(
         self,
@@ -101,17 +100,12 @@ class InfoBatch(LastLossRule):
         warmup: Moment = Epochs(0),
         table: ScoreTable | None = None,
     ) -> None:
-        self.ratio = checked_share("ratio", ratio)
-        self.delta = checked_share("delta", delta, least=False, most=True)
-        table = checked_table("InfoBatch", table, 1)
+        self.ratio = check_share("ratio", ratio)
+        self.delta = check_share("delta", delta, least=False, most=True)
         super().__init__(table, warmup=warmup, tail=Share(1 - self.delta))
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """See `infobatch_weights`."""
-        return weights_of_known(
+        """Returns `infobatch_weights`."""
+        return weigh_known(
             self.values[:, 0], lambda losses: infobatch_weights(losses, self.ratio, generator)
         )
-
-    def settings(self) -> dict[str, Any]:
-        """See `EpochRule.settings`."""
-        return {"ratio": self.ratio, "delta": self.delta}

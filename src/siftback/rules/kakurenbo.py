@@ -1,18 +1,15 @@
 """KAKURENBO: hides examples that are predicted correctly and confidently."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
+from siftback.arguments import check_share
 from siftback.errors import ConfigError
 from siftback.rules.rule import (
     EpochRule,
-    check_guesses,
-    checked_table,
-    rounded_down,
-    weights_of_known,
+    check_predictions,
+    round_down,
+    weigh_known,
 )
 from siftback.schedule import Epochs, Moment, Share
 from siftback.tables.score_table import ScoreTable
@@ -21,7 +18,7 @@ from siftback.tables.score_table import ScoreTable
 def hidden_examples(
     losses: Tensor, correct: Tensor, confidence: Tensor, ratio: float, threshold: float
 ) -> Tensor:
-    """The examples that an epoch hides.
+    """Returns the examples that an epoch hides.
 
     Nguyen et al. 2023: the share F of lowest loss, except those that were not predicted correctly
     with a confidence of at least tau, which move back.
@@ -41,7 +38,7 @@ def hidden_examples(
     tensor([ True, False, False, False])
     """
     lowest = torch.zeros_like(losses, dtype=torch.bool)
-    lowest[losses.argsort(stable=True)[: rounded_down(ratio, len(losses))]] = True
+    lowest[losses.argsort(stable=True)[: round_down(ratio, len(losses))]] = True
     return lowest & correct & (confidence >= threshold)
 
 
@@ -97,6 +94,9 @@ class Kakurenbo(EpochRule):
     (tensor([0., 1., 1., 1.]), 1.3333)
     """
 
+    needs_predictions = True
+    setting_names = ("ratio", "threshold")
+
     def __init__(
         self,
         ratio: float = 0.3,
@@ -107,12 +107,16 @@ class Kakurenbo(EpochRule):
         table: ScoreTable | None = None,
     ) -> None:
         # Loss, correctness and confidence.
-        super().__init__(checked_table("Kakurenbo", table, 3), warmup=warmup, tail=tail)
-        self.ratio = checked_share("ratio", ratio)
-        self.threshold = checked_share("threshold", threshold, most=True)
+        super().__init__(table, columns=3, warmup=warmup, tail=tail)
+        self.ratio = check_share("ratio", ratio)
+        self.threshold = check_share("threshold", threshold, most=True)
+
+    def scores(self, epoch: int) -> Tensor:
+        """Returns float32[examples], the remembered losses."""
+        return self.values[:, 0]
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """0 for hidden examples, see `hidden_examples`."""
+        """Returns 0 for hidden examples, see `hidden_examples`."""
         losses, correct, confidence = self.values.unbind(1)
         known = ~losses.isnan()
 
@@ -122,7 +126,7 @@ class Kakurenbo(EpochRule):
             )
             return (~hidden).float()
 
-        return weights_of_known(losses, weigh)
+        return weigh_known(losses, weigh)
 
     def update(
         self,
@@ -145,16 +149,10 @@ class Kakurenbo(EpochRule):
                 f"Kakurenbo was passed no {missing}=: call loader.loss(losses, correct=guess == y, "
                 "confidence=confidence), with confidence, guess = outputs.softmax(1).max(1)"
             )
-        check_guesses(correct, confidence, losses)
-        parts = (losses, correct, confidence)
-        self.table.record(
-            indices, torch.stack([part.detach().to(self.values) for part in parts], 1)
-        )
+        check_predictions(correct, confidence, losses)
+        columns = [column.detach().to(self.values) for column in (losses, correct, confidence)]
+        self.table.record(indices, torch.stack(columns, 1))
 
     def lr_scale(self, weights: Tensor) -> float:
-        """The number of examples divided by the number drawn: ``1 / (1 - hidden share)``."""
+        """Returns the examples divided by those drawn: ``1 / (1 - hidden share)``."""
         return len(weights) / max(int((weights != 0).sum()), 1)
-
-    def settings(self) -> dict[str, Any]:
-        """See `EpochRule.settings`."""
-        return {"ratio": self.ratio, "threshold": self.threshold}

@@ -5,21 +5,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share, shown
-from siftback.draws.percentile_draw import drawn_by_percentile
-from siftback.draws.ratio_draw import drawn_by_ratio
-from siftback.draws.shard_draw import drawn_in_shards
+from siftback.arguments import check_share, format_value
+from siftback.draws.percentile_draw import draw_by_percentile
+from siftback.draws.ratio_draw import draw_by_ratio
+from siftback.draws.shard_draw import draw_in_shards
 from siftback.errors import ConfigError
-from siftback.rules.guarded import GuardedRule
 from siftback.rules.noise_guard import NoiseGuard
-from siftback.rules.rule import checked_table
+from siftback.rules.rule import LastLossRule
 from siftback.schedule import Moment, Share
 from siftback.selectors.percentile import beta_of_keep, keep_of_beta
 from siftback.selectors.sampling import count_of
 from siftback.tables.score_table import ScoreTable
 
 
-class Memory(GuardedRule):
+class Memory(LastLossRule):
     """Selection without extra cost, by the loss of each example when it was last trained on.
 
     There are no scoring passes. During warm-up, every example is trained on and its training loss
@@ -30,7 +29,7 @@ class Memory(GuardedRule):
 
     where the percentile is that of the remembered loss among all of them, and their new losses
     are remembered. Exactly ``round(keep * N)`` of N examples are drawn, at least one, with
-    ``keep = floor + (1 - floor) / (beta + 1)`` (see `drawn_by_percentile`). This rule is new in
+    ``keep = floor + (1 - floor) / (beta + 1)`` (see `draw_by_percentile`). This rule is new in
     this project, after Jiang et al. 2019, section 3.3. Ideal cost per example of an epoch, in
     forwards (1) and backwards (2): ``3 * keep``.
 
@@ -46,7 +45,7 @@ class Memory(GuardedRule):
             ``round(min(cap, keep) * S)`` are drawn, all with the same probability; the rest of
             the epoch is drawn from the other examples. If there are too few of those, more of
             the S are drawn, so that the count does not change. The others are drawn in
-            proportion to ``max(floor, min(1, loss / mean loss))`` (see `drawn_by_ratio`), and
+            proportion to ``max(floor, min(1, loss / mean loss))`` (see `draw_by_ratio`), and
             ``beta`` sets only the share: percentiles are high for losses that are only a little
             above the others, and wrong labels that are not suspected yet have the highest losses.
             While the guard holds nothing back since most suspects seem to be merely hard
@@ -56,7 +55,7 @@ class Memory(GuardedRule):
         shards: S, so that each of several processes remembers only the examples that it reads, in
             all epochs those of its share of S `Shards`, and nothing per example is exchanged. A
             multiple of all numbers of processes that the training is to run on, such as 960. Of
-            each shard ``round(keep * N) // S`` are drawn (see `drawn_in_shards`), and the draw does
+            each shard ``round(keep * N) // S`` are drawn (see `draw_in_shards`), and the draw does
             not depend on the number of processes.
 
     Raises:
@@ -86,6 +85,8 @@ class Memory(GuardedRule):
     (1024, 0, 679)
     """
 
+    setting_names = ("floor", "decay", "guard")
+
     def __init__(
         self,
         keep: float | None = None,
@@ -99,12 +100,11 @@ class Memory(GuardedRule):
         table: ScoreTable | None = None,
         shards: int | None = None,
     ) -> None:
-        table = checked_table("Memory", table, 1)
         super().__init__(table, warmup=warmup, tail=tail, decay=decay, guard=guard, shards=shards)
-        self.floor = checked_share("floor", floor)
+        self.floor = check_share("floor", floor)
         if keep is not None and beta is not None:
             raise ConfigError(
-                f"keep={shown(keep)} and beta={shown(beta)}: give one of them, "
+                f"keep={format_value(keep)} and beta={format_value(beta)}: give one of them, "
                 "keep = floor + (1 - floor) / (beta + 1)"
             )
         if keep is not None:
@@ -119,31 +119,30 @@ class Memory(GuardedRule):
         self.beta, self.keep = beta_of_keep(keep, self.floor), float(keep)
 
     def count(self, epoch: int) -> int:
-        """Number of examples that a draw keeps: ``round(keep * N)``, at least 1.
+        """Returns how many examples a draw keeps: ``round(keep * N)``, at least 1.
 
         Of shards it is rounded down to a multiple of their number.
         """
         count = min(count_of(self.keep, self.examples), self.examples)
-        return count if self.shards is None else self.shards.quota(count) * self.shards.count
+        return self.shards.quota(count) * self.shards.count if self.shards else count
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """Exactly `count` examples, by the remembered losses."""
-        scores, count = self.values[:, 0], self.count(epoch)
-        if self.shards is not None:
-            return drawn_in_shards(scores, self.shards, self.beta, self.floor, count, generator)
-        if self.guard is None or self.guard.released:
-            return drawn_by_percentile(scores, self.beta, self.floor, count, generator)
-        held = self.held
-        trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, held, False)
+        """Draws exactly `count` examples, by the remembered losses."""
+        scores, count = self.scores(epoch), self.count(epoch)
+        if self.shards:
+            return draw_in_shards(scores, self.shards, self.beta, self.floor, count, generator)
+        if not self.guard or self.guard.released:
+            return draw_by_percentile(scores, self.beta, self.floor, count, generator)
+        suspects = self.suspects
+        trusted = torch.ones(self.examples, dtype=torch.bool).index_fill_(0, suspects, False)
         least = count - int(trusted.sum())
-        admitted = self.guard.admit(len(held), self.keep, generator, least=least, most=count)
+        admitted = self.guard.admit(len(suspects), self.keep, generator, least=least, most=count)
         weights = torch.zeros(self.examples, dtype=torch.float32)
-        weights[held] = admitted.float()
+        weights[suspects] = admitted.float()
         count -= int(admitted.sum())
-        weights[trusted] = drawn_by_ratio(scores[trusted], self.floor, count, generator)
+        weights[trusted] = draw_by_ratio(scores[trusted], self.floor, count, generator)
         return weights
 
     def settings(self) -> dict[str, Any]:
-        """See `EpochRule.settings`."""
-        own = {"keep": self._keep, "floor": self.floor, "decay": self.decay}
-        return {**super().settings(), **own, "shards": self._shards}
+        """Returns the arguments, by name, that a state must have been saved with to fit."""
+        return {**super().settings(), "keep": self._keep, "shards": self.shard_count}

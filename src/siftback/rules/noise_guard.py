@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_integer, checked_share, shown
+from siftback.arguments import check_integer, check_share, format_value
 from siftback.errors import ConfigError
-from siftback.states import check_digest, check_state, integer, number, sealed, tensor
-from siftback.tensor_arguments import checked_losses, checked_rows
+from siftback.losses.per_example import check_losses
+from siftback.state import Check, Stateful, integer, number, raise_damaged, tensor
+from siftback.tensor_arguments import check_rows
 
 _MOST = 255  # streaks are counted up to this
 _ROUNDING = 1e-6  # of probabilities in float32
@@ -19,7 +20,7 @@ _REGAINED, _ENOUGH = 0.2, 30  # share that releases the suspects; of at least so
 
 
 def label_doubt(losses: Tensor, confidence: float, classes: int) -> Tensor:
-    """How far the probability of a label is below that of an average wrong class.
+    """Computes how far the probability of a label is below an average wrong class's.
 
     With ``p = exp(-L)``, the probability that the model gives an example's label if L is its
     cross-entropy, t the confidence, the mean of p over all examples, and C classes, this is::
@@ -70,57 +71,52 @@ def check_cross_entropy(losses: Tensor) -> None:
     Traceback (most recent call last):
     siftback.errors.ConfigError: the losses are cross-entropy with weights, ...
     """
-    nodes: deque[Any] = deque([losses.grad_fn])
+    nodes: deque[Any] = deque(filter(None, [losses.grad_fn]))
     for _ in range(_NEAR):
-        node = nodes.popleft() if nodes else None
-        if node is None:
-            continue
+        if not nodes:
+            return
+        node, problem = nodes.popleft(), ""
         name = node.name()
         is_nll, is_binary = name.startswith("NllLoss"), name.startswith("BinaryCrossEntropy")
         options = ("_saved_weight", "_saved_pos_weight") if is_nll or is_binary else ()
         if any(getattr(node, option, None) is not None for option in options):
-            _refuse_losses("cross-entropy with weights")
-        if is_binary and not _equals(losses, _binary(node)):
-            _refuse_losses("more than a binary cross-entropy")
-        if name.startswith("LogSoftmax"):
-            if not _is_in(losses, -node._saved_result):
-                _refuse_losses("not minus a log probability that the model gives")
+            problem = "cross-entropy with weights"
+        elif is_binary and not _are_among(losses, _binary_losses(node)):
+            problem = "more than a binary cross-entropy"
+        elif name.startswith("LogSoftmax"):
+            if not _are_among(losses, -node._saved_result):
+                problem = "not minus a log probability that the model gives"
         elif not is_binary:
             nodes.extend(before for before, _ in node.next_functions if before is not None)
+        if problem:
+            raise ConfigError(
+                f"the losses are {problem}, and NoiseGuard judges labels by exp(-loss), which must "
+                "be their probability: call loader.record(losses) with cross-entropy losses "
+                "without weights and smoothing, and run your own loss backward, its terms "
+                "multiplied with loader.weights"
+            )
 
 
-def _refuse_losses(kind: str) -> None:
-    raise ConfigError(
-        f"the losses are {kind}, and NoiseGuard judges labels by exp(-loss), which must be their "
-        "probability: call loader.record(losses) with cross-entropy losses without weights and "
-        "smoothing, and run your own loss backward, its terms multiplied with loader.weights"
-    )
-
-
-def _binary(node: Any) -> Tensor:
-    """The losses of a node of the graph that is a binary cross-entropy without weights."""
-    found, target = node._saved_self.detach(), node._saved_target
+def _binary_losses(node: Any) -> Tensor:
+    """Returns [n, 1], the losses of a node that is a binary cross-entropy without weights."""
+    inputs, targets = node._saved_self.detach(), node._saved_target
+    function = nn.functional.binary_cross_entropy
     if node.name().startswith("BinaryCrossEntropyWithLogits"):
-        return nn.functional.binary_cross_entropy_with_logits(found, target, reduction="none")
-    return nn.functional.binary_cross_entropy(found, target, reduction="none")
+        function = nn.functional.binary_cross_entropy_with_logits
+    losses = function(inputs, targets, reduction="none")
+    return losses.flatten(1).mean(1, keepdim=True) if losses.ndim > 1 else losses.unsqueeze(-1)
 
 
-def _equals(losses: Tensor, others: Tensor) -> bool:
-    """Whether losses are others, or means of the rows of them."""
-    others = others.reshape(len(others), -1).mean(1) if others.ndim else others
-    return others.shape != losses.shape or _is_in(losses, others.unsqueeze(1))
-
-
-def _is_in(losses: Tensor, choices: Tensor) -> bool:
-    """Whether each loss is one of its row; of other shapes nothing is known."""
-    if choices.ndim != 2 or len(choices) != len(losses):
+def _are_among(losses: Tensor, choices: Tensor) -> bool:
+    """Returns whether each loss is one of its row; of other shapes nothing is known."""
+    if losses.ndim != 1 or choices.ndim != 2 or len(choices) != len(losses):
         return True
     losses = losses.detach().float().unsqueeze(1)
     near = torch.isclose(losses, choices.float(), rtol=_TOLERANCE, atol=_TOLERANCE)
     return bool((near.any(1) | ~losses.squeeze(1).isfinite() | (losses.squeeze(1) == 0)).all())
 
 
-class NoiseGuard:
+class NoiseGuard(Stateful):
     """Holds back examples whose labels stay doubtful while others are learnt.
 
     Used as a part of a rule, ``Memory(guard=NoiseGuard(classes))``. Selecting high losses favours
@@ -164,13 +160,12 @@ class NoiseGuard:
     """
 
     def __init__(self, classes: int, cap: float = 0.05, visits: int | None = None) -> None:
-        self.classes = checked_integer("classes", classes, 2)
-        self.cap = checked_share("cap", cap, most=True)
-        if visits is None:
-            visits = 2 if self.classes == 2 else 3
-        self.visits = checked_integer("visits", visits, 1)
+        self.classes = check_integer("classes", classes, 2)
+        self.cap = check_share("cap", cap, most=True)
+        default = 2 if self.classes == 2 else 3
+        self.visits = default if visits is None else check_integer("visits", visits, 1)
         if self.visits > _MOST:
-            raise ConfigError(f"visits={shown(visits)}: give an integer from 1 to {_MOST}")
+            raise ConfigError(f"visits={format_value(visits)}: give an integer from 1 to {_MOST}")
         self.held_back = 0
         self.losses = torch.zeros(0, dtype=torch.float32)
         self._streaks = torch.zeros(0, dtype=torch.uint8)  # of visits with doubt
@@ -185,7 +180,7 @@ class NoiseGuard:
     @property
     def suspects(self) -> Tensor:
         """int64[n], the current suspects, ascending."""
-        return self._suspected(self._streaks).nonzero().squeeze(1)
+        return (self._streaks >= self.visits).nonzero().squeeze(1)
 
     @property
     def released(self) -> bool:
@@ -216,7 +211,7 @@ class NoiseGuard:
         wrong_class = (1 - label) / (self.classes - 1)
         between = math.sqrt(max(label * wrong_class, 0.0))  # below 0 by rounding of t
         improbable = (-self.losses).exp() < between
-        return (improbable | self._suspected(self._streaks)).nonzero().squeeze(1)
+        return (improbable | (self._streaks >= self.visits)).nonzero().squeeze(1)
 
     def observe(self, indices: Tensor, losses: Tensor) -> None:
         """Records the losses of a visit.
@@ -229,12 +224,12 @@ class NoiseGuard:
             BatchError: If the indices are not int64[n].
             LossError: If the losses are not float[n].
         """
-        losses = checked_losses(losses, len(checked_rows("indices", indices)))
-        losses = losses.detach().float().cpu().nan_to_num(nan=torch.inf, posinf=torch.inf)
-        if len(indices):
+        losses = check_losses(losses, len(check_rows("indices", indices)))
+        losses = losses.cpu().nan_to_num(nan=torch.inf, posinf=torch.inf)
+        if len(indices) and int(indices.max()) >= len(self.losses):
             self.grow(int(indices.max()) + 1)
         probabilities = (-losses).exp()
-        suspected = self._suspected(self._streaks[indices])
+        suspected = self._streaks[indices] >= self.visits
         self._visited += int(suspected.sum())
         self._regained += int((probabilities[suspected] > 1 / self.classes + _ROUNDING).sum())
         before = self.losses[indices]
@@ -249,12 +244,9 @@ class NoiseGuard:
 
     def grow(self, examples: int) -> None:
         """Makes room for a number of examples."""
-        more = examples - len(self.losses)
-        if more > 0:
-            self.losses = torch.cat(
-                (self.losses, torch.full((more,), torch.nan, dtype=torch.float32))
-            )
-            self._streaks = torch.cat((self._streaks, torch.zeros(more, dtype=torch.uint8)))
+        padding = (0, max(0, examples - len(self.losses)))
+        self.losses = nn.functional.pad(self.losses, padding, value=torch.nan)
+        self._streaks = nn.functional.pad(self._streaks, padding)
 
     def admit(
         self,
@@ -263,16 +255,16 @@ class NoiseGuard:
         generator: torch.Generator,
         *,
         least: int = 0,
-        most: int | None = None,
+        most: float = math.inf,
     ) -> Tensor:
-        """Draws those held back that are admitted all the same; counts the others as held back.
+        """Draws the suspects that are admitted all the same; counts the others as held back.
 
         Args:
             count: S, the number of suspects that are `held`.
             keep: The share that the rule keeps.
             generator: On the CPU.
             least: Minimum number to admit, if the other examples do not suffice.
-            most: Maximum number to admit; None is no limit.
+            most: Maximum number to admit.
 
         Returns:
             bool[count], exactly ``round(min(cap, keep) * count)`` of them True, within the limits.
@@ -281,31 +273,21 @@ class NoiseGuard:
         >>> guard.admit(8, 0.5, torch.Generator().manual_seed(0)).sum(), guard.held_back
         (tensor(2), 6)
         """
-        number = max(round(min(self.cap, keep) * count), least)
-        number = min(number, count if most is None else most, count)
+        admissions = int(min(max(round(min(self.cap, keep) * count), least), most, count))
         admitted = torch.zeros(count, dtype=torch.bool)
-        admitted[torch.randperm(count, generator=generator)[:number]] = True
-        self.held_back += count - number
+        admitted[torch.randperm(count, generator=generator)[:admissions]] = True
+        self.held_back += count - admissions
         return admitted
 
     def settings(self) -> dict[str, Any]:
-        """The arguments, by name, that a state must have been saved with to fit."""
+        """Returns the arguments, by name, that a state must have been saved with to fit."""
         return {"classes": self.classes, "cap": self.cap, "visits": self.visits}
 
-    def state_dict(self) -> dict[str, Any]:
-        """The last loss and the streak of doubtful visits of each example, and all counts."""
-        state = {
-            "settings": self.settings(),
-            "examples": len(self.losses),
-            "losses": self.losses.clone(),
-            "streaks": self._streaks.clone(),
-            "sum": self._sum,
-            "seen": self._seen,
-            "visited": self._visited,
-            "regained": self._regained,
-            "held_back": self.held_back,
-        }
-        return sealed(state)
+    def state_fields(self) -> dict[str, Check]:
+        """Returns the names of the attributes that are saved, with the check of each."""
+        counts = ("_seen", "_visited", "_regained", "held_back")
+        examples = {"losses": tensor(torch.float32, None), "_streaks": tensor(torch.uint8, None)}
+        return {**examples, **dict.fromkeys(counts, integer()), "_sum": number()}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -313,35 +295,9 @@ class NoiseGuard:
         Raises:
             StateError: If that had other arguments, or is damaged.
         """
-        check_digest(self, state)
-        check_state(self, state, {"examples": integer()}, self.settings())
-        examples = state["examples"]
-        parts = {
-            "losses": tensor(torch.float32, examples),
-            "streaks": tensor(torch.uint8, examples),
-            "held_back": integer(),
-            "seen": integer(most=examples),
-            "visited": integer(),
-        }
-        check_state(self, state, parts)
-        parts = {
-            "regained": integer(most=state["visited"]),
-            # The sum is of probabilities, but for what rounding made of it.
-            "sum": number(-1e-3, state["seen"] * (1 + 1e-3) + 1e-3),
-        }
-        check_state(self, state, parts)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another guard's state.
-
-        Raises:
-            StateError: As for `check_state`, before anything is changed.
-        """
-        self.check_state(state)
-        self.losses, self._streaks = state["losses"].clone(), state["streaks"].clone()
-        self._sum, self._seen = state["sum"], state["seen"]
-        self._visited, self._regained = state["visited"], state["regained"]
-        self.held_back = state["held_back"]
-
-    def _suspected(self, streaks: Tensor) -> Tensor:
-        return streaks >= self.visits
+        super().check_state(state)
+        examples, seen = len(state["losses"]), state["seen"]
+        fits = len(state["streaks"]) == examples >= seen and state["regained"] <= state["visited"]
+        # The sum is of probabilities, up to rounding.
+        if not fits or not -1e-3 <= state["sum"] <= seen * (1 + 1e-3) + 1e-3:
+            raise_damaged("NoiseGuard.seen", seen, f"of {examples} examples, with sums that fit")

@@ -1,17 +1,57 @@
-"""What rules have in common that predict a loss, or whether it exceeds a threshold."""
+"""The base class of rules that predict a loss, or whether it exceeds a threshold."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
-from siftback.arguments import checked_choice, checked_number
-from siftback.rules.loss_threshold import LossThreshold
+from siftback.arguments import check_choice, check_number, format_value, is_number
+from siftback.errors import ConfigError
 from siftback.rules.rule import RefreshedRule
 from siftback.schedule import Moment
 from siftback.scorers.scorer import Scorer
+from siftback.state import Check, Stateful, tensor
 from siftback.tables.score_table import ScoreTable
 
 Predict = Literal["loss", "probability"]
+
+_RECENT = 1024  # R, as in the paper's CDF_R
+
+
+class LossThreshold(Stateful):
+    """The loss that a share of the last 1,024 losses exceeds: their quantile.
+
+    Args:
+        share: The share above it, in (0, 1).
+
+    Raises:
+        ConfigError: If ``share`` is out of range.
+
+    >>> threshold = LossThreshold(0.25)
+    >>> threshold.add(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]))
+    >>> threshold.value
+    4.0
+    """
+
+    def __init__(self, share: float) -> None:
+        if not is_number(share) or not 0 < share < 1:
+            raise ConfigError(f"threshold_share={format_value(share)}: give a share in (0, 1)")
+        self.share = float(share)
+        self._recent = torch.empty(0, dtype=torch.float32)
+
+    @property
+    def value(self) -> float:
+        """The threshold; NaN before any loss was added."""
+        return float(self._recent.quantile(1 - self.share)) if len(self._recent) else torch.nan
+
+    def add(self, losses: Tensor) -> None:
+        """Adds losses, float[n]; those that are not finite are ignored."""
+        losses = losses.detach().float().cpu()
+        self._recent = torch.cat((self._recent, losses[losses.isfinite()]))[-_RECENT:]
+
+    def state_fields(self) -> dict[str, Check]:
+        """Returns the names of the attributes that are saved, with the check of each."""
+        return {"_recent": tensor(torch.float32, range(_RECENT + 1), finite=True)}
 
 
 class PredictingRule(RefreshedRule):
@@ -30,12 +70,15 @@ class PredictingRule(RefreshedRule):
         optimism: c, at least 0, the bonus for what is uncertain.
         scorer: Scores the examples in a pass; by default a `Fresh` forward.
         table: Values remembered per example.
+        columns: Number of values that the rule remembers per example.
         warmup: How long all examples are trained on before the first pass.
 
     Raises:
         ConfigError: If one of them is out of range, or both or neither of ``keep`` and ``beta``
             are given.
     """
+
+    setting_names: ClassVar[tuple[str, ...]] = ("predict", "optimism")
 
     def __init__(
         self,
@@ -47,12 +90,15 @@ class PredictingRule(RefreshedRule):
         threshold_share: float,
         optimism: float,
         scorer: Scorer | None,
-        table: ScoreTable,
+        table: ScoreTable | None,
+        columns: int,
         warmup: Moment,
     ) -> None:
-        super().__init__(keep, beta, every=every, scorer=scorer, table=table, warmup=warmup)
-        self.predict = checked_choice("predict", predict, "loss", "probability")
-        self.optimism = checked_number("optimism", optimism, least=0)
+        super().__init__(
+            keep, beta, every=every, scorer=scorer, table=table, columns=columns, warmup=warmup
+        )
+        self.predict = check_choice("predict", predict, "loss", "probability")
+        self.optimism = check_number("optimism", optimism, least=0)
         self._threshold = LossThreshold(threshold_share)
 
     @property
@@ -63,28 +109,19 @@ class PredictingRule(RefreshedRule):
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
         """Observes the scores of a pass, and updates the threshold."""
         if self.predict == "probability":
-            self._threshold.join(scores)
+            self._threshold.add(scores)
         super().rescore(indices, scores, epoch)
 
-    def update(
-        self,
-        indices: Tensor,
-        losses: Tensor,
-        epoch: int,
-        *,
-        correct: Tensor | None = None,
-        confidence: Tensor | None = None,
-    ) -> None:
+    def update(self, indices: Tensor, losses: Tensor, epoch: int, **_: Tensor | None) -> None:
         """Observes training's losses; before any pass, updates the threshold."""
         if self.predict == "probability" and self.last_pass is None:
-            self._threshold.join(losses)
+            self._threshold.add(losses)
         self.observe(indices, losses, epoch)
 
     def settings(self) -> dict[str, Any]:
-        """See `EpochRule.settings`."""
-        own = {"predict": self.predict, "threshold_share": self._threshold.share}
-        return {**super().settings(), **own, "optimism": self.optimism}
+        """Returns the arguments, by name, that a state must have been saved with to fit."""
+        return {**super().settings(), "threshold_share": self._threshold.share}
 
     def members(self) -> dict[str, Any]:
-        """The scorer and the threshold."""
+        """Returns the scorer and the threshold."""
         return {**super().members(), "threshold": self._threshold}

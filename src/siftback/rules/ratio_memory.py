@@ -1,20 +1,17 @@
 """RatioMemory: selection without extra cost, whose share follows what is learned."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
-from siftback.draws.ratio_draw import drawn_independently
-from siftback.rules.guarded import GuardedRule
+from siftback.arguments import check_share
+from siftback.draws.ratio_draw import draw_independently
 from siftback.rules.noise_guard import NoiseGuard
-from siftback.rules.rule import checked_table
+from siftback.rules.rule import LastLossRule
 from siftback.schedule import Moment, Share
 from siftback.tables.score_table import ScoreTable
 
 
-class RatioMemory(GuardedRule):
+class RatioMemory(LastLossRule):
     """Selection without extra cost, by the loss over the mean loss, without a share to set.
 
     As in `Memory`, there are no scoring passes, and each epoch is drawn by the losses that examples
@@ -65,6 +62,8 @@ class RatioMemory(GuardedRule):
     (0, True)
     """
 
+    setting_names = ("floor", "guard")
+
     def __init__(
         self,
         *,
@@ -74,18 +73,13 @@ class RatioMemory(GuardedRule):
         guard: NoiseGuard | None = None,
         table: ScoreTable | None = None,
     ) -> None:
-        table = checked_table("RatioMemory", table, 1)
         super().__init__(table, warmup=warmup, tail=tail, guard=guard)
-        self.floor = checked_share("floor", floor)
+        self.floor = check_share("floor", floor)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """See `ratio_probabilities`; of those held back as many as the guard admits."""
-        held = self.held
-        weights = drawn_independently(self.values[:, 0], self.floor, generator, excluded=held)
-        if self.guard is not None:
-            weights[held] = self.guard.admit(len(held), 1.0, generator).float()
+        """Draws by `ratio_probabilities`; of the suspects as many as the guard admits."""
+        suspects = self.suspects
+        weights = draw_independently(self.scores(epoch), self.floor, generator, excluded=suspects)
+        if self.guard:
+            weights[suspects] = self.guard.admit(len(suspects), 1.0, generator).float()
         return weights
-
-    def settings(self) -> dict[str, Any]:
-        """See `EpochRule.settings`."""
-        return {**super().settings(), "floor": self.floor}

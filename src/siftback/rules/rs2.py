@@ -6,20 +6,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_flag, checked_share
+from siftback.arguments import check_flag, check_share
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Epochs, Moment, Share
-from siftback.states import check_state, integer, refuse, sealed, tensor
+from siftback.state import Check, raise_damaged, tensor
 
 
-def next_of_permutations(
+def take_from_permutations(
     waiting: Tensor,
     count: int,
     examples: int,
     generator: torch.Generator,
     among: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The next k examples of a sequence of random permutations.
+    """Takes the next k examples of a sequence of random permutations.
 
     If fewer than k are waiting, the others are taken from a new permutation, without those
     already taken: no example is taken twice, or again before all others were taken that could be.
@@ -34,7 +34,7 @@ def next_of_permutations(
     Returns:
         int64[k], the examples taken, and int64[...], the new rest.
 
-    >>> next_of_permutations(torch.tensor([3, 1]), 1, 4, torch.Generator())
+    >>> take_from_permutations(torch.tensor([3, 1]), 1, 4, torch.Generator())
     (tensor([3]), tensor([1]))
     """
     free = torch.ones(examples, dtype=torch.bool)
@@ -78,6 +78,8 @@ class RS2(EpochRule):
     (tensor([0., 0., 1., 1., 0., 1.]), tensor([1., 1., 1., 1., 1., 1.]))
     """
 
+    setting_names = ("keep", "replacement")
+
     def __init__(
         self,
         keep: float = 0.5,
@@ -87,53 +89,35 @@ class RS2(EpochRule):
         tail: Moment = Share(0.0),
     ) -> None:
         super().__init__(warmup=warmup, tail=tail)
-        self.keep = checked_share("keep", keep, least=False, most=True)
-        self.replacement = checked_flag("replacement", replacement)
+        self.keep = check_share("keep", keep, least=False, most=True)
+        self.replacement = check_flag("replacement", replacement)
         self._waiting = torch.empty(0, dtype=torch.int64)
 
     def count(self, epoch: int) -> int:
-        """Number of examples that a draw keeps: ``ceil(keep * N)``."""
+        """Returns how many examples a draw keeps: ``ceil(keep * N)``."""
         return math.ceil(self.keep * self.examples - 1e-9)  # 0.29 * 100 gives 29
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """1 for drawn examples; see `next_of_permutations`."""
+        """Returns 1 for drawn examples; see `take_from_permutations`."""
         waiting = self._waiting[:0] if self.replacement else self._waiting
-        drawn, self._waiting = next_of_permutations(
+        drawn, self._waiting = take_from_permutations(
             waiting, self.count(epoch), self._examples, generator, self.candidates
         )
         weights = torch.zeros(self._examples, dtype=torch.float32).index_fill_(0, drawn, 1.0)
         return weights if self.candidates is None else weights[self.candidates]
 
-    def settings(self) -> dict[str, Any]:
-        """See `EpochRule.settings`."""
-        return {"keep": self.keep, "replacement": self.replacement}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The rest of the permutation, in order."""
-        waiting = {"left": len(self._waiting), "waiting": self._waiting.clone()}
-        return sealed({**super().state_dict(), **waiting})
+    def state_fields(self) -> dict[str, Check]:
+        """Returns the names of the attributes that are saved, with the check of each."""
+        return {**super().state_fields(), "_waiting": tensor(torch.int64, None, least=0)}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
 
         Raises:
-            StateError: As for `EpochRule.check_state`, or if what is left of the permutation is
-                not distinct examples.
+            StateError: As for `EpochRule.check_state`, or if what waits of the permutation is not
+                distinct examples.
         """
         super().check_state(state)
-        examples = state["examples"]
-        check_state(self, state, {"left": integer(most=examples)})
-        waiting = tensor(torch.int64, state["left"], least=0, most=examples - 1)
-        check_state(self, state, {"waiting": waiting})
-        if state["left"] and int(state["waiting"].bincount().max()) > 1:
-            refuse("RS2.waiting", "with an example twice", "distinct examples")
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another rule's state.
-
-        Raises:
-            StateError: As for `EpochRule.check_state`, before anything is changed.
-        """
-        self.check_state(state)
-        super().load_state_dict(state)
-        self._waiting = state["waiting"].clone()
+        waiting = state["waiting"]
+        if len(waiting.unique()) < len(waiting) or not (waiting < state["examples"]).all():
+            raise_damaged("RS2.waiting", waiting.tolist(), "distinct examples")

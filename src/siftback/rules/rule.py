@@ -3,34 +3,37 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, shown
-from siftback.draws.percentile_draw import drawn_by_percentile
+from siftback.arguments import check_integer, check_share, format_value
+from siftback.draws.percentile_draw import draw_by_percentile
 from siftback.errors import ConfigError, LossError, StateError
+from siftback.rules.noise_guard import NoiseGuard
 from siftback.schedule import Epochs, Moment, Schedule, Share
-from siftback.scorers.fresh import checked_scorer
+from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.percentile import Percentile
 from siftback.selectors.sampling import count_of
-from siftback.states import (
+from siftback.selectors.selection import Selector
+from siftback.state import (
     MOST_EPOCHS,
-    check_digest,
-    check_state,
+    Check,
+    Stateful,
+    check_entries,
     integer,
-    part,
-    refuse,
-    sealed,
-    take_up,
+    load_all_or_none,
+    raise_damaged,
+    seal,
+    state_of,
 )
 from siftback.tables.score_table import ScoreTable
 from siftback.tables.shards import Shards
 
 
-class EpochRule(ABC):
+class EpochRule(Stateful, ABC):
     """Chooses the examples of each epoch before any is read, by their losses in earlier epochs.
 
     A loader calls `grow` with the number of examples, `draw` at the beginning of each epoch in
@@ -38,13 +41,15 @@ class EpochRule(ABC):
     own defines `draw`; if it learns from training it also overrides `update`, and the loader then
     requires the losses.
 
-    Where a sampler of the user's gives some of the examples alone, an epoch is drawn among those:
+    Where a user's sampler gives some of the examples alone, an epoch is drawn among those:
     `examples`, `rows` and `values` are then theirs while `draw` and `count` are called. A rule that
-    has state per example besides its table indexes that by `candidates`.
+    has state per example besides its table indexes that by `candidates`. A state of the table, of
+    `settings`, `members` and `state_fields` is saved, see `Stateful`.
 
     Args:
-        table: Values remembered per example; by default none. A table in a file may have more
-            rows than there are examples.
+        table: Values remembered per example; by default one in memory. A table in a file may have
+            more rows than there are examples.
+        columns: Number of values that the rule remembers per example; 0 takes those of the table.
         warmup: How long all examples are trained on at first.
         tail: How long all examples are trained on at the end.
         shards: S, where each process remembers only the examples that it reads, which are those of
@@ -54,12 +59,20 @@ class EpochRule(ABC):
         schedule: When the rule leaves examples out.
         table: Values remembered per example.
         shards: Which examples are this process's, once their number is known; None where all are.
+        setting_names: Names of the attributes that are `settings`, besides those of base classes.
         reweights: Whether its draws have weights other than 0 and 1, which training must then
             apply. A rule of your own whose draws have some should say so in its class.
+        needs_predictions: Whether `update` needs to know which examples were predicted correctly,
+            and with which confidence; likewise.
+        needs_passes: Whether scoring passes refresh it, see `RefreshedRule`.
+        learns: Whether it learns from the losses of training: it overrides `update`.
+        guard: Holds back examples whose label is probably wrong; None in most rules.
+        selector: Selects in a scoring pass; None where there are none.
+        scorer: Scores the examples in a scoring pass; likewise.
 
     Raises:
         ConfigError: If ``warmup`` or ``tail`` is not `Epochs` or a `Share`, the tail is the whole
-            of training, or a table in a file is to have shards.
+            of training, the table has other columns, or a table in a file is to have shards.
 
     >>> class Alternating(EpochRule):
     ...     def draw(self, epoch, generator):
@@ -71,11 +84,18 @@ class EpochRule(ABC):
     """
 
     reweights = False
+    needs_predictions = False
+    needs_passes = False
+    guard: NoiseGuard | None = None
+    selector: Selector | None = None
+    scorer: Scorer | None = None
+    setting_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
         table: ScoreTable | None = None,
         *,
+        columns: int = 0,
         warmup: Moment = Epochs(0),
         tail: Moment = Share(0.0),
         shards: int | None = None,
@@ -83,15 +103,16 @@ class EpochRule(ABC):
         self.schedule = Schedule(warmup=warmup, tail=tail)
         if tail == Share(1.0):
             raise ConfigError(f"tail={tail!r} is the whole of training: give a smaller share")
-        self.table = ScoreTable(columns=0) if table is None else table
+        self.learns = type(self).update is not EpochRule.update
+        self.table = checked_table(type(self).__name__, table, columns)
         self._examples = 0
         self._candidates: Tensor | None = None
-        self._shards = None if shards is None else checked_integer("shards", shards, 1)
+        self.shard_count = None if shards is None else check_integer("shards", shards, 1)
         self.shards: Shards | None = None
-        if shards is not None and self.table.path is not None:
+        if shards is not None and self.table.path:
             raise ConfigError(
                 f"shards={shards} and a table in {self.table.path}: give one of them, as a state "
-                "of shards holds their values, and that of a file does not"
+                "of shards holds their values, and a state of a file does not"
             )
 
     @property
@@ -107,7 +128,7 @@ class EpochRule(ABC):
     @property
     def rows(self) -> int:
         """Number of rows of `values`: one per example, of which shards have this process's."""
-        return self.examples if self.shards is None else self.shards.rows
+        return self.shards.rows if self.shards else self.examples
 
     @property
     def values(self) -> Tensor:
@@ -143,14 +164,14 @@ class EpochRule(ABC):
             ConfigError: If they are not an integer, at least 0; or in shards, and their number is
                 not known or changes.
         """
-        examples = checked_integer("examples", examples, 0)
-        if self._shards is not None and (self.shards is None or examples != self._examples):
-            if self.shards is not None:
-                raise ConfigError(
-                    f"shards={self._shards} of {self._examples} examples, and there are "
-                    f"{examples} now: give another rule for another data set"
-                )
-            self.shards = Shards(self._shards, examples)
+        examples = check_integer("examples", examples, 0)
+        if self.shards and examples != self._examples:
+            raise ConfigError(
+                f"shards={self.shard_count} of {self._examples} examples, and there are "
+                f"{examples} now: give another rule for another data set"
+            )
+        if self.shard_count and not self.shards:
+            self.shards = Shards(self.shard_count, examples)
         self._examples = max(self._examples, examples)
         self.table.grow(self.rows)
 
@@ -169,10 +190,31 @@ class EpochRule(ABC):
         """
 
     def count(self, epoch: int) -> int | None:
-        """Number of examples that the draw of an epoch keeps; None if not known in advance."""
+        """Returns how many examples the draw of an epoch keeps; None if not known in advance."""
         return None
 
-    def update(  # noqa: B027
+    def scores(self, epoch: int) -> Tensor | None:
+        """Returns float32[rows], by which it draws an epoch, NaN where unknown; None without any.
+
+        Args:
+            epoch: The epoch.
+        """
+        return None
+
+    def is_pass(self, epoch: int) -> bool:
+        """Returns whether an epoch, in which its schedule is on, has a scoring pass."""
+        return False
+
+    def plans_pass(self, epoch: int, is_on: Callable[[int], bool]) -> bool:
+        """Returns whether an epoch has a scoring pass in a training from first epoch to last.
+
+        Args:
+            epoch: The epoch.
+            is_on: Tells whether the schedule is on in an epoch.
+        """
+        return False
+
+    def update(
         self,
         indices: Tensor,
         losses: Tensor,
@@ -200,19 +242,22 @@ class EpochRule(ABC):
         return 1.0
 
     def settings(self) -> dict[str, Any]:
-        """The arguments, by name, that a state must have been saved with to fit."""
-        return {}
+        """Returns the arguments, by name, that a state must have been saved with to fit."""
+        classes = reversed(type(self).__mro__)
+        names = [name for owner in classes for name in vars(owner).get("setting_names", ())]
+        values = {name: getattr(self, name) for name in names}
+        values |= {name: v.settings() for name, v in values.items() if isinstance(v, Stateful)}
+        when = {"warmup": repr(self.schedule.warmup), "tail": repr(self.schedule.tail)}
+        return {"rule": type(self).__name__, **values, **when}
 
-    def members(self) -> dict[str, Any]:
-        """The objects, by name, whose states are parts of this one's, besides the table."""
-        return {}
+    def state_fields(self) -> dict[str, Check]:
+        """Returns the names of the attributes that are saved, with the check of each."""
+        return {"_examples": integer()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The name of the rule, its settings, the values remembered, and each member's state."""
-        table = self.table.state_dict() if not self.shards else self.shards.state_of(self.values)
-        members = {name: own.state_dict() for name, own in self.members().items()}
-        own = {"settings": self._named_settings(), "examples": self._examples, "table": table}
-        return sealed(own | members)
+        """Returns the settings, the values remembered, each member's state and each field."""
+        table = self.shards.state_of(self.values) if self.shards else self.table.state_dict()
+        return seal({**super().state_dict(), "table": table})
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -221,20 +266,21 @@ class EpochRule(ABC):
             StateError: If it is of another rule, other settings or fewer examples; or of other
                 shards, or another number of examples in shards; or a member's does not fit.
         """
-        check_digest(self, state)
-        check_state(self, state, {"examples": integer()}, self._named_settings())
-        unlike = self._shards is not None and state["examples"] != self._examples
-        if unlike or state["examples"] < self._examples:
+        super().check_state(state)
+        examples, shards = state["examples"], self.shards
+        if examples < self._examples or (shards and examples != self._examples):
             raise StateError(
-                f"a state of {state['examples']} examples does not fit {self._examples}: resume "
-                "with the data set that it was saved with"
+                f"a state of {examples} examples does not fit {self._examples}: resume with the "
+                "data set that it was saved with"
             )
-        check_state(self, state, {"table": self._check_table})
-        if self.shards is None:
-            rows = self.table.rows_of_state(state["table"])
-            if rows < state["examples"]:
-                refuse("table", rows, f"of {state['examples']} examples")
-        check_state(self, state, {name: part(own) for name, own in self.members().items()})
+        if shards:
+            table = shards.table_check(torch.float32, shards.height, self.table.columns)
+        else:
+            table = state_of(self.table)
+        check_entries(self, state, {"table": table})
+        rows = examples if shards else self.table.rows_of_state(state["table"])
+        if rows < examples:
+            raise_damaged("table", rows, f"of {examples} examples")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another rule's state.
@@ -243,50 +289,79 @@ class EpochRule(ABC):
             StateError: As for `check_state`, before anything is changed.
         """
         self.check_state(state)
-        take_up(
-            *((own, state[name]) for name, own in self.members().items()),
-            finish=lambda: self.table.load_state_dict(self._table_of(state)),
+        table = state["table"]
+        if self.shards:
+            table = seal({"values": self.shards.own(table)})
+        # The table is the last to be loaded, so that no copy of it is needed to go back to.
+        members = self.members().items()
+        load_all_or_none(
+            *((member, state[name]) for name, member in members),
+            finish=lambda: self.table.load_state_dict(table),
         )
-        self._examples = state["examples"]
-
-    def _table_of(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The table's part of a state; of shards, this process's."""
-        table: dict[str, Any] = state["table"]
-        return table if self.shards is None else sealed({"values": self.shards.own(table)})
-
-    def _check_table(self, name: str, value: Any) -> None:
-        if self.shards is None:
-            part(self.table)(name, value)
-            return
-        self.shards.check(name, value, torch.float32, self.shards.height, self.table.columns)
-
-    def _named_settings(self) -> dict[str, Any]:
-        when = {"warmup": repr(self.schedule.warmup), "tail": repr(self.schedule.tail)}
-        return {"rule": type(self).__name__, **self.settings(), **when}
+        self.load_fields(state)
 
 
 class LastLossRule(EpochRule):
     """A rule that remembers the loss that each example had when it was last trained on.
 
-    It is in the first column of the table. A rule of this kind defines `draw`.
+    A rule of this kind defines `draw`, and leaves to the guard, if it has one, how many of the
+    examples that it holds back (`suspects`) are admitted all the same.
 
-    Attributes:
+    Args:
+        table: Values remembered per example.
+        columns: Number of values that the rule remembers per example, the last loss first.
+        warmup: How long all examples are trained on at first.
+        tail: How long all examples are trained on at the end.
         decay: Weight of the old loss in the remembered one, in [0, 1).
+        guard: Holds back examples whose label is probably wrong.
+        shards: As of `EpochRule`.
+
+    Raises:
+        ConfigError: If one of them is out of range, or both ``shards`` and a guard are given.
     """
 
-    decay = 0.0
-
-    def update(
+    def __init__(
         self,
-        indices: Tensor,
-        losses: Tensor,
-        epoch: int,
+        table: ScoreTable | None = None,
         *,
-        correct: Tensor | None = None,
-        confidence: Tensor | None = None,
+        columns: int = 1,
+        warmup: Moment = Epochs(0),
+        tail: Moment = Share(0.0),
+        decay: float = 0.0,
+        guard: NoiseGuard | None = None,
+        shards: int | None = None,
     ) -> None:
-        """Remembers the losses, averaged with the old ones if ``decay`` is above 0."""
-        record_average(self.table, indices, losses, self.decay)
+        super().__init__(table, columns=columns, warmup=warmup, tail=tail, shards=shards)
+        self.decay, self.guard = check_share("decay", decay), guard
+        if guard is not None and not isinstance(guard, NoiseGuard):
+            raise ConfigError(f"guard={format_value(guard)}: give a NoiseGuard(classes), or None")
+        if guard and shards:
+            raise ConfigError(
+                f"guard=NoiseGuard(...) and shards={shards}: give one of them, as a guard ranks "
+                "the examples of all processes"
+            )
+
+    @property
+    def suspects(self) -> Tensor:
+        """int64[n], the rows of the examples that the guard holds back; none without a guard."""
+        suspects = self.guard.held if self.guard else torch.zeros(0, dtype=torch.int64)
+        if self.candidates is not None:
+            return torch.isin(self.candidates, suspects).nonzero().squeeze(1)
+        return suspects[suspects < self.examples]
+
+    def scores(self, epoch: int) -> Tensor:
+        """Returns float32[rows], the remembered losses."""
+        return self.values[:, 0]
+
+    def update(self, indices: Tensor, losses: Tensor, epoch: int, **_: Tensor | None) -> None:
+        """Remembers the losses, averaged with the old ones by ``decay``; the guard sees them."""
+        self.table.record(indices, losses, 0, decay=self.decay)
+        if self.guard:
+            self.guard.observe(indices, losses)
+
+    def members(self) -> dict[str, Any]:
+        """Returns the guard, if there is one."""
+        return {"guard": self.guard} if self.guard else {}
 
 
 class RefreshedRule(EpochRule):
@@ -294,7 +369,7 @@ class RefreshedRule(EpochRule):
 
     In an epoch with a pass the loader runs Selective-Backprop with `scorer` and `selector`, and
     passes every score to `rescore`; the n - 1 epochs after it are drawn by the scores `predicted`.
-    Exactly ``round(keep * N)`` of N examples are drawn (see `drawn_by_percentile`).
+    Exactly ``round(keep * N)`` of N examples are drawn (see `draw_by_percentile`).
 
     Args:
         keep: Share of the examples to keep, in (0, 1].
@@ -325,6 +400,11 @@ class RefreshedRule(EpochRule):
     (False, True, tensor([1., 0., 0., 1.]))
     """
 
+    needs_passes = True
+    selector: Percentile
+    scorer: Scorer
+    setting_names: ClassVar[tuple[str, ...]] = ("every",)
+
     def __init__(
         self,
         keep: float | None,
@@ -333,24 +413,25 @@ class RefreshedRule(EpochRule):
         every: int,
         scorer: Scorer | None,
         table: ScoreTable | None,
+        columns: int = 0,
         warmup: Moment = Epochs(1),
     ) -> None:
-        super().__init__(table, warmup=warmup)
+        super().__init__(table, columns=columns, warmup=warmup)
         if isinstance(scorer, EpochRule):
             raise ConfigError(
                 f"scorer={type(scorer).__name__}(...) is a rule: give {type(self).__name__} a "
                 "scorer, which computes scores of a batch, such as Fresh()"
             )
-        self.every = checked_integer("every", every, 1)
-        self.scorer = checked_scorer(scorer)
+        self.every = check_integer("every", every, 1)
+        self.scorer = check_scorer(scorer)
         self.selector = Percentile(keep=keep, beta=beta)
         self._keep = self.selector.keep  # a schedule may change it in the selector
-        self._last_pass: int | None = None
+        self._last_pass = -self.every  # so that the first epoch has one
 
     @property
     def last_pass(self) -> int | None:
         """The epoch of the last scoring pass; None before the first."""
-        return self._last_pass
+        return self._last_pass if self._last_pass >= 0 else None
 
     @property
     def keep(self) -> float:
@@ -362,24 +443,36 @@ class RefreshedRule(EpochRule):
         self.selector.set_keep(keep)
 
     def is_pass(self, epoch: int) -> bool:
-        """Whether an epoch has a scoring pass: the first one, and then every n-th."""
-        return self._last_pass is None or not 0 < epoch - self._last_pass < self.every
+        """Returns whether an epoch has a scoring pass: the first one, and then every n-th."""
+        return not 0 < epoch - self._last_pass < self.every
+
+    def plans_pass(self, epoch: int, is_on: Callable[[int], bool]) -> bool:
+        """Returns whether an epoch has a scoring pass in a training from first epoch to last."""
+        last = -self.every
+        for earlier in range(epoch + 1):
+            if earlier - last >= self.every and is_on(earlier):
+                last = earlier
+        return last == epoch
+
+    def scores(self, epoch: int) -> Tensor:
+        """Returns float32[rows], see `predicted`."""
+        return self.predicted(epoch)
 
     @abstractmethod
     def predicted(self, epoch: int) -> Tensor:
-        """float32[examples], the scores to draw by; NaN for an example never scored."""
+        """Returns float32[examples], the scores to draw by; NaN for an example never scored."""
 
     @abstractmethod
     def observe(self, indices: Tensor, losses: Tensor, epoch: int) -> None:
         """Remembers losses of a pass or of training: int64[n] and float32[n], none NaN."""
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """Exactly `count` examples, by `predicted`."""
+        """Draws exactly `count` examples, by `predicted`."""
         scores, count = self.predicted(epoch), self.count(epoch)
-        return drawn_by_percentile(scores, self.selector.beta, 0.0, count, generator)
+        return draw_by_percentile(scores, self.selector.beta, 0.0, count, generator)
 
     def count(self, epoch: int) -> int:
-        """Number of examples that a draw in an epoch without a pass keeps: ``round(keep * N)``."""
+        """Returns how many examples an epoch without a pass keeps: ``round(keep * N)``."""
         return min(count_of(self.keep, self.examples), self.examples)
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
@@ -396,36 +489,36 @@ class RefreshedRule(EpochRule):
         self.observe(indices[known], scores[known], epoch)
 
     def settings(self) -> dict[str, Any]:
-        """See `EpochRule.settings`."""
-        return {"keep": self._keep, "every": self.every, "scorer": type(self.scorer).__name__}
+        """Returns the arguments, by name, that a state must have been saved with to fit."""
+        scorer = type(self.scorer).__name__
+        return {**super().settings(), "keep": self._keep, "scorer": scorer}
 
     def members(self) -> dict[str, Any]:
-        """The scorer."""
+        """Returns the scorer."""
         return {"scorer": self.scorer}
 
-    def state_dict(self) -> dict[str, Any]:
-        """The values remembered, the epoch of the last pass, and the scorer's state."""
-        last = -1 if self._last_pass is None else self._last_pass
-        return sealed({**super().state_dict(), "last_pass": last})
+    def state_fields(self) -> dict[str, Check]:
+        """Returns the names of the attributes that are saved, with the check of each."""
+        last_pass = integer(-self.every, MOST_EPOCHS)
+        return {**super().state_fields(), "_last_pass": last_pass}
 
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Checks that a state fits.
 
-        Raises:
-            StateError: As for `EpochRule.check_state`, or if the epoch is damaged.
-        """
-        super().check_state(state)
-        check_state(self, state, {"last_pass": integer(-1, MOST_EPOCHS)})
+def checked_rule(name: str, rule: Any) -> EpochRule:
+    """Returns a rule, after checking that it is one.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another rule's state.
+    Args:
+        name: Name of the argument, for the error.
+        rule: Value that was passed.
 
-        Raises:
-            StateError: As for `check_state`, before anything is changed.
-        """
-        self.check_state(state)
-        super().load_state_dict(state)
-        self._last_pass = None if state["last_pass"] < 0 else state["last_pass"]
+    Raises:
+        ConfigError: If it is anything else.
+    """
+    if not isinstance(rule, EpochRule):
+        raise ConfigError(
+            f"{name}={format_value(rule)} is not an EpochRule: give an instance, such as "
+            f"{name}=Memory()"
+        )
+    return rule
 
 
 def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTable:
@@ -434,7 +527,7 @@ def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTab
     Args:
         rule: Name of the rule, for the error.
         table: Table that was passed, or None.
-        columns: How many values the rule remembers per example.
+        columns: Number of values that the rule remembers per example; 0 takes those of the table.
 
     Raises:
         ConfigError: If the table has another number of columns.
@@ -442,8 +535,10 @@ def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTab
     if table is None:
         return ScoreTable(columns=columns)
     if not isinstance(table, ScoreTable):
-        raise ConfigError(f"table={shown(table)}: give a ScoreTable, such as ScoreTable(path=...)")
-    if table.columns != columns:
+        raise ConfigError(
+            f"table={format_value(table)}: give a ScoreTable, such as ScoreTable(path=...)"
+        )
+    if columns and table.columns != columns:
         raise ConfigError(
             f"{rule} remembers {columns} numbers per example, and the table has "
             f"{table.columns} columns: give it ScoreTable(columns={columns}, path=...)"
@@ -451,8 +546,8 @@ def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTab
     return table
 
 
-def check_guesses(correct: Tensor | None, confidence: Tensor | None, losses: Tensor) -> None:
-    """Checks what a loop found of the predictions of some examples.
+def check_predictions(correct: Any, confidence: Any, losses: Tensor) -> None:
+    """Checks what a loop says of the predictions of some examples.
 
     Args:
         correct: bool[n], whether each was predicted correctly; None where it was not passed.
@@ -462,19 +557,19 @@ def check_guesses(correct: Tensor | None, confidence: Tensor | None, losses: Ten
     Raises:
         LossError: If they are of another type or shape, or a probability is outside [0, 1].
     """
-    count = len(losses)
-    if correct is not None and (correct.shape != (count,) or correct.dtype != torch.bool):
-        raise LossError(
-            f"correct is {correct.dtype} of shape {list(correct.shape)}: give whether each "
-            f"example was predicted correctly, bool[{count}]"
-        )
+    for name, values, kind, meaning in (
+        ("correct", correct, "bool", "whether each example was predicted correctly"),
+        ("confidence", confidence, "float", "the probability of each prediction"),
+    ):
+        is_tensor = isinstance(values, Tensor) and values.shape == losses.shape
+        fits = is_tensor and values.dtype == torch.bool
+        if kind == "float":
+            fits = is_tensor and values.is_floating_point()
+        if values is not None and not fits:
+            expected = f"{meaning}, {kind}[{len(losses)}]"
+            raise LossError(f"{name}={format_value(values)}: give {expected}")
     if confidence is None:
         return
-    if confidence.shape != (count,) or not confidence.is_floating_point():
-        raise LossError(
-            f"confidence is {confidence.dtype} of shape {list(confidence.shape)}: give the "
-            f"probability of each prediction, float[{count}]"
-        )
     fits = (confidence >= 0) & (confidence <= 1 + 1e-2)  # rounded in half precision
     fits |= ~losses.isfinite().to(fits.device)
     if not bool(fits.all()):
@@ -485,21 +580,8 @@ def check_guesses(correct: Tensor | None, confidence: Tensor | None, losses: Ten
         )
 
 
-def record_average(table: ScoreTable, indices: Tensor, losses: Tensor, decay: float) -> None:
-    """Records ``decay * old + (1 - decay) * new`` in the first column of a table.
-
-    If there is no old loss, or it is not finite, records the new loss.
-    """
-    column, indices = table.values[:, 0], indices.cpu()
-    losses = losses.detach().to(column)
-    if decay:
-        old = column[indices]
-        losses = torch.where(old.isfinite(), decay * old + (1 - decay) * losses, losses)
-    table.record(indices, losses, column=0)
-
-
-def weights_of_known(scores: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
-    """Loss weights: 1 where a score is NaN, elsewhere the result of a function.
+def weigh_known(scores: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+    """Returns loss weights: 1 where a score is NaN, elsewhere the result of a function.
 
     Args:
         scores: float32[N].
@@ -509,7 +591,7 @@ def weights_of_known(scores: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tenso
     Returns:
         float32[N].
 
-    >>> weights_of_known(torch.tensor([2.0, torch.nan, 1.0]), lambda known: (known > 1).float())
+    >>> weigh_known(torch.tensor([2.0, torch.nan, 1.0]), lambda known: (known > 1).float())
     tensor([1., 1., 0.])
     """
     weights, known = torch.ones_like(scores), ~scores.isnan()
@@ -518,10 +600,10 @@ def weights_of_known(scores: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tenso
     return weights
 
 
-def rounded_down(share: float, examples: int) -> int:
-    """The number of examples that a share is, rounded down except for floating-point error.
+def round_down(share: float, examples: int) -> int:
+    """Returns the number of examples that a share is, rounded down except for floating-point error.
 
-    >>> rounded_down(0.29, 100), rounded_down(0.5, 5)
+    >>> round_down(0.29, 100), round_down(0.5, 5)
     (29, 2)
     """
     return int(share * examples + 1e-9)

@@ -1,14 +1,12 @@
 """SeTa: a sliding window of difficulty, from easy to hard."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_share
-from siftback.rules.rule import LastLossRule, checked_table, rounded_down, weights_of_known
+from siftback.arguments import check_integer, check_share
+from siftback.rules.rule import LastLossRule, round_down, weigh_known
 from siftback.schedule import Epochs, Moment, Share
-from siftback.states import MOST_EPOCHS, check_state, integer, sealed
+from siftback.state import MOST_EPOCHS, Check, integer
 from siftback.tables.score_table import ScoreTable
 
 _ROUNDS = 100  # of k-means; in one dimension it converges much earlier
@@ -85,6 +83,8 @@ class SeTa(LastLossRule):
     tensor([0., 0., 1., 1.])
     """
 
+    setting_names = ("ratio", "groups", "window", "delta")
+
     def __init__(
         self,
         ratio: float = 0.1,
@@ -95,55 +95,31 @@ class SeTa(LastLossRule):
         warmup: Moment = Epochs(0),
         table: ScoreTable | None = None,
     ) -> None:
-        self.ratio = checked_share("ratio", ratio)
-        self.groups = checked_integer("groups", groups, 1)
-        self.window = checked_share("window", window, least=False, most=True)
-        self.delta = checked_share("delta", delta, least=False, most=True)
-        table = checked_table("SeTa", table, 1)
+        self.ratio = check_share("ratio", ratio)
+        self.groups = check_integer("groups", groups, 1)
+        self.window = check_share("window", window, least=False, most=True)
+        self.delta = check_share("delta", delta, least=False, most=True)
         super().__init__(table, warmup=warmup, tail=Share(1 - self.delta))
         self._draws = 0
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """1 for examples of the random subset within the window."""
-        return weights_of_known(self.values[:, 0], lambda losses: self._weigh(losses, generator))
+        """Returns 1 for examples of the random subset within the window."""
 
-    def settings(self) -> dict[str, Any]:
-        """See `EpochRule.settings`."""
-        groups = {"groups": self.groups, "window": self.window}
-        return {"ratio": self.ratio, **groups, "delta": self.delta}
+        def weigh(losses: Tensor) -> Tensor:
+            weights = torch.zeros_like(losses)
+            size = max(1, len(losses) - round_down(self.ratio, len(losses)))
+            subset = torch.randperm(len(losses), generator=generator)[:size]
+            groups = loss_groups(losses[subset].nan_to_num(), self.groups)
+            count = int(groups.max()) + 1
+            window = max(1, round(count * self.window))
+            start = self._draws % (count - window + 1)
+            inside = (groups >= start) & (groups < start + window) if self._draws else groups >= 0
+            weights[subset[inside]] = 1.0
+            self._draws += 1
+            return weights
 
-    def state_dict(self) -> dict[str, Any]:
-        """The losses, and the number of draws."""
-        return sealed({**super().state_dict(), "draws": self._draws})
+        return weigh_known(self.values[:, 0], weigh)
 
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Checks that a state fits.
-
-        Raises:
-            StateError: As for `EpochRule.check_state`, or if the number of draws is damaged.
-        """
-        super().check_state(state)
-        check_state(self, state, {"draws": integer(most=MOST_EPOCHS)})
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another rule's state.
-
-        Raises:
-            StateError: As for `EpochRule.check_state`, before anything is changed.
-        """
-        self.check_state(state)
-        super().load_state_dict(state)
-        self._draws = state["draws"]
-
-    def _weigh(self, losses: Tensor, generator: torch.Generator) -> Tensor:
-        weights = torch.zeros_like(losses)
-        kept = max(1, len(losses) - rounded_down(self.ratio, len(losses)))
-        subset = torch.randperm(len(losses), generator=generator)[:kept]
-        groups = loss_groups(losses[subset].nan_to_num(), self.groups)
-        count = int(groups.max()) + 1
-        window = max(1, round(count * self.window))
-        start = self._draws % (count - window + 1)
-        inside = (groups >= start) & (groups < start + window) if self._draws else groups >= 0
-        weights[subset[inside]] = 1.0
-        self._draws += 1
-        return weights
+    def state_fields(self) -> dict[str, Check]:
+        """Returns the names of the attributes that are saved, with the check of each."""
+        return {**super().state_fields(), "_draws": integer(most=MOST_EPOCHS)}

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from siftback.rules.rule import RefreshedRule, checked_table, record_average
+from siftback.rules.rule import RefreshedRule
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
 from siftback.tables.score_table import ScoreTable
@@ -68,13 +68,14 @@ class Stale(RefreshedRule):
         table: ScoreTable | None = None,
         warmup: Moment = Epochs(1),
     ) -> None:
-        table = checked_table("Stale", table, 1)
-        super().__init__(keep, beta, every=every, scorer=scorer, table=table, warmup=warmup)
+        super().__init__(
+            keep, beta, every=every, scorer=scorer, table=table, columns=1, warmup=warmup
+        )
 
     def predicted(self, epoch: int) -> Tensor:
-        """float32[examples], the last score of each."""
+        """Returns float32[examples], the last score of each."""
         return self.values[:, 0]
 
     def observe(self, indices: Tensor, losses: Tensor, epoch: int) -> None:
         """Records the scores in the table."""
-        record_average(self.table, indices, losses, 0.0)
+        self.table.record(indices, losses, 0)

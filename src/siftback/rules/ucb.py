@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_number, checked_share
-from siftback.rules.rule import EpochRule, checked_table, rounded_down, weights_of_known
+from siftback.arguments import check_integer, check_number, check_share
+from siftback.rules.rule import EpochRule, round_down, weigh_known
 from siftback.schedule import Epochs, Moment, Share
-from siftback.states import MOST_EPOCHS, check_state, integer, optional, sealed, tensor
+from siftback.state import MOST_EPOCHS, Check, integer, raise_damaged, tensor
 from siftback.tables.score_table import ScoreTable
 
 
@@ -79,6 +79,8 @@ class UCB(EpochRule):
     tensor([1., 0., 1.])
     """
 
+    setting_names = ("keep", "c", "decay", "every")
+
     def __init__(
         self,
         keep: float = 0.5,
@@ -90,65 +92,64 @@ class UCB(EpochRule):
         tail: Moment = Share(0.0),
         table: ScoreTable | None = None,
     ) -> None:
-        super().__init__(checked_table("UCB", table, 2), warmup=warmup, tail=tail)
-        self.keep = checked_share("keep", keep, least=False, most=True)
-        self.c = checked_number("c", c, least=0)
-        self.decay = checked_share("decay", decay)
-        self.every = checked_integer("every", every, 1)
+        super().__init__(table, columns=2, warmup=warmup, tail=tail)
+        self.keep = check_share("keep", keep, least=False, most=True)
+        self.c = check_number("c", c, least=0)
+        self.decay = check_share("decay", decay)
+        self.every = check_integer("every", every, 1)
         self._pruned = torch.empty(0, dtype=torch.bool)  # of the last choice
         self._undecided = self._pruned.clone()  # those that it was not among
-        self._chosen_at: int | None = None
+        self._chosen_at = -self.every  # so that the first draw is a choice
 
     def bounds(self) -> Tensor:
-        """float32[examples], the bound of each; NaN where unknown."""
+        """Returns float32[examples], the bound of each; NaN where unknown."""
         mean, variance = self.values.unbind(1)
         return mean + self.c * variance.sqrt()
 
+    def scores(self, epoch: int) -> Tensor:
+        """Returns float32[examples], see `bounds`."""
+        return self.bounds()
+
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        """The choice of this period, renewed when a new period begins."""
-        if self._chosen_at is None or not 0 <= epoch - self._chosen_at < self.every:
+        """Returns the choice of this period, renewed when a new period begins."""
+        if not 0 <= epoch - self._chosen_at < self.every:
             self._pruned = torch.zeros(self._examples, dtype=torch.bool)
             self._undecided = torch.ones_like(self._pruned)
             self._chosen_at = epoch
         rows = torch.arange(self.examples) if self.candidates is None else self.candidates
-        weights = torch.ones(len(rows), dtype=torch.float32)
-        there = rows < len(self._pruned)  # what came since is trained on until the next choice
-        new = there.clone()
-        new[there] = self._undecided[rows[there]]
+        known = (rows < len(self._pruned)).nonzero().squeeze(1)  # not what came since the choice
+        new = known[self._undecided[rows[known]]]
+
+        def weigh(bounds: Tensor) -> Tensor:
+            weights = torch.ones_like(bounds)
+            # At least one stays, and the pruned share is rounded down; of equal bounds, earlier
+            # examples count as lower.
+            pruned = min(round_down(1 - self.keep, len(bounds)), len(bounds) - 1)
+            weights[bounds.argsort(stable=True)[:pruned]] = 0.0
+            return weights
+
         # A sampler may give others than it did as the period began: these are chosen among as
         # they come, so that the share is right in each epoch.
-        self._pruned[rows[new]] = weights_of_known(self.bounds()[new], self._weigh) == 0
+        self._pruned[rows[new]] = weigh_known(self.bounds()[new], weigh) == 0
         self._undecided[rows[new]] = False
-        weights[there] = (~self._pruned[rows[there]]).float()
+        weights = torch.ones(len(rows), dtype=torch.float32)
+        weights[known] = (~self._pruned[rows[known]]).float()
         return weights
 
-    def update(
-        self,
-        indices: Tensor,
-        losses: Tensor,
-        epoch: int,
-        *,
-        correct: Tensor | None = None,
-        confidence: Tensor | None = None,
-    ) -> None:
+    def update(self, indices: Tensor, losses: Tensor, epoch: int, **_: Tensor | None) -> None:
         """Updates the averages with the losses."""
         # A loss that is not finite counts as infinite: it is kept, and replaced by the next one.
         indices = indices.cpu()
         losses = losses.detach().to(self.values).nan_to_num(nan=torch.inf)
         mean, variance = self.values[indices].unbind(1)
-        both = moving_moments(mean, variance, losses, self.decay)
-        self.table.record(indices, torch.stack(both, 1).nan_to_num(nan=torch.inf, posinf=torch.inf))
+        moments = torch.stack(moving_moments(mean, variance, losses, self.decay), 1)
+        self.table.record(indices, moments.nan_to_num(nan=torch.inf, posinf=torch.inf))
 
-    def settings(self) -> dict[str, Any]:
-        """See `EpochRule.settings`."""
-        return {"keep": self.keep, "c": self.c, "decay": self.decay, "every": self.every}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The averages, the pruned examples, and the epoch of the choice."""
-        choice = {"pruned": self._pruned.clone(), "undecided": self._undecided.clone()}
-        count = len(self._pruned)
-        counts = {"chosen_at": self._chosen_at, "chosen_of": count}
-        return sealed({**super().state_dict(), **counts, **choice})
+    def state_fields(self) -> dict[str, Check]:
+        """Returns the names of the attributes that are saved, with the check of each."""
+        choice = {"_chosen_at": integer(-self.every, MOST_EPOCHS)}
+        masks = dict.fromkeys(("_pruned", "_undecided"), tensor(torch.bool, None))
+        return {**super().state_fields(), **choice, **masks}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -157,33 +158,8 @@ class UCB(EpochRule):
             StateError: As for `EpochRule.check_state`, or if the choice is damaged.
         """
         super().check_state(state)
-        check_state(self, state, {"chosen_of": integer(most=state["examples"])})
-        chosen_at = integer(most=MOST_EPOCHS)
-        check_state(
-            self,
-            state,
-            {
-                "chosen_at": chosen_at if state["chosen_of"] else optional(chosen_at),
-                "pruned": tensor(torch.bool, state["chosen_of"]),
-                "undecided": tensor(torch.bool, state["chosen_of"]),
-            },
-        )
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another rule's state.
-
-        Raises:
-            StateError: As for `EpochRule.check_state`, before anything is changed.
-        """
-        self.check_state(state)
-        super().load_state_dict(state)
-        self._pruned, self._undecided = state["pruned"].clone(), state["undecided"].clone()
-        self._chosen_at = state["chosen_at"]
-
-    def _weigh(self, bounds: Tensor) -> Tensor:
-        """0 for the lowest bounds; among equal ones, earlier examples count as lower."""
-        weights = torch.ones_like(bounds)
-        # At least one is kept, and the pruned share is rounded down.
-        pruned = min(rounded_down(1 - self.keep, len(bounds)), len(bounds) - 1)
-        weights[bounds.argsort(stable=True)[:pruned]] = 0.0
-        return weights
+        counts = len(state["pruned"]), len(state["undecided"])
+        if not counts[0] == counts[1] <= state["examples"] or (
+            counts[0] and state["chosen_at"] < 0
+        ):
+            raise_damaged("UCB.pruned", counts, "a choice among the examples")

@@ -23,54 +23,54 @@ def reuse_memory(graph: fx.Graph) -> None:
         graph: An ATen graph with fake tensors as ``meta["val"]``; changed.
     """
     for node in graph.nodes:
-        overwriting = _in_place(node)
-        if overwriting is None:
+        overwriting = in_place_variant(node)
+        if not overwriting:
             continue
         operands = node.args[:2]
-        if node.kwargs or len(operands) < 2 or _opname(node) not in _COMMUTE:
+        if node.kwargs or len(operands) < 2 or operation(node) not in _COMMUTE:
             operands = operands[:1]
         for operand in operands:
-            if isinstance(operand, fx.Node) and _is_free(operand, node):
+            if isinstance(operand, fx.Node) and can_overwrite(node, operand):
                 node.args = (operand, *(other for other in node.args if other is not operand))
                 node.target = overwriting
                 break
 
 
-def _in_place(node: fx.Node) -> torch._ops.OpOverload | None:
-    """The in-place variant of an elementwise operation; None if there is none."""
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
-        return None
-    if torch.Tag.pointwise not in node.target.tags:
-        return None
-    variant = getattr(torch.ops.aten, f"{_opname(node)}_", None)
-    return getattr(variant, node.target._overloadname, None)
+def operation(node: fx.Node) -> str:
+    """Returns the name of a node's ATen operation; "" if it is something else."""
+    return str(getattr(node.target, "_opname", ""))
 
 
-def _is_free(operand: fx.Node, user: fx.Node) -> bool:
-    """Whether an operand is used by nothing else, and its own memory can hold the result."""
-    if set(operand.users) != {user} or user.args.count(operand) > 1 or not _is_fresh(operand):
+def in_place_variant(node: fx.Node) -> torch._ops.OpOverload | None:
+    """Returns the in-place variant of an elementwise operation; None if there is none."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return None
+    if torch.Tag.pointwise not in target.tags:
+        return None
+    variant = getattr(torch.ops.aten, f"{operation(node)}_", None)
+    return getattr(variant, target._overloadname, None)
+
+
+def can_overwrite(node: fx.Node, operand: fx.Node) -> bool:
+    """Returns whether only this node uses an operand, whose own memory can hold its result."""
+    if set(operand.users) != {node} or node.args.count(operand) > 1 or not owns_memory(operand):
         return False
-    held, wanted = operand.meta.get("val"), user.meta.get("val")
+    old, new = operand.meta.get("val"), node.meta.get("val")
     return (
-        isinstance(held, torch.Tensor)
-        and isinstance(wanted, torch.Tensor)
-        and held.dtype == wanted.dtype
-        and held.shape == wanted.shape
-        and held.stride() == wanted.stride()
+        isinstance(old, torch.Tensor)
+        and isinstance(new, torch.Tensor)
+        and (old.dtype, old.shape, old.stride()) == (new.dtype, new.shape, new.stride())
     )
 
 
-def _is_fresh(node: fx.Node) -> bool:
-    """Whether a node's value is in memory that its operation has just allocated."""
+def owns_memory(node: fx.Node) -> bool:
+    """Returns whether a node's value is in memory that its operation has just allocated."""
     if not isinstance(node.target, torch._ops.OpOverload):
-        return node.target is operator.getitem and _is_fresh(node.all_input_nodes[0])
+        return node.target is operator.getitem and owns_memory(node.all_input_nodes[0])
     aliases = [returned.alias_info for returned in node.target._schema.returns]
-    if _opname(node) == "_unsafe_view" or any(alias and alias.is_write for alias in aliases):
+    if operation(node) == "_unsafe_view" or any(alias and alias.is_write for alias in aliases):
         # It returns its operand's memory, which the schema of `_unsafe_view` does not show.
         (operand, *_) = node.all_input_nodes
-        return set(operand.users) == {node} and _is_fresh(operand)
+        return set(operand.users) == {node} and owns_memory(operand)
     return not any(aliases)
-
-
-def _opname(node: fx.Node) -> str:
-    return str(getattr(node.target, "_opname", ""))

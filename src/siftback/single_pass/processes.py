@@ -1,17 +1,17 @@
 """Checks that the gradients of a single pass are those of all processes."""
 
+import sys
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from siftback.errors import ConfigError
 from siftback.processes.distributed import rank_and_world
 
 
-def check_model(model: nn.Module) -> None:
+def check_traceable(model: nn.Module) -> None:
     """Checks that a model can be traced whole, by each process for itself.
 
     Raises:
@@ -22,7 +22,10 @@ def check_model(model: nn.Module) -> None:
             "SinglePass(DistributedDataParallel(model)) would not average the gradients: wrap the "
             "other way round, DistributedDataParallel(SinglePass(model, ...))"
         )
-    if any(isinstance(part, FSDPModule | FullyShardedDataParallel) for part in model.modules()):
+    # FSDP takes more than a second to import, and has been imported where a model is sharded by it.
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    sharding = (fsdp.FSDPModule, fsdp.FullyShardedDataParallel) if fsdp else ()
+    if any(isinstance(module, sharding) for module in model.modules()):
         raise ConfigError(
             "SinglePass traces a model with all its weights, and FSDP (fully_shard) keeps only a "
             "shard of them in each process: use DistributedDataParallel(SinglePass(model, ...)), "
@@ -30,7 +33,7 @@ def check_model(model: nn.Module) -> None:
         )
 
 
-def check_gradients(single_pass: nn.Module, averaged: bool) -> None:
+def check_averaging(single_pass: nn.Module, averaged: bool) -> None:
     """Checks, in a training of several processes, who takes care of the gradients.
 
     Args:
@@ -40,16 +43,15 @@ def check_gradients(single_pass: nn.Module, averaged: bool) -> None:
     Raises:
         ConfigError: If it is not, or FSDP shards the weights.
     """
-    if rank_and_world()[1] == 1 or not torch.is_grad_enabled():
+    world = rank_and_world()[1]
+    if world == 1 or not torch.is_grad_enabled():
         return
-    check_model(single_pass)
-    if not averaged:
-        return
+    check_traceable(single_pass)
     # PyTorch has no public name for the module whose forward is running.
     wrapper: Any = DistributedDataParallel._active_ddp_module
-    if wrapper is None or all(part is not single_pass for part in wrapper.modules()):
+    if averaged and not (wrapper and any(module is single_pass for module in wrapper.modules())):
         raise ConfigError(
-            f"{rank_and_world()[1]} processes train, and SinglePass is not called by "
+            f"{world} processes train, and SinglePass is not called by "
             "DistributedDataParallel, so that nothing would average the gradients and the "
             "processes would diverge: call DistributedDataParallel(SinglePass(model, ...)). If "
             "you average gradients yourself, give SinglePass(check=False)"

@@ -8,7 +8,7 @@ be an expression of them.
 """
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import sympy
@@ -16,16 +16,17 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from siftback.single_pass.in_place import operation
+
 _VIEWS = ("view", "_unsafe_view", "reshape", "_reshape_alias")
 
-
-Size: TypeAlias = int | sympy.Expr
+Factor: TypeAlias = int | sympy.Expr
 """A size without the batch: a number, or an expression of symbolic lengths."""
 
 Symbols: TypeAlias = frozenset[sympy.Symbol]
 
 
-class Rows(NamedTuple):
+class RowLayout(NamedTuple):
     """The positions of the N examples in a tensor.
 
     Attributes:
@@ -35,16 +36,16 @@ class Rows(NamedTuple):
     """
 
     dim: int
-    before: Size = 1
-    after: Size = 1
+    before: Factor = 1
+    after: Factor = 1
 
-    def at(self, tensor: Tensor, count: int) -> tuple[int, int]:
-        """``before`` and ``after`` as numbers, of a tensor with the rows of ``count`` examples."""
-        each = tensor.shape[self.dim] // count
+    def factors(self, tensor: Tensor, count: int) -> tuple[int, int]:
+        """Returns ``before`` and ``after`` of a tensor with the rows of ``count`` examples."""
+        factor = tensor.shape[self.dim] // count
         if isinstance(self.before, int):
-            return self.before, each // self.before
-        assert isinstance(self.after, int)  # as `layouts` finds no other
-        return each // self.after, self.after
+            return self.before, factor // self.before
+        assert isinstance(self.after, int)  # `find_layout` returns no others
+        return factor // self.after, self.after
 
 
 class Unknown(NamedTuple):
@@ -57,15 +58,15 @@ class Unknown(NamedTuple):
     why: str
 
 
-Layout = Rows | Unknown | None
-"""None is a tensor without examples, such as a weight."""
+Layout = RowLayout | Unknown
+"""Tensors without examples, such as weights, have none."""
 
 
-class Layouts(NamedTuple):
+class GraphLayouts(NamedTuple):
     """The positions of the examples in all tensors of a traced graph.
 
     Attributes:
-        by_name: The layout of each node that is a tensor or a size.
+        by_name: The layout of each node that is a tensor or a size and depends on the batch.
         batch: The symbols whose value is N.
     """
 
@@ -73,7 +74,7 @@ class Layouts(NamedTuple):
     batch: Symbols
 
 
-def layouts(graph: fx.Graph) -> Layouts:
+def find_layouts(graph: fx.Graph) -> GraphLayouts:
     """Finds the positions of the examples in every tensor of a traced graph.
 
     Args:
@@ -82,101 +83,93 @@ def layouts(graph: fx.Graph) -> Layouts:
     """
     inputs = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder"]
     firsts = [value.shape[0] for value in inputs if isinstance(value, Tensor) and value.ndim]
-    finder = _Finder(frozenset().union(*map(_symbols_of, firsts)))
+    batch = frozenset[sympy.Symbol]().union(*map(_symbols, firsts))
+    by_name: dict[str, Layout] = {}
     for node in graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, Tensor):
-            finder.found[node.name] = finder.layout(node, value)
+            if layout := find_layout(node, by_name, batch):
+                by_name[node.name] = layout
         elif isinstance(value, torch.SymInt):
             if free_unbacked_symbols(value):
-                finder.found[node.name] = Unknown(f"size {value} depends on the data")
-            elif resized(value, finder.batch) is None:
-                finder.found[node.name] = Unknown(f"size {value} is not a multiple of the batch")
-    return Layouts(finder.found, finder.batch)
+                by_name[node.name] = Unknown(f"size {value} depends on the data")
+            elif has_batch(value, batch) and not resize_formula(value, batch):
+                by_name[node.name] = Unknown(f"size {value} is not a multiple of the batch")
+    return GraphLayouts(by_name, batch)
 
 
-class _Finder:
-    """Finds layouts, each from those of the nodes before it.
+def find_layout(node: fx.Node, by_name: Mapping[str, Layout], batch: Symbols) -> Layout | None:
+    """Finds the positions of the examples in a tensor from those in the tensors before it.
 
     Args:
+        node: The tensor's node.
+        by_name: The layouts of the nodes before it.
         batch: The symbols whose value is N.
 
-    Attributes:
-        found: Those found so far, by name of the node.
+    Returns:
+        None for a tensor without examples.
     """
+    shape = node.meta["val"].shape
+    if any(map(free_unbacked_symbols, shape)):
+        return Unknown(f"shape {_written(shape)} depends on the data")
+    dims = [dim for dim, size in enumerate(shape) if has_batch(size, batch)]
+    if not dims:
+        return None
+    if len(dims) > 1:
+        return Unknown(f"shape {_written(shape)} has the batch in more than one dimension")
+    dim = dims[0]
+    factor = batch_factor(shape[dim], batch)
+    if not factor:
+        return Unknown(f"size {shape[dim]} is not a multiple of the batch")
+    if factor == 1:
+        return RowLayout(dim)
+    layout = _layout_of_product(node, dim, factor, by_name)
+    if isinstance(layout, RowLayout) and not any(isinstance(f, int) for f in layout[1:]):
+        return Unknown(f"shape {_written(shape)} has lengths on both sides of the batch")
+    return layout
 
-    def __init__(self, batch: Symbols) -> None:
-        self.batch = batch
-        self.found: dict[str, Layout] = {}
 
-    def layout(self, node: fx.Node, value: Tensor) -> Layout:
-        """The layout of a node, whose value is a fake tensor."""
-        if any(free_unbacked_symbols(size) for size in value.shape):
-            return Unknown(f"shape {_shape(value)} depends on the data")
-        dims = [dim for dim, size in enumerate(value.shape) if has_batch(size, self.batch)]
-        if not dims:
-            return None
-        if len(dims) > 1:
-            return Unknown(f"shape {_shape(value)} has the batch in more than one dimension")
-        dim = dims[0]
-        factor = batch_factor(value.shape[dim], self.batch)
-        if factor is None:
-            return Unknown(f"size {value.shape[dim]} is not a multiple of the batch")
-        if factor == 1:
-            return Rows(dim)
-        layout = self._layout_of_product(node, value, dim, factor)
-        if isinstance(layout, Rows) and not (
-            isinstance(layout.before, int) or isinstance(layout.after, int)
-        ):
-            return Unknown(f"shape {_shape(value)} has lengths on both sides of the batch")
-        return layout
-
-    def _layout_of_product(self, node: fx.Node, value: Tensor, dim: int, factor: Size) -> Layout:
-        """The layout of a node with a dimension of ``factor * N``."""
-        # An item of several results has the rows of their inputs.
-        origin = node.all_input_nodes[0] if node.target is operator.getitem else node
-        sources = [source for source in origin.all_input_nodes if self._rows_of(source) is not None]
-        if node.op == "call_function" and _name(node) in _VIEWS and sources:
-            return self._viewed(sources[0], dim, factor, value)
-        if node.op == "call_function" and _name(node) == "cat":
-            return self._joined(sources, dim, factor)
-        if node.op == "call_function" and _name(node) == "repeat" and not sources:
-            return Rows(dim, after=factor)  # once for each example
-        same = {
-            Rows(dim, rows.before, rows.after)
-            for source in sources
-            if (rows := self._rows_of(source)) and rows.before * rows.after == factor
-        }
-        if len(same) == 1:
-            return same.pop()
-        return Unknown(f"{_name(node)} gives shape {_shape(value)} from rows in different orders")
-
-    def _viewed(self, source: fx.Node, dim: int, factor: Size, value: Tensor) -> Layout:
-        """A view keeps the order of the elements, and so the distance between examples."""
-        rows = self._rows_of(source)
-        assert rows is not None
-        distance = rows.after * _product(source.meta["val"].shape[rows.dim + 1 :])
-        after = _quotient(distance, _product(value.shape[dim + 1 :]))
-        before = None if after is None else _quotient(factor, after)
-        if after is None or before is None:
-            seen = _shape(source.meta["val"])
-            return Unknown(f"a view from {seen} to {_shape(value)} splits rows")
-        return Rows(dim, before, after)
-
-    def _joined(self, sources: list[fx.Node], dim: int, factor: Size) -> Layout:
-        """The layout of concatenated batches: rows with that number of factors before them."""
-        parts = [self._rows_of(source) for source in sources]
-        if len(parts) == factor and all(part == Rows(dim) for part in parts):
-            return Rows(dim, before=factor)
+def _layout_of_product(
+    node: fx.Node, dim: int, factor: Factor, by_name: Mapping[str, Layout]
+) -> Layout:
+    """Returns the layout of a node whose dimension ``dim`` has the size ``factor * N``."""
+    shape, name = node.meta["val"].shape, operation(node)
+    # An item of several results has the rows of their inputs.
+    origin = node.all_input_nodes[0] if node.target is operator.getitem else node
+    sources = [
+        (source.meta["val"].shape, layout)
+        for source in origin.all_input_nodes
+        if isinstance(layout := by_name.get(source.name), RowLayout)
+    ]
+    if name in _VIEWS and sources:
+        # A view keeps the order of the elements, and so the distance between examples.
+        (seen, layout), *_ = sources
+        distance = layout.after * sympy.prod(map(_expression, seen[layout.dim + 1 :]))
+        after = _quotient(distance, sympy.prod(map(_expression, shape[dim + 1 :])))
+        before = after and _quotient(factor, after)
+        if not before:
+            return Unknown(f"a view from {_written(seen)} to {_written(shape)} splits rows")
+        return RowLayout(dim, before, after)
+    if name == "cat":  # of whole batches, which then vary slowest
+        if len(sources) == factor and all(layout == RowLayout(dim) for _, layout in sources):
+            return RowLayout(dim, before=factor)
         return Unknown("cat joins the batch with something else")
+    if name == "repeat" and not sources:
+        return RowLayout(dim, after=factor)  # once for each example
+    same = {
+        RowLayout(dim, before, after)
+        for _, (_, before, after) in sources
+        if before * after == factor
+    }
+    if len(same) == 1:
+        return same.pop()
+    return Unknown(
+        f"{name or node.target} gives shape {_written(shape)} from rows in different orders"
+    )
 
-    def _rows_of(self, node: fx.Node) -> Rows | None:
-        layout = self.found.get(node.name)
-        return layout if isinstance(layout, Rows) else None
 
-
-def batch_factor(size: Any, batch: Symbols) -> Size | None:
-    """The c of a size ``c * N``; None if the size is not such a product.
+def batch_factor(size: Any, batch: Symbols) -> Factor:
+    """Returns the c of a size ``c * N``; 0 if the size is not such a product.
 
     Args:
         size: A symbolic size.
@@ -184,59 +177,49 @@ def batch_factor(size: Any, batch: Symbols) -> Size | None:
     """
     count, *others = batch
     factor = _quotient(_expression(size).subs(dict.fromkeys(others, count)), count)
-    return None if isinstance(factor, sympy.Expr) and factor.has(count) else factor
+    return 0 if isinstance(factor, sympy.Expr) and factor.has(count) else factor
 
 
 def has_batch(size: Any, batch: Symbols) -> bool:
-    """Whether a size depends on N."""
-    return bool(_symbols_of(size) & batch)
+    """Returns whether a size depends on N."""
+    return bool(_symbols(size) & batch)
 
 
-def resized(size: Any, batch: Symbols) -> Callable[[int, int, int], int] | None:
-    """How a size that was computed for one batch follows for another one.
+def resize_formula(size: Any, batch: Symbols) -> Callable[[int, int, int], int] | None:
+    """Returns the formula by which a size for one batch gives the size for another one.
 
     Args:
-        size: A symbolic size.
+        size: A symbolic size that depends on N.
         batch: The symbols whose value is N.
 
     Returns:
-        ``fn(value, count, kept)``: the size for ``kept`` examples, if it is ``value`` for
+        ``fn(value, count, new)``: the size for ``new`` examples, if it is ``value`` for
         ``count``; None if the lengths of sequences would have to be known too.
     """
-    if not has_batch(size, batch):
-        return lambda value, count, kept: value
-    if batch_factor(size, batch) is not None:
-        return lambda value, count, kept: value // count * kept
-    if _symbols_of(size) <= batch:
+    if batch_factor(size, batch):
+        return lambda value, count, new: value // count * new
+    if _symbols(size) <= batch:
         expression = _expression(size)
-        return lambda value, count, kept: int(expression.subs(dict.fromkeys(batch, kept)))
+        return lambda value, count, new: int(expression.subs(dict.fromkeys(batch, new)))
     return None
 
 
-def _quotient(one: Any, other: Any) -> Size | None:
-    """The quotient of two sizes; None if it is not an integer whatever the symbols are."""
-    ratio = sympy.cancel(sympy.sympify(one) / sympy.sympify(other))
+def _quotient(dividend: Any, divisor: Any) -> Factor:
+    """Returns the quotient of two sizes; 0 if it is not an integer whatever the symbols are."""
+    ratio = sympy.cancel(sympy.sympify(dividend) / sympy.sympify(divisor))
     if ratio.is_Integer:
-        return int(ratio) or None
+        return int(ratio)
     whole = sympy.denom(ratio) == 1 and ratio.is_polynomial()
-    return ratio if whole and all(c.is_Integer for c in sympy.Poly(ratio).coeffs()) else None
+    return ratio if whole and all(c.is_Integer for c in sympy.Poly(ratio).coeffs()) else 0
 
 
 def _expression(size: Any) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
 
 
-def _symbols_of(size: Any) -> Symbols:
+def _symbols(size: Any) -> Symbols:
     return frozenset(_expression(size).free_symbols)
 
 
-def _name(node: fx.Node) -> str:
-    return str(getattr(node.target, "_opname", node.target))
-
-
-def _shape(value: Tensor) -> str:
-    return f"[{', '.join(str(size) for size in value.shape)}]"
-
-
-def _product(sizes: Iterable[Any]) -> Any:
-    return sympy.prod(map(_expression, sizes))
+def _written(shape: Any) -> str:
+    return f"[{', '.join(map(str, shape))}]"

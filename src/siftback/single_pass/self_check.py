@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from siftback.batches import tree
-from siftback.errors import GradientError
 
 Gradients = dict[str, Tensor]
 
@@ -37,16 +36,15 @@ class GradientCheck(NamedTuple):
 
 
 def gradients(model: nn.Module, loss: Tensor) -> Gradients:
-    """The gradients of a loss by parameter name; the ``grad`` attributes are not changed."""
+    """Returns the gradients of a loss by parameter name; ``grad`` attributes are not changed."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    return {
-        name: torch.zeros_like(parameter) if gradient is None else gradient
-        for (name, parameter), gradient in zip(named.items(), found, strict=True)
-    }
+    computed = torch.autograd.grad(
+        loss, list(named.values()), allow_unused=True, materialize_grads=True
+    )
+    return dict(zip(named, computed, strict=True))
 
 
-def compare(model: nn.Module, fast: Gradients, exact: Gradients) -> GradientCheck:
+def compare_gradients(model: nn.Module, fast: Gradients, exact: Gradients) -> GradientCheck:
     """Compares the gradients of a model's parameters.
 
     Args:
@@ -55,19 +53,20 @@ def compare(model: nn.Module, fast: Gradients, exact: Gradients) -> GradientChec
         exact: Gradients of autograd, by parameter.
     """
     ours, theirs = (
-        torch.cat([g.flatten().double() for g in each.values()]).cpu() for each in (fast, exact)
+        torch.cat([gradient.flatten().double() for gradient in by_name.values()]).cpu()
+        for by_name in (fast, exact)
     )
     norm = float(theirs.norm())
-    each = {
+    differences = {
         name: float((fast[name] - exact[name]).double().norm())
         / (float(exact[name].double().norm()) + norm / 100 or 1.0)
         for name in exact
     }
-    worst = max(each, key=each.__getitem__)
+    worst = max(differences, key=differences.__getitem__)
     return GradientCheck(
         difference=float((ours - theirs).norm()) / (norm or 1.0),
         cosine=float(nn.functional.cosine_similarity(ours, theirs, dim=0)),
-        largest=each[worst],
+        largest=differences[worst],
         parameter=worst,
         batch_norms=tuple(
             name
@@ -78,31 +77,20 @@ def compare(model: nn.Module, fast: Gradients, exact: Gradients) -> GradientChec
 
 
 def tolerance(device: torch.device, parameters: Gradients, same_kernels: bool) -> float:
-    """The largest relative difference that rounding explains.
+    """Returns the largest relative difference that rounding explains.
 
-    1e-5 if both compute in float32 with the same kernels; 2e-2 under autocast, for parameters of
-    lower precision, on accelerators that may round products to TF32, and with other kernels, whose
-    rounding may change the sign of a ReLU's input.
+    It is 1e-5 if both compute in float32 with the same kernels; 2e-2 under autocast, for parameters
+    of lower precision, on accelerators that may round products to TF32, and with other kernels,
+    whose rounding may change the sign of a ReLU's input.
     """
     narrow = any(value.dtype not in (torch.float32, torch.float64) for value in parameters.values())
     rounded = torch.is_autocast_enabled(device.type) or device.type != "cpu"
     return _EXACT if same_kernels and not narrow and not rounded else _LOOSE
 
 
-def failure(check: GradientCheck, allowed: float, coupled: str | None) -> GradientError:
-    """The error for gradients that differ."""
-    found = coupled or "none was found"
-    return GradientError(
-        f"the single pass's gradient of {check.parameter} differs from that of the kept losses by "
-        f"{check.largest:.1e} of its size, and {allowed:.0e} is what rounding explains. The "
-        f"first module whose output for an example depends on the others: {found}. "
-        "Give the model layers that treat examples one by one, or train it with SelectiveLoader"
-    )
-
-
-def coupling(
+def find_coupling(
     model: nn.Module, run: Callable[[Any], Any], batch: Any, rows: Tensor, count: int
-) -> str | None:
+) -> str:
     """Finds the first module whose output for some rows changes when the other rows do.
 
     Runs the batch as it is and with all other rows replaced by copies of the kept ones, and
@@ -116,24 +104,10 @@ def coupling(
         count: N.
 
     Returns:
-        Its name and class; None if all of them agree.
+        Its name and class; "" if all of them agree.
     """
     copies = rows.repeat(count // len(rows) + 1)[:count].clone()
     copies[rows] = rows
-    first, second = (
-        _outputs(model, run, variant, rows, count) for variant in (batch, tree.take(batch, copies))
-    )
-    differing = (
-        name
-        for (name, ours), (_, theirs) in zip(first, second, strict=False)
-        if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4)
-    )
-    return next(differing, None)
-
-
-def _outputs(
-    model: nn.Module, run: Callable[[Any], Any], batch: Any, rows: Tensor, count: int
-) -> list[tuple[str, Tensor]]:
     seen: list[tuple[str, Tensor]] = []
 
     def record(name: str) -> Callable[..., None]:
@@ -150,7 +124,15 @@ def _outputs(
     ]
     try:
         run(batch)
+        first = seen.copy()
+        seen.clear()
+        run(tree.take(batch, copies))
     finally:
         for handle in handles:
             handle.remove()
-    return seen
+    differing = (
+        name
+        for (name, ours), (_, theirs) in zip(first, seen, strict=False)
+        if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+    )
+    return next(differing, "")

@@ -9,42 +9,48 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from siftback.arguments import checked_choice, checked_flag, checked_seed
+from siftback.arguments import check_choice, check_flag, check_seed
 from siftback.batches import tree
 from siftback.batches.stats import SinglePassStats
-from siftback.errors import BatchError, ConfigError, StateError
-from siftback.loss_functions import (
+from siftback.errors import BatchError, ConfigError, GradientError, StateError
+from siftback.losses.per_example import (
     Losses,
     LossFn,
     Reduction,
-    check,
-    check_form,
+    check_loss_form,
+    check_losses,
     check_takes_pair,
-    pair,
+    split_pair,
 )
-from siftback.processes.meeting import meet
+from siftback.processes.barrier import barrier
 from siftback.schedule import Schedule, StepSchedule
-from siftback.scorers.selection_pass import device_of, untouched
-from siftback.selectors.in_batch import everything, exact_selector
+from siftback.scorers.selection_pass import common_device, untouched
+from siftback.selectors.in_batch import exact_selector, select_all
 from siftback.selectors.sampling import choose, count_of
 from siftback.selectors.selection import Selection, Selector
-from siftback.single_pass import processes, self_check
-from siftback.single_pass.self_check import GradientCheck
+from siftback.single_pass.processes import check_averaging, check_traceable
+from siftback.single_pass.self_check import (
+    GradientCheck,
+    compare_gradients,
+    find_coupling,
+    gradients,
+    tolerance,
+)
 from siftback.single_pass.sliced_backward import Pending, kept_loss
 from siftback.single_pass.trace_errors import UNTRACEABLE, explain
 from siftback.single_pass.tracing import Backend, trace
-from siftback.states import (
+from siftback.state import (
     check_digest,
-    check_state,
-    each_of,
-    generator,
+    check_entries,
+    dict_of,
+    generator_state,
     integer,
+    load_all_or_none,
     number,
-    part,
-    sealed,
-    take_up,
+    seal,
+    state_of,
 )
-from siftback.tensor_arguments import checked_model
+from siftback.tensor_arguments import check_module
 
 _STATE_VERSION = 3
 
@@ -153,46 +159,41 @@ class SinglePass(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        checked_model(model)
-        processes.check_model(model)
-        selector = exact_selector(selector, keep, beta)
-        checked_choice("backend", backend, "graph", "inductor")
-        checked_flag("outputs", outputs)
-        checked_flag("check", check)
+        check_module(model)
+        check_traceable(model)
         self.model = model
-        self.selector = selector
+        self.selector = exact_selector(selector, keep, beta)
+        self._backend = check_choice("backend", backend, "graph", "inductor")
+        self._has_outputs = check_flag("outputs", outputs)
+        self._check = check_flag("check", check)
+        self._schedule = StepSchedule(self.selector, schedule, epochs, steps_per_epoch)
+        self._seed = check_seed(seed)
+        self._generator = torch.Generator().manual_seed(self._seed)
+        self._arguments = {
+            "selector": type(self.selector).__name__,
+            "keep": float(self.selector.keep),
+            "seed": self._seed,
+        }
         self.steps = 0
-        self._own = float(selector.keep)
-        self._schedule = StepSchedule(selector, schedule, epochs, steps_per_epoch)
         self.losses = torch.empty(0, dtype=torch.float32)
         self.selection = Selection(torch.empty(0, dtype=torch.int64), torch.empty(0))
         self.outputs: Any = None
         self.gradient_check: GradientCheck | None = None
         self.stats = SinglePassStats()
-        self._has_outputs = checked_flag("outputs", outputs)
-        self._backend = backend
-        self._check_asked = self._checks = checked_flag("check", check)
-        self._met = False  # the other processes
+        self._has_met = self._has_checked = False
         self._pending: Pending = {}
-        self._seed = checked_seed(seed)
-        self._generator = torch.Generator().manual_seed(self._seed)
-        check_form(loss_fn, losses)
-        self._reduction: Reduction | None = None
+        check_loss_form(loss_fn, losses)
+        self._takes_pairs = loss_fn is not None
         if loss_fn is not None:
             check_takes_pair(loss_fn)
-            self._reduction = Reduction(loss_fn)
-            self._reduction.check_name()
-        terms_of = self._terms_of(losses)
-
-        def forward(batch: Any) -> Any:
-            terms, found = terms_of(model, batch)
-            return (terms, tree_map_only(Tensor, Tensor.detach, found)) if outputs else terms
-
-        self._plain = forward
-        self._traced = trace(forward, backend, self._pending, self.stats)
+        # Losses per example have no divisor of their own: the loss is their mean.
+        self._reduction = Reduction(loss_fn or torch.mean)
+        self._reduction.check_name()
+        self._plain = self._forward_of(losses)
+        self._traced = trace(self._plain, backend, self._pending, self.stats)
 
     def forward(self, *batch: Any) -> Tensor:
-        """The loss of the kept rows of a batch.
+        """Returns the loss of the kept rows of a batch.
 
         Args:
             batch: A nested batch of N examples on the model's device, as one argument, or as
@@ -205,29 +206,23 @@ class SinglePass(nn.Module):
         count = tree.size(whole)
         if count == 0:
             raise BatchError("an empty batch: leave empty batches out of the loader")
-        targets = pair(whole)[1] if self._reduction is not None else None
-        device = device_of(self.model, whole)
-        processes.check_gradients(self, averaged=self._check_asked)
-        if self._check_asked and not self._met and torch.is_grad_enabled():
-            meet("the first step of a SinglePass", self._common_settings())
-            self._met = True
+        targets = split_pair(whole)[1] if self._takes_pairs else None
+        device = common_device(self.model, whole)
+        check_averaging(self, averaged=self._check)
         if torch.is_grad_enabled():
-            self._check_reduction(whole, device)
-        if self._checks and count > 1 and torch.is_grad_enabled():
-            self._checks = False
-            self.gradient_check = self._check(whole, targets, count, device)
-        terms = self._forward(whole, count)
-        self.losses = check(self._losses_of(terms, targets), count)
+            self._check_step(whole, targets, count, device)
+        terms = self._terms(whole, count)
+        self.losses = check_losses(self._reduction.losses(terms.detach(), None, targets), count)
         self.stats.seen += count
         self.selection = self._select(self.losses, targets)
         self.steps += torch.is_grad_enabled()
-        divisor = self._divisor(self.selection.positions, targets)
+        divisor = self._reduction.divisor(self.selection.positions, None, targets)
         if count == 1:
             return (terms * self.selection.weights).sum() / divisor
         return kept_loss(terms, self.selection, divisor, self._pending)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """What the next selections depend on: the part of ``state_dict()`` besides the model."""
+        """Returns what the next selections depend on, beside the model's part of the state."""
         state = {
             "version": _STATE_VERSION,
             "settings": self._settings(),
@@ -236,7 +231,7 @@ class SinglePass(nn.Module):
             "steps": self.steps,
             "stats": asdict(self.stats),
         }
-        return sealed(state)
+        return seal(state)
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Continues from the state of another single pass, built with the same arguments.
@@ -256,48 +251,43 @@ class SinglePass(nn.Module):
         check_digest(self, state)
         stats = {name: integer() for name in ("seen", "considered", "kept", "compilations")}
         seconds = {name: number(0) for name in ("seconds_compiling", "seconds_selection")}
-        parts = {"selector": part(self.selector), "generator": generator, "steps": integer()}
-        check_state(self, state, {**parts, "stats": each_of(stats | seconds)}, self._settings())
-        take_up((self.selector, state["selector"]))
+        fields = {"generator": generator_state, "steps": integer()}
+        fields |= {"selector": state_of(self.selector), "stats": dict_of(stats | seconds)}
+        check_entries(self, state, fields, self._settings())
+        load_all_or_none((self.selector, state["selector"]))
         self._generator.set_state(state["generator"])
         self.steps = state["steps"]
         for name in ("seen", "considered", "kept", "seconds_selection"):
             setattr(self.stats, name, state["stats"][name])
 
-    def _common_settings(self) -> dict[str, Any]:
-        """What all processes must have alike; each may select by random numbers of its own."""
-        own = {name: value for name, value in self._settings().items() if name != "seed"}
-        return own | {"selector": self.selector}
-
     def _settings(self) -> dict[str, Any]:
-        own = {"selector": type(self.selector).__name__, "keep": self._own, "seed": self._seed}
-        return {**own, **self._schedule.settings()}
+        return self._arguments | self._schedule.settings()
 
-    def _terms_of(self, losses: Losses | None) -> Callable[..., tuple[Tensor, Any]]:
-        """The terms of a batch, or the losses per example, and the outputs if they are stored."""
-        reduction, has_outputs = self._reduction, self._has_outputs
+    def _forward_of(self, losses: Losses | None) -> Callable[[Any], tuple[Any, Any]]:
+        """Returns the function from a batch to its terms, and to the outputs if they are stored."""
+        model, reduction, has_outputs = self.model, self._reduction, self._has_outputs
 
-        def of_pair(model: nn.Module, batch: Any) -> tuple[Tensor, Any]:
-            inputs, targets = pair(batch)
-            outputs = model(inputs)
-            assert reduction is not None
-            return reduction.terms(outputs, targets), outputs
+        def forward(batch: Any) -> tuple[Any, Any]:
+            outputs: Any
+            if losses is None:
+                inputs, targets = split_pair(batch)
+                outputs = model(inputs)
+                terms = reduction.terms(outputs, targets)
+            elif has_outputs:
+                terms, outputs = losses(model, batch)
+            else:
+                terms = losses(model, batch)
+            return terms, tree_map_only(Tensor, Tensor.detach, outputs) if has_outputs else None
 
-        def of_batch(model: nn.Module, batch: Any) -> tuple[Tensor, Any]:
-            assert losses is not None
-            results: Any = losses(model, batch)
-            return results if has_outputs else (results, None)
+        return forward
 
-        return of_batch if reduction is None else of_pair
-
-    def _forward(self, batch: Any, count: int) -> Tensor:
-        """One forward pass, traced, or untraced for a single example, which is always kept."""
+    def _terms(self, batch: Any, count: int) -> Tensor:
+        """Runs the model, traced, or untraced for a single example, which is always kept."""
         try:
-            results = (self._traced if count > 1 else self._plain)(batch)
+            terms, self.outputs = (self._traced if count > 1 else self._plain)(batch)
         except UNTRACEABLE as error:
             raise explain(error, self.model) from error
-        terms, self.outputs = results if self._has_outputs else (results, None)
-        check(terms, count)
+        check_losses(terms, count)
         if torch.is_grad_enabled() and not terms.requires_grad:
             raise ConfigError(
                 f"nothing that the loss of {type(self.model).__name__} depends on requires a "
@@ -305,74 +295,68 @@ class SinglePass(nn.Module):
             )
         return cast(Tensor, terms)
 
-    def _losses_of(self, terms: Tensor, targets: Any) -> Tensor:
-        if self._reduction is None:
-            return terms
-        return self._reduction.losses(terms.detach(), None, targets)
-
-    def _divisor(self, rows: Tensor, targets: Any) -> Tensor | int:
-        """What the loss function divides the sum of the terms of some rows by."""
-        return (
-            len(rows) if self._reduction is None else self._reduction.divisor(rows, None, targets)
-        )
-
-    def _check_reduction(self, batch: Any, device: torch.device) -> None:
-        """Compares a loss function that is not PyTorch's with its terms, at step 0, 1, 3, 7, ..."""
-        reduction = self._reduction
-        if reduction is None or reduction.is_known or reduction.name == "none":
-            return
-        if self.steps & (self.steps + 1):
-            return
-        inputs, targets = pair(batch)
-        with untouched(self.model, None, device), torch.no_grad():
-            outputs = self.model(inputs)
-            value = reduction.loss_fn(outputs, targets)
-            reduction.check(value, reduction.terms(outputs, targets), outputs, targets)
-
-    def _count_kept(self, count: int) -> int:
-        return count_of(self.selector.keep, count)
-
     def _select(self, losses: Tensor, targets: Any) -> Selection:
         keep, count = self._schedule.keep(self.steps), len(losses)
         if keep is None:
-            return everything(losses)
+            return select_all(losses)
         started = time.perf_counter()
         if keep != self.selector.keep:
-            cast(Any, self.selector).set_keep(keep)  # checked when made
+            cast(Any, self.selector).set_keep(keep)  # the schedule has checked that it can
         # NaN ranks highest, so that it appears in the loss if it is kept.
         ranked = losses.nan_to_num(nan=torch.inf)
-        if self._reduction is not None:
-            valid = self._reduction.counts(losses, None, targets)
-            ranked = ranked if valid is None else ranked.masked_fill(valid == 0, 0)
-        selection = self.selector.select(ranked, self._generator, self._count_kept(count))
+        valid = self._reduction.counts(losses, None, targets)
+        if valid is not None:
+            ranked = ranked.masked_fill(valid == 0, 0)
+        kept_count = count_of(self.selector.keep, count)
+        selection = self.selector.select(ranked, self._generator, kept_count)
         self.stats.seconds_selection += time.perf_counter() - started
         self.stats.considered += count
         self.stats.kept += len(selection.positions)
         return selection
 
-    def _check(self, batch: Any, targets: Any, count: int, device: torch.device) -> GradientCheck:
-        """Compares gradients of the same rows; random state, buffers and history are restored."""
-        rows = choose(
-            torch.ones(count, device=device, dtype=torch.float32),
-            torch.Generator(),
-            self._count_kept(count),
-        )
-        divisor = self._divisor(rows.positions, targets)
-
-        def run(other: Any) -> Tensor:
-            results = self._plain(other)
-            return cast(Tensor, results[0] if self._has_outputs else results)
-
-        with untouched(self.model, None, device):
-            terms = self._forward(batch, count)
-            fast = self_check.gradients(self.model, kept_loss(terms, rows, divisor, self._pending))
-        with untouched(self.model, None, device):
-            loss = run(batch).index_select(0, rows.positions).sum() / divisor
-            exact = self_check.gradients(self.model, loss)
-        found = self_check.compare(self.model, fast, exact)
-        allowed = self_check.tolerance(device, exact, same_kernels=self._backend == "graph")
-        if found.largest > allowed and not found.batch_norms:
+    def _check_step(self, batch: Any, targets: Any, count: int, device: torch.device) -> None:
+        """Checks what only a step can show, before it changes anything."""
+        if self._check and not self._has_met:
+            # Each process may select by random numbers of its own.
+            alike = {name: value for name, value in self._settings().items() if name != "seed"}
+            barrier("the first step of a SinglePass", alike | {"selector": self.selector})
+            self._has_met = True
+        reduction = self._reduction
+        # At steps 0, 1, 3, 7, ...
+        if not reduction.is_known and reduction.name != "none" and not self.steps & self.steps + 1:
+            inputs, targets = split_pair(batch)
             with untouched(self.model, None, device), torch.no_grad():
-                coupled = self_check.coupling(self.model, run, batch, rows.positions, count)
-            raise self_check.failure(found, allowed, coupled)
-        return found
+                outputs = self.model(inputs)
+                value = reduction.loss_fn(outputs, targets)
+                reduction.check(value, reduction.terms(outputs, targets), outputs, targets)
+        if self._check and not self._has_checked and count > 1:
+            self._has_checked = True
+            self.gradient_check = self._check_gradients(batch, targets, count, device)
+
+    def _check_gradients(
+        self, batch: Any, targets: Any, count: int, device: torch.device
+    ) -> GradientCheck:
+        """Compares gradients of the same rows; random state, buffers and history are restored."""
+        ones = torch.ones(count, device=device, dtype=torch.float32)
+        rows = choose(ones, torch.Generator(), count_of(self.selector.keep, count))
+        divisor = self._reduction.divisor(rows.positions, None, targets)
+
+        with untouched(self.model, None, device):
+            loss = kept_loss(self._terms(batch, count), rows, divisor, self._pending)
+            fast = gradients(self.model, loss)
+        with untouched(self.model, None, device):
+            loss = self._plain(batch)[0].index_select(0, rows.positions).sum() / divisor
+            exact = gradients(self.model, loss)
+        result = compare_gradients(self.model, fast, exact)
+        allowed = tolerance(device, exact, same_kernels=self._backend == "graph")
+        if result.largest > allowed and not result.batch_norms:
+            with untouched(self.model, None, device), torch.no_grad():
+                coupled = find_coupling(self.model, self._plain, batch, rows.positions, count)
+            raise GradientError(
+                f"the single pass's gradient of {result.parameter} differs from that of the kept "
+                f"losses by {result.largest:.1e} of its size, and {allowed:.0e} is what rounding "
+                "explains. The first module whose output for an example depends on the others: "
+                f"{coupled or 'none was found'}. Give the model layers that treat examples one by "
+                "one, or train it with SelectiveLoader"
+            )
+        return result

@@ -8,22 +8,23 @@ from torch import Tensor, fx
 
 from siftback.errors import GradientError
 from siftback.selectors.selection import Selection
-from siftback.single_pass.row_layout import Layouts, Rows, has_batch, resized
-
-Pending = dict[int, "Kept"]
-"""The rows of each backward that is about to run, by the address of its losses' gradient."""
+from siftback.single_pass.row_layout import GraphLayouts, RowLayout, has_batch, resize_formula
 
 
-class Kept(NamedTuple):
+class PendingRows(NamedTuple):
     """The rows to run a backward graph on.
 
     Attributes:
         rows: int64[m], positions in the batch; None for all of them.
-        size: N, the number of examples that the forward graph ran on.
+        examples: N, the number that the forward graph ran on.
     """
 
     rows: Tensor | None
-    size: int
+    examples: int
+
+
+Pending = dict[int, PendingRows]
+"""The rows of each backward that is about to run, by the address of its losses' gradient."""
 
 
 def kept_loss(
@@ -55,8 +56,8 @@ class _KeptLoss(torch.autograd.Function):
         pending: Pending,
     ) -> Tensor:
         ctx.save_for_backward(positions, weights)
-        ctx.pending, ctx.count, ctx.dtype = pending, len(terms), terms.dtype
-        ctx.divisor = divisor
+        ctx.pending, ctx.divisor = pending, divisor
+        ctx.count, ctx.dtype = len(terms), terms.dtype
         return (terms.index_select(0, positions) * weights).sum() / divisor
 
     @staticmethod
@@ -69,12 +70,12 @@ class _KeptLoss(torch.autograd.Function):
             rows, gradients = positions.repeat(2), gradients / 2
         tangent = gradients.new_zeros(ctx.count).index_copy_(0, positions, gradients)
         # By address, not in a queue: backwards may run in any order, or more than once.
-        ctx.pending[tangent.untyped_storage().data_ptr()] = Kept(rows, ctx.count)
+        ctx.pending[tangent.untyped_storage().data_ptr()] = PendingRows(rows, ctx.count)
         return tangent, None, None, None, None
 
 
 class BackwardPlan:
-    """How a backward graph's inputs and outputs depend on the batch.
+    """The inputs and outputs of a backward graph that depend on the batch.
 
     Args:
         graph: The backward graph as AOTAutograd passes it to its compiler.
@@ -82,16 +83,16 @@ class BackwardPlan:
             gradients of outputs, are assumed to have them in their first dimension.
     """
 
-    def __init__(self, graph: fx.Graph, layouts: Layouts) -> None:
+    def __init__(self, graph: fx.Graph, layouts: GraphLayouts) -> None:
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
         (results,) = next(node for node in graph.nodes if node.op == "output").args
-        self._inputs = [_input(node, layouts) for node in inputs]
-        tangents = [place for place, node in enumerate(inputs) if node.name.startswith("tangents")]
-        (self._tangent,) = tangents  # of the losses; other outputs are detached
+        self._resizers = [_resizer(node, layouts) for node in inputs]
+        # The gradient of the losses; other outputs are detached.
+        (self._tangent,) = (i for i, node in enumerate(inputs) if node.name.startswith("tangents"))
         self._by_row = [
-            place
-            for place, node in enumerate(results)
-            if isinstance(node, fx.Node) and _depends(node.meta["val"], layouts)
+            index
+            for index, node in enumerate(results)
+            if isinstance(node, fx.Node) and _has_rows(node, layouts)
         ]
 
     def run(self, backward: Callable[[list[Any]], Any], args: list[Any], pending: Pending) -> Any:
@@ -115,89 +116,72 @@ class BackwardPlan:
         rows, count = pending.pop(address)
         if rows is None:
             return backward(args)
-        sliced = self._sliced(args, rows, count)
-        results = list(backward(sliced))
-        for place in self._by_row:  # gradients of a batch that requires them
-            whole = results[place].new_zeros((count, *results[place].shape[1:]))
-            results[place] = whole.index_add_(0, rows, results[place])
-        return results
-
-    def _sliced(self, args: list[Any], rows: Tensor, count: int) -> list[Any]:
         slicer = _Slicer(rows, count)
         args.reverse()
-        sliced = []
-        for role in self._inputs:
-            value = args.pop()
-            if isinstance(role, Rows):
-                value = slicer.take(value, role)
-            elif role is not None:
-                value = role(value, count, len(rows))
-            sliced.append(value)
-        return sliced
+        inputs = [resize(args.pop(), slicer) for resize in self._resizers]
+        del slicer  # whose copies the graph frees as it goes
+        results = list(backward(inputs))
+        for index in self._by_row:  # gradients of a batch that requires them
+            whole = results[index].new_zeros((count, *results[index].shape[1:]))
+            results[index] = whole.index_add_(0, rows, results[index])
+        return results
 
 
 class _Slicer:
     """Copies rows out of tensors, only once for tensors that share memory."""
 
     def __init__(self, rows: Tensor, count: int) -> None:
-        self._rows, self._count = rows, count
-        self._taken: dict[tuple[int, int], Tensor] = {}
+        self.rows, self.count = rows, count
+        self._copies: dict[tuple[int, int], Tensor] = {}
 
-    def take(self, tensor: Tensor, layout: Rows) -> Tensor:
-        """The rows, with the strides that a smaller batch would have had."""
-        before, after = layout.at(tensor, self._count)
-        stride = tensor.stride(layout.dim) * after
+    def take(self, tensor: Tensor, layout: RowLayout) -> Tensor:
+        """Returns the rows, with the strides that a smaller batch would have had."""
+        rows, count, dim = self.rows, self.count, layout.dim
+        before, after = layout.factors(tensor, count)
+        stride = tensor.stride(dim) * after
         if stride == 0:  # expanded: all rows are the same
-            return tensor.narrow(layout.dim, 0, len(self._rows) * before * after)
-        if before == 1 and _is_within_rows(tensor, layout.dim, after, stride, self._count):
-            return self._take_memory(tensor, layout.dim, after, stride)
-        return self._take_dimension(tensor, layout.dim, before, after)
-
-    def _take_memory(self, tensor: Tensor, dim: int, after: int, stride: int) -> Tensor:
-        """Rows of memory in which examples are consecutive, in any order within each."""
-        key = (tensor.untyped_storage().data_ptr(), stride)
-        if key not in self._taken:
-            memory = tensor.as_strided((self._count, stride), (stride, 1), 0)
-            self._taken[key] = memory.index_select(0, self._rows)
-        shape = list(tensor.shape)
-        shape[dim] = len(self._rows) * after
-        return self._taken[key].as_strided(shape, tensor.stride(), tensor.storage_offset())
-
-    def _take_dimension(self, tensor: Tensor, first: int, before: int, after: int) -> Tensor:
-        sizes = (before, self._count, after)
-        split: Tensor = tensor.unflatten(first, sizes)  # type: ignore[no-untyped-call]
-        dim = first + 1
+            return tensor.narrow(dim, 0, len(rows) * before * after)
+        if before == 1 and _is_within_rows(tensor, dim, after, stride, count):
+            # The memory of each example is consecutive, in any order within it.
+            key = (tensor.untyped_storage().data_ptr(), stride)
+            if key not in self._copies:
+                memory = tensor.as_strided((count, stride), (stride, 1), 0)
+                self._copies[key] = memory.index_select(0, rows)
+            shape = [*tensor.shape[:dim], len(rows) * after, *tensor.shape[dim + 1 :]]
+            return self._copies[key].as_strided(shape, tensor.stride(), tensor.storage_offset())
+        split = tensor.unflatten(dim, (before, count, after))  # type: ignore[no-untyped-call]
         # Dimensions in memory order, so that the copy keeps that order.
-        strides = split.stride()
-        order = sorted(range(split.ndim), key=lambda axis: -strides[axis])
-        kept = split.permute(order).index_select(order.index(dim), self._rows)
+        order = sorted(range(split.ndim), key=lambda axis: -split.stride(axis))
+        copied = split.permute(order).index_select(order.index(dim + 1), rows)
         back = sorted(range(split.ndim), key=order.__getitem__)
-        return kept.permute(back).flatten(first, first + 2)
+        return cast(Tensor, copied.permute(back).flatten(dim, dim + 2))
 
 
-def _is_within_rows(tensor: Tensor, rows: int, after: int, stride: int, count: int) -> bool:
-    """Whether each example's elements are between its own start and the next one's."""
-    last = tensor.storage_offset() + (after - 1) * tensor.stride(rows)
-    for dim in range(tensor.ndim):
-        if dim != rows:
-            last += (tensor.shape[dim] - 1) * tensor.stride(dim)
-    held = tensor.untyped_storage().nbytes() // tensor.element_size()
-    return last < stride and count * stride <= held
+def _is_within_rows(tensor: Tensor, dim: int, after: int, stride: int, count: int) -> bool:
+    """Returns whether each example's elements are between its own start and the next one's."""
+    last = tensor.storage_offset() + (after - 1) * tensor.stride(dim)
+    for other, size in enumerate(tensor.shape):
+        if other != dim:
+            last += (size - 1) * tensor.stride(other)
+    elements = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return last < stride and count * stride <= elements
 
 
-def _input(node: fx.Node, layouts: Layouts) -> Rows | Callable[[int, int, int], int] | None:
-    """How an input depends on the rows kept: by layout, by a formula, or not at all."""
+def _resizer(node: fx.Node, layouts: GraphLayouts) -> Callable[[Any, _Slicer], Any]:
+    """Returns the function that makes an input for the kept rows from the one for all rows."""
+    if not _has_rows(node, layouts):
+        return lambda value, slicer: value
+    if isinstance(node.meta["val"], Tensor):
+        layout = layouts.by_name.get(node.name, RowLayout(0))
+        assert isinstance(layout, RowLayout)
+        return lambda tensor, slicer: slicer.take(tensor, layout)
+    formula = resize_formula(node.meta["val"], layouts.batch)
+    assert formula  # the forward graph would have been refused
+    return lambda size, slicer: formula(size, slicer.count, len(slicer.rows))
+
+
+def _has_rows(node: fx.Node, layouts: GraphLayouts) -> bool:
+    """Returns whether a tensor's shape, or a number, depends on the number of examples."""
     value = node.meta["val"]
-    if not _depends(value, layouts):
-        return None
-    if not isinstance(value, Tensor):
-        return resized(value, layouts.batch)
-    layout = layouts.by_name.get(node.name, Rows(0))
-    assert isinstance(layout, Rows)
-    return layout
-
-
-def _depends(value: Any, layouts: Layouts) -> bool:
-    """Whether a tensor's shape, or a number, depends on the number of examples."""
     sizes = value.shape if isinstance(value, Tensor) else [value]
     return any(has_batch(size, layouts.batch) for size in sizes if isinstance(size, torch.SymInt))

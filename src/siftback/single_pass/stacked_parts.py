@@ -1,7 +1,7 @@
-"""Gradients of a tensor's parts, stacked instead of added up as in a traced graph.
+"""Gradients of a tensor's slices, stacked instead of added up as in a traced graph.
 
-``q, k, v = x`` is traced as one indexing operation per part. The backward of each is a tensor of
-x's size that is zero except in the part, and x's gradient is their sum: ordinary autograd needs
+``q, k, v = x`` is traced as one indexing operation per slice. The backward of each is a tensor of
+x's size that is zero except in the slice, and x's gradient is their sum: ordinary autograd needs
 only one copy for this.
 """
 
@@ -11,19 +11,19 @@ import torch
 from torch import fx
 
 _ADD = torch.ops.aten.add.Tensor
-_PART = torch.ops.aten.select_backward.default
+_SLICE = torch.ops.aten.select_backward.default
 
 
 class _Sum(NamedTuple):
-    """Gradients of parts that are added up, by index, and the size and dimension of the whole."""
+    """Gradients of slices that are added up, and the sizes and dimension of the whole."""
 
-    parts: dict[int, fx.Node]
+    by_index: dict[int, fx.Node]
     sizes: Any
     dim: int
 
 
 def stack_parts(graph: fx.Graph) -> None:
-    """Replaces sums of gradients, of one part along a dimension each, by a stack of all parts.
+    """Replaces sums of gradients, of one slice along a dimension each, by a stack of all slices.
 
     The values stay the same.
 
@@ -32,28 +32,19 @@ def stack_parts(graph: fx.Graph) -> None:
     """
     sums: dict[Any, _Sum] = {}
     for node in graph.nodes:
-        if node.target == _PART:
-            gradient, sizes, dim, place = node.args
-            sums[node] = _Sum({place: gradient}, sizes, dim)
-        elif node.target == _ADD and not node.kwargs:
-            whole = _joined(*(sums.get(term) for term in node.args))
-            if whole is None:
+        if node.target == _SLICE:
+            gradient, sizes, dim, index = node.args
+            sums[node] = _Sum({index: gradient}, sizes, dim)
+        elif node.target == _ADD and not node.kwargs and all(term in sums for term in node.args):
+            first, second = (sums[term] for term in node.args)
+            if first[1:] != second[1:] or first.by_index.keys() & second.by_index.keys():
                 continue
-            sums[node] = whole
-            places = range(len(whole.parts))
-            if whole.sizes[whole.dim] == len(places) and whole.parts.keys() == set(places):
+            whole = sums[node] = first._replace(by_index=first.by_index | second.by_index)
+            indices = range(len(whole.by_index))
+            if whole.sizes[whole.dim] == len(indices) and whole.by_index.keys() == set(indices):
+                slices = [whole.by_index[index] for index in indices]
                 with graph.inserting_before(node):
-                    parts = [whole.parts[place] for place in places]
-                    stack = graph.call_function(torch.ops.aten.stack.default, (parts, whole.dim))
+                    stack = graph.call_function(torch.ops.aten.stack.default, (slices, whole.dim))
                 stack.meta = node.meta
                 node.replace_all_uses_with(stack)
-    graph.eliminate_dead_code(lambda node: node.target not in (_ADD, _PART))
-
-
-def _joined(first: _Sum | None, second: _Sum | None) -> _Sum | None:
-    """All the parts of two sums, if they are of one tensor and none is in both; else None."""
-    if first is None or second is None or first[1:] != second[1:]:
-        return None
-    if first.parts.keys() & second.parts.keys():
-        return None
-    return first._replace(parts=first.parts | second.parts)
+    graph.eliminate_dead_code(lambda node: node.target not in (_ADD, _SLICE))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from traceback import FrameSummary
 
 from torch import nn
 from torch._dynamo.exc import (
@@ -25,14 +25,8 @@ UNTRACEABLE = (
 )
 """Exceptions that tracing raises if a model cannot be traced."""
 
-_FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>\w+)')
+_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\w+)')
 _FIXED = re.compile(r"specialized it to be a constant \((\d+)\)")
-
-
-class _Frame(NamedTuple):
-    file: str
-    line: int
-    function: str
 
 
 def explain(error: Exception, model: nn.Module) -> SiftbackError:
@@ -53,47 +47,39 @@ def explain(error: Exception, model: nn.Module) -> SiftbackError:
             "lengths, or leave out of the model what fixes their length, such as a loop over "
             "positions, and pass numbers as tensors; nothing trained so far is lost"
         )
+    message = str(error)
+    # The Python stack at the line that could not be traced, innermost last.
+    frames = getattr(error, "real_stack", None) or [
+        FrameSummary(file, int(line), function) for file, line, function in _FRAME.findall(message)
+    ]
+    if fixed := _FIXED.search(message):
+        reason = f"the batch size is fixed at {fixed[1]}, and it must be able to change"
+    else:
+        first, *others = [line.strip() for line in message.splitlines() if line.strip()]
+        explanation = [line for line in others if line.startswith("Explanation:")]
+        reason = ". ".join(line.rstrip(".") for line in (first, *explanation[:1]))
     return TraceError(
-        f"single-pass cannot trace {_place(_frames(error), model)}: {_reason(str(error))}; "
+        f"single-pass cannot trace {innermost_line(frames, model)}: {reason}; "
         "nothing trained so far is lost: change that line, or train this model with "
         "SelectiveLoader, which does not trace it"
     )
 
 
-def _reason(message: str) -> str:
-    fixed = _FIXED.search(message)
-    if fixed:
-        return f"the batch size is fixed at {fixed[1]}, and it must be able to change"
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    explanation = [line for line in lines if line.startswith("Explanation:")]
-    return ". ".join(line.rstrip(".") for line in (lines[0], *explanation[:1]))
-
-
-def _frames(error: Exception) -> list[_Frame]:
-    """The Python stack at the point that could not be traced, innermost last."""
-    stack = getattr(error, "real_stack", None)
-    if stack:
-        return [_Frame(frame.filename, frame.lineno, frame.name) for frame in stack]
-    return [
-        _Frame(found["file"], int(found["line"]), found["function"])
-        for found in _FRAME.finditer(str(error))
-    ]
-
-
-def _place(frames: Iterable[_Frame], model: nn.Module) -> str:
-    """The innermost line that is in the forward of one of the model's modules."""
+def innermost_line(frames: Iterable[FrameSummary], model: nn.Module) -> str:
+    """Names the innermost line that is in the forward of one of the model's modules."""
     for frame in reversed(list(frames)):
-        names = [name for name, module in model.named_modules() if _holds(module, frame)]
+        names = [name for name, module in model.named_modules() if runs_in(module, frame)]
         if names:
             listed = ", ".join(repr(name) if name else "itself" for name in names[:3])
-            more = ", ..." if len(names) > 3 else ""
-            return f"the model's module {listed}{more}, line {frame.line} of {frame.file}"
+            dots = ", ..." if len(names) > 3 else ""
+            return f"the model's module {listed}{dots}, line {frame.lineno} of {frame.filename}"
     return "the losses of this model"
 
 
-def _holds(module: nn.Module, frame: _Frame) -> bool:
+def runs_in(module: nn.Module, frame: FrameSummary) -> bool:
+    """Returns whether a frame is a line of a module's forward."""
     code = getattr(type(module).forward, "__code__", None)
-    if code is None or (code.co_filename, code.co_name) != (frame.file, frame.function):
+    if not code or (code.co_filename, code.co_name) != (frame.filename, frame.name):
         return False
-    lines = [line for _, _, line in code.co_lines() if line is not None]
-    return bool(min(lines) <= frame.line <= max(lines))
+    lines = [line for _, _, line in code.co_lines() if line]
+    return bool(min(lines) <= (frame.lineno or 0) <= max(lines))

@@ -1,4 +1,4 @@
-"""Rows for examples whose number, or whose numbering, nobody knows beforehand."""
+"""Rows for examples whose number, or whose numbering, is not known beforehand."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from siftback.errors import BatchError
-from siftback.states import check_state, integer, refuse, tensor
+from siftback.state import check_entries, integer, raise_damaged, tensor
 
 
 class ExampleRows:
@@ -18,28 +18,29 @@ class ExampleRows:
     >>> rows = ExampleRows()
     >>> rows.add(torch.tensor([700, 30]))
     >>> rows.add(torch.tensor([30, 55]))
-    >>> rows.of(torch.tensor([55, 700])), rows.indices
-    (tensor([2, 0]), tensor([700,  30,  55]))
+    >>> rows.rows_of(torch.tensor([55, 700])), rows.indices_of(torch.tensor([1]))
+    (tensor([2, 0]), tensor([30]))
     """
 
     def __init__(self) -> None:
         self._rows: dict[int, int] = {}
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
+        """Number of rows."""
         return len(self._rows)
 
-    @property
-    def indices(self) -> Tensor:
-        """int64[rows], the index of the example of each row."""
-        return torch.tensor(list(self._rows), dtype=torch.int64)
-
     def add(self, indices: Tensor) -> None:
-        """Gives those that have none a row: int64[n]."""
+        """Gives a row to each of int64[n] that has none."""
         for index in indices.tolist():
             self._rows.setdefault(index, len(self._rows))
 
-    def of(self, indices: Tensor) -> Tensor:
-        """int64[n], the rows of examples.
+    def indices_of(self, rows: Tensor) -> Tensor:
+        """Returns int64[n], the examples of rows."""
+        return torch.tensor(list(self._rows), dtype=torch.int64)[rows]
+
+    def rows_of(self, indices: Tensor) -> Tensor:
+        """Returns int64[n], the rows of examples.
 
         Raises:
             BatchError: If one of them never came.
@@ -54,7 +55,7 @@ class ExampleRows:
 
     def state_dict(self) -> dict[str, Any]:
         """The indices, in the order of their rows."""
-        return {"count": len(self), "indices": self.indices}
+        return {"count": self.count, "indices": torch.tensor([*self._rows], dtype=torch.int64)}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -62,10 +63,10 @@ class ExampleRows:
         Raises:
             StateError: If it is not as many distinct indices as it says.
         """
-        check_state(self, state, {"count": integer()})
-        check_state(self, state, {"indices": tensor(torch.int64, state["count"])})
+        check_entries(self, state, {"count": integer()})
+        check_entries(self, state, {"indices": tensor(torch.int64, state["count"])})
         if len(state["indices"].unique()) != state["count"]:
-            refuse("ExampleRows.indices", "with an index twice", "distinct indices")
+            raise_damaged("ExampleRows.indices", "with an index twice", "distinct indices")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes on the rows of another one.

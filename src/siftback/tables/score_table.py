@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, shown
+from siftback.arguments import check_integer, format_value
 from siftback.errors import BatchError, ConfigError, StateError
-from siftback.states import check_digest, check_state, integer, sealed, tensor, text
+from siftback.state import check_digest, check_entries, integer, seal, tensor, text
 from siftback.tables.file_lock import FileLock
 from siftback.tables.undo_journal import UndoJournal
-from siftback.tensor_arguments import checked_rows, is_dense
+from siftback.tensor_arguments import check_rows, is_dense
 
 _IN_MEMORY = {"values": tensor(torch.float32, None, None)}
 _OF_FILE = {
@@ -70,8 +70,8 @@ class ScoreTable:
         *,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
-        rows = checked_integer("rows", rows, 0)
-        self.columns = checked_integer("columns", columns, 0)
+        rows = check_integer("rows", rows, 0)
+        self.columns = check_integer("columns", columns, 0)
         self.path = None if path is None else _checked_path(path)
         self._turn = 0  # of those that used the table in turn, see `claim`
         self._map: np.memmap[Any, Any] | None = None
@@ -125,25 +125,33 @@ class ScoreTable:
         """float32[rows], a copy of the first column."""
         return self.values[:, 0].clone()
 
-    def record(self, indices: Tensor, scores: Tensor, column: int | None = None) -> None:
+    def record(
+        self, indices: Tensor, scores: Tensor, column: int | None = None, *, decay: float = 0.0
+    ) -> None:
         """Overwrites rows, or their values in one column.
 
         Args:
             indices: int64[n], distinct, each less than the number of rows.
             scores: float[n], or float[n, columns].
             column: In which they are the values; None for whole rows.
+            decay: Weight of an old value, where it is finite, in the one that is written:
+                ``decay * old + (1 - decay) * new``.
 
         Raises:
             BatchError: If the indices are not integers of rows, or there is not one score, or row
                 of scores, for each.
             ConfigError: If there is no such column.
         """
-        if column is not None and checked_integer("column", column, 0) >= self.columns:
+        if column is not None and check_integer("column", column, 0) >= self.columns:
             raise ConfigError(f"column={column} of a table with {self.columns}: give a smaller one")
         width = self.columns if column is None else 1
         values, indices = self.values, self._checked(indices, scores, width)
         place = slice(None) if column is None else slice(column, column + 1)
         rows = scores.detach().to(values).reshape(len(indices), width)
+        if decay:
+            before = values[indices, place]
+            averages = decay * before + (1 - decay) * rows
+            rows = torch.where(before.isfinite(), averages, rows)
         self._check_lock()
         if self._journal is not None and self._journal.is_begun:
             self._check_recorded()
@@ -158,12 +166,12 @@ class ScoreTable:
 
     def _checked(self, indices: Any, scores: Any, width: int) -> Tensor:
         """The indices to record scores for, on the CPU."""
-        rows: Tensor = checked_rows("indices", indices).cpu()
+        rows: Tensor = check_rows("indices", indices).cpu()
         shapes = [(len(rows), width)] + [(len(rows),)] * (width == 1)
         fits = is_dense(scores) and tuple(scores.shape) in shapes
         if not fits or scores.dtype == torch.bool or scores.is_complex():
             expected = f"float[{len(rows)}]" if width == 1 else f"float{list(shapes[0])}"
-            raise BatchError(f"scores={shown(scores)}: give {expected}, for as many indices")
+            raise BatchError(f"scores={format_value(scores)}: give {expected}, for as many indices")
         if len(rows):
             least, most = (int(bound) for bound in rows.aminmax())
             if least < 0 or most >= len(self):
@@ -179,7 +187,7 @@ class ScoreTable:
         Raises:
             ConfigError: If ``rows`` is not an integer, at least 0.
         """
-        rows = checked_integer("rows", rows, 0)
+        rows = check_integer("rows", rows, 0)
         if rows <= len(self):
             return
         if self.path is not None:
@@ -205,7 +213,7 @@ class ScoreTable:
             StateError: If a table in a file was written to other than by `record`.
         """
         if self._journal is None:
-            return sealed({"values": self.values.clone()})
+            return seal({"values": self.values.clone()})
         self._check_lock()
         self._check_recorded()
         if self._sum is None:
@@ -213,7 +221,7 @@ class ScoreTable:
         mark, self._version = self._journal.mark(len(self)), self._room._version
         own = {"identity": self._identity, "rows": len(self), "columns": self.columns}
         found = {"file": str(self.path), "mark": mark, "checksum": self._sum % (1 << 64)}
-        return sealed(own | found)
+        return seal(own | found)
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -224,7 +232,7 @@ class ScoreTable:
         """
         is_file = isinstance(state, dict) and "file" in state
         check_digest(self, state)
-        check_state(self, state, _OF_FILE if is_file else _IN_MEMORY)
+        check_entries(self, state, _OF_FILE if is_file else _IN_MEMORY)
         rows, columns = (state["rows"], state["columns"]) if is_file else state["values"].shape
         if columns != self.columns:
             raise StateError(
@@ -369,11 +377,13 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
         named = os.fspath(path)
     if not isinstance(named, str) or not named:
         raise ConfigError(
-            f"path={shown(path)}: give the path of a file, a string or a pathlib.Path"
+            f"path={format_value(path)}: give the path of a file, a string or a pathlib.Path"
         )
     if Path(named).is_dir() or not Path(named).parent.is_dir():
         missing = "is a folder" if Path(named).is_dir() else "is in no folder that exists"
-        raise ConfigError(f"path={shown(path)} {missing}: give the path of a file in one that does")
+        raise ConfigError(
+            f"path={format_value(path)} {missing}: give the path of a file in one that does"
+        )
     return Path(named)
 
 

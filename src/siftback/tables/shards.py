@@ -12,7 +12,15 @@ from siftback.errors import BatchError, ConfigError, StateError
 from siftback.processes.distributed import rank_and_world
 from siftback.seeding import Stream, generator_from
 from siftback.shuffled import WHOLE, permutation
-from siftback.states import crc_of_bytes, each_of, one_of, refuse, sealed_shards, tensor
+from siftback.state import (
+    Check,
+    choice,
+    dict_of,
+    raise_damaged,
+    seal_shards,
+    tensor,
+    tensor_checksum,
+)
 
 _BLOCK = 1 << 20  # examples of an order at a time
 
@@ -240,28 +248,27 @@ class Shards:
         """
         tables = {"shards": self.owned.clone(), "values": values.clone()}
         tables["digests"] = _digests(self.owned, values.view(len(self.owned), -1))
-        return sealed_shards({name: self.joined(table) for name, table in tables.items()})
+        return seal_shards({name: self.joined(table) for name, table in tables.items()})
 
-    def check(self, name: str, state: Any, dtype: torch.dtype, *shape: int) -> None:
-        """Checks that a part of a state is one of `state_of`, with this process's shards.
+    def table_check(self, dtype: torch.dtype, *shape: int) -> Check:
+        """Returns a check for a state of `state_of`, with this process's shards.
 
         Args:
-            name: Which part.
-            state: What it is.
             dtype: Of its values.
             shape: Of the values of one shard.
-
-        Raises:
-            StateError: If it is not.
         """
         numbers = tensor(torch.int64, self.count, 1)
-        parts = {"shards": numbers, "values": tensor(dtype, self.count, *shape)}
-        digest = one_of(sealed_shards({})["digest"])
-        each_of({**parts, "digests": numbers, "digest": digest})(name, state)
-        self.own(state)
-        shards, values, digests = (_local(state[part]) for part in ("shards", "values", "digests"))
-        if not _digests(shards.flatten(), values.flatten(1)).equal(digests.flatten()):
-            refuse(name, state["values"], "what was saved, by the digest of each shard")
+        fields = {"shards": numbers, "values": tensor(dtype, self.count, *shape)}
+        fields |= {"digests": numbers, "digest": choice(seal_shards({})["digest"])}
+
+        def check(name: str, state: Any) -> None:
+            dict_of(fields)(name, state)
+            self.own(state)
+            shards, values, digests = (_local(state[field]) for field in (*fields,)[:3])
+            if not _digests(shards.flatten(), values.flatten(1)).equal(digests.flatten()):
+                raise_damaged(name, state["values"], "what was saved, by the digest of each shard")
+
+        return check
 
     def own(self, state: dict[str, Any]) -> Tensor:
         """What a state of `state_of` holds of this process's shards: [rows, ...].
@@ -313,7 +320,7 @@ class _Shuffled:
 def _digests(shards: Tensor, values: Tensor) -> Tensor:
     """int64[n], of the numbers of shards and their values [n, ...]."""
     pairs = zip(shards.tolist(), values, strict=True)
-    return torch.tensor([crc_of_bytes(table, shard) for shard, table in pairs])
+    return torch.tensor([tensor_checksum(table, shard) for shard, table in pairs])
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -11,19 +11,20 @@ from torch.nn import functional as F
 from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab import models
-from siftback.lab.data.batch_stream import BatchStream, test_batches
-from siftback.lab.data.datasets import ImageData, load, subset
+from siftback.lab.data.data_set import ImageData
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import BatchStream, test_batches
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.experiments.comparison import Plan, compare
+from siftback.lab.experiments.subsets import read_subset, write_subset
+from siftback.lab.length import Length, PhaseClock
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary
-from siftback.lab.training.length import Length
-from siftback.lab.training.phase_clock import PhaseClock
-from siftback.lab.training.progress import Silent
-from siftback.lab.training.run import stages
-from siftback.lab.training.settings import Run, Settings
-from siftback.lab.training.strategies import STRATEGIES, find
-from siftback.lab.training.training_batches import TrainingBatches
+from siftback.lab.run.progress import NullReporter
+from siftback.lab.run.train import stages
+from siftback.lab.settings import Run, Settings
+from siftback.lab.strategies.strategy import Job
+from siftback.lab.strategies.table import STRATEGIES, find_strategy
 from siftback.pruning import prune
 
 COUNT, BATCH, EPOCHS = 200, 50, 2
@@ -75,7 +76,7 @@ PRICES = {"el2n": 1, "margin": 1, "entropy": 1, "loss": 1, "aum": EPOCHS, "forge
 
 
 def test_every_score_has_a_row() -> None:
-    apart = {"grand", *scores.APART}  # tests of their own
+    apart = {"grand", "irreducible", "token-irreducible", "sb-uses"}  # tests of their own
     assert set(scores.SCORE_NAMES) == PRICES.keys() | apart
 
 
@@ -85,15 +86,15 @@ def test_columns_are_those_of_models_trained_alone(name: str) -> None:
     assert table.columns.shape == (COUNT, 2)
     for column, seed in zip(table.columns.T, (1000, 1001), strict=True):
         torch.testing.assert_close(column, expected(name, *logits_of(seed)), rtol=1e-4, atol=1e-5)
-    assert table.made["seeds"] == [1000, 1001]
-    assert table.made["cost"] == 2 * (TRAINING + PRICES[name] * COUNT)
-    assert table.made["seconds"] > 0
+    assert table.origin["seeds"] == [1000, 1001]
+    assert table.origin["cost"] == 2 * (TRAINING + PRICES[name] * COUNT)
+    assert table.origin["seconds"] > 0
     assert table.labels.equal(load("digits", COUNT).train_labels)
 
 
 def test_gradients_at_the_start_cost_no_training() -> None:
     table = scores.score_examples("grand", replace(QUICK, score_epochs=0.0, score_models=1), seed=3)
-    assert table.made["cost"] == 3 * COUNT
+    assert table.origin["cost"] == 3 * COUNT
     data = load("digits", COUNT)
     (stage,) = stages(4000, QUICK, data, 0)
     stage.model.eval()
@@ -107,14 +108,14 @@ def test_gradients_at_the_start_cost_no_training() -> None:
 
 def test_irreducible_losses_are_of_models_that_have_not_seen_the_example() -> None:
     table = scores.score_examples("irreducible", replace(QUICK, score_models=1), seed=0)
-    assert table.made["cost"] == TRAINING + COUNT
+    assert table.origin["cost"] == TRAINING + COUNT
     data = load("digits", COUNT)
     order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(1000))
     seen, unseen = (half.sort().values for half in order.split(COUNT // 2))
-    half, other = subset(data, seen), subset(data, unseen)
+    half, other = data.subset(seen), data.subset(unseen)
     *_, stage = stages(1000, QUICK, half, EPOCHS)
     stage.model.eval()
-    held = replace(half, test_images=other.train_images, test_labels=other.train_labels)
+    held = replace(half, test_inputs=other.train_inputs, test_labels=other.train_labels)
     ((images, labels),) = test_batches(held, COUNT)
     losses = F.cross_entropy(stage.model(images), labels, reduction="none")
     torch.testing.assert_close(table.scores[unseen], losses.detach())
@@ -123,9 +124,9 @@ def test_irreducible_losses_are_of_models_that_have_not_seen_the_example() -> No
 def test_uses_are_those_of_a_run_of_selective_backprop(tmp_path: Path) -> None:
     table = scores.score_examples("sb-uses", replace(QUICK, score_models=1), seed=0)
     plan = Plan(replace(QUICK, epochs=float(EPOCHS)), ["sb"], [0.5], [1000], matched=False)
-    (summary,) = compare(plan, tmp_path, Silent()).runs
+    (summary,) = compare(plan, tmp_path, NullReporter()).runs
     assert table.scores.sum() == summary.examples_backpropped
-    assert table.made["cost"] == summary.cost_forward_units
+    assert table.origin["cost"] == summary.cost_forward_units
     assert set(table.scores.tolist()) == {0.0, 1.0, 2.0}
     # What was used least is mostly what is easiest.
     easy = scores.score_examples("loss", replace(QUICK, score_models=1), seed=0)
@@ -140,8 +141,8 @@ def test_a_table_survives_its_file_and_tells_how_it_was_made(tmp_path: Path) -> 
     read = scores.Scores.read(path)
     assert read.columns.equal(made.columns)
     assert read.labels.equal(made.labels)
-    assert read.made == made.made
-    environment = read.made["environment"]
+    assert read.origin == made.origin
+    environment = read.origin["environment"]
     assert environment["arguments"]["train_limit"] == COUNT
     assert {"commit", "torch", "cpu"} <= environment.keys()
     ((drop, dropped, kept),) = scores.overlaps(read, made, [0.25])
@@ -168,7 +169,7 @@ def test_overlap_is_of_what_both_drop_and_of_what_both_keep() -> None:
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     folder = tmp_path_factory.mktemp("pruned")
     names = ["traditional", "el2n", "diet-sb", "diet-random", "rho"]
-    compare(Plan(QUICK, names, [0.5], [0]), folder, Silent())
+    compare(Plan(QUICK, names, [0.5], [0]), folder, NullReporter())
     return Comparison.read(folder)
 
 
@@ -195,7 +196,7 @@ def test_scores_are_charged_to_each_apart_and_in_the_total(
     tables = sorted((compared.folder / "scores").iterdir())
     assert [table.name for table in tables] == ["el2n-seed0.parquet", "irreducible-seed0.parquet"]
     for table in tables:
-        assert scores.Scores.read(table).made["cost"] == SCORING
+        assert scores.Scores.read(table).origin["cost"] == SCORING
     matched = next(run for run in compared.runs if run.matched_to == strategy)
     assert 0 <= matched.cost_forward_units - summary.cost_forward_units < 3 * BATCH
     assert matched.cost_scoring == run(compared, "traditional").cost_scoring == 0
@@ -215,21 +216,21 @@ def test_each_prunes_its_share_and_selects_from_what_is_left(compared: Compariso
 
 @pytest.mark.parametrize(("keep", "drop"), [(0.5, 0.25), (0.375, 0.25), (0.9, 0.1), (1.0, 0.0)])
 def test_diet_prunes_a_quarter_where_it_can(keep: float, drop: float) -> None:
-    assert find("diet-sb").dropped(keep) == pytest.approx(drop)
-    assert find("el2n").dropped(keep) == pytest.approx(1 - keep)
-    assert find("sb").dropped(keep) == 0
+    assert find_strategy("diet-sb").dropped(keep) == pytest.approx(drop)
+    assert find_strategy("el2n").dropped(keep) == pytest.approx(1 - keep)
+    assert find_strategy("sb").dropped(keep) == 0
 
 
 def test_what_is_pruned_has_the_lowest_scores(tmp_path: Path) -> None:
     data = load("digits", COUNT)
     quick = replace(QUICK, score_epochs=0.0)
     left = scores.score_for_run(Run("el2n", 0.5, 7), quick, data, tmp_path)
-    assert left is not None
     table = scores.Scores.read(tmp_path / "scores" / "el2n-seed7.parquet")
     kept = prune(table.scores, 0.5)
-    assert left.data.train_images.equal(data.train_images[kept])
+    assert left.data.train_inputs.equal(data.train_inputs[kept])
     assert left.data.train_labels.equal(data.train_labels[kept])
-    assert scores.score_for_run(Run("sb", 0.5, 7), quick, data, tmp_path) is None
+    unscored = scores.score_for_run(Run("sb", 0.5, 7), quick, data, tmp_path)
+    assert (unscored.data, unscored.cost, unscored.scores) == (data, 0, None)
     assert {"el2n", "diet-sb", "diet-random"} <= STRATEGIES.keys()
 
 
@@ -247,7 +248,6 @@ def test_rho_selects_by_the_loss_less_the_irreducible_one(tmp_path: Path) -> Non
     data = load("digits", COUNT)
     torch.manual_seed(0)
     found = scores.score_for_run(Run("rho", 0.5, 0), QUICK, data, tmp_path)
-    assert found is not None
     table = scores.Scores.read(tmp_path / "scores" / "irreducible-seed0.parquet")
     assert found.data is data
     assert found.scores is not None
@@ -256,9 +256,11 @@ def test_rho_selects_by_the_loss_less_the_irreducible_one(tmp_path: Path) -> Non
     model = models.build("cnn", width=4, classes=10, channels=1)
     run = Run("rho", 0.5, 0)
     length = Length.of(run, QUICK, COUNT)
-    batches = TrainingBatches(
-        run, QUICK, data, model, device, length, PhaseClock(device), found.scores
+    rho = find_strategy("rho")
+    job = Job(
+        run, rho, rho.warmed(QUICK), data, model, device, length, PhaseClock(device), found.scores
     )
+    batches = rho.moment(job)
     given = iter(batches)
     first, second = next(given), next(given)  # pooled from two batches each
     images, labels = (torch.cat(both) for both in zip(first, second, strict=True))
@@ -300,12 +302,14 @@ def test_what_is_done_is_told_as_a_share_that_grows() -> None:
 
 def test_a_budget_counts_the_scores(tmp_path: Path) -> None:
     quick = replace(QUICK, epochs=None, budget=3.0, score_models=1, score_epochs=1.0)
-    for summary in compare(Plan(quick, ["el2n", "diet-sb"], [0.5], [0]), tmp_path, Silent()).runs:
+    for summary in compare(
+        Plan(quick, ["el2n", "diet-sb"], [0.5], [0]), tmp_path, NullReporter()
+    ).runs:
         assert summary.cost_scoring == 4 * COUNT
         assert 0 <= summary.cost_forward_units - 3 * 3 * COUNT < 3 * BATCH + 2 * BATCH
     small = Plan(replace(quick, budget=1.0), ["el2n"], [0.5], [0])
     with pytest.raises(ConfigError, match="a budget of 600 forwards, and its scores cost 800"):
-        compare(small, tmp_path / "small", Silent())
+        compare(small, tmp_path / "small", NullReporter())
 
 
 # -- subsets
@@ -315,27 +319,27 @@ def test_a_subset_is_the_training_set_and_is_recorded(tmp_path: Path) -> None:
     table = scores.score_examples("el2n", replace(QUICK, score_epochs=0.0), seed=0)
     kept = prune(table.scores, 0.25)
     path = tmp_path / "kept.parquet"
-    scores.write_subset(path, table, kept, {"drop": 0.25})
+    write_subset(path, table, kept, {"drop": 0.25})
     data = load("digits", COUNT)
-    assert scores.read_subset(path, QUICK, data).equal(kept)
+    assert read_subset(path, QUICK, data).equal(kept)
 
     asked = replace(QUICK, subset=str(path))
     plan = Plan(asked, ["traditional"], [0.5], [0])
-    (summary,) = compare(plan, tmp_path / "c", Silent()).runs
+    (summary,) = compare(plan, tmp_path / "c", NullReporter()).runs
     assert summary.examples_forwarded == 150
     assert summary.epochs == 1.0
     told = Comparison.read(tmp_path / "c").environment["arguments"]["subset"]
     assert told == asked.recorded()["subset"]
     assert told.startswith("kept.parquet, sha256 ")
 
-    compare(plan, tmp_path / "c", Silent(), "resume")
-    scores.write_subset(path, table, kept[1:], {"drop": 0.25})
+    compare(plan, tmp_path / "c", NullReporter(), "resume")
+    write_subset(path, table, kept[1:], {"drop": 0.25})
     with pytest.raises(ConfigError, match="subset was"):
-        compare(plan, tmp_path / "c", Silent(), "resume")
+        compare(plan, tmp_path / "c", NullReporter(), "resume")
 
     other = replace(asked, train_limit=100)
     with pytest.raises(ConfigError, match="train_limit was 200, is 100"):
-        compare(Plan(other, ["traditional"], [0.5], [0]), tmp_path / "d", Silent())
+        compare(Plan(other, ["traditional"], [0.5], [0]), tmp_path / "d", NullReporter())
 
 
 def test_bad_files_and_scores_say_so(tmp_path: Path) -> None:
@@ -344,15 +348,15 @@ def test_bad_files_and_scores_say_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist: make it with siftback score --out"):
         scores.Scores.read(missing)
     with pytest.raises(ConfigError, match="does not exist: make it with siftback prune"):
-        scores.read_subset(missing, QUICK, data)
+        read_subset(missing, QUICK, data)
     (tmp_path / "text").write_text("no table")
     with pytest.raises(ConfigError, match="cannot be read as a Parquet file"):
         scores.Scores.read(tmp_path / "text")
     table = scores.score_examples("el2n", replace(QUICK, score_epochs=0.0), seed=0)
     table.write(tmp_path / "scores.parquet")
     with pytest.raises(ConfigError, match="holds no subset: give a file that siftback prune"):
-        scores.read_subset(tmp_path / "scores.parquet", QUICK, data)
-    scores.write_subset(tmp_path / "kept.parquet", table, torch.arange(3), {})
+        read_subset(tmp_path / "scores.parquet", QUICK, data)
+    write_subset(tmp_path / "kept.parquet", table, torch.arange(3), {})
     with pytest.raises(ConfigError, match="holds no scores: give a table that siftback score"):
         scores.Scores.read(tmp_path / "kept.parquet")
     with pytest.raises(ConfigError, match="no score 'luck': give one of el2n, grand"):

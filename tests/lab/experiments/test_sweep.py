@@ -15,8 +15,8 @@ from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import Plan
 from siftback.lab.experiments.sweep import GridCell, cells, read_grid, sweep, sweep_table
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.training.progress import Silent
-from siftback.lab.training.settings import Run, Settings
+from siftback.lab.run.progress import NullReporter
+from siftback.lab.settings import Run, Settings
 
 BASE: dict[str, Any] = {"data": "digits", "width": 4, "device": "cpu", "batch_size": 64,
                         "train_limit": 320, "epochs": 1.0, "warmup": Epochs(0)}  # fmt: skip
@@ -31,7 +31,7 @@ def grid_of(folder: Path, *written: str) -> list[GridCell]:
     return cells(read_grid(written), plan_of, folder)
 
 
-class Names(Silent):
+class Names(NullReporter):
     """Keeps the names of the runs that begin."""
 
     def __init__(self) -> None:
@@ -99,12 +99,12 @@ def test_data_are_checked_before_anything_trains(tmp_path: Path, written: str) -
 def test_a_sweep_is_made_refused_gone_on_with_and_grown(tmp_path: Path) -> None:
     first = grid_of(tmp_path, "lr=0.05,0.1")
     assert [cell.state for cell in first] == ["missing", "missing"]
-    sweep(first, Silent())
+    sweep(first, NullReporter())
     assert [cell.state for cell in first] == ["done", "done"]
     assert [cell.finished for cell in first] == [2, 2]
     runs = Comparison.read(first[0].folder).runs
     with pytest.raises(ConfigError, match="--resume to go on with the sweep"):
-        sweep(first, Silent())
+        sweep(first, NullReporter())
 
     larger = grid_of(tmp_path, "lr=0.05,0.1,0.2")
     assert [cell.state for cell in larger] == ["done", "done", "missing"]
@@ -120,7 +120,7 @@ def test_a_sweep_is_made_refused_gone_on_with_and_grown(tmp_path: Path) -> None:
 
 def test_the_table_tells_states_and_results(tmp_path: Path) -> None:
     grid = grid_of(tmp_path, "lr=0.05,0.1")
-    sweep(grid[:1], Silent())
+    sweep(grid[:1], NullReporter())
     traditional, sb, missing = shown(grid)
     assert traditional[:5] == ["0.05", "done", "2", "of", "2"]
     assert traditional[5] == "traditional"
@@ -140,7 +140,7 @@ def test_a_cell_that_fails_leaves_the_others(tmp_path: Path) -> None:
 
     (grid[0].folder / "checkpoints" / "traditional-seed0").mkdir(parents=True)
     (grid[0].folder / "checkpoints" / "traditional-seed0" / "000000001.pt").write_bytes(b"torn")
-    sweep(grid, Silent(), "resume", on_error=tell)
+    sweep(grid, NullReporter(), "resume", on_error=tell)
     assert told == grid[:1]
     assert [cell.state for cell in grid] == ["missing", "done"]
 
@@ -156,7 +156,7 @@ def test_a_cell_that_another_process_runs_is_left_to_it(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     assert grid[0].state == "running"
-    sweep(grid, Silent())
+    sweep(grid, NullReporter())
     assert [cell.state for cell in grid] == ["running", "done"]
     process.kill()
     process.communicate()

@@ -13,8 +13,8 @@ from command_line import Call
 from siftback.errors import ConfigError
 from siftback.lab.records.columns import read_columns, write_columns
 from siftback.lab.records.tables import terminal
-from siftback.lab.training.progress import Terminal
-from siftback.lab.training.settings import Run
+from siftback.lab.run.progress import ConsoleReporter
+from siftback.lab.settings import Run
 
 
 def shown(*parts: object) -> str:
@@ -43,7 +43,7 @@ def test_what_looks_like_markup_is_shown_as_it_is() -> None:
 def test_so_is_what_is_said_of_runs(on_a_terminal: bool) -> None:
     text = StringIO()
     console = Console(file=text, width=100, force_terminal=on_a_terminal, color_system=None)
-    with Terminal(console) as reporter:
+    with ConsoleReporter(console) as reporter:
         reporter.start(Run("[red]sb", 0.5, 0), 1, 1)
         reporter.update(0.5)
         reporter.note("[bold]c[/bold]/1.pt is damaged")

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from siftback.lab.analyses.configurations import judged, mean_curve, titled
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
-from siftback.lab.analyses.findings import MeanAgreement, OverIdeal, SameBudget
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import (
     interval,
@@ -17,7 +16,7 @@ from siftback.lab.records.frame import (
     read_runs,
     same_budget,
 )
-from siftback.lab.records.run_summary import TRADITIONAL, MetricName
+from siftback.lab.records.run_summary import TRADITIONAL, Metric
 
 OURS = "Siftback"
 
@@ -28,7 +27,7 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
     Seed by seed, in percentage points or nats, negative where selection is better; the interval is
     Student's t over the seeds, of 95 %, and one seed has none.
     """
-    panels, findings, shown = [], [], []
+    panels, sentences, shown = [], [], []
     for heading, comparison in titled(comparisons):
         runs = read_runs(comparison)
         series, over_seeds = [], {}
@@ -46,23 +45,28 @@ def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
             metric = comparison.metric
             label = f"difference in final {metric.noun} ({metric.plural})"
             panels.append(Panel(heading, "strategy", label, "points", series))
-            findings.append(_count_outcomes(heading, over_seeds, metric.name))
+            sentences.append(_sentence(heading, over_seeds, metric))
             shown.append(comparison)
     name, title = "budget", f"Final {judged(shown)} beside Traditional of the same budget"
     if not panels:
         why = "No selective run beside Traditional of the same budget. Record one:"
         return Missing(name, title, f"{why} siftback compare --budget 4 --seed 0,1,2")
-    return Figure(name, title, findings, OURS, {"strategy": panels})
+    return Figure(name, title, sentences, OURS, {"strategy": panels})
 
 
-def _count_outcomes(
-    heading: str, differences: Mapping[str, Sequence[float]], metric: MetricName
-) -> SameBudget:
+def _sentence(heading: str, differences: Mapping[str, Sequence[float]], metric: Metric) -> str:
     outcomes = list(map(judge, differences.values()))
     ends = [(label, *interval(values), len(values)) for label, values in differences.items()]
     best = min(ends, key=lambda end: end[1], default=None)
     paid, lost = outcomes.count("paid"), outcomes.count("lost")
-    return SameBudget(heading, len(outcomes), paid, lost, best, metric)
+    if best is None:
+        return f"{heading}: one seed each, which has no spread."
+    digits, (label, mean, low, high, seeds) = metric.digits, best
+    return (
+        f"{heading}: beside Traditional of the same budget {paid} of {len(ends)} paid and {lost} "
+        f"did worse; the best, {label}, is at {mean:+.{digits}f} {metric.points} (95 % interval "
+        f"{low:+.{digits}f} to {high:+.{digits}f}, {seeds} seeds)."
+    )
 
 
 def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -72,7 +76,7 @@ def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missin
     lie. Configurations that were measured on another machine than Traditional are left out.
     """
     name, title = "ideal", "An epoch's measured time beside its ideal cost"
-    panels, findings = [], []
+    panels, sentences = [], []
     for heading, comparison in titled(comparisons):
         runs = read_runs(comparison)
         runs["cost"] = (runs.cost_forward_units - runs.cost_scoring) / runs.epochs
@@ -93,22 +97,25 @@ def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missin
         panels.append(
             Panel(heading, "strategy", "share of Traditional's epoch", "bars", [ideal, measured])
         )
-        over = [
-            (label, share / least - 1)
+        over = {
+            label: share / least - 1
             for label, share, least in zip(groups, measured.y, ideal.y, strict=True)
-        ]
-        ends = (choose(over, key=lambda end: end[1]) for choose in (min, max))
-        findings.append(OverIdeal(heading, *ends))
+        }
+        least, most = min(over, key=over.__getitem__), max(over, key=over.__getitem__)
+        sentences.append(
+            f"{heading}: {least} takes {over[least]:+.0%} on its ideal time, "
+            f"{most} {over[most]:+.0%}."
+        )
     if not panels:
         why = "No selective run beside Traditional on one machine. Record one:"
         return Missing(name, title, f"{why} siftback compare --strategies traditional,sb")
-    return Figure(name, title, findings, OURS, {"strategy": panels})
+    return Figure(name, title, sentences, OURS, {"strategy": panels})
 
 
 def agreement_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """How cheap scores agree with exact ones over training, by Spearman's rank correlation."""
     name, title = "agreement", "Agreement of cheap scores with the losses of a fresh forward"
-    panels, findings = [], []
+    panels, sentences = [], []
     for heading, comparison in titled(comparisons):
         evaluations = read_evaluations(comparison)
         # A point stands at the mean epoch of all seeds, also of those without an agreement there.
@@ -119,12 +126,17 @@ def agreement_over_training(comparisons: Sequence[Comparison]) -> Figure | Missi
         if not series:
             continue
         panels.append(Panel(heading, "epoch", "rank correlation", "line", series))
-        means = [(line.label, statistics.mean(line.y)) for line in series]
-        worst, best = (choose(means, key=lambda end: end[1]) for choose in (min, max))
-        findings.append(MeanAgreement(heading, best, worst if len(means) > 1 else None))
+        means = {line.label: statistics.mean(line.y) for line in series}
+        least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+        sentences.append(
+            f"{heading}: over training, {most} agrees most ({means[most]:.2f} on average) and "
+            f"{least} least ({means[least]:.2f})."
+            if len(means) > 1
+            else f"{heading}: over training, {most} agrees by {means[most]:.2f} on average."
+        )
     if not panels:
         why = "No run has scores that are not those of a fresh forward. Record some:"
         return Missing(
             name, title, f"{why} siftback compare --strategies traditional,stale-sb,sb-memory"
         )
-    return Figure(name, title, findings, OURS, {"epoch": panels})
+    return Figure(name, title, sentences, OURS, {"epoch": panels})

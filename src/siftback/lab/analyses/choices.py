@@ -1,56 +1,43 @@
-"""What selection chose, in pictures: the examples kept most and dropped most, and suspect ones."""
+"""Choices of selection in pictures: the examples kept most and dropped most, and suspect ones."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from siftback.errors import ConfigError
 from siftback.lab.analyses.budget import OURS
-from siftback.lab.analyses.diet import uses
+from siftback.lab.analyses.diet import count_uses
 from siftback.lab.analyses.figure import Gallery, Missing, Picture
-from siftback.lab.analyses.findings import Finding, KeptAndDropped
-from siftback.lab.analyses.observed import Watched, command, watched
-from siftback.lab.analyses.pictures import pictures, training_set
+from siftback.lab.analyses.observed import Watched, command, watched_selective
+from siftback.lab.analyses.pictures import Described, build_gallery, take_pictures
+from siftback.lab.data.data_set import ImageData
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import Look
 
 SHOWN = 12
 
 
-def chosen(comparisons: Sequence[Comparison]) -> Gallery | Missing:
+def picture_choices(comparisons: Sequence[Comparison]) -> Gallery | Missing:
     """The examples that the first selective configuration of each comparison kept and dropped.
 
     Kept most and dropped most go by how often they were trained on, over all seeds; equal numbers
     by the loss at the last evaluation, the mean over the seeds. Suspect are those that were never
     learnt: of the highest `persistent_losses`.
     """
-    name, title = "choices", "The examples kept most, dropped most, and suspect"
-    shown: list[Picture] = []
-    findings: list[Finding] = []
+    title = "The examples kept most, dropped most, and suspect"
     why = f"No losses were observed of a selective run. {command('losses')}"
-    for found in watched(comparisons, "losses"):
-        selective = [of for of in found if not of.configuration.plain]
-        if not selective:
-            continue
-        try:
-            made, finding = _chosen(selective[0])
-        except ConfigError as error:
-            why = f"The images of {selective[0].title} cannot be had ({error})"
-            continue
-        shown += made
-        findings.append(finding)
-    if not shown:
-        return Missing(name, title, why)
-    return Gallery(name, title, findings, OURS, shown)
+    runs = watched_selective(comparisons, "losses")
+    entries = [(*run.origin, partial(describe_choices, run)) for run in runs]
+    return build_gallery("choices", title, OURS, why, entries)
 
 
 def persistent_losses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray[np.float64]:
-    """How high each example's loss stayed: the least of the later half of looks, a mean of seeds.
+    """Computes how high each loss stayed: the least of the later half of looks, a mean of seeds.
 
     Args:
         seeds: The looks of each seed, in order.
-        examples: How many examples there are.
+        examples: The number of training examples.
 
     Returns:
         float64[examples]; NaN for those that were not looked at.
@@ -67,12 +54,12 @@ def persistent_losses(seeds: Sequence[Sequence[Look]], examples: int) -> NDArray
     return np.asarray(least.mean(0))
 
 
-def _chosen(of: Watched) -> tuple[list[Picture], KeptAndDropped]:
-    data = training_set(of.configuration.comparison)
+def describe_choices(run: Watched, data: ImageData) -> Described:
+    """Takes the pictures of one configuration's choices, and says how far apart they are."""
     count = len(data.train_labels)
-    used, stayed = uses(of.seeds, count), persistent_losses(of.seeds, count)
-    last = np.full((len(of.seeds), count), np.nan)
-    for row, looks in zip(last, of.seeds, strict=True):
+    used, stayed = count_uses(run.seeds, count), persistent_losses(run.seeds, count)
+    last = np.full((len(run.seeds), count), np.nan)
+    for row, looks in zip(last, run.seeds, strict=True):
         row[looks[-1].columns["index"]] = looks[-1].columns["loss"]
     loss = last.mean(0)
     seen = np.flatnonzero(~np.isnan(loss))
@@ -83,21 +70,22 @@ def _chosen(of: Watched) -> tuple[list[Picture], KeptAndDropped]:
         "dropped most": by_use[:SHOWN],
         "suspect": suspect,
     }
-    made: list[Picture] = []
-    for name, places in rows.items():
-        captions = [f"loss {loss[place]:.3g}, used {used[place]:.3g}x" for place in places]
-        heading = f"{name}: {of.title}, {of.configuration.label}"
-        made += pictures(data, places.tolist(), captions, heading)
-    wrong = None
+    pictures: list[Picture] = []
+    for name, indices in rows.items():
+        captions = [f"loss {loss[index]:.3g}, used {used[index]:.3g}x" for index in indices]
+        pictures += take_pictures(data, indices.tolist(), captions, f"{name}: {run.heading}")
+    most, least, average = (
+        f"{used[indices].mean():.3g}" for indices in (rows["kept most"], rows["dropped most"], seen)
+    )
+    sentence = (
+        f"{run.heading}: those kept most were trained on {most} times, those dropped most {least} "
+        f"times, an example {average} times on average; the suspect ones never had a loss below "
+        f"{stayed[suspect].min():.2g} in the later half of training."
+    )
     if data.true_labels is not None:
         flipped = data.flipped.numpy()
-        wrong = int(flipped[suspect].sum()), float(flipped.mean())
-    return made, KeptAndDropped(
-        f"{of.title}, {of.configuration.label}",
-        kept=float(used[rows["kept most"]].mean()),
-        dropped=float(used[rows["dropped most"]].mean()),
-        average=float(used[seen].mean()),
-        suspects=len(suspect),
-        least_loss=float(stayed[suspect].min()),
-        wrong=wrong,
-    )
+        sentence += (
+            f" Of the {len(suspect)} suspect ones {flipped[suspect].sum()} have a wrong label, of "
+            f"all {flipped.mean():.0%}."
+        )
+    return pictures, sentence

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from siftback.lab.analyses.configurations import traditional
 from siftback.lab.analyses.curves import PAPER
 from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
-from siftback.lab.analyses.findings import HardestAndEasiest
 from siftback.lab.analyses.observed import Watched, command, watched
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import Look
@@ -83,7 +82,7 @@ def _figure(
     comparisons: Sequence[Comparison],
     of_test_set: Callable[[NDArray[np.floating], NDArray[np.bool_]], NDArray[np.float64]],
 ) -> Figure | Missing:
-    panels, findings = [], []
+    panels, sentences = [], []
     for found in watched(comparisons, "confidence"):
         lines = {of.configuration.label: _line(of, of_test_set) for of in found}
         when = max(_snapshot(looks).epoch for looks in found[0].seeds)
@@ -91,10 +90,10 @@ def _figure(
         panels.append(
             Panel(heading, "percentile of test examples", label, "line", list(lines.values()))
         )
-        findings.append(_finding(heading, found, lines))
+        sentences.append(_sentence(heading, found, lines))
     if not panels:
         return Missing(name, title, f"No confidence was observed. {command('confidence')}")
-    return Figure(name, title, findings, f"{PAPER}, {source}", {"percentile": panels})
+    return Figure(name, title, sentences, f"{PAPER}, {source}", {"percentile": panels})
 
 
 def _snapshot(looks: Sequence[Look]) -> Look:
@@ -116,7 +115,7 @@ def _line(
     return Series.over_seeds(of.configuration.label, middles().tolist(), places, group)
 
 
-def _finding(heading: str, found: Sequence[Watched], lines: dict[str, Series]) -> HardestAndEasiest:
+def _sentence(heading: str, found: Sequence[Watched], lines: dict[str, Series]) -> str:
     """The hardest fifth and the easiest, beside Traditional's."""
     fifth = PARTS // 5
 
@@ -129,4 +128,5 @@ def _finding(heading: str, found: Sequence[Watched], lines: dict[str, Series]) -
     labels = [plain.label] if plain else []
     if selective:
         labels.append(max(selective, key=lambda label: ends(label)[0]))
-    return HardestAndEasiest(heading, {label: ends(label) for label in labels})
+    both = "; ".join("{} {:.1f} % and {:.1f} %".format(label, *ends(label)) for label in labels)
+    return f"{heading}, hardest fifth of the test set and easiest: {both}."

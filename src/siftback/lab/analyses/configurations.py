@@ -104,6 +104,23 @@ def judged(found: Iterable[Comparison] | Iterable[Configuration]) -> str:
     return " or ".join(sorted(nouns)) or METRICS["error"].noun
 
 
+def best_end(
+    title: str, metric: Metric, label: str, end: float, baseline: float | None, share: str = ""
+) -> str:
+    """Says how the best configuration ends, beside Traditional where that was run.
+
+    Args:
+        title: The comparison.
+        metric: What it is judged by.
+        label: The best configuration.
+        end: Its final error or loss.
+        baseline: Traditional's.
+        share: What it spent of what Traditional did.
+    """
+    beside = "" if baseline is None else f", traditional at {metric.written(baseline)}{share}"
+    return f"{title}: {label} ends at {metric.written(end)}{beside}."
+
+
 def argument(comparison: Comparison, name: str, otherwise: Any = None) -> Any:
     """What a comparison was asked, by the name of the setting."""
     return (comparison.environment.get("arguments") or {}).get(name, otherwise)
@@ -222,7 +239,7 @@ def noun_of(comparison: Comparison) -> str:
     """What its training examples are called: images, texts or windows."""
     model = str(argument(comparison, "model", "cnn"))
     try:
-        return NOUNS[models.find(model).takes]
+        return NOUNS[models.find_architecture(model).takes]
     except ConfigError:  # a model of another release
         return "examples"
 

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from siftback.lab.analyses.configurations import argument, group_by_settings, task
+from siftback.lab.analyses.configurations import argument, best_end, group_by_settings, task
 from siftback.lab.analyses.figure import Cell, Grid, Missing
-from siftback.lab.analyses.findings import BestEnd
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import mean_and_spread, read_runs
 from siftback.lab.records.run_summary import TRADITIONAL
@@ -26,7 +25,7 @@ def by_rate(comparisons: Sequence[Comparison]) -> Grid | Missing:
     held_out = [one for one in comparisons if one.runs and argument(one, "validation")]
     held_out.sort(key=lambda one: (_title(one), float(argument(one, "lr"))))
     rows: list[list[Cell]] = []
-    findings = []
+    sentences = []
     for group in group_by_settings(held_out, _VARIED).values():
         title, metric = _title(group[0]), group[0].metric
         runs = pd.concat([read_runs(one).assign(rate=float(argument(one, "lr"))) for one in group])
@@ -47,13 +46,11 @@ def by_rate(comparisons: Sequence[Comparison]) -> Grid | Missing:
             best = min(lowest, key=lowest.__getitem__)
             end, rate = lowest[best]
             about_best = f"{title}, each at its own best rate"
-            findings.append(
-                BestEnd(about_best, f"{best} at {rate:g}", end, plain[0], metric=metric.name)
-            )
+            sentences.append(best_end(about_best, metric, f"{best} at {rate:g}", end, plain[0]))
     if not rows:
         why = "No method at two learning rates, judged on held-out examples. Record some:"
         return Missing(name, about, f"{why} siftback run rates")
-    return Grid(name, about, findings, "Siftback", columns, rows)
+    return Grid(name, about, sentences, "Siftback", columns, rows)
 
 
 def _title(comparison: Comparison) -> str:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from siftback.lab.analyses.configurations import argument, group_by_settings, task
 from siftback.lab.analyses.figure import Grid, Missing
-from siftback.lab.analyses.findings import WrongLabels
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import (
     interval,
@@ -97,8 +96,8 @@ def ends(comparisons: Sequence[Comparison]) -> Grid | Missing:
     name, title = "noise", "Wrong labels: the end beside Traditional's of the same budget"
     columns = ["data and model", "wrong labels", "method", "seeds", "Traditional", "difference"]
     columns += ["95 % interval", "precision", "recall"]
-    found = noisy_ends(comparisons)
-    if not found:
+    noisy = noisy_ends(comparisons)
+    if not noisy:
         why = "No run with wrong labels beside Traditional. Record some: siftback run noise"
         return Missing(name, title, why)
     rows = [
@@ -108,14 +107,16 @@ def ends(comparisons: Sequence[Comparison]) -> Grid | Missing:
             end.interval or None,
             *(None if math.isnan(rate) else f"{rate:.2f}" for rate in (end.precision, end.recall)),
         ]
-        for end in found
+        for end in noisy
     ]
-    findings = [
-        WrongLabels(end.task, end.wrong, end.label, end.difference, end.low, end.high)
-        for end in found
+    sentences = [
+        f"{end.task}, {end.wrong:.0%} of the labels wrong: {end.label} ends at "
+        f"{end.difference:+.2f} points{f' (95 % interval {end.interval})' if end.interval else ''} "
+        "beside Traditional of the same budget."
+        for end in noisy
         if end.guarded
     ]
-    return Grid(name, title, findings, "Siftback", columns, rows)
+    return Grid(name, title, sentences, "Siftback", columns, rows)
 
 
 def with_wrong_labels(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -13,9 +13,8 @@ from siftback.lab.analyses.budget_ratios import (
     BudgetRatio,
     budget_ratio,
 )
-from siftback.lab.analyses.configurations import argument, group_by_settings, task
+from siftback.lab.analyses.configurations import argument, best_end, group_by_settings, task
 from siftback.lab.analyses.figure import Figure, Grid, Missing, Panel, Series
-from siftback.lab.analyses.findings import BestEnd, BudgetRatios, Finding, Reached, SeveralMachines
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import read_runs
 from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric
@@ -107,32 +106,38 @@ def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
     columns = ["data and model", "method", "budget", "seeds", "error or loss"]
     columns += ["Traditional's budget for it", "budget ratio", "95 % interval"]
     columns += ["epochs over budget"]
-    measured = method_ratios(comparisons)
-    if not measured:
+    methods = method_ratios(comparisons)
+    if not methods:
         why = f"No method beside Traditional at {LEAST_POINTS} budgets or more. Record some:"
         return Missing(name, title, f"{why} siftback run pays")
     rows = []
     by_title: dict[str, list[MethodRatio]] = {}
-    for one in measured:
-        by_title.setdefault(one.experiment.title, []).append(one)
-        ratio, metric = one.ratio.ratio, one.experiment.metric
+    for method in methods:
+        by_title.setdefault(method.experiment.title, []).append(method)
+        ratio, metric = method.ratio.ratio, method.experiment.metric
         rows.append(
             [
-                *(one.experiment.title, one.label, f"{one.budget:g}", str(one.ratio.seeds)),
-                *(metric.written(one.end), str(Bounded(ratio.value * one.budget, ratio.side))),
-                *(str(ratio), one.interval, f"{one.epochs:.2f}"),
+                *(method.experiment.title, method.label, f"{method.budget:g}"),
+                *(str(method.ratio.seeds), metric.written(method.end)),
+                *(str(Bounded(ratio.value * method.budget, ratio.side)), str(ratio)),
+                *(method.interval, f"{method.epochs:.2f}"),
             ]
         )
     machines = {
         experiment.title: sorted(set(experiment.runs.machine))
         for experiment in experiments(comparisons)
     }
-    findings: list[Finding] = [
-        *(_said(title, each) for title, each in by_title.items()),
-        *_reached(measured),
-        *(SeveralMachines(title, names) for title, names in machines.items() if len(names) > 1),
+    sentences = [
+        *(_ratio_sentence(title, group) for title, group in by_title.items()),
+        *_goal_sentences(methods),
+        *(
+            f"{title} was trained on {' and '.join(names)}, where the same seed ends at other "
+            "errors, so ratios near 1 may be the machines'. Repeat all of it on one."
+            for title, names in machines.items()
+            if len(names) > 1
+        ),
     ]
-    return Grid(name, title, findings, "Siftback", columns, rows)
+    return Grid(name, title, sentences, "Siftback", columns, rows)
 
 
 def curves(comparisons: Sequence[Comparison]) -> Figure | Missing:
@@ -141,7 +146,7 @@ def curves(comparisons: Sequence[Comparison]) -> Figure | Missing:
     A panel for each experiment that `ratios` has: the means over the seeds, and the seeds' range.
     """
     name, title = "budgets", "What a budget buys: Traditional, and selection by remembered losses"
-    panels, findings = [], []
+    panels, sentences = [], []
     for experiment in experiments(comparisons):
         lines = {label: ends for label, ends in experiment.ends.items() if len(ends) > 1}
         if len(lines) < 2:
@@ -157,24 +162,26 @@ def curves(comparisons: Sequence[Comparison]) -> Figure | Missing:
         panels.append(
             Panel(experiment.title, x_label, y_label, "line", series, log_x=True, log_y=positive)
         )
-        findings.append(_best_end(experiment, lines))
+        sentences.append(_best_end(experiment, lines))
     if not panels:
         why = f"No method beside Traditional's curve of {LEAST_POINTS} budgets. Record some:"
         return Missing(name, title, f"{why} siftback run pays")
-    return Figure(name, title, findings, "Siftback", {"budget": panels})
+    return Figure(name, title, sentences, "Siftback", {"budget": panels})
 
 
 def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
     """Returns the experiments among comparisons, in the order of their titles."""
     joined = []
     for group in _with_curve(comparisons):
-        group = [one for one in group if one.runs and argument(one, "budget") is not None]
-        runs = pd.concat([read_runs(one).assign(budget=argument(one, "budget")) for one in group])
+        group = [item for item in group if item.runs and argument(item, "budget") is not None]
+        runs = pd.concat(
+            [read_runs(item).assign(budget=argument(item, "budget")) for item in group]
+        )
         runs = runs[runs.strategy != MATCHED].drop_duplicates(["label", "budget", "seed"])
         ends = {
             label: {
-                budget: dict(zip(each.seed, each.final, strict=True))
-                for budget, each in rows.groupby("budget")
+                budget: dict(zip(ended.seed, ended.final, strict=True))
+                for budget, ended in rows.groupby("budget")
             }
             for label, rows in runs.groupby("label", sort=False)
         }
@@ -190,7 +197,7 @@ def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
 
 def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Returns the comparisons whose experiments have Traditional at five budgets or more."""
-    return [one for group in _with_curve(comparisons) for one in group]
+    return [comparison for group in _with_curve(comparisons) for comparison in group]
 
 
 def _with_curve(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
@@ -199,9 +206,9 @@ def _with_curve(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
         for group in group_by_settings(comparisons, _VARIED).values()
         if len(
             {
-                argument(one, "budget")
-                for one in group
-                if any(run.label == TRADITIONAL for run in one.runs)
+                argument(comparison, "budget")
+                for comparison in group
+                if any(run.label == TRADITIONAL for run in comparison.runs)
             }
             - {None}
         )
@@ -209,7 +216,7 @@ def _with_curve(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
     ]
 
 
-def _best_end(experiment: Experiment, lines: Mapping[str, Ends]) -> BestEnd:
+def _best_end(experiment: Experiment, lines: Mapping[str, Ends]) -> str:
     """At the largest budget that any method was measured at."""
     methods = {label: ends for label, ends in lines.items() if label != TRADITIONAL}
     budget = max(max(ends) for ends in methods.values())
@@ -220,47 +227,54 @@ def _best_end(experiment: Experiment, lines: Mapping[str, Ends]) -> BestEnd:
     plain = experiment.curve.get(budget)
     baseline = fmean(plain.values()) if plain else None
     title = f"{experiment.title}, {budget:g} epochs"
-    return BestEnd(title, best, means[best], baseline, metric=experiment.metric.name)
+    return best_end(title, experiment.metric, best, means[best], baseline)
 
 
-def _said(title: str, measured: Sequence[MethodRatio]) -> BudgetRatios:
-    """Of the methods that were measured at the most budgets their ratios are said.
+def _ratio_sentence(title: str, ratios: Sequence[MethodRatio]) -> str:
+    """Returns the ratios of the methods that were measured at the most budgets.
 
     Also the budget at which Traditional's mean is lowest, if it is not the largest.
     """
     methods: dict[str, list[tuple[float, str]]] = {}
-    for one in measured:
-        methods.setdefault(one.label, []).append((one.budget, str(one.ratio.ratio)))
+    for method in ratios:
+        methods.setdefault(method.label, []).append((method.budget, str(method.ratio.ratio)))
     most = max(map(len, methods.values()))
-    said = [(label, each) for label, each in methods.items() if len(each) == most]
-    above = sum(one.ratio.low is not None and one.ratio.low.exceeds(1) for one in measured)
-    curve = measured[0].experiment.curve
-    means = {budget: fmean(ends.values()) for budget, ends in curve.items()}
+    above = sum(method.ratio.low is not None and method.ratio.low.exceeds(1) for method in ratios)
+    means = {budget: fmean(ends.values()) for budget, ends in ratios[0].experiment.curve.items()}
     lowest = min(means, key=means.__getitem__)
-    level = lowest if lowest < max(means) else None
-    return BudgetRatios(title, said, above, len(measured), level)
+    listing = "; ".join(
+        f"{label} {', '.join(f'{ratio} ({budget:g} epochs)' for budget, ratio in group)}"
+        for label, group in methods.items()
+        if len(group) == most
+    )
+    end = f" Traditional ends lowest at {lowest:g} epochs." if lowest < max(means) else ""
+    return (
+        f"{title}: {listing}. In all {above} of {len(ratios)} ratios are above 1 with their whole "
+        f"interval.{end}"
+    )
 
 
-def _reached(measured: Sequence[MethodRatio]) -> list[Reached]:
-    """Where each method that was measured at several budgets of an experiment reaches the goal."""
+def _goal_sentences(ratios: Sequence[MethodRatio]) -> list[str]:
+    """Returns where each method, at several budgets of an experiment, reaches the goal."""
     methods: dict[str, dict[str, list[MethodRatio]]] = {}
-    for one in measured:
-        by_title = methods.setdefault(one.label, {})
-        by_title.setdefault(one.experiment.title, []).append(one)
-    return [
-        Reached(
-            label,
-            GOAL,
-            [
-                (title, budgets)
-                for title, each in by_title.items()
-                if (budgets := [one.budget for one in each if _reaches(one.ratio)])
-            ],
-            sum(map(len, by_title.values())),
+    for method in ratios:
+        by_title = methods.setdefault(method.label, {})
+        by_title.setdefault(method.experiment.title, []).append(method)
+    sentences = []
+    for label, by_title in methods.items():
+        if max(map(len, by_title.values())) < 2:
+            continue
+        budgets = {
+            title: [f"{method.budget:g}" for method in group if _reaches(method.ratio)]
+            for title, group in by_title.items()
+        }
+        where = "; ".join(
+            f"{title} ({', '.join(those)} epochs)" for title, those in budgets.items() if those
         )
-        for label, by_title in methods.items()
-        if max(map(len, by_title.values())) > 1
-    ]
+        count = f"{sum(map(len, budgets.values()))} of {sum(map(len, by_title.values()))} cases"
+        cases = f"{count}: {where}" if where else count
+        sentences.append(f"{label} reaches {GOAL:g} times the budget in {cases}.")
+    return sentences
 
 
 def _reaches(ratio: BudgetRatio) -> bool:

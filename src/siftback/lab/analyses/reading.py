@@ -15,7 +15,7 @@ from siftback.lab.records.comparison_record import (
 )
 from siftback.lab.records.observations import damage, files
 from siftback.lab.records.run_files import record_lines, record_names
-from siftback.lab.records.run_summary import RunSummary, check_types, prices_of
+from siftback.lab.records.run_summary import RunSummary, check_types, scoring_costs_of
 
 TABLE = ".parquet"  # what `siftback score`, `prune` and `suspects` write
 
@@ -60,7 +60,7 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         environment, entries = summary["environment"], list(summary["runs"])
         dict(environment.get("arguments") or {})
-        prices = prices_of(summary)
+        prices = scoring_costs_of(summary)
     except UNREADABLE as error:
         return None, [f"{folder.name}/{SUMMARY} is damaged, and left out ({said(error)})"]
     kept, problems = [], []

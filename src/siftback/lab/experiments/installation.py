@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from packaging.requirements import Requirement
 
-from siftback.lab.data import parquet
-from siftback.lab.data.datasets import NAMES
+from siftback.lab.data.load import NAMES
+from siftback.lab.data.tables import local_folder
 from siftback.lab.records.environment import environment
 
 _SELF = "siftback"
@@ -50,46 +50,47 @@ class Package:
 
 
 def packages() -> list[Package]:
-    """Every package that this release of Siftback names, those for its developers apart."""
-    found: dict[str, Package] = {}
+    """Returns every package that users of this release may need."""
+    by_name: dict[str, Package] = {}
     for text in metadata.requires(_SELF) or []:
-        asked = Requirement(text)
-        extra = _EXTRA.search(str(asked.marker or ""))
-        name = extra[1] if extra else ""
-        if name not in _NOT_FOR_USERS and asked.name != _SELF:
-            found.setdefault(asked.name, _package(asked, name))
-    return sorted(found.values(), key=lambda one: (one.extra, one.name))
+        requirement = Requirement(text)
+        name, match = requirement.name, _EXTRA.search(str(requirement.marker or ""))
+        extra = match[1] if match else ""
+        if extra not in _NOT_FOR_USERS and name not in (_SELF, *by_name):
+            by_name[name] = find_package(requirement, extra)
+    return sorted(by_name.values(), key=lambda package: (package.extra, package.name))
 
 
-def _package(asked: Requirement, extra: str) -> Package:
+def find_package(requirement: Requirement, extra: str) -> Package:
+    """Returns a package that an extra needs, with the version that is installed."""
     try:
-        version = metadata.version(asked.name)
+        version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
         version = None
-    return Package(asked.name, extra, str(asked.specifier), version)
+    return Package(requirement.name, extra, str(requirement.specifier), version)
 
 
 def machine() -> dict[str, Any]:
-    """What `environment` says of the machine, and how busy it is.
+    """Returns the machine's part of the `environment`, and how busy it is.
 
     Besides: ``load``, the processes that wanted a processor in the last minute on average; None
     where the system does not say; and ``cuda``, the release that torch was built for, or None.
     """
-    found = environment({})
-    found = {name: value for name, value in found.items() if name not in ("arguments", "date")}
+    facts = environment({})
+    del facts["arguments"], facts["date"]
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
-    return found | {"load": load, "cuda": torch.version.cuda}
+    return facts | {"load": load, "cuda": torch.version.cuda}
 
 
-def busy(found: dict[str, Any]) -> bool:
-    """Whether the processors of a `machine` are taken by other work, by half or more."""
-    return found["load"] is not None and found["load"] >= (found["cores"] or 1) / 2
+def busy(facts: dict[str, Any]) -> bool:
+    """Returns whether other work takes half of the processors of a `machine` or more."""
+    return facts["load"] is not None and facts["load"] >= (facts["cores"] or 1) / 2
 
 
 def data_sets() -> dict[str, Path | None]:
-    """Where each data set of the laboratory lies; None where it is not on this machine.
+    """Returns the path of each data set of the laboratory; None where this machine lacks it.
 
     ``digits`` comes with the laboratory, and lies nowhere.
     """
     named = [name for name in NAMES if name != "digits" and not {":", "+"} & set(name)]
-    return {name: parquet.at_hand(name) for name in named}
+    return {name: local_folder(name) for name in named}

@@ -4,169 +4,56 @@ The probabilities that a run leaves are in-sample: cleanlab asks for those of a 
 trained on the example. What the guard held back was hardly trained on; the other examples were.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
 
-import pyarrow as pa
+import pandas as pd
 import torch
 from rich.console import Group
 from torch import Tensor
 
 from siftback.errors import ConfigError
-from siftback.lab.records.columns import column_of, read_columns, write_columns
+from siftback.lab.records.columns import read_columns, write_columns
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.records.tables import terminal
-from siftback.lab.training.suspects import SUFFIX
+from siftback.lab.run.suspects import SUSPECTS_SUFFIX
 
 WRITER = "siftback compare --strategies sb-memory-guarded"
 
 
-@dataclass(frozen=True, eq=False)
-class Suspects:
-    """What one run left.
+def read_suspects(folder: Path, name: str | None = None) -> dict[str, pd.DataFrame]:
+    """Reads what the runs of a comparison left of their examples, by run.
 
-    Attributes:
-        run: Its name.
-        labels: int64[N].
-        guesses: int64[N].
-        scores: float32[N], the loss that the guard saw last; NaN where it saw none.
-        by_guard: bool[N], its label issues.
-        by_cleanlab: bool[N].
-        wrong: bool[N], whose labels were flipped; None where that is not known.
-    """
-
-    run: str
-    labels: Tensor
-    guesses: Tensor
-    scores: Tensor
-    by_guard: Tensor
-    by_cleanlab: Tensor
-    wrong: Tensor | None
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Reads what a run left, and asks cleanlab of its probabilities.
-
-        Raises:
-            ConfigError: If the file holds something else, or cleanlab is not installed.
-        """
-        table, made = read_columns(path, WRITER)
-        if not {"label", "guess", "score", "label_issue", "p_0"} <= set(table.column_names):
-            raise ConfigError(f"{path} holds no suspects: give one of {WRITER}")
-        labels = column_of(table, "label")
-        wrong = None
-        if "true_label" in table.column_names:
-            wrong = column_of(table, "true_label") != labels
-        return cls(
-            made["run"],
-            labels,
-            column_of(table, "guess"),
-            column_of(table, "score"),
-            column_of(table, "label_issue"),
-            _by_cleanlab(labels, table),
-            wrong,
-        )
-
-    def write(self, path: Path) -> None:
-        """Writes those that the guard or cleanlab lists, the highest scores first."""
-        listed = self.ranked()
-        columns = {
-            "index": listed,
-            "label": self.labels[listed],
-            "guess": self.guesses[listed],
-            "score": self.scores[listed],
-            "guard": self.by_guard[listed],
-            "cleanlab": self.by_cleanlab[listed],
-        }
-        if self.wrong is not None:
-            columns["wrong"] = self.wrong[listed]
-        write_columns(path, columns, {"run": self.run})
-
-    def ranked(self) -> Tensor:
-        """int64[n], those that either lists, by falling score."""
-        either = (self.by_guard | self.by_cleanlab).nonzero().squeeze(1)
-        scores = self.scores[either].nan_to_num(nan=-torch.inf)  # of what the guard never saw
-        return either[scores.argsort(descending=True, stable=True)]
-
-
-def read_suspects(folder: Path, name: str | None) -> list[Suspects]:
-    """What the runs of a comparison left, or one of them.
+    A frame has a row for each example: its ``index``, its ``label``, the model's ``guess``, the
+    ``score``, which is the loss that the guard saw last and NaN where it saw none, whether it is a
+    label issue of the ``guard`` and of ``cleanlab``, and, where that is known, whether its label
+    is ``wrong``.
 
     Args:
-        folder: Of the comparison.
-        name: Of the run; all where None.
+        folder: That of the comparison.
+        name: The name of a run; by default all runs are read.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there is none, a file holds something else, or cleanlab is not installed.
     """
-    paths = sorted((folder / RECORDS).glob(f"*{SUFFIX}"))
-    names = [path.name.removesuffix(SUFFIX) for path in paths]
+    paths = {
+        path.name.removesuffix(SUSPECTS_SUFFIX): path
+        for path in (folder / RECORDS).glob(f"*{SUSPECTS_SUFFIX}")
+    }
     if not paths:
         raise ConfigError(
             f"{folder} holds no run with a noise guard: make one with {WRITER}, or with "
             "--noise-guard"
         )
-    if name is None:
-        return [Suspects.read(path) for path in paths]
-    if name not in names:
-        raise ConfigError(f"no run {name!r} with a noise guard in {folder}: {', '.join(names)}")
-    return [Suspects.read(paths[names.index(name)])]
+    if name and name not in paths:
+        names = ", ".join(sorted(paths))
+        raise ConfigError(f"no run {name!r} with a noise guard in {folder}: {names}")
+    return {run: read_run(paths[run]) for run in ([name] if name else sorted(paths))}
 
 
-def precision_recall(found: Tensor, wrong: Tensor) -> tuple[float, float]:
-    """Share of the found that are wrong, and of the wrong that are found; NaN of none.
-
-    >>> precision_recall(torch.tensor([True, True, False]), torch.tensor([True, False, False]))
-    (0.5, 1.0)
-    """
-    right = int((found & wrong).sum())
-    return tuple(  # type: ignore[return-value]
-        right / int(of.sum()) if of.any() else float("nan") for of in (found, wrong)
-    )
-
-
-def suspects_tables(runs: list[Suspects], most: int) -> Group:
-    """How the guard and cleanlab did on each run; of the first, the highest scores."""
-    first = runs[0]
-    caption = "cleanlab by the trained model's probabilities, which are in-sample."
-    if first.wrong is not None:
-        caption += f" {int(first.wrong.sum())} labels were made wrong."
-    summary = [row for run in runs for row in _summary(run)]
-    listed = [_listed(first, index) for index in first.ranked()[:most].tolist()]
-    return Group(
-        terminal(summary, title="Examples thought mislabelled", caption=caption),
-        "",
-        terminal(listed, title=f"The highest scores of {first.run}"),
-    )
-
-
-def _summary(run: Suspects) -> Iterator[dict[str, str]]:
-    both = {"guard": run.by_guard, "cleanlab": run.by_cleanlab}
-    both["both"] = run.by_guard & run.by_cleanlab
-    for by, found in both.items():
-        row = {"run": run.run, "by": by, "label issues": str(int(found.sum()))}
-        if run.wrong is not None:
-            precision, recall = precision_recall(found, run.wrong)
-            row |= {"precision": _share(precision), "recall": _share(recall)}
-        yield row
-
-
-def _listed(run: Suspects, index: int) -> dict[str, str]:
-    row = {
-        "index": str(index),
-        "label": str(int(run.labels[index])),
-        "guess": str(int(run.guesses[index])),
-        "score": f"{float(run.scores[index]):.2f}",
-        "guard": _yes_or_no(run.by_guard[index]),
-        "cleanlab": _yes_or_no(run.by_cleanlab[index]),
-    }
-    return row if run.wrong is None else row | {"wrong": _yes_or_no(run.wrong[index])}
-
-
-def _by_cleanlab(labels: Tensor, table: pa.Table) -> Tensor:
+def read_run(path: Path) -> pd.DataFrame:
+    """Reads what one run left, as `read_suspects` does, and asks cleanlab of its probabilities."""
     try:
         from cleanlab.filter import find_label_issues
     except ImportError:
@@ -174,15 +61,84 @@ def _by_cleanlab(labels: Tensor, table: pa.Table) -> Tensor:
             "cleanlab is not installed, beside which suspects are judged: pip install "
             '"siftback[noise]"'
         ) from None
-    names = [name for name in table.column_names if name.startswith("p_")]
-    probabilities = torch.stack([column_of(table, name) for name in names], 1)
-    found: Any = find_label_issues(labels.numpy(), probabilities.numpy(), n_jobs=1)
-    return torch.from_numpy(found)
+    table, _ = read_columns(path, WRITER)
+    frame = table.to_pandas()
+    if not {"label", "guess", "score", "label_issue", "p_0"} <= set(frame):
+        raise ConfigError(f"{path} holds no suspects: give one of {WRITER}")
+    labels, probabilities = frame["label"].to_numpy(), frame.filter(regex="^p_").to_numpy()
+    suspects = frame[["index", "label", "guess", "score"]].assign(
+        guard=frame["label_issue"],
+        cleanlab=find_label_issues(labels, probabilities, n_jobs=1),
+    )
+    if "true_label" in frame:
+        suspects["wrong"] = frame["true_label"] != frame["label"]
+    return suspects
 
 
-def _share(share: float) -> str:
+def rank_suspects(suspects: pd.DataFrame) -> pd.DataFrame:
+    """Returns the examples that the guard or cleanlab lists, by falling score."""
+    listed = suspects[suspects["guard"] | suspects["cleanlab"]]
+    return listed.sort_values("score", ascending=False, kind="stable", na_position="last")
+
+
+def write_suspects(path: Path, run: str, suspects: pd.DataFrame) -> None:
+    """Writes the examples that the guard or cleanlab lists, by falling score."""
+    ranked = rank_suspects(suspects)
+    columns = {name: torch.tensor(ranked[name].to_numpy()) for name in ranked}
+    write_columns(path, columns, {"run": run})
+
+
+def precision_recall(listed: Tensor, wrong: Tensor) -> tuple[float, float]:
+    """Returns the share of the listed that are wrong, and of the wrong that are listed.
+
+    A share of none is NaN.
+
+    >>> precision_recall(torch.tensor([True, True, False]), torch.tensor([True, False, False]))
+    (0.5, 1.0)
+    """
+    right = int((listed & wrong).sum())
+    precision, recall = (
+        right / int(marks.sum()) if marks.any() else float("nan") for marks in (listed, wrong)
+    )
+    return precision, recall
+
+
+def suspects_tables(runs: Mapping[str, pd.DataFrame], most: int) -> Group:
+    """Returns a table of the guard and cleanlab on each run, and one of the first's examples.
+
+    Args:
+        runs: The suspects by run.
+        most: How many examples of the first run to list.
+    """
+    name, first = next(iter(runs.items()))
+    caption = "cleanlab by the trained model's probabilities, which are in-sample."
+    if "wrong" in first:
+        caption += f" {int(first['wrong'].sum())} labels were made wrong."
+    summary = []
+    for run, suspects in runs.items():
+        marks = {by: torch.tensor(suspects[by].to_numpy()) for by in ("guard", "cleanlab")}
+        for by, listed in (marks | {"both": marks["guard"] & marks["cleanlab"]}).items():
+            row = {"run": run, "by": by, "label issues": str(int(listed.sum()))}
+            if "wrong" in suspects:
+                shares = precision_recall(listed, torch.tensor(suspects["wrong"].to_numpy()))
+                row |= dict(zip(("precision", "recall"), map(write_share, shares), strict=True))
+            summary.append(row)
+    examples = rank_suspects(first).head(most)
+    formats = {"score": "{:.2f}".format, "guard": yes_or_no, "cleanlab": yes_or_no}
+    formats["wrong"] = yes_or_no
+    cells = {column: examples[column].map(formats.get(column, str)) for column in examples}
+    return Group(
+        terminal(summary, title="Examples thought mislabelled", caption=caption),
+        "",
+        terminal(pd.DataFrame(cells).to_dict("records"), title=f"The highest scores of {name}"),
+    )
+
+
+def write_share(share: float) -> str:
+    """Writes a share, of which NaN is not reached."""
     return NOT_REACHED if share != share else f"{share:.3f}"
 
 
-def _yes_or_no(value: Tensor) -> str:
+def yes_or_no(value: bool) -> str:
+    """Writes a truth value."""
     return "yes" if value else "no"

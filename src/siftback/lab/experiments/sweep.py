@@ -11,15 +11,23 @@ from rich.table import Table
 
 from siftback import SiftbackError
 from siftback.errors import ConfigError
-from siftback.lab.experiments.comparison import Existing, Plan, compare_locked, prepare_data
-from siftback.lab.records.comparison_record import SUMMARY, Comparison, is_begun
+from siftback.lab.experiments.comparison import (
+    DEFAULT_POLICY,
+    Existing,
+    FolderBusyError,
+    Plan,
+    compare,
+    prepare_data,
+    refuse_begun,
+)
+from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.folder_lock import is_locked, locked
 from siftback.lab.records.run_files import record_names
 from siftback.lab.records.summary_table import rows
 from siftback.lab.records.tables import terminal
-from siftback.lab.training.checkpoints import Often
-from siftback.lab.training.parsing import numbers, parse
-from siftback.lab.training.progress import Reporter
+from siftback.lab.run.checkpoints import CheckpointPolicy
+from siftback.lab.run.progress import Reporter
+from siftback.lab.settings import parse_numbers, parse_setting
 
 State = Literal["done", "running", "stopped", "missing"]
 
@@ -34,9 +42,9 @@ class GridCell:
     """One cell of a grid.
 
     Attributes:
-        values: What was written for each name of the grid.
-        plan: Its comparison.
-        folder: Where that is.
+        values: The values, as written, by name of the grid.
+        plan: The plan of its comparison.
+        folder: The folder of its comparison.
     """
 
     values: dict[str, str]
@@ -45,16 +53,13 @@ class GridCell:
 
     @property
     def finished(self) -> int:
-        """How many of its runs have ended."""
-        comparison = self.comparison
-        if comparison is None:
-            return 0
-        ended = {run.record for run in comparison.runs}
+        """Number of its runs that have ended."""
+        ended = {run.record for run in self.comparison.runs} if self.comparison else set()
         return sum(run.record in ended for run in self.plan.runs())
 
     @property
     def state(self) -> State:
-        """How far it has come, whichever process works on it."""
+        """State of its runs, whichever process works on it."""
         if self.finished == len(self.plan.runs()):
             return "done"
         if is_locked(self.folder):
@@ -63,12 +68,12 @@ class GridCell:
 
     @property
     def comparison(self) -> Comparison | None:
-        """What it holds so far."""
+        """Its comparison so far."""
         return Comparison.read(self.folder) if (self.folder / SUMMARY).exists() else None
 
 
 def read_grid(written: Sequence[str]) -> dict[str, list[str]]:
-    """A grid, of ``name=value,value`` for each of its names.
+    """Returns a grid, from ``name=value,value`` for each of its names.
 
     Raises:
         ConfigError: If one is written otherwise or twice, or a value is no such setting's.
@@ -88,7 +93,7 @@ def read_grid(written: Sequence[str]) -> dict[str, list[str]]:
         if name in grid or len(set(grid_values)) < len(grid_values):
             raise ConfigError(f"--grid {text!r}: give each name once, and no value twice")
         for value in grid_values:
-            _value(name, value)
+            parse_value(name, value)
         grid[name] = grid_values
     if not grid:
         raise ConfigError("a sweep without a grid: give --grid name=value,value, once or more")
@@ -98,7 +103,7 @@ def read_grid(written: Sequence[str]) -> dict[str, list[str]]:
 def cells(
     grid: Mapping[str, Sequence[str]], plan_of: Callable[[dict[str, Any]], Plan], folder: Path
 ) -> list[GridCell]:
-    """Every cell of a grid, the last name's values changing fastest.
+    """Returns every cell of a grid, the last name's values changing fastest.
 
     Args:
         grid: The values of each name, as `read_grid` gives them.
@@ -108,27 +113,28 @@ def cells(
     Raises:
         ConfigError: If a cell's plan cannot be, or two cells would have one folder.
     """
-    found = []
+    grid_cells = []
     for combination in itertools.product(*grid.values()):
         values = dict(zip(grid, combination, strict=True))
-        parsed = {name: _value(name, value) for name, value in values.items()}
+        parsed = {name: parse_value(name, value) for name, value in values.items()}
         name = "_".join(re.sub(r"[^\w.+-]", "-", f"{n}{value}") for n, value in values.items())
-        found.append(GridCell(values, plan_of(parsed), folder / name))
-    folders = [cell.folder.name for cell in found]
+        grid_cells.append(GridCell(values, plan_of(parsed), folder / name))
+    folders = [cell.folder.name for cell in grid_cells]
     if len(set(folders)) < len(folders):
         raise ConfigError(f"cells of one name, {', '.join(folders)}: write their values apart")
-    return found
+    return grid_cells
 
 
-def _value(name: str, text: str) -> Any:
-    return numbers(name, text)[0] if name == KEEP else parse(name, text)
+def parse_value(name: str, text: str) -> Any:
+    """Returns a value of a grid: a share to keep, or a setting's."""
+    return parse_numbers(name, text)[0] if name == KEEP else parse_setting(name, text)
 
 
 def sweep(
     grid: Sequence[GridCell],
     reporter: Reporter,
     existing: Existing = "refuse",
-    often: Often | None = None,
+    policy: CheckpointPolicy = DEFAULT_POLICY,
     on_error: Callable[[GridCell, SiftbackError], None] = lambda cell, error: None,
 ) -> None:
     """Runs the cells in order; several processes may share them, each taking what is free.
@@ -140,7 +146,7 @@ def sweep(
         grid: The cells.
         reporter: Reports what happens.
         existing: What to do with cells that hold a comparison already, as in `compare`.
-        often: How often to save checkpoints.
+        policy: How often to save checkpoints.
         on_error: Called with each cell that failed.
 
     Raises:
@@ -148,33 +154,28 @@ def sweep(
     """
     for cell in grid:
         prepare_data(cell.plan)
-        if existing == "refuse" and is_begun(cell.folder):
-            raise ConfigError(
-                f"{cell.folder} holds a comparison already: give another --out, or --resume to go "
-                "on with the sweep, or --overwrite to lose it"
-            )
+        refuse_begun(cell.folder, existing, "with the sweep")
     # What another process has begun since is gone on with, or left to it.
     go_on: Existing = "overwrite" if existing == "overwrite" else "resume"
     for cell in grid:
-        with locked(cell.folder) as is_ours:
-            if not is_ours or (go_on == "resume" and cell.state == "done"):
+        with locked(cell.folder):  # which refuses a folder that cannot be written
+            if go_on == "resume" and cell.state == "done":
                 continue
-            try:
-                data = prepare_data(cell.plan)
-                compare_locked(cell.plan, data, cell.folder, reporter, go_on, often=often)
-            except SiftbackError as error:
-                on_error(cell, error)
+        try:
+            compare(cell.plan, cell.folder, reporter, go_on, policy=policy)
+        except FolderBusyError:
+            continue
+        except SiftbackError as error:
+            on_error(cell, error)
 
 
 def sweep_table(grid: Sequence[GridCell]) -> Table:
-    """What of a sweep is done, running, stopped and missing, with the results so far."""
+    """Returns the state of each cell of a sweep, with the results so far."""
     table: list[dict[str, str]] = []
     for cell in grid:
-        comparison = cell.comparison
         runs = f"{cell.finished} of {len(cell.plan.runs())}"
         head = cell.values | {"cell": cell.state, "runs": runs}
-        for row in (rows(comparison) if comparison is not None else []) or [{}]:
-            shown = {column: row.get(column, "") for column in ("strategy", *RESULTS)}
-            table.append(head | shown)
+        for row in (rows(cell.comparison) if cell.comparison else []) or [{}]:
+            table.append(head | {name: row.get(name, "") for name in ("strategy", *RESULTS)})
             head = dict.fromkeys(head, "")
     return terminal(table)

@@ -29,10 +29,10 @@ from siftback.lab.records.run_summary import (
     RECORDS,
     Evaluation,
     Metric,
-    Price,
     RunSummary,
+    ScoringCost,
     known_fields,
-    prices_of,
+    scoring_costs_of,
 )
 
 SUMMARY = "summary.json"
@@ -179,7 +179,7 @@ class Comparison:
     folder: Path
     environment: dict[str, Any]
     runs: list[RunSummary]
-    prices: dict[str, Price] = field(default_factory=dict)
+    prices: dict[str, ScoringCost] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -193,7 +193,7 @@ class Comparison:
         try:
             summary = json.loads(path.read_text(encoding="utf-8"))
             runs = [RunSummary.from_json(entry) for entry in summary["runs"]]
-            prices = prices_of(summary)
+            prices = scoring_costs_of(summary)
             environment = dict(summary["environment"])
             dict(environment.get("arguments") or {})
         except FileNotFoundError:

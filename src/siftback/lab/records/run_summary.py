@@ -129,7 +129,7 @@ class RunSummary:
         record: The run's JSON-lines file, relative to the comparison's folder.
         seconds_by_phase: ``seconds_train``, by phase as in `Evaluation`.
         score_cost: What scoring an example costs in forwards of training: 1 for a fresh forward, by
-            definition, and otherwise the median of the comparison's `Price`.
+            definition, and otherwise the median of the comparison's `ScoringCost`.
         cost_scoring: What scores of the whole set cost before training, in forwards: those that
             pruning goes by, or irreducible losses. The training of the models that give them is
             in it, and their forwards over the set. Runs of one seed share the scores, and each
@@ -243,7 +243,7 @@ class RunSummary:
 
 
 @dataclass(frozen=True)
-class Price:
+class ScoringCost:
     """What scoring an example costs in forwards of training, as measured once.
 
     Attributes:
@@ -259,14 +259,15 @@ class Price:
     rounds: int
 
 
-def prices_of(summary: dict[str, Any]) -> dict[str, Price]:
+def scoring_costs_of(summary: dict[str, Any]) -> dict[str, ScoringCost]:
     """The prices in a summary, by strategy.
 
     Raises:
         TypeError: If a field is missing, or is of another type.
     """
     found = {
-        name: Price(**known_fields(Price, one)) for name, one in summary.get("prices", {}).items()
+        name: ScoringCost(**known_fields(ScoringCost, one))
+        for name, one in summary.get("prices", {}).items()
     }
     for price in found.values():
         check_types(price)
@@ -285,7 +286,7 @@ def run_label(strategy: str, keep: float, matched_to: str | None) -> str:
     return f"matched to {matched_to} {kept}" if matched_to else f"{strategy} {kept}"
 
 
-def check_types(record: Evaluation | RunSummary | Price) -> None:
+def check_types(record: Evaluation | RunSummary | ScoringCost) -> None:
     """Makes sure that what was read is of the types it is said to be.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a page carries within itself, so that it needs no other file."""
+"""Contents that a page carries within itself, so that it needs no other file."""
 
 import base64
 import gzip
@@ -21,7 +21,7 @@ _THUMBNAIL = 96  # pixels, the longer side
 
 
 def data_link(content: bytes, kind: str) -> str:
-    """Content as an address that carries it.
+    """Writes content as an address that carries it.
 
     >>> data_link(b"a,b", "text/csv")
     'data:text/csv;base64,YSxi'
@@ -30,12 +30,12 @@ def data_link(content: bytes, kind: str) -> str:
 
 
 def compressed_link(content: bytes) -> str:
-    """Content as an address that carries it compressed, the same for the same content."""
+    """Writes content as an address that carries it compressed, the same for the same content."""
     return data_link(gzip.compress(content, mtime=0), "application/gzip")
 
 
 def picture_link(image: NDArray[np.uint8]) -> str:
-    """An image, uint8 [H, W, C], as the address of a PNG of at most 96 pixels a side."""
+    """Writes an image, uint8 [H, W, C], as the address of a PNG of at most 96 pixels a side."""
     picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
     picture.thumbnail((_THUMBNAIL, _THUMBNAIL))
     file = io.BytesIO()
@@ -44,7 +44,7 @@ def picture_link(image: NDArray[np.uint8]) -> str:
 
 
 def evaluations_csv(comparison: Comparison) -> str:
-    """Every evaluation of a comparison, a line each, with the run's configuration and seed."""
+    """Writes each evaluation of a comparison as a line, with the run's configuration and seed."""
     lines: list[dict[str, object]] = []
     for run in comparison.runs:
         for evaluation in comparison.evaluations(run):
@@ -61,8 +61,8 @@ def evaluations_csv(comparison: Comparison) -> str:
     return as_csv(lines)
 
 
-def template() -> Environment:
-    """The page's template, which escapes whatever records say."""
+def read_template() -> Environment:
+    """Reads the page's template, which escapes whatever records say."""
     return Environment(
         loader=PackageLoader(__package__, "template"),
         autoescape=True,
@@ -72,7 +72,7 @@ def template() -> Environment:
     )
 
 
-def script(package: str, *path: str) -> Markup:
-    """A script or style sheet of an installed package, as it may stand within its element."""
+def read_script(package: str, *path: str) -> Markup:
+    """Reads a script or style sheet of an installed package, as it may stand within its element."""
     text = files(package).joinpath(*path).read_text(encoding="utf-8")
     return Markup(text.replace("</script", "<\\/script"))

@@ -20,7 +20,7 @@ from siftback.lab.analyses.learning_rates import by_rate
 from siftback.lab.analyses.noise import noisy_ends, with_wrong_labels
 from siftback.lab.analyses.pays import MethodRatio, method_ratios, on_curves, ratios
 from siftback.lab.analyses.reading import read
-from siftback.lab.analyses.writing import as_markdown
+from siftback.lab.analyses.writing import export_markdown
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed
@@ -233,18 +233,18 @@ def _ratios(comparisons: Sequence[Comparison]) -> list[str]:
 
 def _by_budget(comparisons: Sequence[Comparison]) -> list[dict[str, str]]:
     """Budget ratios with their intervals: a row for each method, a column for each budget."""
-    measured = method_ratios(comparisons)
-    budgets = sorted({one.budget for one in measured})
+    ratios_of_methods = method_ratios(comparisons)
+    budgets = sorted({method.budget for method in ratios_of_methods})
     methods: dict[tuple[str, str], list[MethodRatio]] = {}
-    for one in measured:
-        methods.setdefault((one.experiment.title, one.label), []).append(one)
+    for method in ratios_of_methods:
+        methods.setdefault((method.experiment.title, method.label), []).append(method)
     rows = []
-    for (data, method), each in methods.items():
-        by_budget = {one.budget: f"{one.ratio.ratio} ({one.interval})" for one in each}
-        spent = sorted(one.epochs for one in each)
+    for (data, label), group in methods.items():
+        by_budget = {each.budget: f"{each.ratio.ratio} ({each.interval})" for each in group}
+        spent = sorted(each.epochs for each in group)
         rows.append(
-            {"data and model": data, "method": method}
-            | {"seeds": listed(one.ratio.seeds for one in each)}
+            {"data and model": data, "method": label}
+            | {"seeds": listed(each.ratio.seeds for each in group)}
             | {f"{budget:g} epochs": by_budget.get(budget, "") for budget in budgets}
             | {
                 "epochs over budget": " to ".join(
@@ -430,7 +430,7 @@ def _rates(folder: Path) -> list[str]:
         one for one in folder.glob("*") if not (one / SUMMARY).is_file()
     )
     made = by_rate(comparisons)
-    table = [] if isinstance(made, Missing) else [_RATES.format(table=as_markdown(made))]
+    table = [] if isinstance(made, Missing) else [_RATES.format(table=export_markdown(made))]
     return [*table, *(f"**{problem}.**\n" for problem in problems)]
 
 

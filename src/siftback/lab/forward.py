@@ -1,0 +1,161 @@
+"""A model as settings ask for it: its device, number type, losses, and what trains it."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from siftback.errors import ConfigError
+from siftback.lab import models
+from siftback.lab.data.data_set import IGNORED, DataSet
+from siftback.lab.data.stream import Batch
+from siftback.lab.records.environment import memory_gib
+from siftback.lab.settings import Precision, Settings
+
+AUTOCAST_TYPES: dict[Precision, torch.dtype | None] = {
+    "fp32": None,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+TEST_BATCH = 500
+
+ExampleLosses = Callable[[nn.Module, Batch], Tensor]
+Weigh = Callable[[Tensor, Tensor | None], Tensor]
+
+
+def check_model_fits(settings: Settings, data: DataSet) -> None:
+    """Refuses a model of other examples, or one that memory cannot hold."""
+    models.check_kind(settings.model, data.kind, data.name)
+    weights = models.count(settings.model, settings.width, norm=settings.norm, **data.model_sizes)
+    needed, memory = 3 * 4 * weights / 2**30, memory_gib() or math.inf
+    if needed > memory:
+        raise ConfigError(
+            f"{settings.model_name} needs {needed:,.0f} GiB for weights, gradients and momentum, "
+            f"and this machine has {memory:g}: give a smaller --width or another --model"
+        )
+
+
+def build_model(settings: Settings, data: DataSet) -> nn.Module:
+    """Returns a new model for some data, on the device and in the layout to train in."""
+    model = models.build(
+        settings.model, width=settings.width, norm=settings.norm, **data.model_sizes
+    )
+    model.to(training_device(settings), memory_format=memory_format_of(settings))  # type: ignore[call-overload]
+    return model
+
+
+def build_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+    """Returns the optimizer that suits the settings' model, for some model's parameters."""
+    lr, momentum, decay = settings.lr, settings.momentum, settings.weight_decay
+    if models.find_architecture(settings.model).training.optimizer == "adamw":
+        betas = (momentum, 0.999)
+        return torch.optim.AdamW(model.parameters(), lr, betas, weight_decay=decay)
+    return torch.optim.SGD(
+        model.parameters(), lr, momentum, weight_decay=decay, nesterov=momentum > 0
+    )
+
+
+def memory_format_of(settings: Settings) -> torch.memory_format:
+    """Returns the format of images and weights."""
+    return torch.channels_last if settings.channels_last else torch.contiguous_format
+
+
+def autocast_of(settings: Settings) -> torch.dtype | None:
+    """Returns the type of mixed precision; None for float32 throughout."""
+    return AUTOCAST_TYPES[settings.precision]
+
+
+def autocast_context(settings: Settings, device: torch.device) -> torch.autocast:
+    """Returns the context of a forward pass in that type."""
+    dtype = autocast_of(settings)
+    return torch.autocast(device.type, dtype, enabled=dtype is not None)
+
+
+def training_device(settings: Settings) -> torch.device:
+    """Returns the device to train on, where ``auto`` is the best that is available.
+
+    Raises:
+        ConfigError: If it is not available, or cannot train as the settings ask.
+    """
+    usable = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    names = [*(name for name, available in usable.items() if available), "cpu"]
+    name = names[0] if settings.device == "auto" else settings.device
+    if name not in names:
+        raise ConfigError(
+            f"no device {name!r} here: give auto or one of {', '.join(reversed(names))}"
+        )
+    if settings.precision == "fp16" and name != "cuda":
+        raise ConfigError(
+            f"precision 'fp16' on {name}: its scaled losses need CUDA; give bf16 or fp32"
+        )
+    return torch.device(name)
+
+
+def evaluation_batch_size(settings: Settings, data: DataSet) -> int:
+    """Returns the examples of a batch to test on; logits of language are as large as training's."""
+    return settings.batch_size if data.kind == "language" else TEST_BATCH
+
+
+def example_losses(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
+    """float[B], the cross-entropy of each example of a batch.
+
+    Of a language model's windows it is the mean over the valid tokens, in nats.
+    """
+    inputs, labels = batch
+    return cross_entropies(model(inputs), labels, smoothing)
+
+
+def cross_entropies(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """float[B], the cross-entropy of each example.
+
+    Args:
+        logits: float [B, K] or [B, T, K].
+        labels: int64 [B] or [B, T], `IGNORED` where there is none.
+        smoothing: Share of each target that is spread over all classes.
+    """
+    if labels.ndim == 1:
+        return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+    return token_cross_entropies(logits, labels, smoothing).sum(1) / (labels != IGNORED).sum(1)
+
+
+def token_cross_entropies(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """float[B, T], the cross-entropy of each token, 0 where there is no label."""
+    losses = F.cross_entropy(
+        logits.flatten(0, 1),
+        labels.flatten(),
+        ignore_index=IGNORED,
+        reduction="none",
+        label_smoothing=smoothing,
+    )
+    return losses.view(labels.shape)
+
+
+def mean_loss(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
+    """Returns the mean of the losses of the examples of a batch."""
+    inputs, labels = batch
+    logits = model(inputs)
+    if labels.ndim == 1:
+        return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+    return cross_entropies(logits, labels, smoothing).mean()
+
+
+def weighted_example_loss(weigh: Weigh, logits: Tensor, labels: Tensor) -> Tensor:
+    """Returns the mean over the examples of a batch of each loss times its weight.
+
+    Args:
+        weigh: From losses and a mask to their weights.
+        logits: float [B, K] or [B, T, K].
+        labels: int64 [B] or [B, T].
+    """
+    losses = cross_entropies(logits, labels)
+    return (losses * weigh(losses, None)).mean()
+
+
+def weighted_token_loss(weigh: Weigh, logits: Tensor, labels: Tensor) -> Tensor:
+    """As `weighted_example_loss`, but of a language model the mean over the tokens of a batch."""
+    if labels.ndim == 1:
+        return weighted_example_loss(weigh, logits, labels)
+    losses, mask = token_cross_entropies(logits, labels), labels != IGNORED
+    return (losses * weigh(losses, mask)).sum() / mask.sum()

@@ -1,0 +1,1 @@
+"""One run: its steps, tests, checkpoints and progress."""

@@ -1,0 +1,148 @@
+"""Where a run can go on from: its state on disk, every so often."""
+
+import hashlib
+import io
+import pickle
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from siftback.errors import StateError
+from siftback.lab.records.atomic_write import atomic_write
+
+CHECKPOINTS = "checkpoints"  # the folder of a comparison's unfinished runs
+
+_VERSION = 5
+_CHECKSUM = "sha256"
+
+
+@dataclass(frozen=True)
+class CheckpointPolicy:
+    """How often to save a run.
+
+    Attributes:
+        share: After each such share of the training; None does not go by it.
+        seconds: After so many seconds, training or not; None does not go by the clock.
+        keep: How many of the last checkpoints to keep, at least 1.
+    """
+
+    share: float | None = None
+    seconds: float | None = 600.0
+    keep: int = 2
+
+
+class Checkpoints:
+    """The checkpoints of one run, ``STEPS.pt`` in a folder of its own.
+
+    Each is written whole or not at all, and ends in a checksum of all before it. It holds tensors,
+    numbers, strings and containers of them alone, so that it is read with ``weights_only=True``.
+
+    Args:
+        folder: That of the run.
+        often: When to write one.
+
+    Attributes:
+        damaged: Those that `latest` passed over, as their checksum is another.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     checkpoints = Checkpoints(Path(folder), CheckpointPolicy(share=0.5, keep=1))
+    ...     for step in range(1, 5):
+    ...         if checkpoints.due(done=step / 4):
+    ...             checkpoints.save({"step": step}, step)
+    ...     [path.name for path in Path(folder).iterdir()], checkpoints.latest()
+    (['000000004.pt'], {'step': 4})
+    """
+
+    def __init__(self, folder: Path, often: CheckpointPolicy) -> None:
+        self._folder, self._often = folder, often
+        self.damaged: list[Path] = []
+        self._done = 0.0
+        self._since = time.monotonic()
+
+    def due(self, done: float) -> bool:
+        """Whether to save now.
+
+        Args:
+            done: The share of the training that is done.
+        """
+        share, seconds = self._often.share, self._often.seconds
+        before, self._done = self._done, done
+        if share is not None and int(done / share) > int(before / share):
+            return True
+        return seconds is not None and time.monotonic() - self._since >= seconds
+
+    def save(self, state: dict[str, Any], steps: int) -> None:
+        """Writes a checkpoint, then removes those that are too old.
+
+        Args:
+            state: All that the run goes on from.
+            steps: How many it had made.
+        """
+        with atomic_write(self._folder / f"{steps:09d}.pt") as path:
+            with path.open("wb") as file:
+                torch.save({"version": _VERSION, "done": self._done, "state": state}, file)
+            with path.open("r+b") as file:
+                file.write(hashlib.file_digest(file, _CHECKSUM).digest())
+        for old in self._written()[: -self._often.keep]:
+            old.unlink()
+        self._since = time.monotonic()
+
+    def latest(self) -> dict[str, Any] | None:
+        """The state saved last; where that is damaged, the one before. None without any.
+
+        Raises:
+            StateError: If there are some and all are damaged, or it is of another version.
+        """
+        self.damaged = []
+        for path in reversed(self._written()):
+            found = _read(path)
+            if found is None:
+                self.damaged.append(path)
+                continue
+            if found["version"] != _VERSION:
+                raise StateError(
+                    f"{path} is a checkpoint of version {found['version']}, and this release "
+                    f"reads version {_VERSION}: resume with the release that wrote it, or remove "
+                    f"{self._folder} to begin the run again"
+                )
+            self._done = found["done"]
+            state: dict[str, Any] = found["state"]
+            return state
+        if self.damaged:
+            raise StateError(
+                f"{' and '.join(map(str, self.damaged))}: damaged, as the checksum is another; put "
+                f"back a copy, or remove {self._folder} to begin the run again"
+            )
+        return None
+
+    def clear(self) -> None:
+        """Removes them all."""
+        if self._folder.is_dir():
+            for path in self._folder.iterdir():
+                path.unlink()
+            self._folder.rmdir()
+
+    def _written(self) -> list[Path]:
+        """The checkpoints, the oldest first."""
+        return sorted(self._folder.glob("*.pt"))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """What a checkpoint holds; None where its bytes are not those of its checksum."""
+    whole = path.read_bytes()
+    size = hashlib.new(_CHECKSUM).digest_size
+    content, checksum = whole[:-size], whole[-size:]
+    if hashlib.new(_CHECKSUM, content).digest() != checksum:
+        return None
+    try:
+        found: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise StateError(
+            f"{path} holds more than tensors, numbers, strings and containers of them, so that no "
+            "run wrote it: remove it"
+        ) from error
+    return found

@@ -1,0 +1,213 @@
+"""Looks at a model in training, whenever it is tested, for the records of what was observed."""
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from siftback.lab.data.data_set import DataSet
+from siftback.lab.data.stream import Batch, BatchStream, test_batches
+from siftback.lab.forward import autocast_context, cross_entropies, evaluation_batch_size
+from siftback.lab.records.observations import SHARES, SUBSETS, kinds_of, write_look
+from siftback.lab.settings import Settings
+
+BATCHES = 8
+
+
+class Observer:
+    """Looks at a model in training, and leaves it and the random state as they were.
+
+    Args:
+        kinds: What to look at, some of `siftback.lab.records.observations.KINDS`.
+        folder: Where the files go; see `folder_of`.
+        data: What the model is trained and tested on.
+        settings: The run's, of which these count: the batch size, for gradients, and the precision
+            and memory format of forward passes.
+        device: Where the model is.
+        indices: int64[N], the places of the training examples in the data set, where some were
+            pruned before; by default 0 to N - 1.
+
+    Attributes:
+        seconds: What looking took so far, by kind; of losses and confidence one forward pass over
+            the training set serves both, and counts as the first one's.
+
+    Raises:
+        ConfigError: For a kind that is none of `KINDS`.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[str],
+        folder: Path,
+        data: DataSet,
+        settings: Settings,
+        device: torch.device,
+        indices: Tensor | None = None,
+    ) -> None:
+        self.kinds = kinds_of(",".join(kinds))
+        self.seconds = dict.fromkeys(self.kinds, 0.0)
+        self._folder = folder
+        self._data = data
+        self._device = device
+        self._settings = settings
+        count = len(data.train_labels)
+        self._indices = torch.arange(count) if indices is None else indices
+        self._step = 0  # of the last look
+        self._stream = BatchStream(
+            data,
+            min(settings.batch_size, count),
+            0,
+            None,
+            device,
+            channels_last=settings.channels_last,
+        )
+        # Some data sets are sorted by class, so that the first examples are of one.
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+        size = self._stream.batch_size
+        self._sample = torch.split(order[: BATCHES * size], size)
+
+    def evaluation(self, model: nn.Module, epoch: float, step: int, uses: Tensor | None) -> None:
+        """Looks at the model as it is.
+
+        Args:
+            model: It.
+            epoch: Epochs of source examples done.
+            step: Optimizer steps done, of which the files are named.
+            uses: float[N], how often each training example was trained on so far; for losses.
+        """
+        seen: tuple[Tensor, Tensor] | None = None
+        for kind in self.kinds:
+            started = time.perf_counter()
+            if kind != "gradients" and seen is None:
+                seen = self._forwarded(model, self._training_set())
+            columns: dict[str, Any]
+            if kind == "gradients":
+                columns = self._gradients(model)
+            elif kind == "losses":
+                assert seen is not None
+                assert uses is not None
+                columns = {"index": self._indices, "loss": seen[0], "uses": uses.int()}
+            else:
+                assert seen is not None
+                columns = self._confidence(model, seen)
+            self._write(kind, epoch, step, columns)
+            self.seconds[kind] += time.perf_counter() - started
+        self._step = step
+
+    def forget(self, after: int = -1) -> None:
+        """Removes what was seen of this run, by an earlier attempt, after so many steps."""
+        for path in self._folder.glob("*.parquet"):
+            if int(path.stem.rpartition("-")[2]) > after:
+                path.unlink()
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far it has come; fit for ``torch.save``."""
+        return {"step": self._step, "seconds": dict(self.seconds)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from another's state, and forgets what was seen after it."""
+        self._step = state["step"]
+        self.seconds |= state["seconds"]
+        self.forget(self._step)
+
+    def _training_set(self) -> Iterator[Batch]:
+        size = evaluation_batch_size(self._settings, self._data)
+        for positions in torch.split(torch.arange(len(self._indices)), size):
+            yield self._stream.plain_of(positions)
+
+    def _test_set(self) -> Iterator[Batch]:
+        size = evaluation_batch_size(self._settings, self._data)
+        return test_batches(self._data, size, self._device, self._settings.channels_last)
+
+    @torch.no_grad()
+    def _forwarded(self, model: nn.Module, batches: Iterator[Batch]) -> tuple[Tensor, Tensor]:
+        """Losses, float32[N], and whether each guess is right, of a window all of them, bool[N]."""
+        model = copy.deepcopy(model).eval()
+        losses, correct = [], []
+        for inputs, labels in batches:
+            with autocast_context(self._settings, self._device):
+                logits = model(inputs).float()
+            losses.append(cross_entropies(logits, labels).cpu())
+            right = (logits.argmax(-1) == labels).reshape(len(labels), -1).all(1)
+            correct.append(right.cpu())
+        return torch.cat(losses), torch.cat(correct)
+
+    def _confidence(self, model: nn.Module, seen: tuple[Tensor, Tensor]) -> dict[str, Any]:
+        tested = self._forwarded(model, self._test_set())
+        losses, correct = (torch.cat(both) for both in zip(seen, tested, strict=True))
+        places = torch.arange(len(tested[0]))
+        return {
+            "split": np.repeat(["train", "test"], [len(seen[0]), len(places)]),
+            "index": torch.cat((self._indices, places)),
+            "confidence": torch.exp(-losses),  # the cross-entropy is -log of it
+            "correct": correct,
+        }
+
+    def _gradients(self, model: nn.Module) -> dict[str, list[Any]]:
+        """Of each batch of the sample and each part of it, how alike the gradients are."""
+        names = ("batch", "subset", "share", "cosine", "same_sign")
+        columns: dict[str, list[Any]] = {name: [] for name in names}
+        generator = torch.Generator().manual_seed(0)
+        model = copy.deepcopy(model).train()
+        for number, positions in enumerate(self._sample):
+            inputs, labels = self._stream.plain_of(positions)
+            for found in self._alike(model, inputs, labels, generator):
+                for name, value in zip(names, (number, *found), strict=True):
+                    columns[name].append(value)
+        return columns
+
+    def _alike(
+        self, model: nn.Module, inputs: Tensor, labels: Tensor, generator: torch.Generator
+    ) -> Iterator[tuple[str, float, float, float]]:
+        whole, losses = self._gradient(model, inputs, labels)
+        order = losses.argsort(stable=True)
+        random = torch.randperm(len(labels), generator=generator).to(order.device)
+        for share in SHARES:
+            k = max(2, round(share * len(labels)))  # batch normalisation needs two
+            for subset, rows in zip(SUBSETS, (order[-k:], order[:k], random[:k]), strict=True):
+                part, _ = self._gradient(model, inputs[rows], labels[rows])
+                yield subset, share, *similarity(part, whole)
+
+    def _gradient(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean loss's gradient as one vector, and the losses, as a training step has them."""
+        parameters = [one for one in model.parameters() if one.requires_grad]
+        random_devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(random_devices), torch.enable_grad():
+            with autocast_context(self._settings, self._device):
+                losses = cross_entropies(model(inputs), labels)
+            parts = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True)
+        return torch.cat([part.flatten() for part in parts]), losses.detach()
+
+    def _write(self, kind: str, epoch: float, step: int, columns: dict[str, Any]) -> None:
+        arrays = {
+            name: column.numpy() if isinstance(column, Tensor) else column
+            for name, column in columns.items()
+        }
+        write_look(self._folder / f"{kind}-{step:09d}.parquet", epoch, arrays)
+
+
+def similarity(part: Tensor, whole: Tensor) -> tuple[float, float]:
+    """How alike two gradients are, as in figure 5 of Jiang et al. 2019.
+
+    Args:
+        part: float[D].
+        whole: float[D].
+
+    Returns:
+        The cosine of the angle between them, 0 where one is zero; and the share of components of
+        equal sign, where 0 has a sign of its own.
+
+    >>> similarity(torch.tensor([3.0, 4.0, 0.0]), torch.tensor([4.0, 3.0, 0.0]))
+    (0.96, 1.0)
+    >>> similarity(torch.tensor([3.0, 4.0]), torch.tensor([4.0, -3.0]))
+    (0.0, 0.5)
+    """
+    part, whole = part.double(), whole.double()
+    cosine = F.cosine_similarity(part, whole, dim=0, eps=1e-30)
+    return float(cosine), float((part.sign() == whole.sign()).double().mean())

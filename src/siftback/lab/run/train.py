@@ -1,0 +1,402 @@
+"""One run: a model trained from its seed to its length, tested on the way."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from siftback.errors import ConfigError
+from siftback.lab import rates
+from siftback.lab.data.data_set import IGNORED, DataSet
+from siftback.lab.data.stream import BatchStream, test_batches
+from siftback.lab.forward import (
+    autocast_context,
+    build_model,
+    cross_entropies,
+    evaluation_batch_size,
+    training_device,
+)
+from siftback.lab.length import Length, PhaseClock, Spent
+from siftback.lab.records.comparison_record import RecordWriter
+from siftback.lab.records.observations import kinds_of
+from siftback.lab.records.run_summary import Evaluation, RunSummary
+from siftback.lab.run.checkpoints import Checkpoints
+from siftback.lab.run.observer import Observer
+from siftback.lab.run.progress import Reporter
+from siftback.lab.run.stepper import Stepper
+from siftback.lab.run.suspects import SUSPECTS_SUFFIX, write_suspects
+from siftback.lab.settings import LENGTHS, Run, Settings
+from siftback.lab.strategies.strategy import Job
+from siftback.lab.strategies.table import find_strategy
+
+
+class Scored(NamedTuple):
+    """The data of a strategy that has all examples scored before training.
+
+    Attributes:
+        data: The data set, or what pruning left of it.
+        cost: What the scores cost, in forwards of one example.
+        seconds: What they took.
+        scores: float32[N], those of the data; None where they were for pruning alone.
+        kept: int64[N], where the data were in the whole set; None where nothing was pruned.
+    """
+
+    data: DataSet
+    cost: float
+    seconds: float
+    scores: Tensor | None = None
+    kept: Tensor | None = None
+
+
+def train(
+    run: Run,
+    settings: Settings,
+    data: DataSet,
+    record: RecordWriter,
+    reporter: Reporter,
+    scored: Scored | None,
+    checkpoints: Checkpoints,
+    state: dict[str, Any] | None = None,
+    observer: Observer | None = None,
+    score_cost: float = 1.0,
+) -> tuple[RunSummary, nn.Module]:
+    """Trains and tests one model.
+
+    Args:
+        run: The run.
+        settings: Those that it shares with the others of its comparison.
+        data: The data set of ``settings``.
+        record: Gets each evaluation as it is made.
+        reporter: Reports how far the run has come.
+        scored: Data and scores of a strategy that has all examples scored first.
+        checkpoints: Get the run's state every so often.
+        state: One of those, of the same run, to go on from; ``record`` is then that run's.
+        observer: Looks at the model whenever it is tested.
+        score_cost: What scoring an example costs in forwards, where it is no fresh one.
+
+    Returns:
+        The summary, and the trained model: the averaged one, where an average is asked for.
+
+    Raises:
+        ConfigError: If so few examples were kept that no step was made.
+    """
+    training = Training(run, settings, data, scored, observer, score_cost)
+    batches = training.batches
+
+    def evaluate() -> bool:
+        """Tests the model, and returns whether that is enough."""
+        evaluation = training.evaluate()
+        record.evaluation(evaluation)
+        reporter.evaluation(evaluation)
+        return any(
+            limit is not None and value <= limit
+            for value, limit in (
+                (evaluation.test_error, settings.stop_at),
+                (evaluation.test_loss, settings.stop_at_loss),
+            )
+        )
+
+    try:
+        if state is not None:
+            training.load_state_dict(state)
+        elif observer is not None:
+            observer.forget()
+        for is_due in training.steps(reporter.update):
+            if is_due and evaluate():
+                break
+            if checkpoints.due(training.done) and not batches.is_over():
+                checkpoint = training.state_dict() | {"record": record.mark()}
+                with training.clock.paused():
+                    checkpoints.save(checkpoint, training.made)
+        if training.made > training.evaluated:
+            evaluate()
+    finally:
+        batches.close()
+    if not training.made:
+        raise ConfigError(
+            f"{run.name} ended before it had kept a batch of {settings.batch_size} examples: give "
+            "a longer training, a larger --keep or a smaller --batch-size"
+        )
+    summary = training.summary(record.evaluations)
+    if batches.guard is not None:
+        path = record.path.with_suffix(SUSPECTS_SUFFIX)
+        write_suspects(path, batches.guard, training.model, batches.stream, training.data, settings)
+    return summary, training.stepper.tested
+
+
+class Training:
+    """A run's model, steps, batches, tally and clock.
+
+    Attributes:
+        made: How many steps.
+        evaluated: How many at the last evaluation.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        settings: Settings,
+        data: DataSet,
+        scored: Scored | None = None,
+        observer: Observer | None = None,
+        score_cost: float = 1.0,
+        counts_uses: bool = False,
+    ) -> None:
+        self.scoring = scored or Scored(data, 0.0, 0.0)
+        whole, size = len(data.train_labels), settings.batch_size
+        data = self.scoring.data
+        self.left = len(data.train_labels) / whole  # by pruning
+        self.run, self.settings, self.data = run, settings, data
+        self.observer = observer
+        self.rate = rates.find_rate(settings.rate, settings.epochs or settings.budget)
+        self.device = training_device(settings)
+        # The one place that seeds: equal weights and dropout for every strategy of a seed.
+        torch.manual_seed(run.seed)
+        self.model = build_model(settings, data)
+        self.stepper = Stepper(self.model, settings, self.device)
+        self.clock = PhaseClock(self.device)
+        self.clock.add(self.scoring.seconds, "scoring")
+        before = Spent(0.0, self.scoring.cost, self.scoring.seconds)
+        strategy = find_strategy(run.strategy)
+        self.batches = strategy.moment(
+            Job(
+                run,
+                strategy,
+                strategy.warmed(settings),
+                data,
+                self.model,
+                self.device,
+                Length.of(run, settings, whole // size * size, before),
+                self.clock,
+                self.scoring.scores,
+                counts_uses or "losses" in kinds_of(settings.observe),
+                score_cost,
+            )
+        )
+        # Seconds of it that the clock has counted, and of refreshing copies.
+        self._selection = self.batches.selecting
+        self._syncing = self.batches.refreshing
+        self.made = self.evaluated = 0
+        self.done = self._rate_progress = 0.0  # shares of the training
+        self._losses = torch.zeros((), device=self.device)  # summed since the last evaluation
+        self._trained = 0
+
+    def steps(self, update: Callable[[float], None]) -> Iterator[bool]:
+        """Trains, telling the share that is done; yields after each step whether a test is due."""
+        wanted, shares = self.settings.wanted_evaluations, self.settings.evaluate_at or ()
+        self.clock.start("loading")
+        for inputs, labels in self.batches:
+            self._move_selection("loading")
+            before = self.done
+            self._step(inputs, labels)
+            self.done = done = self.batches.done()
+            update(done)
+            yield int(done * wanted) > int(before * wanted) or any(
+                before < share <= done for share in shares
+            )
+            self.clock.mark("loading")
+
+    def _step(self, inputs: Tensor, labels: Tensor) -> None:
+        self.clock.mark("forward")
+        with autocast_context(self.settings, self.device):
+            loss = self.batches.loss(inputs, labels)
+        self._move_selection("forward")
+        self.clock.mark("other")
+        self.batches.count_uses()
+        # The rate of a step is that of the middle of the share of training it stands for.
+        before, self._rate_progress = self._rate_progress, self.batches.rate_progress()
+        rate = self.rate((before + self._rate_progress) / 2)
+        self.stepper.set_rate(rate * self.batches.lr_scale)
+        self.clock.mark("backward")
+        self.stepper.backward(loss)
+        self.clock.mark("optimizer")
+        self.stepper.step()
+        self.clock.mark("other")
+        self.made += 1
+        self._losses += loss.detach() * len(labels)
+        self._trained += len(labels)
+
+    def _move_selection(self, phase: str) -> None:
+        """Moves the seconds that selection took within a phase to selection's own."""
+        batches = self.batches
+        self.clock.move(batches.selecting - self._selection, phase, "selection")
+        self.clock.move(batches.refreshing - self._syncing, "selection", "syncing")
+        self._selection, self._syncing = batches.selecting, batches.refreshing
+
+    def evaluate(self) -> Evaluation:
+        """Tests the model."""
+        batches = self.batches
+        self.evaluated = self.made
+        with self.clock.paused():
+            test_loss, test_error = self._test()
+            agreement = batches.agreement()
+            phases = {phase: round(spent, 6) for phase, spent in self.clock.phases.items()}
+            train_loss = float(self._losses) / self._trained
+            self._losses.zero_()
+            self._trained = 0
+            if self.observer is not None:
+                self.observer.evaluation(self.model, batches.epochs, self.made, batches.uses)
+        return Evaluation(
+            epoch=batches.epochs,
+            examples=batches.stats.seen,
+            steps=self.made,
+            seconds=round(sum(phases.values()), 6),
+            cost=batches.cost + self.scoring.cost,
+            train_loss=train_loss,
+            test_loss=test_loss,
+            test_error=test_error,
+            phases=phases,
+            agreement=agreement,
+        )
+
+    @torch.no_grad()
+    def _test(self) -> tuple[float, float]:
+        """Returns mean loss and error in percent over the test set, of language over its tokens."""
+        model, data, settings = self.stepper.tested, self.data, self.settings
+        was_training = model.training
+        model.eval()
+        loss = torch.zeros((), device=self.device)
+        wrong, count = torch.zeros(2, dtype=torch.int64, device=self.device)
+        size = evaluation_batch_size(settings, data)
+        for inputs, labels in test_batches(data, size, self.device, settings.channels_last):
+            with autocast_context(settings, self.device):
+                logits = model(inputs).float()
+            loss += cross_entropies(logits, labels).sum()
+            valid = labels != IGNORED
+            wrong += ((logits.argmax(-1) != labels) & valid).sum()
+            count += valid.sum()
+        model.train(was_training)
+        return float(loss) / len(data.test_labels), 100 * float(wrong) / float(count)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all that the rest of the run depends on."""
+        self.clock.mark("loading")
+        batches = self.batches.state_dict()  # which may work on selection, as the next batch would
+        self._move_selection("loading")
+        on_cuda = self.device.type == "cuda"
+        return {
+            "model": self.model.state_dict(),
+            "stepper": self.stepper.state_dict(),
+            "batches": batches,
+            "observer": None if self.observer is None else self.observer.state_dict(),
+            "phases": self.clock.phases,
+            "counts": [self.made, self.evaluated, self.done, self._rate_progress, self._trained],
+            "losses": self._losses,
+            # The only global random state that is used: NumPy's and Python's are not.
+            "random": torch.get_rng_state(),
+            "random_device": torch.cuda.get_rng_state(self.device) if on_cuda else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state of the same run, settings and data."""
+        self.model.load_state_dict(state["model"])
+        self.stepper.load_state_dict(state["stepper"])
+        self.batches.load_state_dict(state["batches"])
+        if self.observer is not None:
+            self.observer.load_state_dict(state["observer"])
+        self.clock.load(state["phases"])
+        self._selection, self._syncing = self.batches.selecting, self.batches.refreshing
+        self.made, self.evaluated, self.done, self._rate_progress, self._trained = state["counts"]
+        self._losses = state["losses"].to(self.device)
+        torch.set_rng_state(state["random"])
+        if state["random_device"] is not None:
+            torch.cuda.set_rng_state(state["random_device"], self.device)
+
+    def summary(self, evaluations: list[Evaluation]) -> RunSummary:
+        """Returns the run's entry in ``summary.json``."""
+        batches, data, last = self.batches, self.data, evaluations[-1]  # training ended with it
+        suspects: dict[str, int] = {}
+        if batches.guard is not None:
+            suspects["suspects"] = len(batches.guard.suspects)
+            if data.true_labels is not None:
+                suspects["suspects_wrong"] = int(data.flipped[batches.guard.suspects].sum())
+                suspects["labels_wrong"] = int(data.flipped.sum())
+        return RunSummary(
+            strategy=self.run.strategy,
+            matched_to=self.run.matched_to,
+            seed=self.run.seed,
+            data=data.name,
+            model=self.settings.model_name,
+            keep_asked=self.run.keep,
+            keep_measured=batches.kept_share * self.left,
+            epochs=batches.epochs,
+            steps=self.made,
+            examples_forwarded=batches.stats.forwards,
+            examples_backpropped=batches.stats.backwards,
+            seconds_train=last.seconds,
+            seconds_selection=round(batches.selecting, 6),
+            cost_forward_units=batches.cost + self.scoring.cost,
+            test_error_final=last.test_error,
+            test_error_best=min(evaluation.test_error for evaluation in evaluations),
+            record=self.run.record,
+            seconds_by_phase=last.phases,
+            score_cost=batches.job.score_cost,
+            cost_scoring=self.scoring.cost,
+            seconds_scoring=round(self.scoring.seconds, 6),
+            seconds_observing={} if self.observer is None else self.observer.seconds,
+            metric="loss" if data.kind == "language" else "error",
+            test_loss_final=last.test_loss,
+            test_loss_best=min(evaluation.test_loss for evaluation in evaluations),
+            tokens_per_character=data.tokens_per_character,
+            **suspects,
+        )
+
+
+class Stage(NamedTuple):
+    """A model within its training.
+
+    Attributes:
+        model: As it is now.
+        stream: The batches that it is trained on.
+        cost: What its training cost so far, in forwards of one example.
+        seconds: What it took.
+        uses: float32[N], how often it was trained on each example, where that was counted.
+    """
+
+    model: nn.Module
+    stream: BatchStream
+    cost: float
+    seconds: float
+    uses: Tensor | None
+
+
+def stages(
+    seed: int,
+    settings: Settings,
+    data: DataSet,
+    epochs: float,
+    update: Callable[[float], None] = lambda done: None,
+    strategy: str = "traditional",
+    keep: float = 1.0,
+) -> Iterator[Stage]:
+    """Trains a model, and yields it after each epoch; it is never tested.
+
+    Args:
+        seed: Of its initial weights and data order.
+        settings: How to train, apart from the length.
+        data: What to train on.
+        epochs: How long; 0 gives the initial weights.
+        update: Called with the share of it that is done.
+        strategy: What chooses the examples; by default it is trained on everything.
+        keep: The share that it keeps.
+    """
+    changes: dict[str, Any] = dict.fromkeys((*LENGTHS, "evaluations", "evaluate_at", "ema"))
+    settings = replace(settings, **changes | {"epochs": epochs or 1.0, "observe": ""})
+    training = Training(Run(strategy, keep, seed), settings, data, counts_uses=keep < 1)
+    batches, clock = training.batches, training.clock
+
+    def stage() -> Stage:
+        training.evaluated = training.made
+        return Stage(training.model, batches.stream, batches.cost, clock.seconds, batches.uses)
+
+    if not epochs:
+        yield stage()
+        return
+    for is_due in training.steps(update):
+        if is_due:
+            with clock.paused():
+                yield stage()
+    if training.made > training.evaluated:
+        yield stage()

@@ -1,0 +1,88 @@
+"""How much a run computes: about how long it takes, and how many threads it is worth."""
+
+import os
+from collections.abc import Callable, Iterable
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from siftback.lab import models
+from siftback.lab.data.data_set import DataSet
+from siftback.lab.data.load import load
+from siftback.lab.forward import training_device
+from siftback.lab.length import BACKWARD, FORWARD, Length
+from siftback.lab.settings import Run, Settings
+
+# Floating-point operations of a batch's forward below which threads wait longer than they save.
+SMALL = 0.5e9
+
+# What one thread does in a second, a low estimate: on small models calls take much of the time.
+_A_SECOND = 1e10
+
+SHORT = 60.0  # seconds
+
+
+def batch_work(settings: Settings, data: DataSet) -> float:
+    """Floating-point operations of the forward of a batch; the model is not allocated."""
+    sizes = data.model_sizes
+    with torch.device("meta"):
+        model = models.build(settings.model, width=settings.width, norm=settings.norm, **sizes)
+        if data.kind == "images":
+            example = torch.empty(1, sizes["channels"], *sizes["size"])
+        else:
+            example = torch.ones(1, sizes["length"], dtype=torch.long)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.eval()(example)
+    return float(counter.get_total_flops()) * settings.batch_size
+
+
+def most_work(each: Iterable[Settings]) -> float:
+    """The largest `batch_work` of several settings, zero of none; each is looked at once."""
+    found: dict[tuple[object, ...], float] = {}
+    for one in each:
+        key = (one.data, one.max_tokens, one.model, one.width, one.norm, one.batch_size)
+        if key not in found:
+            found[key] = batch_work(one, load(one.data, max_tokens=one.max_tokens))
+    return max(found.values(), default=0.0)
+
+
+def is_short(settings: Settings, data: DataSet) -> bool:
+    """Whether a run takes less than about a minute, so that several seeds cost little.
+
+    By its length where that is a time, and otherwise by its operations, on one thread. Of an
+    accelerator that says nothing, and no run is called short.
+    """
+    length = Length.of(Run("traditional", 1.0, 0), settings, examples := len(data.train_labels))
+    if length.kind == "seconds":
+        return length.amount <= SHORT
+    if training_device(settings).type != "cpu":
+        return False
+    whole = (FORWARD + BACKWARD) * examples if length.kind == "epochs" else 1
+    each = batch_work(settings, data) / settings.batch_size
+    return length.amount * whole * each <= SHORT * _A_SECOND
+
+
+def threads_for(work: Callable[[], float]) -> tuple[int, str]:
+    """How many threads training is worth: one for a small model, otherwise what is free.
+
+    Where other work has the processors, several threads are slower than one, as all wait for the
+    last at every operation.
+
+    Args:
+        work: Gives that of the largest model, as `batch_work` does; not called where there is no
+            choice.
+
+    Returns:
+        The number, which is never more than torch's own choice; and why.
+    """
+    most = torch.get_num_threads()  # the cores, or what OMP_NUM_THREADS says
+    if most == 1:
+        return 1, "torch takes no more here"
+    if work() < SMALL:
+        return 1, "the model is small"
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else most
+    load_now = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    free = min(most, max(1, round(processors - load_now)))
+    if free < most:
+        return free, f"other work takes {load_now:.1f} of {processors} processors"
+    return free, "the processors are free"

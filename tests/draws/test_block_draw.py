@@ -1,0 +1,130 @@
+"""Draws by a histogram: exactly k, each example with the probability of its percentile."""
+
+import pytest
+import torch
+
+from siftback.draws.block_draw import (
+    buckets_of,
+    draw_in_blocks,
+    histogram,
+    scale_to_count,
+)
+from siftback.draws.percentile_draw import draw_by_percentile, draw_probabilities
+from siftback.selectors.sampling import inclusion_probabilities
+from toys import seeded
+
+INFINITE = float("inf")
+
+
+def drawn(scores, count, draws, beta=1.0, floor=0.1, block=256):
+    """bool[draws, N]"""
+    generator = seeded(5)
+    each = [
+        draw_in_blocks(scores, beta, floor, count, generator, block=block) for _ in range(draws)
+    ]
+    found = torch.stack(each)
+    assert ((found == 0) | (found == 1)).all()
+    assert (found.sum(1) == count).all()
+    return found.bool()
+
+
+def test_buckets_are_in_the_order_of_the_scores_and_narrow():
+    scores = torch.cat(
+        (
+            torch.tensor([-INFINITE, -3.4e38, -1.0, -1e-45, 0.0, 1e-45, 1.0, 3.4e38, INFINITE]),
+            torch.randn(5000, generator=seeded(0)).double().exp().float(),
+        )
+    ).sort()
+    buckets = buckets_of(scores.values)
+    assert (buckets.diff() >= 0).all()
+    assert buckets.min() >= 0
+    assert buckets.max() < 2**22
+    equal = buckets.diff() == 0
+    low, high = scores.values[:-1][equal], scores.values[1:][equal]
+    finite = high.isfinite() & (high.abs() > 1e-30)
+    assert ((high - low)[finite] <= high[finite].abs() * 2**-13).all()
+    assert buckets_of(torch.tensor([0.0])) == buckets_of(torch.tensor([-0.0]))
+
+
+def test_the_histogram_counts_everything_once():
+    scores = torch.tensor([1.0, 2.0, torch.nan, 1.0, INFINITE, torch.nan])
+    counts, unknown = histogram(scores)
+    assert unknown == 2
+    assert counts[buckets_of(torch.tensor([1.0, 2.0, INFINITE]))].tolist() == [2, 1, 1]
+    assert int(counts.sum()) == 4
+
+
+@pytest.mark.parametrize("count", [1, 5, 12, 19, 20])
+def test_groups_are_scaled_as_their_examples_would_be(count):
+    sizes = torch.tensor([3, 1, 9, 7])
+    probabilities = torch.tensor([0.9, 0.05, 0.3, 0.6]).double()
+    expected = inclusion_probabilities(probabilities.repeat_interleave(sizes), count)
+    found = scale_to_count(count, probabilities, sizes).repeat_interleave(sizes)
+    torch.testing.assert_close(found, expected)
+    assert float(found.sum()) == pytest.approx(count)
+
+
+@pytest.mark.parametrize(("beta", "floor"), [(1.0, 0.1), (3.0, 0.0), (0.0, 0.5)])
+def test_each_is_drawn_with_the_probability_of_its_percentile(beta, floor):
+    size, draws = 6000, 20
+    scores = torch.rand(size, generator=seeded(1)) + 1
+    count = round(size * (floor + (1 - floor) / (beta + 1)))
+    found = drawn(scores, count, draws, beta, floor)
+    expected = draw_probabilities(scores, beta, floor)
+    for group in expected.argsort().tensor_split(20):
+        mean = float(expected[group].mean())
+        error = 4.5 * (mean * (1 - mean) / (len(group) * draws)) ** 0.5 + 1e-3
+        assert float(found[:, group].double().mean()) == pytest.approx(mean, abs=error)
+
+
+def test_pairs_are_drawn_together_no_more_often_than_by_chance():
+    """Also those in a row, and those in the same place of neighbouring blocks."""
+    found = drawn(torch.ones(4096), 2048, 16, beta=0.0, floor=0.5, block=128)
+    for distance in (1, 2, 128, 512):
+        together = (found[:, distance:] & found[:, :-distance]).double().mean()
+        assert float(together) == pytest.approx(0.25, abs=0.01)
+
+
+def test_what_is_unknown_is_drawn_first():
+    scores = torch.rand(1000, generator=seeded(2))
+    scores[::10] = torch.nan
+    found = drawn(scores, 400, 10)
+    assert found[:, ::10].all()
+    known = draw_probabilities(scores[~scores.isnan()], 1.0, 0.1)
+    hardest = known > known.quantile(0.9)
+    expected = float((known * 300 / known.sum())[hardest].mean())
+    assert float(found[:, ~scores.isnan()][:, hardest].double().mean()) == pytest.approx(
+        expected, abs=0.05
+    )
+
+
+def test_of_more_unknown_ones_all_are_equally_probable():
+    scores = torch.full((1000,), torch.nan)
+    scores[500:] = 1.0
+    found = drawn(scores, 100, 20)
+    assert not found[:, 500:].any()
+    parts = found[:, :500].double().mean(0).tensor_split(5)
+    assert [float(part.mean()) for part in parts] == pytest.approx([0.2] * 5, abs=0.03)
+
+
+@pytest.mark.parametrize("count", [0, 1, 999, 1000])
+def test_few_and_all_may_be_drawn(count):
+    drawn(torch.rand(1000, generator=seeded(3)), count, 3)
+
+
+def test_the_same_generator_draws_the_same():
+    scores = torch.rand(2000, generator=seeded(4))
+    assert torch.equal(drawn(scores, 900, 2), drawn(scores, 900, 2))
+    one, other = drawn(scores, 900, 2)
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.slow
+def test_of_twenty_million_the_hardest_are_drawn_most():
+    size = 20_000_000  # more than 2**24, at which float32 no longer counts
+    scores = torch.arange(size, dtype=torch.float32).remainder_(1 << 23)
+    found = draw_by_percentile(scores, 1.0, 0.1, round(0.55 * size), seeded(0))
+    assert int(found.count_nonzero()) == round(0.55 * size)
+    hardest = scores >= 0.9 * (1 << 23)
+    assert float(found[hardest].double().mean()) == pytest.approx(0.955, abs=0.01)
+    assert float(found[~hardest].double().mean()) == pytest.approx(0.505, abs=0.01)

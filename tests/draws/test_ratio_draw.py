@@ -1,0 +1,42 @@
+"""Exactly k by the loss over the mean: in proportion, and where losses are missing or extreme."""
+
+import pytest
+import torch
+
+from remembering import seeded, spread
+from selections import in_proportion
+from siftback.draws.ratio_draw import draw_by_ratio, ratio_probabilities
+
+DRAWS = 3000
+
+
+@pytest.mark.parametrize(("floor", "count"), [(0.0, 5), (0.1, 11), (0.5, 18)])
+def test_exactly_k_are_drawn_in_proportion_to_what_the_ratios_say(floor, count):
+    losses, generator = spread(20), seeded(1)
+    drawn = torch.stack([draw_by_ratio(losses, floor, count, generator) for _ in range(DRAWS)])
+    assert (drawn.sum(1) == count).all()
+    mean = sum(losses.tolist()) / 20
+    sizes = [max(floor, min(1.0, loss / mean)) for loss in losses.tolist()]
+    expected = torch.tensor(in_proportion(sizes, count))
+    error = 4.5 * (expected * (1 - expected) / DRAWS).sqrt() + 1e-6
+    assert ((drawn.mean(0) - expected).abs() <= error).all()
+
+
+def test_what_has_no_loss_is_kept_and_an_infinite_one_counts_as_a_high_one():
+    losses = torch.cat((torch.full((3,), torch.nan), torch.tensor([torch.inf]), torch.zeros(16)))
+    losses[4:8] = 1.0
+    drawn = torch.stack([draw_by_ratio(losses, 0.0, 8, seeded(seed)) for seed in range(50)])
+    assert (drawn[:, :8] == 1).all()  # three unknown, the infinite one, and four above the mean
+    assert (drawn[:, 8:] == 0).all()
+
+
+@pytest.mark.parametrize("value", [0.0, torch.inf, torch.nan])
+def test_losses_that_tell_nothing_are_all_as_probable(value):
+    losses, generator = torch.full((12,), value), seeded(3)
+    drawn = torch.stack([draw_by_ratio(losses, 0.1, 3, generator) for _ in range(DRAWS)])
+    assert (drawn.sum(1) == 3).all()
+    assert ((drawn.mean(0) - 0.25).abs() <= 4.5 * (0.1875 / DRAWS) ** 0.5).all()
+
+
+def test_a_certain_one_is_never_above_1():
+    assert ratio_probabilities(torch.tensor([0.0, 1.0, 1e9]), 0.2).tolist() == [0.2, 0.2, 1.0]

@@ -55,7 +55,7 @@ def draw_in_shards(
     table = shared_probabilities(scores, beta, floor)
     seed, quota = int(torch.randint(1 << 62, (), generator=generator)), shards.quota(count)
     weights = torch.zeros(len(scores), dtype=torch.float32)
-    for shard, rows in shards.parts():
+    for shard, rows in shards.shards():
         own = generator_from(seed, shard)
         weights[rows][_drawn(scores[rows], table, quota, own)] = 1.0
     return weights

@@ -323,7 +323,7 @@ class Settings:
 
     @property
     def wanted_evaluations(self) -> int:
-        """How often to test, evenly over training."""
+        """Tests over the training, evenly."""
         length = self.epochs or self.budget
         return self.evaluations or (max(1, round(length)) if length else EVALUATIONS)
 

@@ -106,7 +106,7 @@ class BeforeReading(SelectiveBatches):
 
     @property
     def guard(self) -> NoiseGuard | None:  # type: ignore[override]
-        """What holds back examples that seem mislabelled, where the strategy has it."""
+        """The guard that holds back examples that seem mislabelled, where the rule has it."""
         return self.rule.guard
 
 

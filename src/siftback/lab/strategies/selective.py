@@ -108,12 +108,11 @@ class SelectiveBatches(TrainingBatches):
         """float32[n], a scorer's scores of the sample."""
         indices = torch.arange(sum(len(labels) for _, labels in batches))
         rows = torch.split(indices, [len(labels) for _, labels in batches])
-        return torch.cat(
-            [
-                scorer.score(self.losses, self.job.model, *each)
-                for each in zip(batches, rows, strict=True)
-            ]
-        ).cpu()
+        scored = [
+            scorer.score(self.losses, self.job.model, batch, positions)
+            for batch, positions in zip(batches, rows, strict=True)
+        ]
+        return torch.cat(scored).cpu()
 
     def fresh_losses(self, batches: Sequence[Batch]) -> Tensor:
         """float32[n], the losses of the sample by a forward pass that is not compiled."""

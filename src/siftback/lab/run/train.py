@@ -26,7 +26,7 @@ from siftback.lab.run.checkpoints import Checkpoints
 from siftback.lab.run.observer import Observer
 from siftback.lab.run.progress import Reporter
 from siftback.lab.run.stepper import Stepper
-from siftback.lab.run.suspects import SUSPECTS_SUFFIX, write_suspects
+from siftback.lab.run.suspects import SUSPECTS_SUFFIX, write_suspect_table
 from siftback.lab.settings import LENGTHS, Run, Settings
 from siftback.lab.strategies.strategy import Job
 from siftback.lab.strategies.table import find_strategy
@@ -122,7 +122,7 @@ def train(
     summary = training.summary(record.evaluations)
     if batches.guard is not None:
         path = record.path.with_suffix(SUSPECTS_SUFFIX)
-        write_suspects(path, batches.guard, training.model, batches.stream, training.data, settings)
+        write_suspect_table(path, batches.guard, training.model, batches.stream, training.data, settings)
     return summary, training.stepper.tested
 
 

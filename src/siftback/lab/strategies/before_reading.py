@@ -25,11 +25,11 @@ from siftback.lab.data.stream import Batch
 from siftback.lab.forward import autocast_context, cross_entropies
 from siftback.lab.length import FORWARD
 from siftback.lab.settings import Settings
-from siftback.lab.strategies.selective import ProgressSchedule, SelectiveBatches, rank_agreement
+from siftback.lab.strategies.selective import ProgressSchedule, LoaderBatches, rank_agreement
 from siftback.lab.strategies.weighted_memory import WeightedMemory
 
 
-class BeforeReading(SelectiveBatches):
+class BeforeReading(LoaderBatches):
     """Batches of the examples that a rule draws for each epoch."""
 
     def selection(self) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class ProgressSchedule(Schedule):
         return begun >= self._start.value and (self._end >= 1 or done < self._end)
 
 
-class SelectiveBatches(TrainingBatches):
+class LoaderBatches(TrainingBatches):
     """The stream, with a `SelectiveLoader` between it and training."""
 
     def __init__(self, job: Job) -> None:

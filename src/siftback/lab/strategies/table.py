@@ -34,13 +34,18 @@ from siftback.lab.records.formatting import one_of
 from siftback.lab.settings import Settings
 from siftback.lab.strategies import before_reading as rules
 from siftback.lab.strategies.after_forward import SinglePassBatches, TokenBatches, WeightedBatches
-from siftback.lab.strategies.after_reading import AfterReading, fresh_scorer, proxy_scorer
+from siftback.lab.strategies.after_reading import (
+    AfterReading,
+    ScoredElsewhere,
+    fresh_scorer,
+    proxy_scorer,
+)
 from siftback.lab.strategies.before_reading import BeforeReading
 from siftback.lab.strategies.strategy import IdealCost, Strategy
 from siftback.language import dft_weights, inverse_probability_weights, linupper_weights
 
 # What Diet-SB prunes in all of its runs, those of 1/2 and of 3/8 kept in all: its table 1.
-DIET = 0.25
+DIET_SHARE = 0.25
 
 # Costs. Traditional keeps everything; the layers cost what they cost, and h is the head's share
 # of the cost of all tokens.
@@ -62,7 +67,7 @@ _LANGUAGE: tuple[Kind, ...] = ("language",)
 
 
 def _diet(keep: float) -> float:
-    return min(DIET, 1 - keep)
+    return min(DIET_SHARE, 1 - keep)
 
 
 def _selector(make: Callable[..., Selector]) -> Callable[[float, Settings], Selector]:
@@ -145,8 +150,8 @@ _ROWS = (
              lambda settings, data, _: proxy_scorer(settings, data), kinds=_IMAGES),
     Strategy("sb-pipelined",
              "as sb, its passes made a step before by a replica in another process",
-             IdealCost(3, offered=1, note="the 1 elsewhere"), AfterReading, _percentile,
-             pipelined=True, kinds=_IMAGES),
+             IdealCost(3, offered=1, note="the 1 elsewhere"), ScoredElsewhere, _percentile,
+             kinds=_IMAGES),
     Strategy("infobatch",
              "InfoBatch: of the examples below the mean loss a share is pruned, the rest weighted "
              "up",
@@ -168,8 +173,8 @@ _ROWS = (
              IdealCost(3, note=_APART), prior="el2n", drop=lambda keep: 1 - keep,
              warmup=_AT_ONCE, kinds=_LABELLED),
     Strategy("diet-sb",
-             f"Diet-SB: the {DIET:.0%} of lowest EL2N scores pruned once, then sb on the others",
-             IdealCost(3, offered=1 - DIET, note=_APART), AfterReading, _percentile,
+             f"Diet-SB: the {DIET_SHARE:.0%} of lowest EL2N scores pruned once, then sb on the others",
+             IdealCost(3, offered=1 - DIET_SHARE, note=_APART), AfterReading, _percentile,
              prior="el2n", drop=_diet, kinds=_LABELLED),
     Strategy("diet-random", "as diet-sb, with random in place of sb", IdealCost(3, note=_APART),
              AfterReading, _uniform, prior="el2n", drop=_diet, kinds=_LABELLED),

@@ -23,10 +23,10 @@ from siftback.lab.data.load import load
 from siftback.lab.data.stream import test_batches
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.experiments.suspects_report import precision_recall, read_suspects
-from siftback.lab.forward import autocast_context, training_device
+from siftback.lab.forward import TEST_BATCH, autocast_context, training_device
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.run.train import stages
-from siftback.lab.settings import TEST_BATCH, Settings
+from siftback.lab.settings import Settings
 
 TITLE = "What a noise guard finds, beside confident learning out of sample at the same cost"
 GUARDED, KEEP = "sb-memory-guarded", 0.55

@@ -137,7 +137,8 @@ class Percentile(ShareSelector):
         if keep is not None:
             super().__init__(keep=keep)
         elif beta is not None:
-            super().__init__(keep=keep_of_beta(beta, self.floor))
+            # Not by `set_keep`: an infinite exponent, but for rounding, keeps the floor alone.
+            self.keep = self._first_keep = keep_of_beta(beta, self.floor)
             self.beta = float(beta)
         self.history = LossHistory(history)
 

@@ -47,12 +47,9 @@ def staleness(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 11: Stale-SB at several intervals n of its selection passes; SB is n = 1."""
 
     def choose(group: Group) -> Group:
-        if all(configuration.family != "stale-sb" for configuration in group):
+        if all(config.family != "stale-sb" for config in group):
             return []
-        families = ("sb", "stale-sb")
-        return [
-            config for config in group if config.family in families or config.label == TRADITIONAL
-        ]
+        return beside_traditional(group, lambda config: config.family in ("sb", "stale-sb"))
 
     groups = select(comparisons, choose)
     panels, sentences = [], []
@@ -80,7 +77,7 @@ def label_noise(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 12: SB and Traditional where a share of the training labels is wrong."""
 
     def order(comparison: Comparison) -> tuple[tuple[str, str], float]:
-        return task_of(comparison), float(argument(comparison, "flip", 0.0))
+        return task_of(comparison), float(argument(comparison, "flip") or 0.0)
 
     tasks = {task for task, wrong in map(order, comparisons) if wrong}
     among = [
@@ -157,7 +154,14 @@ def select(
 
 def leave_out_matched(group: Group) -> Group:
     """Leaves out Traditional of other lengths."""
-    return [config for config in group if config.label == TRADITIONAL or not config.plain]
+    return beside_traditional(group, lambda config: not config.plain)
+
+
+def beside_traditional(
+    group: Group, belongs: Callable[[Configuration], bool]
+) -> list[Configuration]:
+    """Selects Traditional, and the configurations that belong beside it."""
+    return [config for config in group if config.label == TRADITIONAL or belongs(config)]
 
 
 def join_sweeps(comparisons: Iterable[Comparison]) -> Mapping[str, Group]:

@@ -1,6 +1,6 @@
 """Pruning and selecting together: figures a to f and table 1 of *Diet Selective-Backprop*."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import combinations
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from siftback.errors import ConfigError
 from siftback.lab.analyses.configurations import Configuration, configurations, titled, traditional
+from siftback.lab.analyses.curves import beside_traditional
 from siftback.lab.analyses.figure import (
     Cell,
     Figure,
@@ -26,7 +27,6 @@ from siftback.lab.analyses.pictures import Described, build_gallery, take_pictur
 from siftback.lab.data.data_set import ImageData
 from siftback.lab.experiments.example_scores import SCORES_FOLDER, Scores, overlaps
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import TRADITIONAL
 from siftback.lab.records.observations import Look
 from siftback.lab.strategies.table import find_strategy
 
@@ -67,7 +67,9 @@ def plot_accuracy(
     """
     panels, sentences = [], []
     for heading, comparison in titled(comparisons):
-        group = select_strategies(comparison, among)
+        group = beside_traditional(
+            configurations(comparison), lambda config: config.strategy in among
+        )
         if comparison.metric.name != "error" or all(config.strategy != needed for config in group):
             continue
         by_strategy: dict[str, list[Configuration]] = {}
@@ -97,15 +99,6 @@ def plot_accuracy(
     why += f" --strategies traditional,{','.join(among)} --keep 0.5,0.25"
     source = f"{PAPER}, figure {name.removeprefix('diet-')}"
     return build_figure(name, title, sentences, source, {"epoch": panels}, why)
-
-
-def select_strategies(comparison: Comparison, among: Container[str]) -> list[Configuration]:
-    """Selects the configurations of some strategies, and Traditional."""
-    return [
-        config
-        for config in configurations(comparison)
-        if config.label == TRADITIONAL or config.strategy in among
-    ]
 
 
 def percent_left_out(configuration: Configuration) -> float:
@@ -249,7 +242,9 @@ def runtime(comparisons: Sequence[Comparison]) -> Grid | Missing:
     rows: list[list[Cell]] = []
     sentences = []
     for heading, comparison in titled(comparisons):
-        group = select_strategies(comparison, {*BACKPROP, *PRUNING})
+        group = beside_traditional(
+            configurations(comparison), lambda config: config.strategy in {*BACKPROP, *PRUNING}
+        )
         plain = traditional(group)
         if plain is None or len(group) < 2:
             continue

@@ -345,9 +345,8 @@ def _train(
         reporter.note(f"{path} is damaged, and left aside: the run goes on from the one before")
     observer = None
     if kinds := kinds_of(settings.observe):
-        trained, kept = (data, None) if scored is None else (scored.data, scored.kept)
-        path = folder_of(folder, run.record)
-        observer = Observer(kinds, path, trained, settings, training_device(settings), kept)
+        path, device = folder_of(folder, run.record), training_device(settings)
+        observer = Observer(kinds, path, scored.data, settings, device, scored.kept)
     record = RecordWriter(folder / run.record, header, state and state["record"])
     try:
         summary, model = train(

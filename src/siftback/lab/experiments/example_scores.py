@@ -334,8 +334,8 @@ def _reported(batches: Iterator[Batch], count: int, update: Update) -> Iterator[
 
 def score_for_run(
     run: Run, settings: Settings, data: DataSet, folder: Path, update: Update = ignore_progress
-) -> Scored | None:
-    """Returns the scores of all examples that a run needs before training; None if it needs none.
+) -> Scored:
+    """Returns the data that a run trains on, with the scores of all examples that it needs.
 
     The scores of a seed are made once per comparison, kept in its folder, and shared by its runs;
     each is charged what they cost.
@@ -350,7 +350,7 @@ def score_for_run(
     strategy = find_strategy(run.strategy)
     name = strategy.score(run.keep)
     if not name:
-        return None
+        return Scored(data, 0.0, 0.0)
     path = folder / SCORES_FOLDER / f"{name}-seed{run.seed}.parquet"
     if path.exists():
         try:

@@ -145,9 +145,9 @@ def read_recipe(path: Path) -> Recipe:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
-    _check_keys(str(path), content, [*_ABOUT, "both", *Scale], ("title", "source", "draw"))
+    check_keys(str(path), content, [*_ABOUT, "both", *Scale], ("title", "source", "draw"))
     about = {
-        name: _checked_value(str(path), name, content[name], _ABOUT[name])
+        name: read_value(str(path), name, content[name], _ABOUT[name])
         for name in _ABOUT
         if name in content
     }
@@ -192,7 +192,7 @@ def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"--set {assignment}: give a key and a value, such as epochs=2")
         if name in changes:
             raise ConfigError(f"--set {name}: given more than once; give each key once")
-        _check_keys("--set", [name], [key for key in _KEYS if key != "seeds"])
+        check_keys("--set", [name], [key for key in _KEYS if key != "seeds"])
         if name == "matched" and text not in ("true", "false"):
             raise ConfigError(f"--set {name}={text}: give true or false")
         if name == "strategies":
@@ -221,9 +221,9 @@ def read_plan(where: str, keys: Mapping[str, Any], changes: Mapping[str, Any]) -
     if lengths & changes.keys():
         keys = {name: value for name, value in keys.items() if name not in lengths}
     keys = {**keys, **changes}
-    _check_keys(where, keys, list(_KEYS), ("data", "model", "strategies"))
+    check_keys(where, keys, list(_KEYS), ("data", "model", "strategies"))
     values: dict[str, Any] = dict(_DEFAULTS)
-    values |= {name: _checked_value(where, name, keys[name], _KEYS[name]) for name in keys}
+    values |= {name: read_value(where, name, keys[name], _KEYS[name]) for name in keys}
     lists = [values.pop(name) for name in _OF_PLAN]
     try:
         return Plan(Settings(**values), *lists)
@@ -247,9 +247,14 @@ def _comparisons(table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
         yield "", shared
 
 
-def _check_keys(
+def check_keys(
     where: str, keys: Collection[str], known: Sequence[str], needed: Sequence[str] = ()
 ) -> None:
+    """Checks that a table's keys are known, and that it has those that are needed.
+
+    Raises:
+        ConfigError: If one is not.
+    """
     for name in keys:
         if name not in known:
             near = get_close_matches(name, known, 1)
@@ -260,14 +265,14 @@ def _check_keys(
             raise ConfigError(f"{where} says no {name}: add it")
 
 
-def _checked_value(where: str, name: str, value: Any, kind: Any) -> Any:
+def read_value(where: str, name: str, value: Any, kind: Any) -> Any:
     """Returns a value as its key has it: a list as a tuple, and nothing of another type."""
     if name in _IN_WORDS:
         return _IN_WORDS[name](f"{where}: {name}", value)
     is_list = any(get_origin(option) in (tuple, Sequence) for option in (kind, *get_args(kind)))
     if is_list and not isinstance(value, list | tuple):
         raise ConfigError(f"{where}: {name} = {value!r} is not a list; write it as [...]")
-    types = _plain_types(kind)
+    types = plain_types(kind)
     for entry in value if is_list else [value]:
         if type(entry) not in types:
             names = " or ".join(sorted(option.__name__ for option in types))
@@ -275,12 +280,12 @@ def _checked_value(where: str, name: str, value: Any, kind: Any) -> Any:
     return tuple(value) if is_list else value
 
 
-def _plain_types(kind: Any) -> set[type]:
+def plain_types(kind: Any) -> set[type]:
     """Returns the types of a hint's values, of a list those of its entries."""
     if get_origin(kind) is Literal:
         return {str}
     if options := get_args(kind):
-        return set().union(*map(_plain_types, options)) - {type(None)}
+        return set().union(*map(plain_types, options)) - {type(None)}
     return {float, int} if kind is float else {kind} if isinstance(kind, type) else set()
 
 

@@ -12,9 +12,9 @@ import typer
 from siftback.errors import ConfigError
 from siftback.lab.settings import (
     DEFAULT_EPOCHS,
+    DURATION_UNITS,
     LENGTHS,
     SETTINGS,
-    DURATION_UNITS,
     Settings,
     parse_duration,
     parse_numbers,

@@ -12,7 +12,7 @@ from siftback.lab import models
 from siftback.lab.data.data_set import IGNORED, DataSet
 from siftback.lab.data.stream import Batch
 from siftback.lab.records.environment import memory_gib
-from siftback.lab.settings import TrainingPrecision, Settings
+from siftback.lab.settings import Settings, TrainingPrecision
 
 AUTOCAST_TYPES: dict[TrainingPrecision, torch.dtype | None] = {
     "fp32": None,

@@ -17,7 +17,7 @@ from siftback.lab.forward import AUTOCAST_TYPES, training_device
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.run.stepper import Stepper
-from siftback.lab.settings import TrainingPrecision, Run, Settings
+from siftback.lab.settings import Run, Settings, TrainingPrecision
 from siftback.lab.strategies.strategy import learns
 from siftback.lab.strategies.table import STRATEGIES
 

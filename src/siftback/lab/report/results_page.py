@@ -76,7 +76,7 @@ A share of the training labels is made wrong, none of the test set's. Of each me
 of its final test error from Traditional's of the same budget, in points, the mean over the seeds
 with its 95 % interval; negative is better. `sb-memory-guarded` is
 `Memory(guard=NoiseGuard(classes))`; `sb-memory-ratio-guarded` is `RatioMemory` with the same guard.
-TrainingPrecision: of the suspects at the end, the share with wrong labels; recall: of the wrong labels, the
+Precision: of the suspects at the end, the share with wrong labels; recall: of the wrong labels, the
 share of suspects. While most suspects seem to be hard rather than wrong, none are held back.
 
 {table}

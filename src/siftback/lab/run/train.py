@@ -122,7 +122,9 @@ def train(
     summary = training.summary(record.evaluations)
     if batches.guard is not None:
         path = record.path.with_suffix(SUSPECTS_SUFFIX)
-        write_suspect_table(path, batches.guard, training.model, batches.stream, training.data, settings)
+        write_suspect_table(
+            path, batches.guard, training.model, batches.stream, training.data, settings
+        )
     return summary, training.stepper.tested
 
 

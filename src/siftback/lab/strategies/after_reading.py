@@ -25,7 +25,7 @@ from siftback.lab.forward import (
 from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.records.run_summary import ScoringCost
 from siftback.lab.settings import Settings
-from siftback.lab.strategies.selective import ProgressSchedule, LoaderBatches, rank_agreement
+from siftback.lab.strategies.selective import LoaderBatches, ProgressSchedule, rank_agreement
 from siftback.lab.strategies.strategy import Strategy
 
 ROUNDS = 11

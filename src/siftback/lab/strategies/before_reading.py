@@ -25,7 +25,7 @@ from siftback.lab.data.stream import Batch
 from siftback.lab.forward import autocast_context, cross_entropies
 from siftback.lab.length import FORWARD
 from siftback.lab.settings import Settings
-from siftback.lab.strategies.selective import ProgressSchedule, LoaderBatches, rank_agreement
+from siftback.lab.strategies.selective import LoaderBatches, ProgressSchedule, rank_agreement
 from siftback.lab.strategies.weighted_memory import WeightedMemory
 
 

@@ -173,7 +173,8 @@ _ROWS = (
              IdealCost(3, note=_APART), prior="el2n", drop=lambda keep: 1 - keep,
              warmup=_AT_ONCE, kinds=_LABELLED),
     Strategy("diet-sb",
-             f"Diet-SB: the {DIET_SHARE:.0%} of lowest EL2N scores pruned once, then sb on the others",
+             f"Diet-SB: the {DIET_SHARE:.0%} of lowest EL2N scores pruned once, then sb on the "
+             "others",
              IdealCost(3, offered=1 - DIET_SHARE, note=_APART), AfterReading, _percentile,
              prior="el2n", drop=_diet, kinds=_LABELLED),
     Strategy("diet-random", "as diet-sb, with random in place of sb", IdealCost(3, note=_APART),

@@ -58,7 +58,7 @@ def with_wrong_labels(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _found(runs: Sequence[RunSummary]) -> list[Cell]:
-    """TrainingPrecision and recall of the suspects, means over the runs that have them."""
+    """Precision and recall of the suspects, means over the runs that have them."""
     precision, recall = [], []
     for run in runs:
         if run.suspects_wrong is None or run.suspects is None:

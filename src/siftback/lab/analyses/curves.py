@@ -221,11 +221,11 @@ def plot_curves(
 
     Args:
         name: Of the analysis, which is that of the paper's figure.
-        title: What it shows, with a place for what it is judged by.
+        title: Its heading, with braces for the metric.
         groups: The configurations to show of each comparison, by its title.
         comparisons: All that was looked at.
-        why: What to record where there are no groups.
-        sentences: What is seen, and each configuration has a colour of its own; where there are
+        why: The reason where there are no groups.
+        sentences: Its findings, where each configuration has a colour of its own; where there are
             none, how the best configuration ends.
         panels: Further panels, the same in each view.
         first: The view that comes first.

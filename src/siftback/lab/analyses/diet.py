@@ -60,8 +60,8 @@ def plot_accuracy(
 
     Args:
         name: Of the analysis, which ends in the letter of the paper's figure.
-        title: What it shows.
-        comparisons: Where to look.
+        title: Its heading.
+        comparisons: The records.
         among: The strategies to show, beside Traditional.
         needed: The one without which there is nothing to see.
     """

@@ -38,8 +38,8 @@ def save_pictures(figure: Figure | Gallery, folder: Path) -> list[Path]:
     Drawn again from the same data, the SVG has the same bytes.
 
     Args:
-        figure: What to draw.
-        folder: Where the pictures go; made where it is missing.
+        figure: A figure, or a gallery.
+        folder: The pictures' folder; made where it is missing.
 
     Returns:
         Their paths: ``fig6.png`` and ``fig6.svg`` of the first view, ``fig6-time.png`` and so on
@@ -65,7 +65,7 @@ def render(figure: Figure | Gallery, ending: str = "png") -> bytes:
     """Draws a figure's first view, or a gallery: ``IPython.display.Image(render(figure))``.
 
     Args:
-        figure: What to draw.
+        figure: A figure, or a gallery.
         ending: One of `FORMATS`.
     """
     if isinstance(figure, Gallery):

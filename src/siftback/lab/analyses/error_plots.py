@@ -80,12 +80,12 @@ def error_over_cost(
     Where all runs have the same budget, whose curve is lowest at the line has used it best.
 
     Args:
-        title: What was trained on what.
+        title: Model and data.
         curves: By strategy, for each seed its evaluations ``(cost, error)``, those of the seeds at
             the same points of training. The cost is in forwards of one example, a backward being
             2, or in whatever ``budget`` is.
-        budget: What a run may spend.
-        y_label: What it is judged by, with the unit.
+        budget: The cost that a run may have.
+        y_label: The metric, with its unit.
 
     >>> figure = error_over_cost("A net on digits", {"memory": [[(1, 9), (2, 5)]]}, budget=2)
     >>> [(line.label, line.x, line.y) for line in figure.views["cost"][0].series]

@@ -1,4 +1,4 @@
-"""What an analysis gives: a figure, a table, a gallery, or why there is none.
+"""Results of an analysis: a figure, a table, a gallery, or why there is none.
 
 Plain data: :mod:`siftback.lab.analyses.drawing` writes SVG and PNG of it,
 :mod:`siftback.lab.analyses.writing` CSV, and :mod:`siftback.lab.report` a page, in which a series
@@ -21,13 +21,13 @@ class Series:
 
     Attributes:
         label: Its name in the legend.
-        x: Where: numbers, or names for bars.
-        y: As many values; NaN where there is none.
-        low: As many lower ends of the spread over the seeds, or of an interval; None has none.
+        x: Numbers, or names.
+        y: A value for each x; NaN where there is none.
+        low: For each x the lower end of the spread over the seeds, or of an interval; None if it
+            has no spread.
         high: The upper ends.
-        group: What it belongs to, mostly its strategy: decides the colour, and is shown and
-            hidden as one.
-        faint: Whether it stands back behind the others.
+        group: Mostly its strategy. It decides the colour, and is shown and hidden as a whole.
+        faint: Whether it is drawn paler than the others.
     """
 
     label: str
@@ -58,8 +58,8 @@ class Series:
             label: Its name in the legend.
             x: As of the series.
             seeds: The seeds' values at each x; where it is one everywhere, no spread is shown.
-            group: What it belongs to.
-            faint: Whether it stands back.
+            group: As of the series.
+            faint: As of the series.
 
         >>> line = Series.over_seeds("sb", [1.0, 2.0], [[4.0, 6.0], [3.0, 3.0]])
         >>> line.y, line.low, line.high
@@ -75,15 +75,14 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        title: What is above it.
-        x_label: What its x axis shows, with the unit.
-        y_label: What its y axis shows, with the unit.
+        title: The line above it.
+        x_label: The quantity on the x axis, with its unit.
+        y_label: The quantity on the y axis, with its unit.
         kind: Lines, points, bars side by side, or bars on top of each other.
-        series: What is drawn, in the order of the legend.
+        series: In the order of the legend.
         log_x: Whether x is on a logarithmic scale.
         log_y: Whether y is.
-        y_range: What the y axis shows, where panels are to be compared; None is what the series
-            need.
+        y_range: The ends of the y axis, where panels are to be compared; None fits the series.
     """
 
     title: str
@@ -103,12 +102,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class _Named:
-    """What all have in common.
+    """An analysis with a name and sentences.
 
     Attributes:
         name: Its key in ``ANALYSES``, and the name of its files.
-        title: What it shows.
-        sentences: What is seen in these data, in numbers, a comparison after the other.
+        title: Its heading.
+        sentences: Its findings in numbers, comparison by comparison.
         source: The paper and its figure or table.
     """
 
@@ -152,8 +151,8 @@ class Missing:
 
     Attributes:
         name: Its key in ``ANALYSES``.
-        title: What it would show.
-        why: What has to be recorded, and the command for it.
+        title: Its heading.
+        why: The records that it needs, and the command that makes them.
     """
 
     name: str
@@ -206,7 +205,7 @@ class Picture:
     Attributes:
         image: uint8 [H, W, C], C being 1 for grey and 3 for colour.
         label: Its class.
-        caption: What is said of it, such as its loss.
+        caption: A line about it, such as its loss.
         row: The heading it stands under.
     """
 

@@ -46,7 +46,7 @@ def similarity_line(run: Watched, subset: str, share: float, measure: str) -> Se
     """Returns how alike the gradients of a subset and of the whole batch are, over the epochs.
 
     Args:
-        run: What was observed.
+        run: Observations of a configuration.
         subset: One of `SUBSETS`.
         share: Of the batch, one of `SHARES`.
         measure: A column: ``cosine``, or ``same_sign``, which is given in percent.

@@ -93,7 +93,7 @@ def losses_over_training(runs: Mapping[str, Sequence[Look]]) -> Figure | Missing
     """Draws percentiles of all examples' losses over the epochs, a panel for each run.
 
     Args:
-        runs: What was seen of each, by a title of it: looks with the column ``loss``.
+        runs: Observations of each, by its title: looks with the column ``loss``.
     """
     ranks = list(PERCENTILES)
     lines = {

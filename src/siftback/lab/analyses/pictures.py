@@ -23,9 +23,9 @@ def build_gallery(
 
     Args:
         name: Of the analysis.
-        title: What it shows.
+        title: Its heading.
         source: The paper and its figure.
-        why: What to record where there are no entries.
+        why: The reason where there are no entries.
         entries: Of each comparison its title, itself, and what makes pictures and a sentence from
             its training examples. Those whose images cannot be read are left out.
     """
@@ -73,7 +73,7 @@ def take_pictures(
     Args:
         data: The examples.
         indices: Their indices.
-        captions: What is said of each.
+        captions: A line about each.
         row: The heading they stand under.
     """
     pictures = []

@@ -1,4 +1,4 @@
-"""How series look unlike each other, in a page and in files alike."""
+"""Looks that tell series apart, the same on a page and in files."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

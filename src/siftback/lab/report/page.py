@@ -22,9 +22,9 @@ from siftback.lab.records.formatting import NOT_REACHED, fact, facts_line, liste
 from siftback.lab.records.measures import ordered_labels
 from siftback.lab.records.summary_table import measured, phase_rows, rows
 from siftback.lab.records.tables import columns_of, worded
-from siftback.lab.report.charts import chart_json
 from siftback.lab.report.embedding import (
     CARRIED_MOST,
+    chart_json,
     compressed_link,
     evaluations_csv,
     picture_link,
@@ -115,11 +115,11 @@ def render_page(
     """Renders the page.
 
     Args:
-        comparisons: What it is of.
-        problems: What it goes without, a line each.
-        analyses: What it shows.
+        comparisons: The records.
+        problems: A line for each damaged record, which it leaves out.
+        analyses: Its figures, tables and galleries.
         files: By an analysis' name, the files beside the page that show it too.
-        carried_most: How many bytes a file of raw numbers may have, compressed, for the page to
+        carried_most: The bytes that a file of raw numbers may have, compressed, for the page to
             carry it; larger ones are linked beside the page.
         papers: Tables of the papers' numbers beside ours.
         benchmarks: Tables of benchmarks: ``title``, ``environment`` and ``rows``.

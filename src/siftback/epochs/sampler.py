@@ -18,7 +18,7 @@ from siftback.arguments import (
     format_value,
     is_integer,
 )
-from siftback.batches.indices import check_length, checked_indices
+from siftback.batches.indices import check_indices, check_length
 from siftback.batches.last_batches import SelectiveBatches
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import ConfigError, LossError
@@ -212,7 +212,7 @@ class SelectiveSampler(Sampler[int]):
             raise ConfigError("there is no rule to update: give SelectiveSampler(dataset, rule)")
         if not is_dense(losses) or not losses.is_floating_point() or losses.ndim != 1:
             raise LossError(f"losses={format_value(losses)}: give one for each example, float[n]")
-        indices = checked_indices(indices, len(losses), "SelectiveSampler.update")
+        indices = check_indices(indices, len(losses), "SelectiveSampler.update")
         self._has_losses = True
         self.draw.update(indices, losses, self._last, **predictions)
 

@@ -1,4 +1,4 @@
-"""How many training batches an epoch has, where that is known before it or as it begins."""
+"""The number of training batches of an epoch, where it is known before it or as it begins."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -207,7 +207,7 @@ class StepCounts:
             )
 
     def _read_of(self, examples: int) -> int:
-        """How many of some examples are read, as the wrapped loader may drop a last short batch."""
+        """Returns the examples that are read, without a last short batch that is dropped."""
         owner = batches_of(self.loader)
         owner = owner if is_plain(owner) else self.loader
         size = getattr(owner, "batch_size", None)
@@ -219,18 +219,18 @@ class StepCounts:
         """Examples kept of each batch of the wrapped loader."""
         selection, (count, size, examples) = self.selection, self._sizes()
         for batch in range(count):
-            here = min(size, examples - batch * size)
+            rows = min(size, examples - batch * size)
             done = epoch + batch / count
             if selection is None or not self.schedule.is_on(done, self.epochs, batch):
-                yield here
+                yield rows
                 continue
             keep = self.schedule.keep(done, self.epochs, own=selection.keep)
             if not selection.exact and keep < 1:
                 raise self._left_to_chance(selection)
-            yield count_of(keep, here) if selection.exact else here
+            yield count_of(keep, rows) if selection.exact else rows
 
     def _sizes(self) -> tuple[int, int, int]:
-        """How many batches the wrapped loader has, of what size, and of how many examples.
+        """Returns the wrapped loader's batches, their size, and their examples, as numbers.
 
         Raises:
             TypeError: If it cannot say.

@@ -22,15 +22,15 @@ demo: .venv/lab  ## Train on the embedded digits with and without selection at t
 test: check unit  ## Lint, type-check, and run every test.
 
 # Without what trains, which takes most of the time: the frameworks, and much of the laboratory.
-TRAINING := frameworks contrib single_pass lab/training lab/experiments lab/recipes lab/models lab/data \
+TRAINING := frameworks contrib single_pass lab/run lab/experiments lab/recipes lab/models lab/data \
 	lab/report/test_report.py lab/analyses/test_figures.py lab/analyses/test_error_plots.py \
-	cli/test_cli.py test_docs.py test_notebooks.py test_peers.py test_sequence_loss.py
+	cli/test_cli.py test_docs.py test_notebooks.py test_peers.py losses/test_sequences.py
 FAST := --one-case -k "not killed" \
 	-m "not (slow or browser or distributed or network or gpu or red)" \
 	$(addprefix --ignore=tests/,$(TRAINING))
 
 test-fast: .venv/dev  ## Run one case of each test that trains little, in less than two minutes.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal $(FAST)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal tests $(FAST)
 
 unit: .venv/dev  ## Run every test.
 	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal

@@ -29,8 +29,9 @@ from torch.nn import functional as F
 
 from goals import Goal, begin, options, report
 from siftback import Percentile, Selection, SinglePass
-from siftback.lab.data.batch_stream import BatchStream, test_batches
-from siftback.lab.data.datasets import ImageData, load
+from siftback.lab.data.data_set import ImageData
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import BatchStream, test_batches
 from siftback.lab.models import build
 from siftback.lab.rates import RATES
 

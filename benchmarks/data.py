@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from goals import Goal, begin, median_seconds, options, report
 from siftback.lab import models
 from siftback.lab.data.augment import Augment
-from siftback.lab.data.batch_stream import BatchStream
-from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.data_set import ImageData
+from siftback.lab.data.stream import BatchStream
 
 TITLE = "What data work costs: cnn of its own width, batch 128, 3x32x32"
 AUGMENTS = {

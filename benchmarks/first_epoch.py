@@ -17,8 +17,8 @@ from statistics import fmean
 from goals import Goal, begin, options, report
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.report.verdict import Verdict, verdicts
-from siftback.lab.training.strategies import find
-from siftback.lab.training.strategy import AN_EPOCH, Strategy
+from siftback.lab.strategies.strategy import AN_EPOCH, Strategy
+from siftback.lab.strategies.table import find_strategy
 
 TITLE = "Selection after one epoch on everything, beside selection from the first batch on"
 RESULTS = Path(__file__).parents[1] / "results"
@@ -40,7 +40,7 @@ def changed(before: Path, after: Path) -> Iterator[tuple[Verdict, Verdict]]:
             continue  # not the last without a first epoch, and the first with it
         found, then = ({one.label: one for one in verdicts([comparison])} for comparison in both)
         for label, verdict in found.items():
-            if label in then and waits(find(verdict.strategy)):
+            if label in then and waits(find_strategy(verdict.strategy)):
                 yield verdict, then[label]
 
 

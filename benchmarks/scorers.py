@@ -47,8 +47,8 @@ from siftback import (
     Uniform,
 )
 from siftback.contrib import Downsampled, GaussianProcess, Int8
-from siftback.lab.data.batch_stream import BatchStream
-from siftback.lab.data.datasets import ImageData
+from siftback.lab.data.data_set import ImageData
+from siftback.lab.data.stream import BatchStream
 from siftback.lab.forward import example_losses
 from siftback.lab.models import build
 from transformers import Vit

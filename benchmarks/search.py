@@ -25,25 +25,25 @@ from siftback.contrib import Proxy
 from siftback.draws.percentile_draw import draw_probabilities
 from siftback.draws.ratio_draw import ratio_probabilities
 from siftback.lab.analyses.budget_ratios import budget_ratio
-from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.datasets import DATASETS, ImageData
+from siftback.lab.data import load
+from siftback.lab.data.data_set import DataSet, ImageData
 from siftback.lab.experiments import comparison
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.models import build
 from siftback.lab.records.run_summary import ScoringCost
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
-from siftback.lab.training.ideal_cost import IdealCost
-from siftback.lab.training.score_price import measure as measured_price
-from siftback.lab.training.strategies import STRATEGIES
-from siftback.lab.training.strategy import Strategy
+from siftback.lab.strategies.after_reading import AfterReading, measure_scoring_cost
+from siftback.lab.strategies.before_reading import BeforeReading
+from siftback.lab.strategies.strategy import IdealCost, Strategy
+from siftback.lab.strategies.table import STRATEGIES
 from siftback.rules.rule import LastLossRule
 from siftback.schedule import Share
 from strong_augment import StrongAugment
 
 TITLE = "What else examples might be drawn by: fastcnn on CIFAR-10, held-out examples"
 CIFAR10 = "cifar10"
-read = DATASETS[CIFAR10]
+read = load.load_named
 COMMON: dict[str, Any] = {
     "data": CIFAR10,
     "model": "fastcnn",
@@ -220,7 +220,7 @@ def price(strategy: Strategy, settings: Settings, data: DataSet) -> ScoringCost 
     """
     if strategy.name == "tiny-proxy":
         return ScoringCost(0.02, 0.02, 0.02, 1)
-    return measured_price(strategy, settings, data)
+    return measure_scoring_cost(strategy, settings, data)
 
 
 def candidates(labels: Tensor) -> dict[str, Strategy]:
@@ -231,8 +231,9 @@ def candidates(labels: Tensor) -> dict[str, Strategy]:
             name,
             what,
             IdealCost(3),
+            BeforeReading,
+            lambda keep, settings: make(settings.floor),
             warmup=Share(0.15),
-            rule=lambda keep, settings: make(settings.floor),
         )
 
     tried = (
@@ -254,8 +255,9 @@ def candidates(labels: Tensor) -> dict[str, Strategy]:
             "tiny-proxy",
             "a tiny proxy's harder half",
             IdealCost(3, offered=1, cheap_scores=True, proxy=3),
+            AfterReading,
             lambda keep, settings: TopK(keep=keep),
-            tiny_proxy,
+            lambda settings, data, _: tiny_proxy(settings, data),
         ),
     )
     return {strategy.name: strategy for strategy in tried}
@@ -276,7 +278,8 @@ def errors(settings: Settings, names: list[str], seeds: list[int], out: Path) ->
 
 def data_of(case: Case) -> ImageData:
     """CIFAR-10 with the augmentation of a case."""
-    data = read()
+    data = read(CIFAR10, None)
+    assert isinstance(data, ImageData)
     if case.magnitude is None:
         return data
     plain = data.augmentation
@@ -291,11 +294,11 @@ def measure(name: str, quick: bool, out: Path) -> list[Goal]:
     common = COMMON | case.changes | (QUICK if quick else {})
     at = {budget * scale: Settings(**common, budget=budget * scale) for budget in case.curve}
     own, place = case.budget * scale, out / name.replace(" ", "-")
-    DATASETS[CIFAR10] = lambda: data_of(case)
+    load.load_named = lambda name, max_tokens: data_of(case)
     labels = prepare_data(Plan(at[own], ["traditional"], (0.5,), seeds, matched=False)).train_labels
     tried = {key: candidates(labels)[key] for key in case.alone}
     STRATEGIES.update(tried)
-    comparison.measure = price
+    comparison.measure_scoring_cost = price
     methods = case.methods | {f"{key}@0.5": strategy.summary for key, strategy in tried.items()}
     curve, found = {}, {}
     for budget, settings in at.items():

@@ -18,15 +18,15 @@ from cleanlab.filter import find_label_issues
 from torch import Tensor
 
 from goals import Goal, begin, options, report
-from siftback.lab.data.batch_stream import test_batches
 from siftback.lab.data.data_set import NOUNS, DataSet
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import test_batches
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.experiments.suspects_report import precision_recall, read_suspects
-from siftback.lab.forward import autocast_context, training_device
+from siftback.lab.forward import TEST_BATCH, autocast_context, training_device
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.run.train import stages
-from siftback.lab.settings import TEST_BATCH, Settings
+from siftback.lab.settings import Settings
 
 TITLE = "What a noise guard finds, beside confident learning out of sample at the same cost"
 GUARDED, KEEP = "sb-memory-guarded", 0.55
@@ -54,7 +54,7 @@ def by_cleanlab(settings: Settings, seed: int, data: DataSet) -> Tensor:
     probabilities = torch.zeros(len(order), data.classes)
     halves = order.chunk(2)
     for own, other in (halves, halves[::-1]):
-        half = data.taken(own).tested_on(data, other)
+        half = data.subset(own).with_test(data, other)
         *_, last = stages(seed, settings, half, settings.budget or 1.0)
         last.model.eval()
         with torch.no_grad(), autocast_context(settings, training_device(settings)):

@@ -15,7 +15,7 @@ import keras
 
 from siftback import Memory
 from siftback.frameworks.keras import LossRecorder, SelectiveBackprop, SelectiveDataset
-from siftback.lab.data import datasets
+from siftback.lab.data.load import load
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--method", choices=["selective-backprop", "memory"], default="memory")
@@ -23,9 +23,9 @@ parser.add_argument("--examples", type=int, default=60000, help="of the training
 parser.add_argument("--epochs", type=int, default=5)
 asked = parser.parse_args()
 
-data = datasets.load("mnist", train_limit=asked.examples)
-x, y = (data.train_images.permute(0, 2, 3, 1) / 255).numpy(), data.train_labels.numpy()
-test = data.test_images.permute(0, 2, 3, 1)[: len(x)] / 255, data.test_labels[: len(x)]
+data = load("mnist", train_limit=asked.examples)
+x, y = (data.train_inputs.permute(0, 2, 3, 1) / 255).numpy(), data.train_labels.numpy()
+test = data.test_inputs.permute(0, 2, 3, 1)[: len(x)] / 255, data.test_labels[: len(x)]
 
 keras.utils.set_random_seed(0)
 net = keras.Sequential(

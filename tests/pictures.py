@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from siftback.lab.models import build
-from siftback.loss_functions import pair_losses
+from siftback.losses.per_example import pair_losses
 
 CLASSES = 4
 CROSS_ENTROPY = pair_losses(F.cross_entropy)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from siftback import Percentile
-from siftback.arguments import checked_integer, checked_number, checked_share, is_number
+from siftback.arguments import check_integer, check_number, check_share, is_number
 from siftback.errors import ConfigError
 from siftback.selectors.history import LossHistory
 
@@ -22,17 +22,17 @@ def test_numbers_are_numbers(value):
 def test_anything_else_is_not(value):
     assert not is_number(value)
     with pytest.raises(ConfigError, match=r"^c=.*: give a finite number$"):
-        checked_number("c", value)
+        check_number("c", value)
     with pytest.raises(ConfigError, match=r"^c=.*: give a share in \[0, 1\)$"):
-        checked_share("c", value)
+        check_share("c", value)
     with pytest.raises(ConfigError, match=r"^c=.*: give an integer, at least 1$"):
-        checked_integer("c", value, 1)
+        check_integer("c", value, 1)
 
 
 def test_what_is_checked_is_pythons_own():
-    assert type(checked_share("keep", np.float32(0.5))) is float
-    assert type(checked_number("c", np.int64(2))) is float
-    assert type(checked_integer("every", np.int64(3), 1)) is int
+    assert type(check_share("keep", np.float32(0.5))) is float
+    assert type(check_number("c", np.int64(2))) is float
+    assert type(check_integer("every", np.int64(3), 1)) is int
 
 
 @pytest.mark.parametrize(
@@ -46,22 +46,22 @@ def test_what_is_checked_is_pythons_own():
 )
 def test_a_share_lies_within_its_ends(ends, allowed, refused, interval):
     for share in allowed:
-        assert checked_share("share", share, **ends) == share
+        assert check_share("share", share, **ends) == share
     for share in refused:
         with pytest.raises(ConfigError, match=rf"share={share}: give a share in {interval}"):
-            checked_share("share", share, **ends)
+            check_share("share", share, **ends)
 
 
 def test_numbers_and_integers_have_bounds():
-    assert checked_number("c", 0, least=0) == 0
+    assert check_number("c", 0, least=0) == 0
     with pytest.raises(ConfigError, match=r"c=-1: give a finite number, at least 0"):
-        checked_number("c", -1, least=0)
+        check_number("c", -1, least=0)
     with pytest.raises(ConfigError, match=r"c=0: give a finite number above 0"):
-        checked_number("c", 0, above=0)
+        check_number("c", 0, above=0)
     with pytest.raises(ConfigError, match=r"every=0: give an integer, at least 1"):
-        checked_integer("every", 0, 1)
+        check_integer("every", 0, 1)
     with pytest.raises(ConfigError, match=r"every=2.0: give an integer, at least 1"):
-        checked_integer("every", 2.0, 1)
+        check_integer("every", 2.0, 1)
 
 
 def test_selectors_take_the_numbers_of_numpy():

@@ -10,7 +10,7 @@ import pytest
 
 import siftback
 import siftback.contrib
-from siftback.lab.training.strategies import STRATEGIES
+from siftback.lab.strategies.table import STRATEGIES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -133,7 +133,7 @@ def test_moments_are_equal_by_kind_and_value_and_take_numpys_numbers():
         ({"warmup": None}, r"warmup=None: give Epochs"),
         (
             {"start": Epochs(3), "end": Epochs(3)},
-            r"end=Epochs\(3\) is not after start=Epochs\(3\): give a later end",
+            r"end=Epochs\(3\) is not after start=Epochs\(3\): give a later",
         ),
         (
             {"warmup": Share(0.5), "end": Share(0.25)},
@@ -146,7 +146,7 @@ def test_moments_are_equal_by_kind_and_value_and_take_numpys_numbers():
         ({"anneal": "linear"}, r"anneal='linear': give an Annealing"),
         (
             {"warmup": Epochs(2), "anneal": Annealing(until=Epochs(2))},
-            r"until=Epochs\(2\), not after warmup=Epochs\(2\)",
+            r"until=Epochs\(2\) is not after warmup=Epochs\(2\)",
         ),
     ],
 )

@@ -47,15 +47,15 @@ ROWS = {
 
 def export(name: str, limit: int | None, path: Path) -> None:
     """Writes a data set of the laboratory so that torch alone can read it."""
-    from siftback.lab.data.datasets import load
+    from siftback.lab.data.load import load
 
     data = load(name, train_limit=limit)
-    pixels = data.train_images.float()
+    pixels = data.train_inputs.float()
     torch.save(
         {
-            "train_pixels": data.train_images,
+            "train_pixels": data.train_inputs,
             "train_labels": data.train_labels,
-            "test_pixels": data.test_images,
+            "test_pixels": data.test_inputs,
             "test_labels": data.test_labels,
             "mean": pixels.mean((0, 2, 3), keepdim=True),
             "deviation": pixels.std((0, 2, 3), keepdim=True),

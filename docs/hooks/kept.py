@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from siftback import EpochRule, Kakurenbo, RefreshedRule, Selection
+from siftback import EpochRule, RefreshedRule, Selection
 from siftback.lab.settings import Settings
-from siftback.lab.training.strategies import STRATEGIES
-from siftback.lab.training.strategy import Strategy
-from siftback.lab.training.token_selection import selector_of
+from siftback.lab.strategies.after_forward import token_selector
+from siftback.lab.strategies.strategy import Strategy
+from siftback.lab.strategies.table import STRATEGIES
 from siftback.language import dft_weights, inverse_probability_weights, linupper_weights
 from siftback.pruning import prune
 
@@ -62,14 +62,14 @@ def kept_by(name: str) -> Sequence[Kept]:
     """What a strategy keeps: one picture, or several where the epochs differ."""
     strategy = STRATEGIES[name]
     if strategy.tokens is not None:
-        choice = selector_of(strategy.tokens, KEEP)
+        choice = token_selector(strategy.tokens, KEEP)
     else:
         choice = strategy.choice(KEEP, SETTINGS)
     if isinstance(choice, EpochRule):
         return _of_rule(choice, strategy)
     if choice is not None:
         size = strategy.selection_batch(KEEP, SETTINGS)
-        count = round(KEEP * size) if strategy.single_pass else None
+        count = round(KEEP * size) if strategy.moment.fills_batches else None
         return [_of_batches(partial(choice.select, count=count), strategy)]
     if strategy.weighted is not None:
         return [_of_batches(partial(_all, _WEIGHTS[name]), strategy)]
@@ -126,7 +126,7 @@ def _of_rule(rule: EpochRule, strategy: Strategy) -> Sequence[Kept]:
             drawn.append(weights)
         learned = everyone if strategy.forwards_left_out else weights.nonzero().flatten()
         guesses = {}
-        if isinstance(rule, Kakurenbo):
+        if rule.needs_predictions:
             label = now[learned].neg().exp()  # the label's probability
             guesses = {"correct": label > 0.5, "confidence": label.maximum(1 - label)}
         rule.update(learned, now[learned], epoch, **guesses)

@@ -15,7 +15,7 @@ import papers
 import verdicts
 from kept import kept_by
 
-from siftback.lab.training.strategies import STRATEGIES
+from siftback.lab.strategies.table import STRATEGIES
 
 _ADDED = re.compile(r"<!-- (kept|came out|figures|budgets)(?:: (.*?))? -->")
 _NAMED = re.compile(r"\[[\w/]+\.md\]\(([\w./]+\.md)")  # a link whose text is a file's name
@@ -65,7 +65,7 @@ def _kept(names: list[str]) -> str:
 def _score(name: str) -> str:
     """What a strategy orders examples by; the loss, unless it says otherwise."""
     strategy = STRATEGIES[name]
-    others = strategy.scorer, strategy.irreducible, strategy.drop
+    others = strategy.scorer, strategy.prior
     score = "score" if any(others) or strategy.tokens not in (None, "loss", "random") else "loss"
     return f"token's {score}" if strategy.tokens else score
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from verdicts import RESULTS
 
 from siftback.lab.papers import CLAIMS, RUNS, Claim, beside
-from siftback.lab.recipes import find_recipe, recipe_names
+from siftback.lab.recipes.recipe import find_recipe, recipe_names
 from siftback.lab.records.tables import markdown
 
 

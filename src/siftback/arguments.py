@@ -13,7 +13,7 @@ from siftback.errors import ConfigError
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a finite number, and not a boolean.
+    """Returns whether a value is a finite number, and not a boolean.
 
     >>> is_number(2), is_number(True), is_number(float("nan")), is_number("2")
     (True, False, False, False)
@@ -27,20 +27,20 @@ def is_number(value: object) -> bool:
 
 
 def is_integer(value: object) -> bool:
-    """Whether a value is an integer, and not a boolean."""
+    """Returns whether a value is an integer, and not a boolean."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Returns a value as an error names it: short, and on one line.
 
     >>> import torch
-    >>> shown(2.5), shown(torch.ones(2, 3)), len(shown(10**400))
+    >>> format_value(2.5), format_value(torch.ones(2, 3)), len(format_value(10**400))
     ('2.5', 'float32[2, 3]', 60)
     """
     # Without PyTorch, which the command line's help does not wait for, nothing is a tensor.
     torch: Any = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
+    if torch and isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{[*value.shape]}"
     try:
         text = " ".join(repr(value).split())
@@ -49,8 +49,8 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def checked_number(
-    name: str, value: float, *, least: float | None = None, above: float | None = None
+def check_number(
+    name: str, value: float, *, least: float = -math.inf, above: float = -math.inf
 ) -> float:
     """Returns a finite number as a float, after checking its bound.
 
@@ -63,18 +63,17 @@ def checked_number(
     Raises:
         ConfigError: If it is not such a number.
 
-    >>> checked_number("temperature", 2, above=0)
+    >>> check_number("temperature", 2, above=0)
     2.0
     """
-    low = least is not None and is_number(value) and value < least
-    if not is_number(value) or low or (above is not None and value <= above):
-        bound = f", at least {least}" if least is not None else ""
-        bound = f" above {above}" if above is not None else bound
-        raise ConfigError(f"{name}={shown(value)}: give a finite number{bound}")
+    if not is_number(value) or value < least or value <= above:
+        bound = f", at least {least}" if least > -math.inf else ""
+        bound = f" above {above}" if above > -math.inf else bound
+        raise ConfigError(f"{name}={format_value(value)}: give a finite number{bound}")
     return float(value)
 
 
-def checked_share(name: str, share: float, *, least: bool = True, most: bool = False) -> float:
+def check_share(name: str, share: float, *, least: bool = True, most: bool = False) -> float:
     """Returns a share between 0 and 1 as a float, after checking it.
 
     Args:
@@ -86,17 +85,17 @@ def checked_share(name: str, share: float, *, least: bool = True, most: bool = F
     Raises:
         ConfigError: If it is outside that range.
 
-    >>> checked_share("ratio", 0)
+    >>> check_share("ratio", 0)
     0.0
     """
     fits = is_number(share) and 0 <= share <= 1
     if not fits or (share == 0 and not least) or (share == 1 and not most):
         interval = f"{'[' if least else '('}0, 1{']' if most else ')'}"
-        raise ConfigError(f"{name}={shown(share)}: give a share in {interval}")
+        raise ConfigError(f"{name}={format_value(share)}: give a share in {interval}")
     return float(share)
 
 
-def checked_integer(name: str, value: int, least: int) -> int:
+def check_integer(name: str, value: int, least: int) -> int:
     """Returns an integer, after checking that it is large enough.
 
     Args:
@@ -107,40 +106,40 @@ def checked_integer(name: str, value: int, least: int) -> int:
     Raises:
         ConfigError: If it is not an integer, or too small.
 
-    >>> checked_integer("every", 3, 1)
+    >>> check_integer("every", 3, 1)
     3
     """
     if not is_integer(value) or not least <= value < 1 << 63:
-        raise ConfigError(f"{name}={shown(value)}: give an integer, at least {least}")
+        raise ConfigError(f"{name}={format_value(value)}: give an integer, at least {least}")
     return int(value)
 
 
-def checked_seed(seed: int) -> int:
+def check_seed(seed: int) -> int:
     """Returns a seed, after checking that generators take it.
 
     Raises:
         ConfigError: If it is not an integer in [0, 2^63).
     """
     if is_integer(seed) and seed >= 1 << 63:
-        raise ConfigError(f"seed={shown(seed)}: give an integer in [0, 2**63)")
-    return checked_integer("seed", seed, 0)
+        raise ConfigError(f"seed={format_value(seed)}: give an integer in [0, 2**63)")
+    return check_integer("seed", seed, 0)
 
 
-def checked_flag(name: str, value: bool) -> bool:
+def check_flag(name: str, value: bool) -> bool:
     """Returns a boolean, after checking that it is one.
 
     Raises:
         ConfigError: If it is anything else, such as a string.
     """
     if not isinstance(value, bool):
-        raise ConfigError(f"{name}={shown(value)}: give True or False")
+        raise ConfigError(f"{name}={format_value(value)}: give True or False")
     return value
 
 
 Object = TypeVar("Object")
 
 
-def checked_choice(name: str, value: Object, *choices: object) -> Object:
+def check_choice(name: str, value: Object, *choices: object) -> Object:
     """Returns a value, after checking that it is one of some.
 
     Args:
@@ -151,16 +150,16 @@ def checked_choice(name: str, value: Object, *choices: object) -> Object:
     Raises:
         ConfigError: If it is none of them.
 
-    >>> checked_choice("mode", "train", "eval", "train")
+    >>> check_choice("mode", "train", "eval", "train")
     'train'
     """
     if any(type(value) is type(choice) and value == choice for choice in choices):
         return value
     *others, last = (f'"{choice}"' if isinstance(choice, str) else choice for choice in choices)
-    raise ConfigError(f"{name}={shown(value)}: give {', '.join(map(str, others))} or {last}")
+    raise ConfigError(f"{name}={format_value(value)}: give {', '.join(map(str, others))} or {last}")
 
 
-def checked_length(name: str, dataset: Sized) -> int:
+def count_examples(name: str, dataset: Sized) -> int:
     """Returns the number of examples of a data set, after checking that it says it.
 
     Raises:
@@ -170,11 +169,11 @@ def checked_length(name: str, dataset: Sized) -> int:
         return len(dataset)
     except TypeError:  # also of what has a method `__len__`, such as a tensor of no dimension
         raise ConfigError(
-            f"{name}={shown(dataset)} has no length: give a map-style data set, or range(n)"
+            f"{name}={format_value(dataset)} has no length: give a map-style data set, or range(n)"
         ) from None
 
 
-def checked_object(name: str, value: Object, example: str, *needed: str) -> Object:
+def check_object(name: str, value: Object, example: str, *needed: str) -> Object:
     """Returns an object, after checking that it has what its kind has.
 
     Args:
@@ -186,11 +185,13 @@ def checked_object(name: str, value: Object, example: str, *needed: str) -> Obje
     Raises:
         ConfigError: If it lacks one, or is a class.
 
-    >>> checked_object("losses", len, "losses=fn(model, batch)", "__call__") is len
+    >>> check_object("losses", len, "losses=fn(model, batch)", "__call__") is len
     True
     """
     kind: Any = value
     if isinstance(kind, type) or not all(hasattr(kind, attribute) for attribute in needed):
         hint = ", an instance and not the class" if isinstance(kind, type) else ""
-        raise ConfigError(f"{name}={kind.__name__ if hint else shown(kind)}: give {example}{hint}")
+        raise ConfigError(
+            f"{name}={kind.__name__ if hint else format_value(kind)}: give {example}{hint}"
+        )
     return value

@@ -1,11 +1,19 @@
 """When selection is on, and how much it keeps."""
 
+import itertools
 import math
 import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from siftback.arguments import checked_choice, checked_integer, checked_number, is_number, shown
+from siftback.arguments import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_share,
+    format_value,
+    is_number,
+)
 from siftback.errors import ConfigError
 
 
@@ -27,7 +35,9 @@ class Epochs:
 
     def __post_init__(self) -> None:
         if not is_number(self.value) or self.value < 0:
-            raise ConfigError(f"Epochs({shown(self.value)}): give a number of epochs, at least 0")
+            raise ConfigError(
+                f"Epochs({format_value(self.value)}): give a number of epochs, at least 0"
+            )
         whole = self.value == int(self.value)
         object.__setattr__(self, "value", int(self.value) if whole else float(self.value))
 
@@ -53,7 +63,9 @@ class Share:
 
     def __post_init__(self) -> None:
         if not is_number(self.value) or not 0 <= self.value <= 1:
-            raise ConfigError(f"Share({shown(self.value)}): give a share of training, in [0, 1]")
+            raise ConfigError(
+                f"Share({format_value(self.value)}): give a share of training, in [0, 1]"
+            )
         object.__setattr__(self, "value", float(self.value))
 
     def __repr__(self) -> str:
@@ -99,17 +111,15 @@ class Annealing:
     steps: int = 4
 
     def __post_init__(self) -> None:
-        checked_choice("shape", self.shape, "linear", "cosine", "step")
-        for name, keep in (("first", self.first), ("last", self.last)):
-            if keep is None and name == "last":
-                continue
-            if keep is None or not (is_number(keep) and 0 < keep <= 1):
-                raise ConfigError(f"{name}={shown(keep)}: give a share of the examples, in (0, 1]")
-        _check("until", self.until)
-        checked_integer("steps", self.steps, 1)
+        check_choice("shape", self.shape, "linear", "cosine", "step")
+        check_share("first", self.first, least=False, most=True)
+        if self.last is not None:
+            check_share("last", self.last, least=False, most=True)
+        check_moment("until", self.until)
+        check_integer("steps", self.steps, 1)
 
     def keep(self, part: float, own: float) -> float:
-        """The share at a given progress.
+        """Returns the share at a given progress.
 
         Args:
             part: t, in [0, 1].
@@ -118,12 +128,12 @@ class Annealing:
         last = own if self.last is None else self.last
         if part >= 1:
             return last
-        way = part
+        weight = part
         if self.shape == "cosine":
-            way = (1 - math.cos(math.pi * part)) / 2
+            weight = (1 - math.cos(math.pi * part)) / 2
         elif self.shape == "step":
-            way = math.floor(part * self.steps) / self.steps
-        return self.first + (last - self.first) * way
+            weight = math.floor(part * self.steps) / self.steps
+        return self.first + (last - self.first) * weight
 
 
 class Schedule:
@@ -177,23 +187,23 @@ class Schedule:
         interrupt: int = 0,
         anneal: Annealing | None = None,
     ) -> None:
-        _check("warmup", warmup)
-        _check("start", start)
-        _check("tail", tail)
-        if anneal is not None and not isinstance(anneal, Annealing):
-            raise ConfigError(f"anneal={shown(anneal)}: give an Annealing, or None")
+        begins = (("warmup", warmup), ("start", start))
+        for name, moment in (*begins, ("tail", tail)):
+            check_moment(name, moment)
+        ends: list[tuple[str, Moment]] = []
         if end is not None:
-            _check("end", end)
-        for name, moment in (("warmup", warmup), ("start", start)):
-            if end is not None and _not_after(end, moment):
-                raise ConfigError(f"end={end!r} is not after {name}={moment!r}: give a later end")
-            until = None if anneal is None else anneal.until
-            if until is not None and _not_after(until, moment):
+            check_moment("end", end)
+            ends.append(("end", end))
+        if anneal is not None:
+            if not isinstance(anneal, Annealing):
+                raise ConfigError(f"anneal={format_value(anneal)}: give an Annealing, or None")
+            ends.append(("until", anneal.until))
+        for (name, moment), (before, begin) in itertools.product(ends, begins):
+            if type(moment) is type(begin) and moment.value <= begin.value:
                 raise ConfigError(
-                    f"the annealing ends at until={until!r}, not after {name}={moment!r}: "
-                    "give a later one"
+                    f"{name}={moment!r} is not after {before}={begin!r}: give a later one"
                 )
-        if checked_integer("interrupt", interrupt, 0) == 1:
+        if check_integer("interrupt", interrupt, 0) == 1:
             raise ConfigError(
                 "interrupt=1: give n, at least 2, for every n-th batch to be trained on whole, or "
                 "0 for none"
@@ -204,9 +214,8 @@ class Schedule:
     @property
     def needs_epochs(self) -> bool:
         """Whether the number of epochs must be known: for a share above 0, or a tail."""
-        moments = [self.warmup, self.start, self.end]
-        if self.anneal is not None:
-            moments.append(self.anneal.until)
+        until = self.anneal and self.anneal.until
+        moments = (self.warmup, self.start, self.end, until)
         shares = any(isinstance(moment, Share) and moment.value for moment in moments)
         return shares or self.tail.value != 0
 
@@ -220,7 +229,7 @@ class Schedule:
     def is_on(
         self, epochs_done: float, epochs: float | None = None, batch: int | None = None
     ) -> bool:
-        """Whether to select.
+        """Returns whether to select.
 
         Args:
             epochs_done: Epochs of source examples done so far, with fractions.
@@ -232,23 +241,30 @@ class Schedule:
         """
         self._check_times(epochs_done, epochs)
         if batch is not None:
-            checked_integer("batch", batch, 0)
-        if batch is not None and self.interrupt and (batch + 1) % self.interrupt == 0:
-            return False
-        if self.tail.value and epochs_done >= (epochs or 0) - _epochs(self.tail, epochs):
-            return False
-        return self._begin(epochs) <= epochs_done and (
-            self.end is None or epochs_done < _epochs(self.end, epochs)
-        )
+            number = check_integer("batch", batch, 0) + 1
+            if self.interrupt and number % self.interrupt == 0:
+                return False
+        begin, end = self.span(epochs)
+        return begin <= epochs_done < end
+
+    def span(self, epochs: float | None) -> tuple[float, float]:
+        """Returns the epochs, with fractions, from which and until which selection is on.
+
+        Args:
+            epochs: Epochs of the whole training; required with shares and with a tail.
+        """
+        begin = max(in_epochs(self.warmup, epochs), in_epochs(self.start, epochs))
+        end = math.inf if self.end is None else in_epochs(self.end, epochs)
+        if self.tail.value:
+            end = min(end, (epochs or 0) - in_epochs(self.tail, epochs))
+        return begin, end
 
     def warn_if_never_on(self, epochs: float | None) -> None:
-        """Warns if there is no selection at all in a training of so many epochs."""
+        """Warns if there is no selection at all in a training of a known number of epochs."""
         if epochs is None:
             return
-        end = epochs - _epochs(self.tail, epochs)
-        if self.end is not None:
-            end = min(end, _epochs(self.end, epochs))
-        if self._begin(epochs) >= end:
+        begin, end = self.span(epochs)
+        if begin >= min(end, epochs):
             warnings.warn(
                 f"{self!r} never selects in a training of {epochs:g} epochs: each is trained on "
                 "all examples",
@@ -256,7 +272,7 @@ class Schedule:
             )
 
     def keep(self, epochs_done: float, epochs: float | None = None, *, own: float) -> float:
-        """The share to keep.
+        """Returns the share to keep.
 
         Args:
             epochs_done: Epochs of source examples done so far, with fractions.
@@ -269,7 +285,7 @@ class Schedule:
         self._check_times(epochs_done, epochs)
         if self.anneal is None:
             return own
-        begin, until = self._begin(epochs), _epochs(self.anneal.until, epochs)
+        (begin, _), until = self.span(epochs), in_epochs(self.anneal.until, epochs)
         if epochs_done >= until:
             return self.anneal.keep(1.0, own)
         return self.anneal.keep(max(0.0, epochs_done - begin) / (until - begin), own)
@@ -292,23 +308,19 @@ class Schedule:
             selector.set_keep(keep)
 
     def settings(self, epochs: float | None) -> dict[str, Any]:
-        """What a state must have been saved with: the schedule, and the epochs if it needs them."""
-        needed = epochs if self.needs_epochs else None
-        return {"schedule": repr(self), "epochs": needed}
-
-    def _begin(self, epochs: float | None) -> float:
-        return max(_epochs(self.warmup, epochs), _epochs(self.start, epochs))
+        """Returns what a state must have been saved with: the schedule, and epochs if needed."""
+        return {"schedule": repr(self), "epochs": epochs if self.needs_epochs else None}
 
     def _check_times(self, epochs_done: float, epochs: float | None) -> None:
-        checked_number("epochs_done", epochs_done, least=0)
-        checked_epochs(epochs)
+        check_number("epochs_done", epochs_done, least=0)
+        check_epochs(epochs)
         if self.needs_epochs and epochs is None:
             raise ConfigError(f"{self!r} counts in shares of training: pass its length as epochs=")
 
     def __repr__(self) -> str:
         tail = self.tail if self.tail.value else None
-        more = {"tail": tail, "interrupt": self.interrupt, "anneal": self.anneal}
-        text = "".join(f", {name}={value!r}" for name, value in more.items() if value)
+        options = {"tail": tail, "interrupt": self.interrupt, "anneal": self.anneal}
+        text = "".join(f", {name}={value!r}" for name, value in options.items() if value)
         return f"Schedule(warmup={self.warmup!r}, start={self.start!r}, end={self.end!r}{text})"
 
 
@@ -317,7 +329,7 @@ class StepSchedule:
 
     Args:
         selector: Whose share is annealed.
-        schedule: The schedule; None is that of `checked_schedule` if the steps of an epoch are
+        schedule: The schedule; None is that of `check_schedule` if the steps of an epoch are
             known, and always on if they are not.
         epochs: Epochs of the whole training; None where they are not known.
         steps_per_epoch: Steps of an epoch; None where they are not known.
@@ -338,40 +350,38 @@ class StepSchedule:
         epochs: float | None,
         steps_per_epoch: int | None,
     ) -> None:
-        self._own, self._epochs = float(selector.keep), checked_epochs(epochs)
+        self._selector_keep, self._epochs = float(selector.keep), check_epochs(epochs)
         if schedule is None and steps_per_epoch is None:
             schedule = Schedule(warmup=Epochs(0))
-        self._schedule = checked_schedule(schedule, by_losses=selector.needs_scores)
+        self._schedule = check_schedule(schedule, by_losses=selector.needs_scores)
         self._schedule.check_selector(selector)
         self._schedule.is_on(0.0, epochs)  # raises where it needs the number of epochs
-        self._steps: int | None = None
-        if steps_per_epoch is not None:
-            self._steps = checked_integer("steps_per_epoch", steps_per_epoch, 1)
-        elif not self._schedule.is_always_on:
-            raise ConfigError(
-                f"{self._schedule!r} without steps_per_epoch: give the number of calls per epoch, "
-                "from which it computes the progress of training, or "
-                "schedule=Schedule(warmup=Epochs(0)), which selects at once"
-            )
+        if steps_per_epoch is None:
+            if not self._schedule.is_always_on:
+                raise ConfigError(
+                    f"{self._schedule!r} without steps_per_epoch: give the number of calls per "
+                    "epoch, from which it computes the progress of training, or "
+                    "schedule=Schedule(warmup=Epochs(0)), which selects at once"
+                )
+            steps_per_epoch = 1  # on which nothing depends
+        self._steps = check_integer("steps_per_epoch", steps_per_epoch, 1)
 
     def keep(self, step: int) -> float | None:
-        """The share to keep in a step, from 0; None while selection is off."""
-        if self._steps is None:
-            return self._own
+        """Returns the share to keep in a step, from 0; None while selection is off."""
         done, batch = step / self._steps, step % self._steps
         if not self._schedule.is_on(done, self._epochs, batch=batch):
             return None
-        return self._schedule.keep(done, self._epochs, own=self._own)
+        return self._schedule.keep(done, self._epochs, own=self._selector_keep)
 
     def settings(self) -> dict[str, Any]:
-        """What a state must have been saved with; nothing of a schedule that is always on."""
-        if self._steps is None or self._schedule.is_always_on:
+        """Returns what a state must have been saved with; nothing of one that is always on."""
+        if self._schedule.is_always_on:
             return {}
         return {**self._schedule.settings(self._epochs), "steps_per_epoch": self._steps}
 
 
-def checked_schedule(schedule: Schedule | None, *, by_losses: bool = True) -> Schedule:
-    """The schedule that was passed, after checking it.
+def check_schedule(schedule: Schedule | None, *, by_losses: bool = True) -> Schedule:
+    """Returns the schedule that was passed, after checking it.
 
     Args:
         schedule: What was passed. None selects after one epoch by losses, and at once by anything
@@ -382,37 +392,37 @@ def checked_schedule(schedule: Schedule | None, *, by_losses: bool = True) -> Sc
         ConfigError: If it is not a `Schedule`.
     """
     if schedule is not None and not isinstance(schedule, Schedule):
-        raise ConfigError(f"schedule={shown(schedule)}: give a Schedule(...), or None")
+        raise ConfigError(f"schedule={format_value(schedule)}: give a Schedule(...), or None")
     return schedule or Schedule(warmup=Epochs(1 if by_losses else 0))
 
 
-def checked_epochs(epochs: float | None) -> float | None:
-    """The length of the training that was passed, after checking it; None where it is not known.
+def check_epochs(epochs: float | None) -> float | None:
+    """Returns the length of the training that was passed, after checking it; None if unknown.
 
     Raises:
         ConfigError: If it is not a number above 0.
     """
     if epochs is not None:
-        checked_number("epochs", epochs, above=0)
+        check_number("epochs", epochs, above=0)
     return epochs
 
 
-def _check(name: str, moment: object) -> None:
+def check_moment(name: str, moment: object) -> None:
+    """Checks that an argument is a point in training, or a duration.
+
+    Raises:
+        ConfigError: If it is not.
+    """
     if isinstance(moment, Epochs | Share):
         return
-    epochs = shown(moment) if is_number(moment) and moment >= 0 else "..."  # type: ignore[operator]
+    epochs = format_value(moment) if is_number(moment) and moment >= 0 else "..."  # type: ignore[operator]
     share = repr(moment) if isinstance(moment, float) and 0 <= moment <= 1 else "..."
     raise ConfigError(
-        f"{name}={shown(moment)}: give Epochs({epochs}) or Share({share}) of training"
+        f"{name}={format_value(moment)}: give Epochs({epochs}) or Share({share}) of training"
     )
 
 
-def _not_after(end: Moment, begin: Moment) -> bool:
-    return type(end) is type(begin) and end.value <= begin.value
-
-
-def _epochs(moment: Moment, epochs: float | None) -> float:
+def in_epochs(moment: Moment, epochs: float | None) -> float:
+    """Returns a moment or a duration in epochs of a training of ``epochs``."""
     # Rounded, as 0.07 * 100 is a little more than 7 and 0.57 * 100 a little less than 57.
-    if isinstance(moment, Share):
-        return round(moment.value * (epochs or 0), 9)
-    return moment.value
+    return round(moment.value * (epochs or 0), 9) if isinstance(moment, Share) else moment.value

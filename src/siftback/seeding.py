@@ -15,7 +15,7 @@ class Stream(IntEnum):
 
 
 def generator_of(seed: int, epoch: int, stream: Stream) -> torch.Generator:
-    """A CPU generator that depends on these three arguments only.
+    """Returns a CPU generator that depends on these three arguments only.
 
     Args:
         seed: At least 0.
@@ -30,7 +30,7 @@ def generator_of(seed: int, epoch: int, stream: Stream) -> torch.Generator:
 
 
 def generator_from(*numbers: int) -> torch.Generator:
-    """A CPU generator that depends on some numbers only, each at least 0."""
+    """Returns a CPU generator that depends on some numbers only, each at least 0."""
     # SeedSequence spreads neighbouring numbers far apart, where adding them would collide.
     low, high = np.random.SeedSequence(numbers).generate_state(2)
     return torch.Generator().manual_seed((int(high) << 32 | int(low)) & (2**63 - 1))

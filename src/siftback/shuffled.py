@@ -15,7 +15,7 @@ _ROUNDS = 6
 
 
 def shuffled(examples: int, seed: int, epoch: int, whole: int = WHOLE) -> Iterator[Tensor]:
-    """A random permutation of ``range(examples)``, a function of seed and epoch, in parts.
+    """Yields a random permutation of ``range(examples)``, a function of seed and epoch.
 
     Args:
         examples: N.
@@ -33,7 +33,7 @@ def shuffled(examples: int, seed: int, epoch: int, whole: int = WHOLE) -> Iterat
 
 
 def permutation(examples: int, generator: torch.Generator, whole: int = WHOLE) -> Iterator[Tensor]:
-    """A random permutation of ``range(examples)``, in parts.
+    """Yields a random permutation of ``range(examples)``, in pieces.
 
     Up to ``whole`` examples it is ``torch.randperm``, each permutation with the same probability.
     Above, a Feistel network permutes the numbers of b bits, 2^b the next power of two, and those
@@ -62,7 +62,7 @@ def permutation(examples: int, generator: torch.Generator, whole: int = WHOLE) -
 
 
 def _permuted(numbers: Tensor, bits: int, keys: list[int]) -> Tensor:
-    """A permutation of the numbers of so many bits: int64[n] to int64[n].
+    """Permutes the numbers of some bits: int64[n] to int64[n].
 
     Each round swaps the halves, of which one may be a bit longer, after mixing one into the other:
     whatever the mixing is, the round can be undone, and so never maps two numbers to one.
@@ -77,7 +77,7 @@ def _permuted(numbers: Tensor, bits: int, keys: list[int]) -> Tensor:
 
 
 def _mixed(numbers: Tensor, key: int) -> Tensor:
-    """A hash of each number: the finalizer of SplitMix64 (Steele et al. 2014), with a key."""
+    """Hashes each number: the finalizer of SplitMix64 (Steele et al. 2014), with a key."""
     mixed = numbers + key
     mixed = (mixed ^ (mixed >> 30)) * -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9, as int64
     mixed = (mixed ^ (mixed >> 27)) * -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB

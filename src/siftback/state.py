@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siftback.arguments import is_number, shown
+from siftback.arguments import format_value, is_number
 from siftback.errors import SiftbackError, StateError
 from siftback.tensor_arguments import is_dense
 
@@ -210,8 +210,8 @@ def raise_damaged(name: str, value: Any, expected: str) -> NoReturn:
         expected: What it should be.
     """
     raise StateError(
-        f"the state is damaged: {name} is {shown(value)}, and should be {expected}: give what "
-        "state_dict() returned"
+        f"the state is damaged: {name} is {format_value(value)}, and should be {expected}: give "
+        "what state_dict() returned"
     )
 
 
@@ -321,8 +321,8 @@ def tensor(
     def check(name: str, value: Any) -> None:
         fits = isinstance(value, Tensor) and value.dtype == dtype and value.ndim == len(shape)
         if not fits or any(
-            size is not None and found not in (size if isinstance(size, range) else [size])
-            for size, found in zip(shape, value.shape, strict=True)
+            size is not None and length not in (size if isinstance(size, range) else [size])
+            for size, length in zip(shape, value.shape, strict=True)
         ):
             raise_damaged(name, value, expected)
         if (least > -math.inf or most < math.inf) and value.numel():
@@ -444,8 +444,8 @@ integer from 0 to 9223372036854775807: give what state_dict() returned
         """Takes on the fields of a state that was checked."""
         for name in self.state_fields():
             value = state[name.lstrip("_")]
-            if isinstance(generator_state := getattr(self, name), torch.Generator):
-                generator_state.set_state(value)
+            if isinstance(generator := getattr(self, name), torch.Generator):
+                generator.set_state(value)
             else:
                 setattr(self, name, value.clone() if isinstance(value, Tensor) else value)
 

@@ -5,22 +5,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import shown
-from siftback.errors import BatchError, ConfigError, LossError
+from siftback.arguments import format_value
+from siftback.errors import BatchError, ConfigError
 
 
-def checked_model(model: nn.Module) -> nn.Module:
+def check_module(model: nn.Module) -> nn.Module:
     """Returns a model, after checking that it is a module.
 
     Raises:
         ConfigError: If it is not, or is a class.
     """
     if not isinstance(model, nn.Module):
-        raise ConfigError(f"model={shown(model)}: give a torch.nn.Module, an instance of a model")
+        raise ConfigError(
+            f"model={format_value(model)}: give a torch.nn.Module, an instance of a model"
+        )
     return model
 
 
-def checked_batches(loader: Any) -> Any:
+def check_batches(loader: Any) -> Any:
     """Returns a loader, after checking that it can be one: an iterable of batches.
 
     Raises:
@@ -29,35 +31,24 @@ def checked_batches(loader: Any) -> Any:
     iterable = hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")
     if not iterable or isinstance(loader, str | bytes | dict | set | Tensor | type):
         raise ConfigError(
-            f"loader={shown(loader)}: give a DataLoader, or another iterable of batches"
+            f"loader={format_value(loader)}: give a DataLoader, or another iterable of batches"
         )
     return loader
 
 
-def checked_rows(name: str, rows: Tensor) -> Tensor:
+def check_rows(name: str, rows: Tensor) -> Tensor:
     """Returns indices or positions, after checking that they are int64[n].
 
     Raises:
         BatchError: If they are not.
     """
     if not is_dense(rows) or rows.dtype != torch.int64 or rows.ndim != 1:
-        raise BatchError(f"{name}={shown(rows)}: give int64[n]")
+        raise BatchError(f"{name}={format_value(rows)}: give int64[n]")
     return rows
 
 
-def checked_losses(losses: Tensor, count: int) -> Tensor:
-    """Returns losses that are remembered, after checking that they are float[n].
-
-    Raises:
-        LossError: If they are not.
-    """
-    if not is_dense(losses) or not losses.is_floating_point() or losses.shape != (count,):
-        raise LossError(f"losses={shown(losses)}: give a loss for each index, float[{count}]")
-    return losses
-
-
 def is_dense(value: object) -> bool:
-    """Whether a value is a tensor whose values lie in memory, one after another.
+    """Returns whether a value is a tensor whose values lie in memory, one after another.
 
     Sparse, nested, quantized and meta tensors are not: they have other operations, or no values.
 
@@ -69,3 +60,14 @@ def is_dense(value: object) -> bool:
         and value.layout == torch.strided
         and not (value.is_meta or value.is_quantized or value.is_nested)
     )
+
+
+def unwrap_model(model: Any) -> Any:
+    """Returns the model inside of ``torch.compile`` and ``DistributedDataParallel`` wrappers."""
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod
+        else:
+            return model

@@ -8,13 +8,13 @@ from typing import Any, get_args
 import pytest
 import typer
 
-from siftback.cli import names
+from siftback.cli import figures, score
 from siftback.cli.app import COMMANDS, app
 from siftback.lab import models
 from siftback.lab.analyses import ANALYSES
-from siftback.lab.data import datasets
+from siftback.lab.data import load
 from siftback.lab.experiments import example_scores
-from siftback.lab.models.norm import NORMS
+from siftback.lab.models.layers import NORMS
 from siftback.lab.settings import DATA_SETS, MODEL_NAMES, TYPES
 
 # Asks for all of it in one process, which prints what it got and, after each command, what of the
@@ -69,7 +69,7 @@ def test_commands_are_listed_and_completed_at_once(found: dict[str, dict[str, An
 def test_options_are_listed_completed_and_guessed_at_once(
     found: dict[str, dict[str, Any]], name: str
 ) -> None:
-    own = typer.main.get_command(app).commands[name].params
+    own = typer.main.get_command(app).resolve_command(None, [name])[1].params
     options = {each for one in own for each in (*one.opts, *one.secondary_opts) if each[0] == "-"}
     (status, printed), completed = found[name]["help"], found[name]["completed"]
     assert status == 0
@@ -83,8 +83,8 @@ def test_options_are_listed_completed_and_guessed_at_once(
 
 
 def test_the_help_names_what_there_is() -> None:
-    assert DATA_SETS == datasets.NAMES
+    assert DATA_SETS == load.NAMES
     assert MODEL_NAMES == models.NAMES
     assert get_args(TYPES["norm"]) == NORMS
-    assert names.SCORES == example_scores.SCORE_NAMES
-    assert tuple(ANALYSES) == names.ANALYSES
+    assert score.NAMES_OF_SCORES == example_scores.SCORE_NAMES
+    assert tuple(ANALYSES) == figures.ANALYSIS_NAMES

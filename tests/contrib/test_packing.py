@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from siftback.contrib.packing import Packed, read
+from siftback.contrib.packing import Packed, unpack
 from toys import assert_same
 
 
@@ -28,7 +28,7 @@ def test_tensors_come_out_as_they_went_in(tensor):
     packed = Packed([torch.ones(3), (tensor, "text")], offset=128)
     buffer = torch.zeros(packed.span[1] + 7, dtype=torch.uint8)
     packed.write(buffer)
-    ones, (same, text) = read(buffer, packed.span)
+    ones, (same, text) = unpack(buffer, packed.span)
     assert (ones.tolist(), text) == ([1.0, 1.0, 1.0], "text")
     assert not buffer[:128].any()
     assert same.layout == tensor.layout

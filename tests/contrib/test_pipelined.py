@@ -23,7 +23,7 @@ from resuming import (
 from siftback import Epochs, Fresh, Indexed, Pool, Reduced, Schedule, SelectiveLoader, per_example
 from siftback.contrib import Pipelined, ReplicaError
 from siftback.errors import ConfigError, LossError
-from siftback.loss_functions import pair_losses
+from siftback.losses.per_example import pair_losses
 from toys import AT_ONCE, assert_same, at_once, dataset, network, numbered, shuffled, train
 
 

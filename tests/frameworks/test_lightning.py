@@ -45,7 +45,7 @@ from torchmetrics import MeanMetric
 from siftback import Epochs, InBatch, Memory, Schedule, SelectiveLoader
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.frameworks.lightning import SelectiveBackprop
-from siftback.loss_functions import per_example
+from siftback.losses.per_example import per_example
 from toys import AT_ONCE
 
 pytestmark = EXPECTED_WARNINGS

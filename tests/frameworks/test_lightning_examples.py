@@ -24,7 +24,7 @@ pytestmark = EXPECTED_WARNINGS
 
 def folder_of(name):
     """Where a real set lies."""
-    folder = pytest.importorskip("siftback.lab.data.parquet").at_hand(name)
+    folder = pytest.importorskip("siftback.lab.data.tables").local_folder(name)
     if folder is None:
         pytest.skip("needs the real sets in SIFTBACK_DATA or ../shared/data")
     return folder.resolve()
@@ -32,11 +32,11 @@ def folder_of(name):
 
 def mnist(count):
     """Digits of the real set, as many of training and half as many of testing."""
-    data = pytest.importorskip("siftback.lab.data.datasets")
+    data = pytest.importorskip("siftback.lab.data.load")
     folder_of("mnist")
     digits = data.limit(data.load("mnist"), count)
-    train = digits.train_images.float() / 255, digits.train_labels
-    test = digits.test_images[: count // 2].float() / 255, digits.test_labels[: count // 2]
+    train = digits.train_inputs.float() / 255, digits.train_labels
+    test = digits.test_inputs[: count // 2].float() / 255, digits.test_labels[: count // 2]
     return TensorDataset(*train), test
 
 

@@ -20,7 +20,7 @@ import pytest
 from siftback.lab.analyses import ANALYSES, Figure, Grid, analyse, read
 from siftback.lab.analyses.figure import Cell, Missing, Panel, Range
 from siftback.lab.papers import beside
-from siftback.lab.recipes.running import comparisons_for
+from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.measures import TRADITIONAL, Axis, selective_labels, speedups
 from siftback.lab.records.summary_table import rows

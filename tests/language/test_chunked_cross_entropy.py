@@ -124,7 +124,7 @@ def test_losses_to_select_by_are_those_of_each_token_and_carry_no_gradient():
         ),
         ({"head": nn.Linear(4, CLASSES)}, LossError, r"a head of shape \[23, 4\]"),
         ({"head": nn.Sequential()}, ConfigError, r"head=Sequential\(\): give a torch.nn.Linear"),
-        ({"head": torch.zeros(3)}, ConfigError, r"head=a tensor of shape \[3\]"),
+        ({"head": torch.zeros(3)}, ConfigError, r"head=float32\[3\]"),
         ({"rows": 0}, ConfigError, "rows=0"),
         ({"weights": torch.ones(3)}, LossError, r"weights of shape \[3\] for labels of shape"),
     ],

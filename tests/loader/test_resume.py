@@ -225,7 +225,7 @@ REFUSED = {
         r"schedule='Schedule\(warmup=Epochs\(1\)",
     ),
     "memory": (
-        lambda _: remembering().state_dict(), r"selector=None, and this .* has selector='Perc",
+        lambda _: remembering().state_dict(), r"memory='Memory', and this .* has memory=None",
     ),
     "damaged": (
         lambda s: s | {"pool": seal({"batch_size": 8})}, r"a state without weighted, counts",
@@ -259,7 +259,10 @@ def without_times(state):
 
 
 OF_RULES = {
-    "another share": ({"memory": Memory(keep=0.1, floor=0.0)}, r"keep=0.5.*keep=0.1"),
+    "another share": (
+        {"memory": Memory(keep=0.2, floor=0.1, warmup=Epochs(1))},
+        r"keep=0.5.*keep=0.2",
+    ),
     "another floor": ({"memory": Memory(keep=0.5, floor=0.2)}, r"floor=0.1.*floor=0.2"),
     "another rule": (
         {"memory": InfoBatch(0.5), "epochs": 9},

@@ -304,8 +304,8 @@ def test_it_is_plain_data_and_json():
 
 def test_short_batches_and_the_end_of_an_epoch_are_passed_over():
     sample = Sample([torch.zeros(4), torch.ones(4), torch.ones(1)], nn.Identity())
-    assert len(sample.first().batch) == sample.size == 4
-    assert [int(sample.next(turn)[1].batch[0]) for turn in range(6)] == [0, 1, 0, 1, 0, 1]
+    assert len(sample.first().data) == sample.size == 4
+    assert [int(sample.next(turn)[1].data[0]) for turn in range(6)] == [0, 1, 0, 1, 0, 1]
     assert len(sample.items) == 2
     assert len(sample.took) == 5  # one of seven reads was the short batch's, one found the end
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from siftback import GradientBound, SelectiveLoader, TopK
 from siftback.errors import LossError
-from siftback.loss_functions import pair_losses
+from siftback.losses.per_example import pair_losses
 from toys import AT_ONCE, assert_same, dataset, network, shuffled
 
 

@@ -95,7 +95,7 @@ def addresses(model):
 def test_a_refresh_takes_no_new_memory_and_shares_what_it_can():
     model, scorer = network(), Reduced("bf16")
     scorer.score(CROSS_ENTROPY, model, batch(0), None)
-    twin = scorer._copy.of(model).model
+    twin = scorer.copy.model
     before = addresses(twin)
     matrices = {p.data_ptr() for p in model.parameters() if p.ndim > 1}
     assert before & addresses(model) == addresses(model) - matrices
@@ -104,7 +104,7 @@ def test_a_refresh_takes_no_new_memory_and_shares_what_it_can():
     change(model)
     scorer.after_step(CROSS_ENTROPY, model, batch(0))
     scorer.score(CROSS_ENTROPY, model, batch(0), None)
-    assert addresses(scorer._copy.of(model).model) == before
+    assert addresses(scorer.copy.model) == before
 
 
 def test_a_model_whose_tensors_were_replaced_is_copied_again():

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from siftback import Fresh
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.loss_functions import pair_losses
+from siftback.losses.per_example import pair_losses
 from traces import assert_untouched, failing, traces
 
 MODES = ("eval", "train")

@@ -117,6 +117,7 @@ def test_keep_and_beta_are_one_knob():
     losses = torch.rand(500, generator=seeded(9))
     one = kept_of(Percentile(keep=0.25), losses, generators[0])
     assert one == kept_of(Percentile(beta=3.0), losses, generators[1])
+    assert Percentile(beta=1e30, floor=0.1).keep == 0.1  # of which no `keep` gives the exponent
 
 
 @pytest.mark.parametrize("keep", [0, -0.5, 1.5, float("nan"), float("inf"), "a third", True, [0.5]])

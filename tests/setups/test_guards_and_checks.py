@@ -258,7 +258,7 @@ REFUSED = {
         "check=1",
     ),
     "irreducible list": (lambda: Irreducible([1.0, 2.0]), "irreducible losses"),
-    "irreducible integers": (lambda: Irreducible(torch.ones(2).long()), "torch.int64"),
+    "irreducible integers": (lambda: Irreducible(torch.ones(2).long()), "int64"),
     "irreducible scorer": (lambda: Irreducible(torch.ones(2), "Fresh"), "scorer='Fresh'"),
     "irreducible class": (lambda: Irreducible(torch.ones(2), Fresh), "scorer=Fresh"),
     "irreducible model": (
@@ -294,7 +294,7 @@ REFUSED = {
         "loss of example 0 of a batch is not finite",
     ),
     "in a batch": (lambda: InBatch(keep=0.5).select([0.1, 0.2]), "losses are a list"),
-    "mask": (lambda: InBatch(keep=0.5).select(LOSSES, [True] * 4), "the mask is list"),
+    "mask": (lambda: InBatch(keep=0.5).select(LOSSES, [True] * 4), "the mask is"),
 }
 
 

@@ -28,7 +28,7 @@ from pyarrow import parquet
 
 from command_line import Call
 from siftback.errors import ConfigError
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
 
 SMALL = 1 << 30  # bytes of memory that reading a case may add
 N = 40
@@ -215,7 +215,7 @@ def test_a_file_of_arrays_damaged_anywhere_is_refused_or_read_the_same(
         data = load(f"npz:{path}")
     except ConfigError:
         return
-    assert torch.equal(data.train_images, whole.train_images)  # the zip's dates, and the like
+    assert torch.equal(data.train_inputs, whole.train_inputs)  # the zip's dates, and the like
     assert torch.equal(data.train_labels, whole.train_labels)
 
 
@@ -414,7 +414,7 @@ TABLES: dict[str, tuple[str, Any, str]] = {
     "labels of words": ("mnist", pictures(label=["a"] * 10), "has to hold an integer"),
     "images of nothing": ("mnist", pictures(image=[None] * 10), "has to hold images"),
     "an image missing": (
-        "mnist", pictures(image=[*IMAGES[:9], None]), "has to hold an image in each row",
+        "mnist", pictures(image=[*IMAGES[:9], None]), r"image 9 of .*the row has none",
     ),
     "images of words": ("mnist", pictures(image=["a"] * 10), "has to hold images"),
     "images by path": ("mnist", pictures(image=[{"path": "a"}] * 10), "has to hold images"),
@@ -426,12 +426,12 @@ TABLES: dict[str, tuple[str, Any, str]] = {
     "metadata that is no text": ("mnist", with_metadata(b"\xff"), "is damaged"),
     "names that are a number": ("mnist", with_metadata(NAMES_5), "is damaged"),
     "one name for ten labels": ("mnist", with_metadata(ONE_NAME), "has 1 class"),
-    "texts of nothing": ("sst2", reviews(sentence=[None] * 10), "has to hold texts"),
+    "texts of nothing": ("sst2", reviews(sentence=[None] * 10), "has to hold a text"),
     "a text missing": ("sst2", reviews(sentence=["a"] * 9 + [None]), "has to hold a text in each"),
-    "texts of numbers": ("sst2", reviews(sentence=list(range(10))), "has to hold texts"),
-    "texts of bytes": ("sst2", reviews(sentence=[b"a"] * 10), "has to hold texts"),
+    "texts of numbers": ("sst2", reviews(sentence=list(range(10))), "has to hold a text"),
+    "texts of bytes": ("sst2", reviews(sentence=[b"a"] * 10), "has to hold a text"),
     "empty texts": ("sst2", reviews(sentence=[""] * 10), "text 0 is empty"),
-    "no texts": ("sst2", reviews(sentence=None), "expected one of texts"),
+    "no texts": ("sst2", reviews(sentence=None), "expected sentence or text"),
     "no rows of text": ("sst2", reviews().slice(0, 0), "has no rows"),
     "label 2 of two": ("sst2", reviews(label=[2] * 10), "there are 2 classes"),
     "text labels of floats": ("sst2", reviews(label=[0.5] * 10), "has to hold an integer"),
@@ -470,7 +470,7 @@ def test_a_table_damaged_anywhere_is_refused_or_read(seed: int, tmp_path: Path) 
         data = load("mnist")
     except ConfigError:
         return
-    assert len(data.train_images) == len(data.train_labels)
+    assert len(data.train_inputs) == len(data.train_labels)
     assert 0 <= int(data.train_labels.min()) <= int(data.train_labels.max()) < data.classes
 
 
@@ -483,7 +483,7 @@ def test_an_image_missing_in_a_saved_set_is_named(tmp_path: Path) -> None:
     columns = {"image": cells, "label": [0, 1] * 10}
     made = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
     made.save_to_disk(tmp_path / "set")
-    with pytest.raises(ConfigError, match="row 19 of column 'image' has no image"):
+    with pytest.raises(ConfigError, match=r"image 19 of .*the row has none"):
         load(f"hf:{tmp_path / 'set'}")
 
 

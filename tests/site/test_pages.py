@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from siftback.lab import recipes
-from siftback.lab.training.strategies import STRATEGIES
+from siftback.lab.recipes.recipe import find_recipe, recipe_names
+from siftback.lab.strategies.table import STRATEGIES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PLAIN = {"traditional", "matched"}  # these leave nothing out
@@ -50,7 +50,7 @@ def test_every_source_is_among_the_papers():
     cited = {each for source in sources for each in re.findall(r"\w+ et al\. \d{4}", source)}
     assert len(cited) > 10
     assert [each for each in cited if each not in papers] == []
-    of_recipes = {recipes.find(name).source for name in recipes.names()} - {"Siftback"}
+    of_recipes = {find_recipe(name).source for name in recipe_names()} - {"Siftback"}
     titles = {re.sub(r",? (table|figure|section).*", "", source) for source in of_recipes}
     assert [each for each in titles if not all(part in papers for part in each.split(", "))] == []
 

@@ -1,16 +1,18 @@
-"""Pooling kept examples into full batches."""
+"""Pooling selected examples into full batches."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_choice, checked_integer, shown
+from siftback.arguments import check_choice, check_integer, format_value
 from siftback.batches import tree
-from siftback.batches.reading import Lists, read
-from siftback.errors import BatchError, ConfigError, StateError
+from siftback.batches.batch import Batch, Pad, join_batches
+from siftback.batches.structure import Lists, read_structure
+from siftback.errors import BatchError, ConfigError
 from siftback.state import (
     Check,
     anything,
@@ -25,26 +27,9 @@ from siftback.state import (
     tensor,
     tuple_of,
 )
-from siftback.tensor_arguments import checked_rows
+from siftback.tensor_arguments import check_rows
 
 DropLast = bool | Literal["carry"]
-
-Pad = Mapping[Any, float] | Callable[[list[Any]], Any]
-"""How batches of several shapes are joined: values by part of the batch, or a function."""
-
-
-class Weighted(NamedTuple):
-    """A batch with what belongs to its examples, pooled together.
-
-    Attributes:
-        batch: Of n examples.
-        weights: float32[n], their loss weights.
-        indices: int64[n], their dataset indices; None where unknown.
-    """
-
-    batch: Any
-    weights: Tensor
-    indices: Tensor | None
 
 
 class Pool:
@@ -68,8 +53,8 @@ class Pool:
 
     Attributes:
         dropped: Number of examples that ``drop_last=True`` has dropped.
-        lists: Which lists in a batch hold one example per entry, see `read`; None before the
-            first batch, which says it unless it is set.
+        lists: Which lists in a batch hold one example per entry, see `read_structure`; None before
+            the first batch, which says it unless it is set.
 
     Raises:
         ConfigError: If ``batch_size`` is not a positive integer, or ``drop_last`` is not one of
@@ -93,11 +78,11 @@ class Pool:
     def __init__(
         self, batch_size: int, drop_last: DropLast = False, *, pad: Pad | None = None
     ) -> None:
-        batch_size = checked_integer("batch_size", batch_size, 1)
-        checked_choice("drop_last", drop_last, False, True, "carry")
+        batch_size = check_integer("batch_size", batch_size, 1)
+        check_choice("drop_last", drop_last, False, True, "carry")
         if not (pad is None or callable(pad) or isinstance(pad, Mapping)):
             raise ConfigError(
-                f"pad={shown(pad)}: give the fill values by name, such as "
+                f"pad={format_value(pad)}: give the fill values by name, such as "
                 '{"input_ids": 0, "labels": -100}, or a function that joins a list of batches'
             )
         self.batch_size = batch_size
@@ -105,7 +90,7 @@ class Pool:
         self.pad = pad
         self.dropped = 0
         self.lists: Lists | None = None
-        self._pool: deque[tuple[Any, int]] = deque()  # batches, and their sizes
+        self._batches: deque[Batch] = deque()
         self._pooled = 0
 
     def __len__(self) -> int:
@@ -122,17 +107,25 @@ class Pool:
         Raises:
             BatchError: If the parts of the batch have mismatched sizes.
         """
-        lists = None
-        if rows is not None or size is None:
-            lists = self._lists_of(batch)
-        if rows is not None:
-            batch = tree.take(batch, checked_rows("rows", rows), lists)
-        elif size is None and self._pooled + tree.size(batch, lists=lists) < self.batch_size:
-            batch = tree.clone(batch)  # it waits, and its loader may fill the same memory again
-        added = tree.size(batch, lists=lists) if size is None else size
-        if added:
-            self._pool.append((batch, added))
-            self._pooled += added
+        whole = self._read(batch, size)
+        if rows is None:
+            self.add_batch(whole)
+        else:
+            self.add_batch(whole.take(check_rows("rows", rows)), is_copy=True)
+
+    def add_batch(self, batch: Batch, *, is_copy: bool = False) -> None:
+        """Adds a batch with what belongs to its examples.
+
+        Args:
+            batch: The batch.
+            is_copy: Whether nothing else has its memory.
+        """
+        if not batch.size:
+            return
+        if not is_copy and self._pooled + batch.size < self.batch_size:
+            batch = batch.clone()  # it waits, and its loader may fill the same memory again
+        self._batches.append(batch)
+        self._pooled += batch.size
 
     def full_batches(self, to_come: int | None = None) -> Iterator[Any]:
         """Releases batches of ``batch_size`` examples while there are enough.
@@ -141,6 +134,10 @@ class Pool:
             to_come: Examples that this epoch still adds, where that is known: the batch before
                 the last one then leaves it a second row.
         """
+        return (batch.data for batch in self.release_full(to_come))
+
+    def release_full(self, to_come: int | None = None) -> Iterator[Batch]:
+        """Releases batches as `full_batches` does, with what belongs to their examples."""
         while self._pooled >= (size := self._next_size(self._pooled, to_come)):
             yield self._release(size)
 
@@ -157,45 +154,44 @@ class Pool:
         Args:
             single: Whether a single row is released too; it otherwise stays for the next epoch.
         """
-        if self.drop_last == "carry" or not self._pooled:
-            return
+        return (batch.data for batch in self.release_last(single=single))
+
+    def release_last(self, *, single: bool) -> Iterator[Batch]:
+        """Releases the rest as `end_epoch` does, with what belongs to its examples."""
         count = self._pooled
-        stays = count == 1 < self.batch_size and not (self.drop_last or single)
-        if stays and _is_structured(*self._pool[0]):
+        if self.drop_last == "carry" or not count:
             return
-        rest = self._release(count)
         if self.drop_last:
-            self.dropped += count
-        else:
-            yield rest
+            self.abandon()
+        elif count > 1 or single or self.batch_size == 1 or self._batches[0].lists is None:
+            yield self._release(count)
 
     def abandon(self) -> None:
         """Drops the rest of an interrupted epoch, unless ``drop_last="carry"``."""
         if self.drop_last != "carry":
             self.dropped += self._pooled
-            self._pool.clear()
+            self._batches.clear()
             self._pooled = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the pooled batches."""
+        """Returns a copy of the pooled batches."""
         # Copies, as training may change released batches in place. Not joined, as padding depends
         # on what is released together.
-        pooled = [tree.clone(batch) for batch, _ in self._pool]
-        weighted = bool(pooled) and isinstance(pooled[0], Weighted)
-        # Plain tuples, which `torch.load(weights_only=True)` takes.
-        pool = [tuple(batch) for batch in pooled] if weighted else pooled
+        pooled = [batch.clone() for batch in self._batches]
+        weighted = bool(pooled) and pooled[0].weights is not None
         state = {
             "settings": self.settings(),
             "weighted": weighted,
-            "indexed": [weighted and batch.indices is not None for batch in pooled],
-            "counts": [count for _, count in self._pool],
-            "pool": pool,
+            "indexed": [batch.indices is not None for batch in pooled],
+            "counts": [batch.size for batch in pooled],
+            # Plain tuples, which `torch.load(weights_only=True)` takes.
+            "pool": [(b.data, b.weights, b.indices) if weighted else b.data for b in pooled],
             "dropped": self.dropped,
         }
         return seal(state)
 
     def settings(self) -> dict[str, Any]:
-        """The arguments, by name, that a state must have been saved with to fit."""
+        """Returns the arguments, by name, that a state must have been saved with to fit."""
         pad: Any = callable(self.pad)  # of which no state can tell whether it is the same
         if isinstance(self.pad, Mapping):
             pad = {str(name): repr(value) for name, value in self.pad.items()}
@@ -209,13 +205,13 @@ class Pool:
                 numbers of examples than it says.
         """
         check_digest(self, state)
-        parts = {"weighted": flag, "counts": list_of(integer(1)), "dropped": integer()}
-        check_entries(self, state, parts, self.settings())
+        checks = {"weighted": flag, "counts": list_of(integer(1)), "dropped": integer()}
+        check_entries(self, state, checks, self.settings())
         counts, weighted = state["counts"], state["weighted"]
         check_entries(self, state, {"indexed": tuple_of(*[flag] * len(counts))})
         pooled = zip(counts, state["indexed"], strict=True)
-        batches = [_holds(count, weighted, indexed) for count, indexed in pooled]
-        check_entries(self, state, {"pool": tuple_of(*batches)})
+        checks = {"pool": tuple_of(*(_batch_check(count, weighted, i) for count, i in pooled))}
+        check_entries(self, state, checks)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over the examples of another pool.
@@ -224,97 +220,71 @@ class Pool:
             StateError: As for `check_state`, before anything is changed.
         """
         self.check_state(state)
+        self._batches.clear()
+        for saved, count in zip(state["pool"], state["counts"], strict=True):
+            data, weights, indices = saved if state["weighted"] else (saved, None, None)
+            batch = replace(self._read(data, count), weights=weights, indices=indices)
+            self._batches.append(batch.clone())
+        self._pooled, self.dropped = sum(state["counts"]), state["dropped"]
+
+    def _read(self, data: Any, size: int | None) -> Batch:
+        """Returns a batch by its structure; where that is unknown, of the size that is given."""
         try:
-            pooled = [tree.clone(Weighted(*b) if state["weighted"] else b) for b in state["pool"]]
-        except (BatchError, TypeError) as error:
-            raise StateError(f"the state's pooled batches are damaged: {error}") from error
-        self._pool.clear()
-        self._pooled = 0
-        for batch, count in zip(pooled, state["counts"], strict=True):
-            self.add(batch, size=count)
-        self.dropped = state["dropped"]
+            if self.lists is None:
+                self.lists = read_structure(data, size).lists
+            count = tree.size(data, lists=self.lists)
+        except BatchError:
+            if size is None:
+                raise
+            return Batch(data, size)
+        return Batch(data, count, lists=self.lists) if size in (None, count) else Batch(data, size)
 
     def _next_size(self, pooled: int, to_come: int | None) -> int:
-        """Returns how many examples the next batch has, of which some are pooled."""
+        """Returns the size of the next batch, if so many examples were pooled."""
         size = self.batch_size
         if to_come is None or self.drop_last or size == 1 or pooled + to_come != size + 1:
             return size
         if size == 2:
             return 3
-        return size - 1 if self._can_cut(self._pooled - pooled + size - 1) else size
+        # A batch of unknown structure is released whole or not at all.
+        remaining = self._pooled - pooled + size - 1
+        for batch in self._batches:
+            if remaining < batch.size:
+                return size if remaining and batch.lists is None else size - 1
+            remaining -= batch.size
+        return size - 1
 
-    def _can_cut(self, count: int) -> bool:
-        """Returns whether a batch can end after so many of the pooled examples.
-
-        It cannot within a batch of unknown structure, which is released whole or not at all.
-        """
-        for batch, size in self._pool:
-            if count < size:
-                return count == 0 or _is_structured(batch, size)
-            count -= size
-        return True
-
-    def _release(self, count: int) -> Any:
+    def _release(self, count: int) -> Batch:
         self._pooled -= count
-        taken: list[Any] = []
+        batches: list[Batch] = []
         while count:
-            batch, held = self._pool.popleft()
-            if held > count:
-                batch, rest = tree.split(batch, count, self._lists_of(batch))
+            batch = self._batches.popleft()
+            if batch.size > count:
+                batch, remaining = batch.split(count)
                 # The rest is copied, so that it does not keep the released batch's memory alive,
                 # unless the next batch takes it immediately.
-                stays = self._pooled < self.batch_size
-                self._pool.appendleft((tree.clone(rest) if stays else rest, held - count))
-                held = count
-            taken.append(batch)
-            count -= held
-        return self.join(taken)
-
-    def join(self, taken: list[Any]) -> Any:
-        """Joins batches into one, as those are that it releases.
-
-        Raises:
-            BatchError: If their rows differ in shape and ``pad`` does not say how to join them.
-        """
-        if isinstance(taken[0], Weighted):
-            batches, weights, indices = zip(*taken, strict=True)
-            rest = tree.concatenate(list(zip(weights, indices, strict=True)), lists=frozenset())
-            return Weighted(self.join(list(batches)), *rest)
-        if callable(self.pad):
-            return taken[0] if len(taken) == 1 else self.pad(taken)
-        return tree.concatenate(taken, self.pad, self._lists_of(taken[0]))
-
-    def _lists_of(self, batch: Any) -> Lists:
-        """The lists in a batch, or in what is pooled with its weights, of one example per entry."""
-        weighted = isinstance(batch, Weighted)
-        if self.lists is None:
-            inner = batch.batch if weighted else batch
-            self.lists = read(inner, len(batch.weights) if weighted else None).lists
-        return frozenset(f".batch{path}" for path in self.lists) if weighted else self.lists
+                self._batches.appendleft(
+                    remaining.clone() if self._pooled < self.batch_size else remaining
+                )
+            batches.append(batch)
+            count -= batch.size
+        return join_batches(batches, self.pad)
 
 
-def _is_structured(batch: Any, size: int) -> bool:
-    """Returns whether a batch of some examples can be split, and joined with others."""
-    try:
-        return tree.size(batch.batch if isinstance(batch, Weighted) else batch) == size
-    except BatchError:
-        return False
-
-
-def _holds(count: int, weighted: bool, indexed: bool) -> Check:
-    """Checks for a batch of so many examples, with their weights and indices if it has them."""
+def _batch_check(count: int, weighted: bool, indexed: bool) -> Check:
+    """Returns a check for a batch of so many examples, with their weights and indices if any."""
     weights = tensor(torch.float32, count, least=0, finite=True)
     indices = tensor(torch.int64, count) if indexed else nothing
 
     def check(name: str, value: Any) -> None:
         if weighted:
             tuple_of(anything, weights, indices)(name, value)
-        batch = value[0] if weighted else value
+        data = value[0] if weighted else value
         try:
-            fits = tree.size(batch, count) == count
+            fits = tree.size(data, count) == count
         except BatchError:  # a structure of the user's own, with the size that it was given with
-            fits = not isinstance(batch, str | int | float | None)
+            fits = not isinstance(data, str | int | float | None)
         if not fits:
-            raise_damaged(name, batch, f"a batch of {count} examples")
+            raise_damaged(name, data, f"a batch of {count} examples")
 
     return check

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import operator
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple, cast
@@ -11,10 +12,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
 from siftback.batches import tree
+from siftback.batches.batch import Batch
 from siftback.batches.collating import Reordered
 from siftback.batches.generators import Generators
 from siftback.batches.indices import (
-    checked_indices,
+    check_indices,
     collating,
     end_test,
     is_indexed,
@@ -26,7 +28,6 @@ from siftback.batches.order import (
     check_packed,
     data_loader_of,
     has_indices_within,
-    integers,
     is_plain,
     is_trackable,
     keeps_order,
@@ -36,7 +37,7 @@ from siftback.batches.order import (
     unpacked,
     with_order,
 )
-from siftback.batches.reading import Lists, Reading, read
+from siftback.batches.structure import Lists, read_structure
 from siftback.errors import BatchError, StateError
 from siftback.seeding import Stream, generator_of
 from siftback.state import (
@@ -53,7 +54,7 @@ from siftback.state import (
     raise_damaged,
     text,
 )
-from siftback.tensor_arguments import checked_batches
+from siftback.tensor_arguments import check_batches
 
 _END = object()
 
@@ -70,26 +71,8 @@ class ScoredBatch(NamedTuple):
     scores: Tensor
 
 
-class Item(NamedTuple):
-    """What comes from a wrapped loader.
-
-    Attributes:
-        batch: The batch, as training is to get it.
-        indices: int64[N], the dataset indices of its examples, on the CPU; None where unknown.
-        scores: float32[N], where they came with it; else None.
-        size: N; None where nothing says it.
-        lists: Which lists in it hold one example per entry, see `read`; None where it cannot
-            be split into examples.
-        asked: How many examples its sampler asked for, of which a collate function may have left
-            out or repeated some; None where there is no such sampler.
-    """
-
-    batch: Any
-    indices: Tensor | None
-    scores: Tensor | None
-    size: int | None = None
-    lists: Lists | None = None
-    asked: int | None = None
+UNKNOWN_SIZE = -1
+"""The size of a batch of unknown structure, where nothing else says it."""
 
 
 class Source:
@@ -123,7 +106,7 @@ class Source:
     >>> source.position += 1
     >>> resumed = Source([torch.tensor([1]), torch.tensor([2]), torch.tensor([3])])
     >>> resumed.load_state_dict(source.state_dict())
-    >>> [item.batch.item() for item in resumed.batches()]
+    >>> [batch.data.item() for batch in resumed.batches()]
     [2, 3]
     """
 
@@ -134,7 +117,7 @@ class Source:
         self.lists: Lists | None = None
         self.order_is_lost = self.has_keys = False
         self._indexed = is_indexed(loader)
-        self.loader: Any = checked_batches(loader)
+        self.loader: Any = check_batches(loader)
         if is_trackable(loader):
             self._order = TrackedBatches(batches_of(loader) if batches is None else batches)
             self.loader = with_order(cast(Any, loader), self._order)
@@ -151,15 +134,17 @@ class Source:
         self._began: list[Any] = []  # the generators' states as the epoch began
         self._state: dict[str, Any] | None = None  # to be gone on from
         self._iterated = False
+        self._batches: int | None = None  # of this epoch, 0 where that is not known
 
-    def batches(self) -> Iterator[Item]:
+    def batches(self) -> Iterator[Batch]:
         """The batches of this epoch: from the place of a loaded state on, else from the start."""
         state, self._state = self._state, None
+        self._batches = None
         if state is None:
             self.position = 0
         if self._order is None:
-            return map(self._item, self._read(state))
-        return map(self._item, self._ordered(self._order, state))
+            return map(self._batch, self._read(state))
+        return map(self._batch, self._ordered(self._order, state))
 
     def end_epoch(self) -> None:
         """Moves on to the next epoch."""
@@ -207,7 +192,9 @@ class Source:
     @property
     def epochs_done(self) -> float:
         """Epochs done, with the fraction of the current one where the loader has a length."""
-        length = self._length()
+        if self.position and self._batches is None:  # known with the first batch at the latest
+            self._batches = self._length() or 0
+        length = self._batches if self.position else 0
         return self.epoch + (min(self.position / length, 1.0) if length else 0.0)
 
     def set_epoch(self, epoch: int) -> None:
@@ -239,13 +226,13 @@ class Source:
             "lists": None if self.lists is None else json.dumps(sorted(self.lists)),
         }
         if self._order is not None:
-            begun, rest = self._order.begun, None
+            begun, remaining = self._order.begun, None
             if begun and self._replayed is None:
                 # Before the generators' states, which a sampler may draw it from.
-                rest = packed(self._order.rest())
+                remaining = packed(self._order.rest())
             states = self._generators.states()
-            more = {"kind": "ordered", "generators": states, "rest": rest, "begun": begun}
-            return state | more
+            extra = {"kind": "ordered", "generators": states, "rest": remaining, "begun": begun}
+            return state | extra
         inner = getattr(self.loader, "loader", self.loader)
         if self.is_within and type(inner).__module__.startswith("torchdata.nodes."):
             raise StateError(
@@ -253,25 +240,25 @@ class Source:
                 "last batch, which it does not tell from the others: save the state between "
                 "epochs, or wrap a StatefulDataLoader"
             )
-        own = _own_state(self.loader)
-        if own is None and self.is_within and not keeps_order(self.loader):
+        saved = _own_state(self.loader)
+        if saved is None and self.is_within and not keeps_order(self.loader):
             raise StateError(
                 "a DataLoader with in_order=False gives batches in an order that cannot be "
                 "repeated: save the state between epochs, or leave in_order= out"
             )
-        kind = "iterable" if own is None else "stateful"
+        kind = "iterable" if saved is None else "stateful"
         began = self._began if self.is_within else self._generators.states()
-        return state | {"kind": kind, "generators": began, "loader": own}
+        return state | {"kind": kind, "generators": began, "loader": saved}
 
     def settings(self) -> dict[str, Any]:
-        """What the order depends on, as far as the loader says it."""
+        """Returns what the order depends on, as far as the loader says it."""
         if self._order is None:
             return {"loader": type(self.loader).__name__}
         sampler, batches = sampler_of(self.loader), self._order.batches
-        own = {name: getattr(sampler, name, None) for name in ("shuffle", "seed")}
+        order = {name: getattr(sampler, name, None) for name in ("shuffle", "seed")}
         kind = {"sampler": type(sampler).__name__, "batch_sampler": type(batches).__name__}
         size = {name: getattr(batches, name, None) for name in ("batch_size", "drop_last")}
-        return {"source": {**kind, **own, **size}}
+        return {"source": {**kind, **order, **size}}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -279,8 +266,8 @@ class Source:
         Raises:
             StateError: If it is of another kind of loader or another order, or is damaged.
         """
-        parts = {"kind": choice(*_KINDS), "generators": list_of(anything)}
-        check_entries(self, state, parts)
+        checks = {"kind": choice(*_KINDS), "generators": list_of(anything)}
+        check_entries(self, state, checks)
         ordered = self._order is not None
         fits = ordered if state["kind"] == "ordered" else not ordered
         if state["kind"] == "stateful":
@@ -290,7 +277,7 @@ class Source:
                 f"the state was saved with {_KINDS[state['kind']]}, and this "
                 f"{type(self.loader).__name__} is not one: wrap the same kind of loader"
             )
-        parts = {
+        checks = {
             "generators": self._generators.check,
             "epoch": integer(most=MOST_EPOCHS),
             "batches": integer(-1),
@@ -298,7 +285,7 @@ class Source:
             "workers": flag,
             "lists": optional(_check_lists),
         }
-        check_entries(self, state, parts, self.settings())
+        check_entries(self, state, checks, self.settings())
         if self._order is not None:
             check_entries(self, state, {"begun": flag})
             stored = state["begun"] and self._replayed is None
@@ -319,8 +306,8 @@ class Source:
                 load_all_or_none((self.loader, copy.deepcopy(state["loader"])))
         else:
             self._generators.put_back_own(state["generators"])
-        self.epoch, self.position = state["epoch"], state["position"]
-        self.lists = None if state["lists"] is None else frozenset(json.loads(state["lists"]))
+        self.epoch, self.position, self._batches = state["epoch"], state["position"], None
+        self.lists = saved_lists(state)
         self._state = state
 
     @property
@@ -367,17 +354,17 @@ class Source:
         within = state is not None and self.is_within
         # A loader that has a state may take numbers from the global generator as it is asked for
         # it, or as it is iterated: in a resumed run at other times. So both leave that one alone.
-        own = hasattr(self.loader, "state_dict")
+        has_state = hasattr(self.loader, "state_dict")
         # Workers that persist took their seed in an earlier epoch; new ones must not move a
         # generator.
-        again = state is not None and not within and not own and state["workers"]
+        again = state is not None and not within and not has_state and state["workers"]
         self._iterated = True
         # What orders an epoch was drawn as it began, from the global generator too. Drawing it
         # again must not move that one.
-        with torch.random.fork_rng([]) if within or again or own else nullcontext():
+        with torch.random.fork_rng([]) if within or again or has_state else nullcontext():
             if state is not None and within:
                 torch.set_rng_state(state["generators"][-1])
-            elif own:
+            elif has_state:
                 seed = int(torch.empty((), dtype=torch.int64).random_())
                 generator = generator_of(seed, self.epoch, Stream.ORDER)
                 torch.set_rng_state(generator.get_state())
@@ -394,41 +381,40 @@ class Source:
             self._generators.put_back_own(self._began)
         return batches
 
-    def _item(self, given: Any) -> Item:
-        scores, indices, known = None, None, None
-        if isinstance(given, ScoredBatch):
-            given, scores = given
+    def _batch(self, data: Any) -> Batch:
+        """Returns a batch as the loader gave it, with its size, indices and structure."""
+        scores, indices, lists, known = None, None, None, UNKNOWN_SIZE
+        if isinstance(data, ScoredBatch):
+            data, scores = data
             known = len(scores)
-        asked = None if self._order is None else self._order.take()
+        requested = None if self._order is None else self._order.take()
         if self._indexed:
-            indices, given = given
-            known = len(indices) if hasattr(indices, "__len__") else None
-        elif asked is not None:
-            known = len(asked)
-        if isinstance(given, Reordered):
-            given, self.order_is_lost = given.batch, True
-        size: int | None = known
-        lists: Lists | None = None
+            indices, data = data
+            known = len(indices) if hasattr(indices, "__len__") else UNKNOWN_SIZE
+        elif requested is not None:
+            known = len(requested)
+        if isinstance(data, Reordered):
+            data, self.order_is_lost = data.batch, True
+        size = known
         with suppress(BatchError):  # of an unknown structure, which matters only where it is split
-            size, lists = self.read(given, known)[:2]
+            size, lists = self.read_structure(data, known)
         if self._indexed:
-            if size is not None:
-                indices = checked_indices(indices, size, self.place)
-            if asked is not None:
-                self._check_asked(indices, asked)
-        elif asked is not None and size == known:  # a collate function may leave some out
-            indices = self._positions(asked)
+            if size != UNKNOWN_SIZE:
+                indices = check_indices(indices, size, self.place)
+            if requested is not None:
+                self._check_requested(indices, requested)
+        elif requested is not None and size == known:  # a collate function may leave some out
+            try:
+                positions = [operator.index(key) for key in requested]
+                indices = torch.tensor(positions, dtype=torch.int64)
+            except TypeError:
+                self.has_keys = True
         if self.order_is_lost:
             indices = None
-        return Item(given, indices, scores, size, lists, None if asked is None else len(asked))
+        count = None if requested is None else len(requested)
+        return Batch(data, size, indices, scores=scores, lists=lists, requested=count)
 
-    def _positions(self, asked: list[Any]) -> Tensor | None:
-        """What a sampler gave as int64[N]; None where something else than integers is among it."""
-        positions = integers(asked)
-        self.has_keys = self.has_keys or positions is None
-        return None if positions is None else torch.tensor(positions, dtype=torch.int64)
-
-    def _check_asked(self, indices: Any, asked: list[Any]) -> None:
+    def _check_requested(self, indices: Any, requested: list[Any]) -> None:
         """Makes sure that indices found in a batch are of examples that its sampler asked for.
 
         Raises:
@@ -436,7 +422,7 @@ class Source:
         """
         if not has_indices_within(self.loader):
             return
-        others = set(indices.tolist()) - set(asked)
+        others = set(indices.tolist()) - set(requested)
         if others:
             raise BatchError(
                 f"index_of found the index {min(others)} in {self.place}, for which the sampler "
@@ -444,27 +430,33 @@ class Source:
                 "called with"
             )
 
-    def read(self, batch: Any, known: int | None) -> Reading:
-        """How a batch is made of examples: as the first one is, from which few are known as well.
+    def read_structure(self, data: Any, known: int) -> tuple[int, Lists]:
+        """Returns the size of a batch, and its lists: those of the first batch with an example.
 
         Args:
-            batch: The batch.
-            known: How many examples it has, where that is known from elsewhere.
+            data: The batch.
+            known: Its number of examples, where that is known from elsewhere.
 
         Raises:
             BatchError: If it cannot be split into examples.
         """
         if self.lists is not None:
-            return Reading(tree.size(batch, lists=self.lists), self.lists)
-        reading = read(batch, known, collated=self._collated)
-        if reading.size:
-            self.lists = reading.lists
-        return reading
+            return tree.size(data, lists=self.lists), self.lists
+        known_size = None if known == UNKNOWN_SIZE else known
+        structure = read_structure(data, known_size, collated=self._collated)
+        if structure.size:
+            self.lists = structure.lists
+        return structure.size, structure.lists
 
     def _move_to(self, epoch: int) -> None:
-        self.epoch, self.position, self._state = epoch, 0, None
+        self.epoch, self.position, self._state, self._batches = epoch, 0, None, None
         if self._order is not None:
             self._order.begun = False
+
+
+def saved_lists(state: dict[str, Any]) -> Lists | None:
+    """Returns which lists of a batch hold one example per entry, from the state of a source."""
+    return None if state["lists"] is None else frozenset(json.loads(state["lists"]))
 
 
 def _check_lists(name: str, value: Any) -> None:
@@ -484,7 +476,7 @@ _KINDS = {
 
 
 def _own_state(loader: Any) -> Any:
-    """What a loader says its state is; None where it has none, whatever methods it has."""
+    """Returns the state of a loader; None where it has none, whatever methods it has."""
     if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
         return None
     try:

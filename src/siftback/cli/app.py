@@ -7,8 +7,7 @@ completion and errors of the command line do not wait for it.
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, NoReturn, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -45,50 +44,38 @@ SECTIONS = {
         "models": ("listing", "List the models, each with width and number of parameters."),
     },
 }
-COMMANDS = {name: each for section in SECTIONS.values() for name, each in section.items()}
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
-class _Commands(Mapping[str, Any]):
-    """The commands by name; one that is asked for is imported."""
+class LazyCommands(TyperGroup):
+    """The commands by name and line of help; one is imported when it is called."""
 
-    def __getitem__(self, name: str) -> Any:
-        module, _ = COMMANDS[name]
-        importlib.import_module(f"siftback.cli.{module}")
-        info = next(one for one in app.registered_commands if one.name == name)
-        return typer.main.get_command_from_info(
-            info, pretty_exceptions_short=False, rich_markup_mode=None
-        )
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
-
-
-class _Group(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = cast(Any, _Commands())
+        # Lists, completion and guesses of names need no more than these.
+        self.commands = {n: TyperCommand(n, help=line) for n, (_, line) in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Imports a command that is called, or whose options are completed."""
+        name = args[0]
+        if name in COMMANDS:
+            importlib.import_module(f"siftback.cli.{COMMANDS[name][0]}")
+            info = next(info for info in app.registered_commands if info.name == name)
+            self.commands[name] = typer.main.get_command_from_info(
+                info, pretty_exceptions_short=False, rich_markup_mode=None
+            )
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Lists them without importing any."""
+        """Lists them by section."""
         widest = max(map(len, COMMANDS))
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                lines = [(name.ljust(widest), said) for name, (_, said) in commands.items()]
-                formatter.write_dl(lines)
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Completes a command's name without importing any."""
-        self.commands = {
-            name: TyperCommand(name, help=said) for name, (_, said) in COMMANDS.items()
-        }
-        return super().shell_complete(ctx, incomplete)
+                formatter.write_dl([(n.ljust(widest), line) for n, (_, line) in commands.items()])
 
 
 app = typer.Typer(
-    cls=_Group,
+    cls=LazyCommands,
     help="Siftback: choose the examples worth a backward pass, and see whether it paid.",
     epilog="Exit codes: 0 where all is done; 1 where a part failed, such as a cell of a sweep, or "
     "doctor misses a package; 2 at an error, which says what to change; 130 where training is "
@@ -115,16 +102,17 @@ def main() -> None:
     try:
         app()
     except SiftbackError as error:
-        _end(str(error))
+        text = str(error)
     except OSError as error:
-        _end(
+        text = (
             f"{error.filename or 'a file'}: {error.strerror or error}; what was finished before is "
             "kept: make room or fix the path, and repeat the command, with --resume where it trains"
         )
-
-
-def _end(text: str) -> NoReturn:
-    Console(stderr=True, soft_wrap=True).print(
-        f"error: {text}", markup=False, highlight=False, style="red"
-    )
+    print_error(f"error: {text}")
     sys.exit(2)
+
+
+def print_error(text: str) -> None:
+    """Prints an error in red."""
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(text, markup=False, highlight=False, style="red")

@@ -1,6 +1,5 @@
 """Training: ``siftback compare`` and ``siftback train``."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -149,20 +148,20 @@ def _train(
     on_model: "Callable[[Any, nn.Module], None]" = lambda run, model: None,
 ) -> None:
     """Carries out a plan, with several seeds where it is short, and prints the results."""
-    from siftback.cli.ending import show, show_json
-    from siftback.lab.analyses.error_plots import draw
+    from siftback.cli.ending import end_stopped, show_comparison, show_json
+    from siftback.lab.analyses.error_plots import draw_errors
     from siftback.lab.experiments.comparison import compare, prepare_data
     from siftback.lab.records.comparison_record import SUMMARY, Comparison
     from siftback.lab.report.numbers import numbers
     from siftback.lab.run.progress import TENSORBOARD, ConsoleReporter, TensorBoardReporter
     from siftback.lab.run.workload import batch_work, is_short
-    from siftback.lab.training import strategies
+    from siftback.lab.strategies.table import find_strategy
 
     existing, settings = existing_policy(overwrite, resume), plan.settings
     data = prepare_data(plan)
     if several and is_short(settings, data):
         plan = replace(plan, seeds=several)
-    selects = any(strategies.find(run.strategy).selects for run in plan.runs())
+    selects = any(find_strategy(run.strategy).selects for run in plan.runs())
     if several and len(plan.seeds) == 1 and selects:
         seeds = ",".join(map(str, SEVERAL))
         typer.echo(f"one seed decides nothing: --seed {seeds} would show their spread", err=True)
@@ -179,12 +178,11 @@ def _train(
     except KeyboardInterrupt:
         stopped = True
     if (out / SUMMARY).exists() and (comparison := Comparison.read(out)).runs:
-        picture = draw(comparison, out)[0]
+        picture = draw_errors(comparison, out)[0]
         if as_json:
             show_json(numbers(comparison) | {"picture": str(picture)})
         else:
-            show(comparison)
+            show_comparison(comparison)
             typer.echo(f"picture: {picture}")
     if stopped:
-        typer.echo(f"stopped; go on with --out {out} --resume", err=True)
-        sys.exit(130)
+        end_stopped(f"--out {out} --resume")

@@ -1,9 +1,10 @@
-"""How a comparison ends on a terminal: its table, and a sentence for each selective strategy."""
+"""The end of a command: the table and sentences of a comparison, JSON, and a stop by Ctrl-C."""
 
 import json
 import math
+import sys
 import textwrap
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -16,24 +17,31 @@ from siftback.lab.report.verdict import verdicts
 _FIRM = "\N{NO-BREAK SPACE}"
 
 
-def show(comparison: Comparison) -> None:
-    """Prints both."""
+def show_comparison(comparison: Comparison) -> None:
+    """Prints the table of a comparison, and a sentence for each selective strategy."""
     console = Console()
     console.print(comparison_table(comparison), "")
-    for one in verdicts([comparison]):
-        said = one.sentence.replace(" ± ", f"{_FIRM}±{_FIRM}")
-        lines = textwrap.fill(said, console.width, subsequent_indent="  ")
+    for verdict in verdicts([comparison]):
+        sentence = verdict.sentence.replace(" ± ", f"{_FIRM}±{_FIRM}")
+        lines = textwrap.fill(sentence, console.width, subsequent_indent="  ")
         typer.echo(lines.replace(_FIRM, " "))
 
 
 def show_json(value: Any) -> None:
     """Prints what a script reads; a number that is not finite is null."""
-    typer.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+    typer.echo(json.dumps(finite(value), indent=2, allow_nan=False))
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Returns nested values with None in place of numbers that are not finite."""
     if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
+        return {name: finite(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def end_stopped(arguments: str) -> NoReturn:
+    """Ends a command that Ctrl-C stopped, with the arguments by which it goes on."""
+    typer.echo(f"stopped; go on with {arguments}", err=True)
+    sys.exit(130)

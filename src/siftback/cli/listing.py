@@ -15,7 +15,7 @@ def strategies_command(as_json: Json = False) -> None:
     """List the strategies, each with its ideal cost of one example."""
     from siftback.cli.ending import show_json
     from siftback.lab.records.tables import terminal
-    from siftback.lab.training.strategies import STRATEGIES
+    from siftback.lab.strategies.table import STRATEGIES
 
     rows = [
         {
@@ -49,16 +49,24 @@ def models_command(
     from siftback.lab import models
     from siftback.lab.records.tables import terminal
 
+    # Texts of 4,096 tokens in 192 places; a language of 66 characters in windows of 128.
+    sizes = {
+        "images": {"channels": channels},
+        "texts": {"vocabulary": 4096, "length": 192},
+        "language": {"vocabulary": 66, "length": 128},
+    }
     rows = []
     for name in models.LISTED:
-        own = models.find(name)
+        model = models.find_architecture(name)
+        outputs = 66 if model.takes == "language" else classes
+        parameters = models.count(name, width, outputs, **sizes[model.takes])
         rows.append(
             {
                 "model": name,
-                "what it is": own.what,
-                "width": str(width or own.width),
-                "takes": own.takes,
-                "parameters": f"{_parameters(name, width, classes, channels):,}",
+                "what it is": model.what,
+                "width": str(width or model.width),
+                "takes": model.takes,
+                "parameters": f"{parameters:,}",
             }
         )
     if as_json:
@@ -70,17 +78,6 @@ def models_command(
         "texts have 4,096 tokens and 192 places, gpt 66 characters and 128."
     )
     Console().print(terminal(rows, caption=caption))
-
-
-def _parameters(name: str, width: int | None, classes: int, channels: int) -> int:
-    from siftback.lab import models
-
-    takes = models.find(name).takes
-    if takes == "images":
-        return models.count(name, width, classes, channels)
-    if takes == "texts":
-        return models.count(name, width, classes, vocabulary=4096, length=192)
-    return models.count(name, width, 66, vocabulary=66, length=128)
 
 
 @app.command("results")
@@ -107,15 +104,13 @@ def results_command(
     from siftback.lab.report.verdict import verdicts
 
     comparisons = write_page(folder, out)
-    written = [out]
     if into is not None:
         write_table(comparisons, into)
-        written.append(into)
     if picture is not None:
         write_picture(comparisons, picture)
-        written.append(picture)
+    written = [str(path) for path in (out, into, picture) if path is not None]
     if as_json:
-        found = [verdict_numbers(one) for one in verdicts(comparisons)]
-        show_json({"written": list(map(str, written)), "verdicts": found})
+        numbers = [verdict_numbers(verdict) for verdict in verdicts(comparisons)]
+        show_json({"written": written, "verdicts": numbers})
     else:
-        typer.echo("\n".join(map(str, written)))
+        typer.echo("\n".join(written))

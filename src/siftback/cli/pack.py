@@ -24,9 +24,9 @@ def pack_command(
     from siftback.lab.records.comparison_record import SUMMARY
     from siftback.lab.records.run_files import pack
 
-    found = [summary.parent for given in folders for summary in sorted(given.rglob(SUMMARY))]
-    if not found:
+    paths = [path.parent for folder in folders for path in sorted(folder.rglob(SUMMARY))]
+    if not paths:
         names = ", ".join(map(str, folders))
         raise ConfigError(f"{names} holds no {SUMMARY}: give folders that siftback compare wrote")
-    moved = [pack(folder) for folder in found]
+    moved = [pack(folder) for folder in paths]
     typer.echo(f"{sum(moved)} runs packed, of {sum(map(bool, moved))} comparisons")

@@ -34,8 +34,8 @@ def probe_command(
     settings = settings_of(values)
     use_threads(threads, lambda: most_work([settings]))
     with Console(stderr=True).status("measuring"):
-        found = probe_settings(settings, parse_numbers("--keep", keep), seconds, epochs)
+        result = probe_settings(settings, parse_numbers("--keep", keep), seconds, epochs)
     if as_json:
-        typer.echo(found.to_json())
+        typer.echo(result.to_json())
     else:
-        Console().print(probe_report(found, f"{settings.model_name} on {settings.data}"))
+        Console().print(probe_report(result, f"{settings.model_name} on {settings.data}"))

@@ -1,8 +1,8 @@
 """The papers' experiments: ``siftback recipes`` and ``siftback run``."""
 
-import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,12 +18,11 @@ from siftback.cli.options import (
     use_threads,
 )
 from siftback.errors import ConfigError
-
-if TYPE_CHECKING:
-    from siftback.lab.recipes import Scale
+from siftback.lab.recipes import find_scale
 
 ScaleOption = Annotated[
-    str, typer.Option(help="small, for two cores and the data at hand; or full, as the papers.")
+    str,
+    typer.Option(help="small, for two cores and the data at hand; or full, as the papers."),
 ]
 
 
@@ -44,9 +43,9 @@ def recipes_command(
     if as_markdown:
         typer.echo(markdown_listing())
     elif as_json:
-        show_json(listing_rows(_scale(scale)))
+        show_json(listing_rows(find_scale(scale)))
     else:
-        Console().print(listing(_scale(scale)))
+        Console().print(listing(find_scale(scale)))
 
 
 @app.command("run")
@@ -76,72 +75,57 @@ def run_command(
     resume: Resume = False,
 ) -> None:
     """Run an experiment of the papers and draw its figures."""
-    from siftback.cli.ending import show
-    from siftback.lab.analyses import Grid, Missing, as_markdown
-    from siftback.lab.recipes import find_recipe
+    from siftback.cli.ending import end_stopped, show_comparison
+    from siftback.lab.analyses import Grid, Missing, export_markdown
+    from siftback.lab.experiments.comparison import is_finished
     from siftback.lab.recipes.listing import plan_table
-    from siftback.lab.recipes.running import draw_recipe, tasks
+    from siftback.lab.recipes.recipe import (
+        draw_recipe,
+        find_recipe,
+        parse_changes,
+        recipe_plans,
+        run_unfinished,
+    )
     from siftback.lab.records.comparison_record import Comparison
     from siftback.lab.records.formatting import listed
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
 
-    chosen, size = find_recipe(recipe), _scale(scale)
-    changes = _changes(changed or [])
+    experiment, size = find_recipe(recipe), find_scale(scale)
+    changes = parse_changes(changed or [])
     if seed is not None:
         changes["seeds"] = parse_seeds(seed)
-    todo = [task for task in tasks(chosen, size, out, changes) if task.is_named(only)]
-    if not todo:
-        names = listed(task.folder.name for task in tasks(chosen, size, out, changes))
+    named = recipe_plans(experiment, size, out, changes)
+    plans = {folder: plan for folder, plan in named.items() if folder.name.startswith(only or "")}
+    if not plans:
+        names = listed(folder.name for folder in named)
         raise ConfigError(f"--only {only}: no comparison's name begins so; there are {names}")
-    old = existing_policy(overwrite, resume)
-    plan = plan_table(todo)  # all of it is checked before anything runs
+    existing = existing_policy(overwrite, resume)
+    table = plan_table(plans)  # all of it is checked before anything runs
     if dry_run:
-        Console().print(plan)
+        Console().print(table)
         return
-    left = [task for task in todo if overwrite or not task.finished]
-    begun = [task.folder for task in left] if resume else []
-    use_threads(threads, lambda: most_work(task.plan.settings for task in left), begun)
+    finished = {folder for folder, plan in plans.items() if is_finished(plan, folder)}
+    left = [folder for folder in plans if overwrite or folder not in finished]
+    work = partial(most_work, [plans[folder].settings for folder in left])
+    use_threads(threads, work, left if resume else [])
     console = Console(stderr=True)
     try:
         with ConsoleReporter(console) as reporter:
-            for task in todo:
-                done = " is finished" if task.finished else ""
-                console.print(f"{task.folder}{done}", markup=False, highlight=False, soft_wrap=True)
-                task.train(reporter, old)
+            for folder, plan in plans.items():
+                done = " is finished" if folder in finished else ""
+                console.print(f"{folder}{done}", markup=False, highlight=False, soft_wrap=True)
+                run_unfinished(plan, folder, reporter, existing)
     except KeyboardInterrupt:
-        typer.echo(f"stopped; go on with siftback run {recipe} ... --resume", err=True)
-        sys.exit(130)
-    for task in todo:
-        show(Comparison.read(task.folder))
+        end_stopped(f"siftback run {recipe} ... --resume")
+    for folder in plans:
+        show_comparison(Comparison.read(folder))
         typer.echo()
-    for analysis, paths in draw_recipe(chosen, size, out, todo):
+    for analysis, paths in draw_recipe(experiment, size, out, plans):
         if isinstance(analysis, Missing):
             typer.echo(f"{analysis.name} is missing: {analysis.why}", err=True)
         else:
             if isinstance(analysis, Grid):
-                typer.echo(as_markdown(analysis))
+                typer.echo(export_markdown(analysis))
             typer.echo(f"{analysis.title}: {analysis.sentence}")
             typer.echo("\n".join(f"  {path}" for path in paths))
-
-
-def _scale(name: str) -> "Scale":
-    from siftback.lab.recipes import SCALES
-    from siftback.lab.records.formatting import one_of
-
-    if name not in SCALES:
-        raise ConfigError(f"--scale {name}: {one_of(name, SCALES)}")
-    return name
-
-
-def _changes(texts: list[str]) -> dict[str, Any]:
-    from siftback.lab.recipes import changes_of
-
-    for text in texts:
-        if "=" not in text:
-            raise ConfigError(f"--set {text}: give a key and a value, such as epochs=2")
-    pairs = [text.split("=", 1) for text in texts]
-    names = [name for name, _ in pairs]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"--set {', '.join(twice)}: given more than once; give each key once")
-    return changes_of(dict(pairs))

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from siftback import SiftbackError
-from siftback.cli.app import app
+from siftback.cli.app import app, print_error
 from siftback.cli.options import (
     CheckpointEvery,
     Json,
@@ -60,9 +60,10 @@ def sweep_command(
     as_json: Json = False,
 ) -> None:
     """Compare in every cell of a grid of settings; print one table."""
-    from siftback.cli.ending import show_json
+    from siftback.cli.ending import end_stopped, show_json
     from siftback.lab.experiments.comparison import Plan
     from siftback.lab.experiments.sweep import KEEP, cells, read_grid, sweep, sweep_table
+    from siftback.lab.report.numbers import numbers
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
     from siftback.lab.settings import parse_numbers
@@ -77,9 +78,7 @@ def sweep_command(
 
     def report(cell: "GridCell", error: SiftbackError) -> None:
         failed.append(cell)
-        Console(stderr=True, soft_wrap=True).print(
-            f"{cell.folder.name}: {error}", markup=False, highlight=False, style="red"
-        )
+        print_error(f"{cell.folder.name}: {error}")
 
     stopped = False
     if not status:
@@ -93,23 +92,19 @@ def sweep_command(
         except KeyboardInterrupt:
             stopped = True
     if as_json:
-        show_json([_numbers(cell) for cell in grid_cells])
+        cells_json = [
+            {
+                "values": cell.values,
+                "folder": str(cell.folder),
+                "state": cell.state,
+                "comparison": cell.comparison and numbers(cell.comparison),
+            }
+            for cell in grid_cells
+        ]
+        show_json(cells_json)
     else:
         Console().print(sweep_table(grid_cells))
     if stopped:
-        typer.echo(f"stopped; go on with --out {out} --resume", err=True)
-        sys.exit(130)
+        end_stopped(f"--out {out} --resume")
     if failed:
         sys.exit(1)
-
-
-def _numbers(cell: "GridCell") -> dict[str, Any]:
-    from siftback.lab.report.numbers import numbers
-
-    comparison = cell.comparison
-    return {
-        "values": cell.values,
-        "folder": str(cell.folder),
-        "state": cell.state,
-        "comparison": None if comparison is None else numbers(comparison),
-    }

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.arguments import checked_number, checked_object
+from siftback.arguments import check_number, check_object
 from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError
-from siftback.loss_functions import Losses, pair
-from siftback.scorers.fresh import checked_scorer
+from siftback.losses.per_example import Losses, split_pair
+from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.state import Stateful
 
@@ -37,7 +37,7 @@ class Downsampled(Stateful, Scorer):
             the smaller images.
         BatchError: While scoring: if there is no image tensor.
 
-    >>> from siftback.loss_functions import pair_losses
+    >>> from siftback.losses.per_example import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
     >>> mean, images = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False)), torch.eye(2)
     >>> _ = nn.init.ones_(mean[1].weight)
@@ -52,14 +52,14 @@ class Downsampled(Stateful, Scorer):
         *,
         inputs: Callable[[Any, Shrink], Any] | None = None,
     ) -> None:
-        self.factor = checked_number("factor", factor, above=1)
-        self.scorer = checked_scorer(scorer)
-        self._inputs: Callable[[Any, Shrink], Any] = _images_of_pair
+        self.factor = check_number("factor", factor, above=1)
+        self.scorer = check_scorer(scorer)
+        self._inputs: Callable[[Any, Shrink], Any] = shrink_pair
         if inputs is not None:
-            self._inputs = checked_object("inputs", inputs, "inputs=fn(batch, shrink)", "__call__")
+            self._inputs = check_object("inputs", inputs, "inputs=fn(batch, shrink)", "__call__")
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """One score per example, float32[N], by the inner scorer on the smaller batch."""
+        """Returns one score per example, float32[N], by the inner scorer on the smaller batch."""
         sizes: list[str] = []
 
         def shrink(images: Tensor) -> Tensor:
@@ -116,9 +116,9 @@ def downsample(images: Tensor, factor: float) -> Tensor:
         BatchError: If they are not such images, or the result would be empty.
     """
     if not isinstance(images, Tensor) or images.ndim != 4:
-        given = f"of {list(images.shape)}" if isinstance(images, Tensor) else f"a {type(images)}"
+        kind = f"of {list(images.shape)}" if isinstance(images, Tensor) else f"a {type(images)}"
         raise BatchError(
-            f"inputs {given} are not images [N, C, H, W]: give inputs=fn(batch, shrink), which "
+            f"inputs {kind} are not images [N, C, H, W]: give inputs=fn(batch, shrink), which "
             "shrinks the images of the batch"
         )
     height, width = images.shape[2:]
@@ -131,6 +131,7 @@ def downsample(images: Tensor, factor: float) -> Tensor:
     return F.interpolate(images, smaller, mode="bilinear", antialias=True)
 
 
-def _images_of_pair(batch: Any, shrink: Shrink) -> Any:
-    images, targets = pair(batch)
+def shrink_pair(batch: Any, shrink: Shrink) -> Any:
+    """Returns a batch of (images, targets) with smaller images."""
+    images, targets = split_pair(batch)
     return shrink(images), targets

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_number
+from siftback.arguments import check_integer, check_number
 from siftback.rules.predicting import Predict, PredictingRule
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
@@ -76,43 +76,44 @@ def posterior(
     >>> posterior(losses, epochs, 2, length_scale=2.0, noise=0.1, mean=1.5, variance=1.0)
     Posterior(mean=tensor([2.1344]), sd=tensor([0.6048]))
     """
-    parts = []
+    chunks = []
     for start in range(0, len(losses), _CHUNK):
         seen = epochs[start : start + _CHUNK]
-        groups, examples = _same_rows(seen)
-        times, there = seen[examples].double(), seen[examples] != _MISSING
-        pairs = there[:, :, None] & there[:, None, :]
-        kernel = _kernel(times[:, :, None] - times[:, None, :], length_scale) * pairs
+        groups, examples = group_rows(seen)
+        times, is_seen = seen[examples].double(), seen[examples] != _MISSING
+        pairs = is_seen[:, :, None] & is_seen[:, None, :]
+        kernel = kernel_of(times[:, :, None] - times[:, None, :], length_scale) * pairs
         # 1 for missing ones, whose weights are 0.
-        diagonal = torch.ones_like(times).masked_fill_(there, noise)
-        cross = (_kernel(times - epoch, length_scale) * there)[:, :, None]
+        diagonal = torch.ones_like(times).masked_fill_(is_seen, noise)
+        cross = (kernel_of(times - epoch, length_scale) * is_seen)[:, :, None]
         lower = torch.linalg.cholesky(kernel + torch.diag_embed(diagonal))
         weights = torch.cholesky_solve(cross, lower)
         shares = 1 + noise - (weights * cross).sum((1, 2))
-        shares[~there.any(1)] = torch.nan
+        shares[~is_seen.any(1)] = torch.nan
         residuals = losses[start : start + _CHUNK].double() - mean
         means = mean + (weights[:, :, 0][groups] * residuals).sum(1)
         sds = (variance * shares).clamp(min=0).sqrt()[groups]
-        parts.append((torch.where(sds.isnan(), torch.nan, means).float(), sds.float()))
-    if not parts:
+        chunks.append((torch.where(sds.isnan(), torch.nan, means).float(), sds.float()))
+    if not chunks:
         return Posterior(losses.new_empty(0), losses.new_empty(0))
-    return Posterior(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    return Posterior(*(torch.cat(values) for values in zip(*chunks, strict=True)))
 
 
-def _kernel(distances: Tensor, length_scale: float) -> Tensor:
+def kernel_of(distances: Tensor, length_scale: float) -> Tensor:
+    """Computes the kernel of distances in epochs."""
     return torch.exp(-0.5 * (distances / length_scale) ** 2)
 
 
-def _same_rows(epochs: Tensor) -> tuple[Tensor, Tensor]:
-    """int64[N], the group of equal rows of each, and int64[groups], one example per group."""
+def group_rows(epochs: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns int64[N], the group of each row, and int64[groups], an example of each group."""
     # A group's number and three epochs of 16 bits fit one int64; much faster than unique(dim=0).
     packed = epochs.long() & 0xFFFF
     groups = torch.zeros(len(epochs), dtype=torch.int64, device=epochs.device)
     for start in range(0, epochs.shape[1], 3):
         for column in packed[:, start : start + 3].unbind(1):
             groups = (groups << 16) | column
-        found, groups = torch.unique(groups, return_inverse=True)
-    examples = torch.empty_like(found)
+        numbers, groups = torch.unique(groups, return_inverse=True)
+    examples = torch.empty_like(numbers)
     examples[groups] = torch.arange(len(epochs), device=epochs.device)
     return groups, examples
 
@@ -185,18 +186,18 @@ class GaussianProcess(PredictingRule):
         table: ScoreTable | None = None,
         warmup: Moment = Epochs(1),
     ) -> None:
-        self.history = checked_integer("history", history, 1)
+        self.history = check_integer("history", history, 1)
         # Losses and then their epochs, each oldest first; missing ones are on the left.
         super().__init__(
             keep, beta, every=every, predict=predict, threshold_share=threshold_share,
             optimism=optimism, scorer=scorer, table=table, columns=2 * self.history,
             warmup=warmup,
         )  # fmt: skip
-        self.length_scale = checked_number("length_scale", length_scale, above=0)
-        self.noise = checked_number("noise", noise, above=0)
+        self.length_scale = check_number("length_scale", length_scale, above=0)
+        self.noise = check_number("noise", noise, above=0)
 
     def posterior(self, epoch: int) -> Posterior:
-        """The posterior of each example's loss in an epoch."""
+        """Computes the posterior of each example's loss in an epoch."""
         losses, epochs = self.values[:, : self.history], self.values[:, self.history :]
         mean, variance = self._prior()
         return posterior(
@@ -206,7 +207,7 @@ class GaussianProcess(PredictingRule):
         )  # fmt: skip
 
     def predicted(self, epoch: int) -> Tensor:
-        """float32[examples], the losses, or their probability of exceeding the threshold.
+        """Predicts float32[examples], the losses, or their probability of exceeding the threshold.
 
         If ``optimism`` is above 0, uncertain ones are raised.
         """

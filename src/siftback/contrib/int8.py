@@ -5,29 +5,26 @@ directly, so that new weights need only rounding, and no new export or compilati
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.arguments import checked_choice, checked_flag
-from siftback.batches import tree
+from siftback.arguments import check_choice
 from siftback.errors import ConfigError
-from siftback.loss_functions import Losses
+from siftback.losses.per_example import Losses
 from siftback.scorers.fresh import Fresh
-from siftback.scorers.reduced import by_pixels
-from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import Mode, device_of
-from siftback.scorers.snapshot import Refreshed, Snapshot, unwrapped
+from siftback.scorers.selection_pass import Mode, common_device
+from siftback.scorers.snapshot import CopyScorer, Snapshot, by_pixels
 from siftback.state import (
-    Stateful,
     check_entries,
     dict_of,
     integer,
     number,
     optional,
-    state_of,
+    shaped_like,
     tensor,
     tuple_of,
 )
@@ -35,7 +32,7 @@ from siftback.state import (
 Activations = Literal["dynamic", "static"]
 
 
-class Int8(Stateful, Scorer):
+class Int8(CopyScorer):
     """Scores a batch by the losses of a copy of the model in 8-bit integers, on the CPU.
 
     `nn.Linear` and `nn.Conv2d` round weights, per output channel, and inputs, per tensor, to 8
@@ -58,7 +55,7 @@ class Int8(Stateful, Scorer):
         ConfigError: If an argument is out of range. While scoring: if the model cannot be
             copied or has no such layers, or PyTorch lacks the kernels.
 
-    >>> from siftback.loss_functions import pair_losses
+    >>> from siftback.losses.per_example import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
     >>> scorer, model = Int8(), nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(model.weight, 2.0)
@@ -75,102 +72,70 @@ class Int8(Stateful, Scorer):
         channels_last: bool = False,
         activations: Activations = "dynamic",
     ) -> None:
-        checked_choice("activations", activations, "dynamic", "static")
-        self._copy = Refreshed(self._copy_of, refresh)
-        self._shares = refresh == 1
-        self._follows_modes = mode == "train"
-        self._channels_last = checked_flag("channels_last", channels_last)
-        self._static = activations == "static"
-        self._fresh = Fresh(mode)
-
-    @property
-    def refreshes(self) -> int:
-        """Number of times the copy was made or refreshed."""
-        return self._copy.refreshes
-
-    @property
-    def seconds_refresh(self) -> float:
-        """Seconds of host time spent making and refreshing the copy."""
-        return self._copy.seconds
+        self._static = check_choice("activations", activations, "dynamic", "static") == "static"
+        super().__init__(
+            self._quantise,
+            refresh,
+            Fresh(mode),
+            follows_modes=mode == "train",
+            channels_last=channels_last,
+        )
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """One loss per example, float32[N]; raises as `Fresh.score` and the class do."""
-        check_kernels(device_of(model, batch))
-        model = unwrapped(model)
-        copy = self._copy.of(model)
-        if self._follows_modes:
-            copy.follow_modes(model)
-        if self._channels_last:
-            batch = tree.map_tensors(by_pixels, batch)
-        return self._fresh.score(losses, copy.model, batch, indices)
-
-    def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
-        """Counts the step."""
-        self._copy.after_step()
+        """Computes one loss per example, float32[N]; raises as `Fresh.score` and the class do."""
+        check_kernels(common_device(model, batch))
+        return super().score(losses, model, batch, indices)
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        own = {"refresh": self._copy.steps, "static": self._static}
-        layout = {"channels_last": self._channels_last}
-        return {**self._fresh.settings(), "scorer": type(self).__name__, **own, **layout}
+        return {**super().settings(), "static": self._static}
 
-    def members(self) -> dict[str, Any]:
-        """See `Stateful.members`."""
-        return {"copy": self._copy}
-
-    def _copy_of(self, model: nn.Module) -> "Quantised":
+    def _quantise(self, model: nn.Module) -> "Quantised":
         # Weights of 8-bit layers, which the copy does not keep in float32.
         rounded = {id(module.weight) for module in model.modules() if has_kernel(module)}
 
-        def make(tensor: Tensor) -> Tensor:
+        def copy_tensor(tensor: Tensor) -> Tensor:
             if id(tensor) in rounded:
                 return tensor
-            made = tensor.detach()
+            value = tensor.detach()
             if isinstance(tensor, nn.Parameter) and self._channels_last:
-                made = by_pixels(made)
-            if made.data_ptr() != tensor.data_ptr():
-                return made
-            return tensor if self._shares else made.clone()
+                value = by_pixels(value)
+            return self.separate(tensor, value)
 
-        return Quantised(Snapshot(model, make), self._static)
+        return Quantised(model, copy_tensor, self._static)
 
 
-class Quantised:
+class Quantised(Snapshot):
     """A snapshot of a model, in which layers that have a kernel are replaced by 8-bit layers.
 
     Args:
-        snapshot: Its model is changed.
+        model: The model to copy; read only.
+        make: As for `Snapshot`.
         static: As for `Int8Layer`.
 
     Attributes:
-        model: The model in 8 bits.
         layers: Its 8-bit layers, by path.
 
     Raises:
         ConfigError: If the model has no such layer.
     """
 
-    def __init__(self, snapshot: Snapshot, static: bool) -> None:
-        self._snapshot = snapshot
-        self.model, self.layers = quantise(snapshot.model, static)
-        snapshot.model = self.model
+    def __init__(self, model: nn.Module, make: Callable[[Tensor], Tensor], static: bool) -> None:
+        super().__init__(model, make)
+        self.model, self.layers = quantise(self.model, static)
 
     def update(self, model: nn.Module) -> bool:
         """See `Snapshot.update`."""
-        if not self._snapshot.update(model):
+        if not super().update(model):
             return False
         for path, layer in self.layers.items():
             layer.copy_(model.get_submodule(path).weight)  # type: ignore[arg-type]
         return True
 
-    def follow_modes(self, model: nn.Module) -> None:
-        """See `Snapshot.follow_modes`."""
-        self._snapshot.follow_modes(model)
-
     def state_dict(self) -> dict[str, Any]:
-        """The tensors of the snapshot, and the layers' states by path."""
+        """Returns the tensors of the snapshot, and the layers' states by path."""
         layers = {path: layer.state() for path, layer in self.layers.items()}
-        return {"tensors": self._snapshot.state_dict(), "layers": layers}
+        return {"tensors": super().state_dict(), "layers": layers}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -179,7 +144,7 @@ class Quantised:
             StateError: If it is of a model with other tensors.
         """
         layers = dict_of({path: layer.check for path, layer in self.layers.items()})
-        check_entries(self, state, {"tensors": state_of(self._snapshot), "layers": layers})
+        check_entries(self, state, {"tensors": shaped_like(self.copied), "layers": layers})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Copies the values of a state.
@@ -188,7 +153,7 @@ class Quantised:
             StateError: As for `check_state`, before anything is changed.
         """
         self.check_state(state)
-        self._snapshot.load_state_dict(state["tensors"])
+        self.refresh(state["tensors"])
         for path, layer in self.layers.items():
             layer.load(state["layers"][path])
 
@@ -227,15 +192,15 @@ class Int8Layer(nn.Module):
         self.load({"weight": rounded, "scale": scale, "range": None})
 
     def state(self) -> dict[str, Any]:
-        """The rounded weights, their scales, and the inputs' range if one was measured."""
+        """Returns the rounded weights, their scales, and the inputs' range if one was measured."""
         return {"weight": self.rounded.clone(), "scale": self.scale.clone(), "range": self.range}
 
     def check(self, name: str, state: Any) -> None:
         """Checks that a state is of a layer of the same shape."""
-        own = {"weight": tensor(torch.int8, *self.rounded.shape),
+        checks = {"weight": tensor(torch.int8, *self.rounded.shape),
                "scale": tensor(torch.float32, *self.scale.shape, least=0, finite=True),
                "range": optional(tuple_of(number(least=0), integer(0, 255)))}  # fmt: skip
-        dict_of(own)(name, state)
+        dict_of(checks)(name, state)
 
     def load(self, state: dict[str, Any]) -> None:
         """Loads rounded weights, and packs them for the kernels."""
@@ -260,9 +225,11 @@ class Int8Layer(nn.Module):
         If the inputs are not finite, and no range was measured before, the batch is computed in
         float32, so that a bad input affects only its own example.
         """
-        span = self.range or _range(x)
+        span = self.range or range_of(x)
         if span is None:
-            return self._in_float(x.float())
+            if self.window is None:
+                return F.linear(x.float(), self.weight, self.bias)
+            return F.conv2d(x.float(), self.weight, self.bias, *self.window)
         if self.static:
             self.range = span
         step, zero = span
@@ -279,14 +246,9 @@ class Int8Layer(nn.Module):
         )
         return convolved
 
-    def _in_float(self, x: Tensor) -> Tensor:
-        if self.window is None:
-            return F.linear(x, self.weight, self.bias)
-        return F.conv2d(x, self.weight, self.bias, *self.window)
 
-
-def _range(x: Tensor) -> tuple[float, int] | None:
-    """The step and the zero point of a tensor's values; None if it is empty or not finite."""
+def range_of(x: Tensor) -> tuple[float, int] | None:
+    """Returns the step and the zero point of a tensor; None if it is empty or not finite."""
     if x.numel() == 0:
         return None
     # In memory order, which is several times faster.
@@ -322,16 +284,16 @@ def quantise(model: nn.Module, static: bool) -> tuple[nn.Module, dict[str, Int8L
             f"Int8 finds no nn.Linear and no nn.Conv2d in the {type(model).__name__}: "
             'give Reduced("bf16")'
         )
-    place_of: dict[nn.Module | None, nn.Module] = dict(layers.values())
+    layer_of: dict[nn.Module | None, nn.Module] = dict(layers.values())
     for module in list(model.modules()):
         for name, child in module._modules.items():
-            if child in place_of:
-                module._modules[name] = place_of[child]
-    return place_of.get(model, model), {path: new for path, (_, new) in layers.items()}
+            if child in layer_of:
+                module._modules[name] = layer_of[child]
+    return layer_of.get(model, model), {path: new for path, (_, new) in layers.items()}
 
 
 def has_kernel(module: nn.Module) -> TypeGuard[nn.Linear | nn.Conv2d]:
-    """Whether an `Int8Layer` can replace a module: a linear layer or convolution, no subclass."""
+    """Returns whether an `Int8Layer` can replace a module; it cannot replace a subclass."""
     if type(module) is nn.Conv2d:
         return module.padding_mode == "zeros" and not isinstance(module.padding, str)
     return type(module) is nn.Linear

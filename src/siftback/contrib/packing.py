@@ -1,6 +1,7 @@
 """Tensors and nested batches in memory that two processes share."""
 
 import io
+import math
 import pickle
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from torch import Tensor
 _ALIGNMENT = 64  # that of PyTorch's own tensors
 
 
-class Place(NamedTuple):
+class TensorLayout(NamedTuple):
     """The offset, dtype and layout of a tensor in a buffer."""
 
     offset: int
@@ -20,42 +21,47 @@ class Place(NamedTuple):
     stride: tuple[int, ...]
 
     def view(self, buffer: Tensor) -> Tensor:
-        """The tensor, as a view of the buffer.
+        """Returns the tensor, as a view of the buffer.
 
         Args:
             buffer: uint8[B].
         """
-        end = self.offset + _bytes(self.shape, self.dtype)
+        end = self.offset + self.size
         return buffer[self.offset : end].view(self.dtype).as_strided(self.shape, self.stride)
+
+    @property
+    def size(self) -> int:
+        """Number of bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def end(self) -> int:
         """The first aligned offset after it."""
-        return aligned(self.offset + _bytes(self.shape, self.dtype))
+        return aligned(self.offset + self.size)
 
 
 def aligned(offset: int) -> int:
-    """The first offset from this one on at which a tensor of any dtype may begin."""
+    """Returns the first offset from this one on at which a tensor of any dtype may begin."""
     return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
-def place(tensor: Tensor, offset: int) -> Place:
-    """A place of the tensor's dtype, shape and memory layout."""
-    # The layout decides which kernels a convolution uses, and so the last bits of its result.
+def layout_at(offset: int, tensor: Tensor) -> TensorLayout:
+    """Returns a layout of the tensor's dtype, shape and memory format."""
+    # The format decides which kernels a convolution uses, and so the last bits of its result.
     stride = torch.empty_like(tensor, device="meta").stride()
-    return Place(offset, tensor.dtype, tuple(tensor.shape), stride)
+    return TensorLayout(offset, tensor.dtype, tuple(tensor.shape), stride)
 
 
-def places(tensors: Iterable[Tensor]) -> list[Place]:
-    """Consecutive places for tensors.
+def consecutive_layouts(tensors: Iterable[Tensor]) -> list[TensorLayout]:
+    """Returns layouts of tensors one after the other.
 
-    >>> [p.offset for p in places([torch.zeros(3), torch.zeros(20), torch.zeros(1)])]
+    >>> [p.offset for p in consecutive_layouts([torch.zeros(3), torch.zeros(20), torch.zeros(1)])]
     [0, 64, 192]
     """
-    found: list[Place] = []
+    layouts: list[TensorLayout] = []
     for tensor in tensors:
-        found.append(place(tensor, found[-1].end if found else 0))
-    return found
+        layouts.append(layout_at(layouts[-1].end if layouts else 0, tensor))
+    return layouts
 
 
 class Packed:
@@ -68,12 +74,12 @@ class Packed:
         offset: Aligned offset in the buffer at which to begin.
 
     Attributes:
-        span: Begin and end of the pickled part in the buffer, which `read` needs.
+        span: Begin and end of the pickled part in the buffer, which `unpack` needs.
 
     >>> packed = Packed({"x": torch.arange(3), "name": ["a", "b", "c"]})
     >>> buffer = torch.empty(packed.span[1], dtype=torch.uint8)
     >>> packed.write(buffer)
-    >>> read(buffer, packed.span)
+    >>> unpack(buffer, packed.span)
     {'x': tensor([0, 1, 2]), 'name': ['a', 'b', 'c']}
     """
 
@@ -92,14 +98,14 @@ class Packed:
             buffer: uint8[B], B at least the end of `span`.
         """
         with torch.no_grad():
-            for tensor, where in self._tensors:
-                where.view(buffer).copy_(tensor)
+            for tensor, layout in self._tensors:
+                layout.view(buffer).copy_(tensor)
         begin, end = self.span
         buffer[begin:end] = torch.frombuffer(self._pickled, dtype=torch.uint8)
 
 
-def read(buffer: Tensor, span: tuple[int, int]) -> Any:
-    """The value that was written; its tensors are views of the buffer."""
+def unpack(buffer: Tensor, span: tuple[int, int]) -> Any:
+    """Returns the value that was written; its tensors are views of the buffer."""
     begin, end = span
     return _Unpickler(io.BytesIO(buffer[begin:end].numpy().tobytes()), buffer).load()
 
@@ -107,16 +113,16 @@ def read(buffer: Tensor, span: tuple[int, int]) -> Any:
 class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, offset: int) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self.tensors: list[tuple[Tensor, Place]] = []
+        self.tensors: list[tuple[Tensor, TensorLayout]] = []
         self.end = offset
 
-    def persistent_id(self, value: Any) -> Place | None:
+    def persistent_id(self, value: Any) -> TensorLayout | None:
         if type(value) is not Tensor or value.layout != torch.strided or value.is_quantized:
             return None
-        where = place(value, self.end)
-        self.tensors.append((value, where))
-        self.end = where.end
-        return where
+        layout = layout_at(self.end, value)
+        self.tensors.append((value, layout))
+        self.end = layout.end
+        return layout
 
 
 class _Unpickler(pickle.Unpickler):
@@ -124,12 +130,5 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file)
         self._buffer = buffer
 
-    def persistent_load(self, where: Place) -> Tensor:
-        return where.view(self._buffer)
-
-
-def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    count = 1
-    for length in shape:
-        count *= length
-    return count * dtype.itemsize
+    def persistent_load(self, layout: TensorLayout) -> Tensor:
+        return layout.view(self._buffer)

@@ -1,25 +1,28 @@
 """Batches with scores from a replica of the model that runs in parallel to training."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_integer, checked_number, shown
+from siftback.arguments import check_integer, check_number, format_value
 from siftback.batches import tree
+from siftback.batches.batch import Batch
 from siftback.batches.indices import is_indexed
-from siftback.batches.source import Item, ScoredBatch, Source
+from siftback.batches.source import ScoredBatch, Source
 from siftback.contrib.replica_process import weights_of
 from siftback.contrib.replicas import DeviceReplica, ProcessReplica, Waiting
 from siftback.errors import BatchError, ConfigError, ReplicaError
-from siftback.loss_functions import Losses, LossFn, resolve
+from siftback.losses.per_example import Losses, LossFn, resolve_losses
 from siftback.scorers.fresh import Fresh
 from siftback.scorers.scorer import Scorer
 from siftback.state import (
+    Check,
+    Stateful,
     anything,
-    check_digest,
     check_entries,
     flag,
     integer,
@@ -29,16 +32,15 @@ from siftback.state import (
     raise_damaged,
     seal,
     shaped_like,
-    state_of,
     tensor,
     tuple_of,
 )
-from siftback.tensor_arguments import checked_model
+from siftback.tensor_arguments import check_module
 
 _LAGS = 1000
 
 
-class Pipelined:
+class Pipelined(Stateful):
     """A loader whose batches are scored in advance, on a replica of the model.
 
     Jiang et al. 2019, section 3.3, "Pipelining loss computation": while training runs on batch t,
@@ -120,23 +122,31 @@ class Pipelined:
         scorer: Scorer | None = None,
         timeout: float = 60.0,
     ) -> None:
-        self.depth = checked_integer("depth", depth, 0)
-        self.sync_every = checked_integer("sync_every", sync_every, 1)
-        self._threads = None if threads is None else checked_integer("threads", threads, 1)
-        self._timeout = checked_number("timeout", timeout, above=0)
-        is_process = isinstance(place, str) and place == "process"
-        if threads is not None and not is_process:
-            raise ConfigError(f"threads={shown(threads)} is for a process: leave it out")
-        self._device = None if is_process else _device(place)
+        self.depth = check_integer("depth", depth, 0)
+        self.sync_every = check_integer("sync_every", sync_every, 1)
+        timeout = check_number("timeout", timeout, above=0)
+        if threads is not None:
+            threads = check_integer("threads", threads, 1)
         self._scorer = Fresh() if scorer is None else scorer
         stateless = {"settings", "digest"}
         if not isinstance(self._scorer, Scorer) or {*self._scorer.state_dict()} - stateless:
             raise ConfigError(
-                f"scorer={shown(scorer)}: give a scorer without a state, such as Fresh()"
+                f"scorer={format_value(scorer)}: give a scorer without a state, such as Fresh()"
             )
         self.loader: Any = loader
         self.indexed = is_indexed(loader)
-        self._model, self._losses = checked_model(model), resolve(loss_fn, losses)
+        self._model = check_module(model)
+        scoring = model, resolve_losses(loss_fn, losses), self._scorer
+        self._start_replica: Callable[[], DeviceReplica | ProcessReplica]
+        if isinstance(place, str) and place == "process":
+            slots = self.depth + 1
+            self._start_replica = partial(
+                ProcessReplica, *scoring, slots=slots, threads=threads, timeout=timeout
+            )
+        elif threads is not None:
+            raise ConfigError(f"threads={format_value(threads)} is for a process: leave it out")
+        else:
+            self._start_replica = partial(DeviceReplica, *scoring, as_device(place))
         self._source = Source(loader)
         self.syncs = 0
         self.lags: deque[int] = deque(maxlen=_LAGS)
@@ -144,9 +154,9 @@ class Pipelined:
         self._seconds_before = 0.0  # of replicas that were stopped
         self._replica: DeviceReplica | ProcessReplica | None = None
         self._turn = 0  # batches given so far
-        self._weights_turn: int | None = None  # of the replica's weights; None before it has any
+        self._weights_turn = -1  # of the replica's weights; -1 before it has any
         self._weights: list[Tensor] | None = None  # of a loaded state, until the replica has them
-        self._waiting: deque[_Submitted] = deque()  # batches read and not yet given
+        self._waiting: deque[ScoredLater] = deque()  # batches read and not yet given
         # The source is already in the next epoch: only waiting batches are left of this one.
         self._drains = False
         self._resumed = False
@@ -180,8 +190,7 @@ class Pipelined:
     @property
     def seconds_sync(self) -> float:
         """Seconds spent copying weights, of the training process or of the CUDA device."""
-        now = 0.0 if self._replica is None else self._replica.seconds_sync
-        return self._seconds_before + now
+        return self._seconds_before + (self._replica.seconds_sync if self._replica else 0.0)
 
     @property
     def mean_lag(self) -> float:
@@ -204,44 +213,50 @@ class Pipelined:
     def close(self) -> None:
         """Stops the replica, and so the epoch; the next epoch starts another replica."""
         self._waiting = deque()
-        self._weights_turn = self._weights = None
-        if self._replica is not None:
+        self._weights_turn, self._weights = -1, None
+        if self._replica:
             self._seconds_before = self.seconds_sync
             self._replica.stop()
         self._replica = None
 
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        scorer = type(self._scorer).__name__
+        return {"depth": self.depth, "sync_every": self.sync_every, "scorer": scorer}
+
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return {"source": self._source}
+
+    def state_fields(self) -> dict[str, Check]:
+        """See `Stateful.state_fields`."""
+        counts = ("_turn", "syncs", "_lag_sum", "_lag_count", "_lag_max")
+        return {
+            "_drains": flag,
+            "_weights_turn": integer(-1),
+            **dict.fromkeys(counts, integer()),
+        }
+
     def state_dict(self) -> dict[str, Any]:
-        """The place in the loader, the waiting batches with their scores, the replica's weights.
+        """Returns the place in the loader, the waiting batches with their scores, and the weights.
 
         Raises:
             ReplicaError: As above, while waiting for the scores.
         """
-        for place, submitted in enumerate(self._waiting):
-            self._waiting[place] = submitted._replace(scores=self._wait(submitted.scores))
+        waiting = [(tree.clone(b), self._wait(s).clone(), turn) for b, s, turn in self._waiting]
         weights = self._weights
-        if weights is None and self._replica is not None and self._weights_turn is not None:
+        if weights is None and self._replica and self._weights_turn >= 0:
             weights = self._replica.weights()
-        held = self._weights_turn is not None
-        state = {
-            "settings": self._settings(),
-            "source": self._source.state_dict(),
-            "drains": self._drains,
-            "ahead": len(self._waiting),
-            "waiting": [
-                (tree.clone(batch), self._wait(scores).clone(), turn)
-                for batch, scores, turn in self._waiting
-            ],
-            "turn": self._turn,
-            "weights_turn": self._weights_turn if held else -1,
-            "weights": weights,
-            "syncs": self.syncs,
-            "seconds_sync": self.seconds_sync,
-            "lags": list(self.lags),
-            "lag_sum": self._lag_sum,
-            "lag_count": self._lag_count,
-            "lag_max": self._lag_max,
-        }
-        return seal(state)
+        return seal(
+            {
+                **super().state_dict(),
+                "ahead": len(waiting),
+                "waiting": waiting,
+                "weights": weights,
+                "seconds_sync": self.seconds_sync,
+                "lags": list(self.lags),
+            }
+        )
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -249,23 +264,17 @@ class Pipelined:
         Raises:
             StateError: If it is of another wrapped loader or other settings, or damaged.
         """
-        check_digest(self, state)
-        counts = ("syncs", "lag_sum", "lag_count", "lag_max")
-        own = tuple_of(*(shaped_like(weight) for weight in weights_of(self._model)))
-        parts = {
-            "source": state_of(self._source),
-            "drains": flag,
+        super().check_state(state)
+        checks = {
             "ahead": integer(most=self.depth + 1),
-            "turn": integer(),
-            "weights_turn": integer(-1),
             "seconds_sync": number(0),
             "lags": list_of(integer()),
-            **{name: integer() for name in counts},
         }
-        check_entries(self, state, parts, self._settings())
+        check_entries(self, state, checks)
         turn = state["turn"]
         scored = tuple_of(anything, tensor(torch.float32, None), integer(-1, turn + self.depth + 1))
-        weights = own if state["weights_turn"] >= 0 else nothing
+        shapes = tuple_of(*(shaped_like(weight) for weight in weights_of(self._model)))
+        weights = shapes if state["weights_turn"] >= 0 else nothing
         waiting = tuple_of(*[scored] * state["ahead"])
         check_entries(self, state, {"waiting": waiting, "weights": weights})
         if state["weights_turn"] > turn:
@@ -284,26 +293,16 @@ class Pipelined:
         Raises:
             StateError: As for `check_state`, before anything is changed.
         """
-        self.check_state(state)
-        self._source.load_state_dict(state["source"])
-        self._drains, self._resumed = state["drains"], True
+        super().load_state_dict(state)
+        self._resumed = True
         self._waiting = deque(
-            _Submitted(tree.clone(batch), scores, turn) for batch, scores, turn in state["waiting"]
+            ScoredLater(tree.clone(batch), scores, turn) for batch, scores, turn in state["waiting"]
         )
-        self._turn = state["turn"]
         self._weights = state["weights"]
-        self._weights_turn = None if state["weights_turn"] < 0 else state["weights_turn"]
-        self.syncs = state["syncs"]
         self._seconds_before += state["seconds_sync"] - self.seconds_sync
         self.lags = deque(state["lags"], _LAGS)
-        self._lag_sum, self._lag_count = state["lag_sum"], state["lag_count"]
-        self._lag_max = state["lag_max"]
 
-    def _settings(self) -> dict[str, Any]:
-        scorer = {"scorer": type(self._scorer).__name__}
-        return {"depth": self.depth, "sync_every": self.sync_every, **scorer}
-
-    def _in_turn(self, items: Iterator[Item]) -> Iterator[ScoredBatch]:
+    def _in_turn(self, items: Iterator[Batch]) -> Iterator[ScoredBatch]:
         waiting = self._waiting
         while True:
             if self._waiting is not waiting:
@@ -322,45 +321,33 @@ class Pipelined:
             if not waiting:
                 break
             batch, scores, weights_turn = waiting.popleft()
-            found = self._wait(scores)
-            self._count(self._turn - weights_turn)
+            scored = ScoredBatch(batch, self._wait(scores))
+            lag = self._turn - weights_turn
+            self.lags.append(lag)
+            self._lag_sum, self._lag_count = self._lag_sum + lag, self._lag_count + 1
+            self._lag_max = max(self._lag_max, lag)
             self._turn += 1
-            yield ScoredBatch(batch, found)
+            yield scored
         self._drains = False
 
-    def _submit(self, item: Item) -> "_Submitted":
+    def _submit(self, item: Batch) -> "ScoredLater":
         """Submits a batch to the replica for scoring."""
-        batch = (item.indices, item.batch) if self.indexed else item.batch
-        if not tree.size(item.batch):
-            return _Submitted(batch, torch.empty(0, dtype=torch.float32), self._turn)
+        batch = (item.indices, item.data) if self.indexed else item.data
+        if not tree.size(item.data):
+            return ScoredLater(batch, torch.empty(0, dtype=torch.float32), self._turn)
         try:
-            replica = self._started()
-            turn = self._weights_turn
-            if turn is None or self._turn - turn >= self.sync_every:
+            replica = self._replica = self._replica or self._start_replica()
+            if self._weights_turn < 0 or self._turn - self._weights_turn >= self.sync_every:
                 replica.sync(weights_of(self._model))
-                self._weights_turn = turn = self._turn
+                self._weights_turn = self._turn
                 self.syncs += 1
             elif self._weights is not None:
                 replica.sync(self._weights)
             self._weights = None
-            return _Submitted(batch, replica.submit(item.batch, item.indices), turn)
+            return ScoredLater(batch, replica.submit(item.data, item.indices), self._weights_turn)
         except BaseException:
             self.close()
             raise
-
-    def _started(self) -> DeviceReplica | ProcessReplica:
-        if self._replica is None and self._device is not None:
-            self._replica = DeviceReplica(self._model, self._losses, self._scorer, self._device)
-        elif self._replica is None:
-            self._replica = ProcessReplica(
-                self._model,
-                self._losses,
-                self._scorer,
-                slots=self.depth + 1,
-                threads=self._threads,
-                timeout=self._timeout,
-            )
-        return self._replica
 
     def _wait(self, scores: Waiting | Tensor) -> Tensor:
         if isinstance(scores, Tensor):
@@ -371,14 +358,8 @@ class Pipelined:
             self.close()
             raise
 
-    def _count(self, lag: int) -> None:
-        self.lags.append(lag)
-        self._lag_sum += lag
-        self._lag_count += 1
-        self._lag_max = max(self._lag_max, lag)
 
-
-class _Submitted(NamedTuple):
+class ScoredLater(NamedTuple):
     """A batch that waits for its turn, its scores, and the turn of the weights that score it."""
 
     batch: Any
@@ -386,13 +367,18 @@ class _Submitted(NamedTuple):
     turn: int
 
 
-def _device(place: torch.device | str) -> torch.device:
+def as_device(name: torch.device | str) -> torch.device:
+    """Returns a device of this machine, with its number.
+
+    Raises:
+        ConfigError: If it cannot be used.
+    """
     try:
-        if not isinstance(place, str | torch.device):
-            raise TypeError(f"a {type(place).__name__}")
-        return torch.empty(0, device=place).device  # with its number
+        if not isinstance(name, str | torch.device):
+            raise TypeError(f"a {type(name).__name__}")
+        return torch.empty(0, device=name).device  # with its number
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise ConfigError(
-            f'place={shown(place)} cannot be used ({error}): give "process", or a device that this '
-            "machine has"
+            f'place={format_value(name)} cannot be used ({error}): give "process", or a device '
+            "that this machine has"
         ) from error

@@ -2,18 +2,19 @@
 
 import copy
 import time
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_object, is_number
+from siftback.arguments import check_object, is_number
 from siftback.batches import tree
 from siftback.errors import ConfigError
-from siftback.loss_functions import Losses, check
-from siftback.scorers.fresh import checked_scorer
+from siftback.losses.per_example import Losses, check_losses
+from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import device_of, size_of
+from siftback.scorers.selection_pass import batch_size, common_device
 from siftback.state import (
     Check,
     Stateful,
@@ -25,7 +26,7 @@ from siftback.state import (
     shaped_like,
     tuple_of,
 )
-from siftback.tensor_arguments import checked_model
+from siftback.tensor_arguments import check_module
 
 
 class Proxy(Stateful, Scorer):
@@ -54,7 +55,7 @@ class Proxy(Stateful, Scorer):
         ConfigError: If the optimizer has parameters that are not the proxy's, or the proxy is
             the trained model itself.
 
-    >>> from siftback.loss_functions import pair_losses
+    >>> from siftback.losses.per_example import pair_losses
     >>> losses, small = pair_losses(nn.functional.mse_loss), nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(small.weight, 2.0)
     >>> scorer = Proxy(small, torch.optim.SGD(small.parameters(), lr=0.25))
@@ -72,13 +73,13 @@ class Proxy(Stateful, Scorer):
         optimizer: torch.optim.Optimizer | None = None,
         scorer: Scorer | None = None,
     ) -> None:
-        checked_model(model)
+        check_module(model)
         if optimizer is not None:
             kind = "torch.optim.SGD(proxy.parameters(), ...)"
-            checked_object("optimizer", optimizer, kind, "param_groups", "step", "zero_grad")
-            own = {id(parameter) for parameter in model.parameters()}
+            check_object("optimizer", optimizer, kind, "param_groups", "step", "zero_grad")
+            parameters = {id(parameter) for parameter in model.parameters()}
             groups = [group["params"] for group in optimizer.param_groups]
-            others = sum(id(parameter) not in own for group in groups for parameter in group)
+            others = sum(id(parameter) not in parameters for group in groups for parameter in group)
             if others:
                 raise ConfigError(
                     f"the proxy's optimizer has {others} parameters that are not the proxy's: "
@@ -86,49 +87,44 @@ class Proxy(Stateful, Scorer):
                 )
         self.model = model
         self.optimizer = optimizer
-        self.scorer = checked_scorer(scorer)
+        self.scorer = check_scorer(scorer)
         self.forwards = 0
         self.backwards = 0
         self.seconds_refresh = 0.0
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """One score per example, float32[N], by the inner scorer with the proxy."""
+        """Returns one score per example, float32[N], by the inner scorer with the proxy."""
         if model is self.model:
             raise ConfigError("the proxy is the model that is trained: give a smaller one")
-        self.forwards += size_of(batch, indices)
+        self.forwards += batch_size(batch, indices)
         return self.scorer.score(losses, self.model, batch, indices)
 
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
         """Trains the proxy on the batch, by the mean of its losses, if it has an optimizer."""
         if self.optimizer is not None:
             started = time.perf_counter()
-            self._train(losses, batch)
+            self._train(losses, batch, self.optimizer)
             self.seconds_refresh += time.perf_counter() - started
         self.scorer.after_step(losses, self.model, batch)
 
-    def _train(self, losses: Losses, batch: Any) -> None:
-        assert self.optimizer is not None
-        count, device = tree.size(batch), device_of(self.model, batch)
+    def _train(self, losses: Losses, batch: Any, optimizer: torch.optim.Optimizer) -> None:
+        count, device = tree.size(batch), common_device(self.model, batch)
         if not self.model.training:
             self.model.train()  # and modules of a training model that are in eval mode stay so
-        self.optimizer.zero_grad()
+        optimizer.zero_grad()
         # Only the random state is restored: modes and buffers are the proxy's own.
         with torch.enable_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             values = losses(self.model, batch)
-            check(values, count)
+            check_losses(values, count)
             values.mean().backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         self.forwards += count
         self.backwards += count
 
     def state_dict(self) -> dict[str, Any]:
-        """The counts, the inner scorer's state, and the proxy's if it is trained."""
-        state: dict[str, Any] = {
-            **super().state_dict(),
-            "forwards": self.forwards,
-            "backwards": self.backwards,
-        }
+        """Returns the counts, the inner scorer's state, and the proxy's if it is trained."""
+        state = super().state_dict()
         if self.optimizer is not None:
             state["model"] = {n: t.clone() for n, t in self.model.state_dict().items()}
             state["optimizer"] = copy.deepcopy(self.optimizer.state_dict())
@@ -147,6 +143,10 @@ class Proxy(Stateful, Scorer):
         """See `Stateful.members`."""
         return {"inner": self.scorer}
 
+    def state_fields(self) -> dict[str, Check]:
+        """See `Stateful.state_fields`."""
+        return {"forwards": integer(), "backwards": integer()}
+
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
 
@@ -155,10 +155,11 @@ class Proxy(Stateful, Scorer):
                 or the state is damaged.
         """
         super().check_state(state)
-        check_entries(self, state, {"forwards": integer(), "backwards": integer()})
         if self.optimizer is not None:
-            own = {"model": shaped_like(self.model.state_dict()), "optimizer": fits(self.optimizer)}
-            check_entries(self, state, own)
+            model = shaped_like(self.model.state_dict())
+            check_entries(
+                self, state, {"model": model, "optimizer": optimizer_like(self.optimizer)}
+            )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another scorer's state.
@@ -170,13 +171,12 @@ class Proxy(Stateful, Scorer):
         if self.optimizer is not None:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        self.forwards, self.backwards = state["forwards"], state["backwards"]
 
 
-def fits(optimizer: torch.optim.Optimizer) -> Check:
-    """Checks for the state of an optimizer of the same parameters and kinds of settings."""
+def optimizer_like(optimizer: torch.optim.Optimizer) -> Check:
+    """Returns a check for the state of an optimizer of the same parameters and settings."""
     groups = optimizer.state_dict()["param_groups"]
-    parameters = dict(enumerate(one for group in optimizer.param_groups for one in group["params"]))
+    parameters = dict(enumerate(chain(*(group["params"] for group in optimizer.param_groups))))
 
     def check_moments(name: str, value: Any) -> None:
         if not isinstance(value, dict) or not value.keys() <= parameters.keys():
@@ -190,16 +190,16 @@ def fits(optimizer: torch.optim.Optimizer) -> Check:
                 if not (moment is None or (shaped and moment.is_floating_point())):
                     raise_damaged(f"{name}.{key}.{kind}", moment, f"float{list(shape)}")
 
-    each_group = (dict_of({key: _alike(value) for key, value in one.items()}) for one in groups)
-    return dict_of({"state": check_moments, "param_groups": tuple_of(*each_group)})
+    checks = (dict_of({key: setting_like(group[key]) for key in group}) for group in groups)
+    return dict_of({"state": check_moments, "param_groups": tuple_of(*checks)})
 
 
-def _alike(own: Any) -> Check:
-    """Checks for a setting of the same kind: a schedule changes those that are numbers."""
+def setting_like(setting: Any) -> Check:
+    """Returns a check for a setting of the same kind: a schedule changes those that are numbers."""
 
     def check(name: str, value: Any) -> None:
-        alike = is_number(value) if is_number(own) else isinstance(value, type(own))
-        if not alike or (isinstance(own, list) and value != own):
-            raise_damaged(name, value, f"such as {own!r}")
+        alike = is_number(value) if is_number(setting) else isinstance(value, type(setting))
+        if not alike or (isinstance(setting, list) and value != setting):
+            raise_damaged(name, value, f"such as {setting!r}")
 
     return check

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from siftback.contrib.packing import Place, places, read
-from siftback.loss_functions import Losses, check
+from siftback.contrib.packing import TensorLayout, consecutive_layouts, unpack
+from siftback.losses.per_example import Losses, check_losses
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.snapshot import tensors_of
 
@@ -23,11 +23,11 @@ _WATCH_SECONDS = 0.5
 
 
 def weights_of(model: nn.Module) -> list[Tensor]:
-    """The parameters and buffers of a model, which a replica needs."""
+    """Lists the parameters and buffers of a model, which a replica needs."""
     return list(tensors_of(model).values())
 
 
-class Settings(NamedTuple):
+class ProcessSettings(NamedTuple):
     """Settings that a new process does not inherit from its parent."""
 
     threads: int
@@ -35,7 +35,7 @@ class Settings(NamedTuple):
     precision: str
 
 
-def serve(connection: Connection, traces: Connection, settings: Settings) -> None:
+def serve(connection: Connection, traces: Connection, settings: ProcessSettings) -> None:
     """Answers requests until the training process ends.
 
     Args:
@@ -52,7 +52,7 @@ def serve(connection: Connection, traces: Connection, settings: Settings) -> Non
     torch.set_num_threads(settings.threads)
     torch.set_default_dtype(settings.dtype)
     torch.set_float32_matmul_precision(settings.precision)
-    replica = _Replica()
+    replica = ReplicaServer()
     while True:
         try:
             method, *arguments = connection.recv()
@@ -79,7 +79,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-class _Replica:
+class ReplicaServer:
     """A model and its losses, which answer requests for scores."""
 
     _model: nn.Module
@@ -91,23 +91,28 @@ class _Replica:
         self._shared: list[Tensor] = []  # the weights, as they were last sent
 
     def load(self, pickled: Tensor, weights: Tensor) -> None:
+        """Loads the model, the losses and the scorer, and maps the memory of the weights."""
         file = io.BytesIO(pickled.numpy().tobytes())
         self._model, self._losses, self._scorer = torch.load(file, weights_only=False)
         self._model.requires_grad_(False)
-        self._shared = [where.view(weights) for where in places(weights_of(self._model))]
+        layouts = consecutive_layouts(weights_of(self._model))
+        self._shared = [layout.view(weights) for layout in layouts]
 
     def sync(self) -> None:
+        """Copies the weights as they were last sent."""
         with torch.no_grad():
             for weight, shared in zip(weights_of(self._model), self._shared, strict=True):
                 weight.copy_(shared)
 
     def slot(self, number: int, memory: Tensor) -> None:
+        """Maps the memory of a slot."""
         self._slots[number] = memory
 
     def score(self, number: int, span: tuple[int, int], count: int) -> None:
+        """Scores the batch in a slot, and writes the scores to its begin."""
         memory = self._slots[number]
-        batch, indices, random = read(memory, span)
+        batch, indices, random = unpack(memory, span)
         # A copy, as PyTorch reads the state of a view at the wrong offset.
         torch.set_rng_state(random.clone())
-        scores = check(self._scorer.score(self._losses, self._model, batch, indices), count)
-        Place(0, torch.float32, (count,), (1,)).view(memory).copy_(scores)
+        scores = check_losses(self._scorer.score(self._losses, self._model, batch, indices), count)
+        TensorLayout(0, torch.float32, (count,), (1,)).view(memory).copy_(scores)

@@ -9,6 +9,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from itertools import zip_longest
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -17,10 +19,10 @@ from torch import Tensor, multiprocessing, nn
 
 from siftback.batches import tree
 from siftback.contrib import replica_process
-from siftback.contrib.packing import Packed, Place, aligned, places
+from siftback.contrib.packing import Packed, TensorLayout, aligned, consecutive_layouts
 from siftback.contrib.replica_process import weights_of
 from siftback.errors import ConfigError, ReplicaError
-from siftback.loss_functions import Losses
+from siftback.losses.per_example import Losses
 from siftback.scorers.scorer import Scorer
 from siftback.scorers.snapshot import Snapshot
 
@@ -29,6 +31,18 @@ _LAST_WORDS_SECONDS = 1.0
 
 Waiting = Callable[[], Tensor]
 """Waits for the scores of a batch, and returns them."""
+
+
+@dataclass
+class Request:
+    """A request to the process, and the scores in its memory, empty where it asks for none."""
+
+    what: str
+    scores: Tensor
+    done: bool = False
+
+
+NO_SCORES = torch.empty(0)
 
 
 class DeviceReplica:
@@ -56,14 +70,14 @@ class DeviceReplica:
         self.seconds_sync = 0.0
 
     def sync(self, weights: Sequence[Tensor]) -> None:
-        """Copies weights, those of `weights_of`, into the replica."""
-        own = weights_of(self._copy.model)
-        check_weights(own, weights)
+        """Copies the weights that `weights_of` lists into the replica."""
+        copies = weights_of(self._copy.model)
+        check_shapes(copies, weights)
         started = time.perf_counter()
         with self._on_stream(weights), torch.no_grad():
             begun = self._mark()
-            for here, there in zip(own, weights, strict=True):
-                here.copy_(there, non_blocking=True)
+            for copied, weight in zip(copies, weights, strict=True):
+                copied.copy_(weight, non_blocking=True)
             done = self._mark()
         if begun is None or done is None:
             self.seconds_sync += time.perf_counter() - started
@@ -90,7 +104,7 @@ class DeviceReplica:
         return wait
 
     def weights(self) -> list[Tensor]:
-        """Copies of the replica's weights."""
+        """Returns copies of the replica's weights."""
         if self._stream is not None:
             self._stream.synchronize()
         return [weight.detach().clone() for weight in weights_of(self._copy.model)]
@@ -156,31 +170,32 @@ class ProcessReplica:
         threads: int | None,
         timeout: float,
     ) -> None:
-        pickled = _pickled(model, losses, scorer)
+        pickled = pickle_replica(model, losses, scorer)
         self._timeout = timeout
-        self._slots: list[Tensor | None] = [None] * slots
-        self._users: list[_Request | None] = [None] * slots  # the last request of each
+        nothing = Request("nothing", NO_SCORES, done=True)
+        self._slots = [torch.empty(0, dtype=torch.uint8)] * slots
+        self._users = [nothing] * slots  # the last request of each slot
         self._submitted = 0
-        self._asked: deque[_Request] = deque()
-        self._synced: _Request | None = None
+        self._unanswered: deque[Request] = deque()
+        self._synced = nothing
         self.seconds_sync = 0.0
-        found = places(weights_of(model))
-        weights = _shared(torch.empty(found[-1].end if found else 0, dtype=torch.uint8))
-        self._weights = [where.view(weights) for where in found]
-        blob = _shared(torch.frombuffer(pickled, dtype=torch.uint8))
+        layouts = consecutive_layouts(weights_of(model))
+        end = layouts[-1].end if layouts else 0
+        weights = share(torch.empty(end, dtype=torch.uint8))
+        self._weights = [layout.view(weights) for layout in layouts]
+        blob = share(torch.frombuffer(pickled, dtype=torch.uint8))
         self._start(threads)
-        self._wait(self._ask("loading the model", "load", blob, weights), _START_SECONDS)
+        self._wait(self._request("loading the model", "load", blob, weights), _START_SECONDS)
 
     def sync(self, weights: Sequence[Tensor]) -> None:
-        """Copies weights, those of `weights_of`, into the replica."""
+        """Copies the weights that `weights_of` lists into the replica."""
         started = time.perf_counter()
-        check_weights(self._weights, weights)
-        if self._synced is not None:  # the weights written before must have been read
-            self._wait(self._synced)
+        check_shapes(self._weights, weights)
+        self._wait(self._synced)  # the weights written before must have been read
         with torch.no_grad():
             for shared, weight in zip(self._weights, weights, strict=True):
                 shared.copy_(weight)
-        self._synced = self._ask("copying weights", "sync")
+        self._synced = self._request("copying weights", "sync")
         self.seconds_sync += time.perf_counter() - started
 
     def submit(self, batch: Any, indices: Tensor | None) -> Waiting:
@@ -190,30 +205,29 @@ class ProcessReplica:
         packed = Packed((batch, indices, torch.get_rng_state()), offset=aligned(4 * count))
         number = self._submitted % len(self._slots)
         self._submitted += 1
-        before = self._users[number]
-        if before is not None:  # its scores may never have been asked for
-            self._wait(before)
+        self._wait(self._users[number])  # its scores may never have been asked for
         slot = self._slots[number]
-        if slot is None or len(slot) < packed.span[1]:
+        if len(slot) < packed.span[1]:
             # Half as much again, as an even longer batch is likely to follow.
-            size = packed.span[1] if slot is None else packed.span[1] * 3 // 2
-            slot = _shared(torch.empty(size, dtype=torch.uint8))
+            size = packed.span[1] * 3 // 2 if len(slot) else packed.span[1]
+            slot = share(torch.empty(size, dtype=torch.uint8))
             self._slots[number] = slot
-            self._ask("mapping memory", "slot", number, slot)
+            self._request("mapping memory", "slot", number, slot)
         packed.write(slot)
-        scores = Place(0, torch.float32, (count,), (1,)).view(slot)
-        request = self._ask("scoring a batch", "score", number, packed.span, count, scores=scores)
+        scores = TensorLayout(0, torch.float32, (count,), (1,)).view(slot)
+        request = self._request(
+            "scoring a batch", "score", number, packed.span, count, scores=scores
+        )
         self._users[number] = request
 
         def wait() -> Tensor:
             self._wait(request)
-            assert request.scores is not None
             return request.scores
 
         return wait
 
     def weights(self) -> list[Tensor]:
-        """Copies of the replica's weights."""
+        """Returns copies of the replica's weights."""
         return [shared.clone() for shared in self._weights]
 
     def stop(self) -> None:
@@ -224,7 +238,7 @@ class ProcessReplica:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._traces, traces = context.Pipe(duplex=False)
-        settings = replica_process.Settings(
+        settings = replica_process.ProcessSettings(
             threads or torch.get_num_threads(),
             torch.get_default_dtype(),
             torch.get_float32_matmul_precision(),
@@ -235,17 +249,17 @@ class ProcessReplica:
             name="siftback-replica",
             daemon=True,
         )
-        with _without_interrupts():
+        with without_interrupts():
             self._process.start()
         theirs.close()
         traces.close()
         self._end = weakref.finalize(
-            self, _end, os.getpid(), self._process, self._connection, self._traces
+            self, end_process, os.getpid(), self._process, self._connection, self._traces
         )
 
-    def _ask(self, what: str, *message: Any, scores: Tensor | None = None) -> "_Request":
-        request = _Request(what, scores)
-        self._asked.append(request)
+    def _request(self, what: str, *message: Any, scores: Tensor = NO_SCORES) -> Request:
+        request = Request(what, scores)
+        self._unanswered.append(request)
         try:
             self._connection.send(message)
         except OSError:
@@ -255,14 +269,14 @@ class ProcessReplica:
             raise
         return request
 
-    def _wait(self, request: "_Request", seconds: float | None = None) -> None:
-        until = time.monotonic() + (self._timeout if seconds is None else seconds)
+    def _wait(self, request: Request, seconds: float = 0.0) -> None:
+        until = time.monotonic() + (seconds or self._timeout)
         while not request.done:
             self._receive(until)
 
     def _receive(self, until: float) -> None:
         """Takes the next answer."""
-        request = self._asked[0]
+        request = self._unanswered[0]
         try:
             if not self._connection.poll(max(0.0, until - time.monotonic())):
                 self._fail_late(request.what)
@@ -278,8 +292,8 @@ class ProcessReplica:
                 f"the replica failed while {request.what}: fix the error in its traceback below, "
                 f"or score in the training process by leaving Pipelined out\n\n{error}"
             )
-        self._asked.popleft()
-        request.answered()
+        self._unanswered.popleft()
+        request.done, request.scores = True, request.scores.clone()  # the memory is reused
 
     def _fail_late(self, what: str) -> NoReturn:
         if hasattr(signal, "SIGUSR1") and self._process.pid is not None:
@@ -297,9 +311,8 @@ class ProcessReplica:
         code, trace = self._process.exitcode, self._last_words()
         self.stop()
         how = f"with exit code {code}"
-        if code is not None and code < 0:
-            with suppress(ValueError):
-                how = f"by {signal.Signals(-code).name}"
+        with suppress(ValueError):
+            how = f"by {signal.Signals(-(code or 0)).name}"
         reason = (
             "a script must start training below `if __name__ == '__main__':`; the process's own "
             "messages are in the standard error above"
@@ -309,61 +322,46 @@ class ProcessReplica:
         raise ReplicaError(f"the replica's process ended {how} while {what}: {reason}{trace}")
 
     def _last_words(self) -> str:
-        """The traceback that the interpreter writes on a fatal signal, or on request."""
-        said = b""
+        """Reads the traceback that the interpreter writes on a fatal signal, or on request."""
+        trace = b""
         with suppress(OSError, EOFError):
-            seconds = _LAST_WORDS_SECONDS
-            while self._traces.poll(seconds):
-                part = os.read(self._traces.fileno(), 1 << 16)
-                if not part:
+            while self._traces.poll(0.1 if trace else _LAST_WORDS_SECONDS):
+                if not (read := os.read(self._traces.fileno(), 1 << 16)):
                     break
-                said, seconds = said + part, 0.1
-        return f"\n\n{said.decode(errors='replace')}" if said else ""
+                trace += read
+        return f"\n\n{trace.decode(errors='replace')}" if trace else ""
 
 
-class _Request:
-    """A request to the process, and the scores in its memory, once there are any."""
-
-    def __init__(self, what: str, scores: Tensor | None) -> None:
-        self.what = what
-        self.scores = scores
-        self.done = False
-
-    def answered(self) -> None:
-        self.done = True
-        if self.scores is not None:
-            self.scores = self.scores.clone()  # as the memory is reused
-
-
-def check_weights(here: Sequence[Tensor], there: Sequence[Tensor]) -> None:
+def check_shapes(copies: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
     """Checks that a replica fits the weights that are copied into it.
 
     Raises:
         ReplicaError: If it does not.
     """
-    shapes = [[tuple(weight.shape) for weight in weights] for weights in (here, there)]
-    if shapes[0] != shapes[1]:
-        place = next(
-            (n for n, pair in enumerate(zip(*shapes, strict=False)) if pair[0] != pair[1]),
-            min(map(len, shapes)),
-        )
-        was, now = ([*of, "none"][min(place, len(of))] for of in shapes)
-        raise ReplicaError(
-            f"weight {place} of the model has shape {now} and that of its replica {was}: a "
-            "replica needs parameters and buffers that keep their shapes, and a resumed run "
-            "needs the same model"
-        )
+    shapes = [[tuple(copied.shape) for copied in copies], [tuple(w.shape) for w in weights]]
+    for index, (before, now) in enumerate(zip_longest(*shapes, fillvalue="none")):
+        if before != now:
+            raise ReplicaError(
+                f"weight {index} of the model has shape {now} and that of its replica {before}: a "
+                "replica needs parameters and buffers that keep their shapes, and a resumed run "
+                "needs the same model"
+            )
 
 
-def _pickled(model: nn.Module, losses: Losses, scorer: Scorer) -> bytearray:
+def pickle_replica(model: nn.Module, losses: Losses, scorer: Scorer) -> bytearray:
+    """Pickles the model on the CPU, with its losses and the scorer.
+
+    Raises:
+        ConfigError: If one of them cannot be pickled.
+    """
     if any(weight.device.type != "cpu" for weight in weights_of(model)):
         model = copy.deepcopy(model).cpu()
     file = io.BytesIO()
     try:
         torch.save((model, losses, scorer), file)
     except Exception as error:
-        parts = {"model": model, "losses": losses, "scorer": scorer}
-        culprits = [name for name, part in parts.items() if not _can_be_pickled(part)]
+        values = {"model": model, "losses": losses, "scorer": scorer}
+        culprits = [name for name, value in values.items() if not is_picklable(value)]
         raise ConfigError(
             f"the {' and the '.join(culprits) or 'model with its losses'} cannot be pickled for "
             f"a replica in another process ({error}): define classes and functions at the top of "
@@ -373,16 +371,21 @@ def _pickled(model: nn.Module, losses: Losses, scorer: Scorer) -> bytearray:
     return bytearray(file.getbuffer())
 
 
-def _can_be_pickled(part: Any) -> bool:
+def is_picklable(value: Any) -> bool:
+    """Returns whether a value can be pickled."""
     try:
-        torch.save(part, io.BytesIO())
+        torch.save(value, io.BytesIO())
     except Exception:
         return False
     return True
 
 
-def _shared(tensor: Tensor) -> Tensor:
-    """The tensor, in shared memory."""
+def share(tensor: Tensor) -> Tensor:
+    """Moves a tensor to shared memory.
+
+    Raises:
+        ReplicaError: If there is too little.
+    """
     try:
         return tensor.share_memory_()  # type: ignore[no-untyped-call,no-any-return]
     except RuntimeError as error:
@@ -393,8 +396,8 @@ def _shared(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """A process started within does not receive Ctrl-C: the training process ends it."""
+def without_interrupts() -> Iterator[None]:
+    """Has a process started within not receive Ctrl-C: the training process ends it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -405,7 +408,8 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end(owner: int, process: Any, connection: Connection, traces: Connection) -> None:
+def end_process(owner: int, process: Any, connection: Connection, traces: Connection) -> None:
+    """Ends a replica's process, unless called in a fork of the process that owns it."""
     if os.getpid() != owner:  # a forked process, such as a worker of a DataLoader
         return
     connection.close()

@@ -6,7 +6,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from siftback.arguments import shown
+from siftback.arguments import format_value
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.processes.distributed import broadcast, rank_and_world
 from siftback.processes.exchange import (
@@ -18,7 +18,7 @@ from siftback.processes.exchange import (
     unpack_weights,
 )
 from siftback.rules.rule import EpochRule, check_predictions
-from siftback.schedule import Schedule, checked_schedule
+from siftback.schedule import Schedule, check_schedule
 from siftback.seeding import Stream, generator_of
 from siftback.state import (
     check_entries,
@@ -115,7 +115,7 @@ class EpochDraw:
     ) -> None:
         name = type(rule).__name__
         self.rule, self.epochs = rule, epochs
-        self.schedule = checked_schedule(rule.schedule if schedule is None else schedule)
+        self.schedule = check_schedule(rule.schedule if schedule is None else schedule)
         self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
         if self.schedule.interrupt:
             raise ConfigError(
@@ -330,7 +330,9 @@ class EpochDraw:
             LossError: If there is not one of each for each example, or a confidence is none.
         """
         if getattr(losses, "shape", None) != indices.shape:
-            raise LossError(f"losses={shown(losses)}: give one for each of {len(indices)} examples")
+            raise LossError(
+                f"losses={format_value(losses)}: give one for each of {len(indices)} examples"
+            )
         check_predictions(correct, confidence, losses)
         if self._turn not in (_UNCLAIMED, self.rule.table.turn):
             raise self._other_training()
@@ -554,9 +556,10 @@ def draw_weights(
         elif getattr(weights, "shape", None) != (rule.rows,):
             kind = "examples" if candidates is None else "candidates"
             raise ConfigError(
-                f"{name}.draw gave {shown(weights)} in epoch {epoch}, and there are {rule.rows} "
-                f"{kind}: have it give float32[{rule.rows}], one weight for each; state of its own "
-                "per example is indexed by self.candidates, where a sampler gives some alone"
+                f"{name}.draw gave {format_value(weights)} in epoch {epoch}, and there are "
+                f"{rule.rows} {kind}: have it give float32[{rule.rows}], one weight for each; "
+                "state of its own per example is indexed by self.candidates, where a sampler "
+                "gives some alone"
             )
     if candidates is None:
         return weights

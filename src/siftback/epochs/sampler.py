@@ -11,21 +11,21 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from siftback.arguments import (
-    checked_flag,
-    checked_integer,
-    checked_length,
-    checked_seed,
+    check_flag,
+    check_integer,
+    check_seed,
+    count_examples,
+    format_value,
     is_integer,
-    shown,
 )
-from siftback.batches.indices import check_length, checked_indices
+from siftback.batches.indices import check_indices, check_length
 from siftback.batches.last_batches import SelectiveBatches
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import ConfigError, LossError
 from siftback.processes.barrier import barrier
 from siftback.processes.distributed import rank_and_world
 from siftback.rules.rule import EpochRule, checked_rule
-from siftback.schedule import checked_epochs
+from siftback.schedule import check_epochs
 from siftback.shuffled import shuffled
 from siftback.state import (
     MOST_EPOCHS,
@@ -116,25 +116,25 @@ class SelectiveSampler(Sampler[int]):
         current = rank_and_world()
         for name, number in (("rank", rank), ("world", world)):
             if number is not None and not is_integer(number):
-                raise ConfigError(f"{name}={shown(number)}: give an integer")
+                raise ConfigError(f"{name}={format_value(number)}: give an integer")
         self.rank = current[0] if rank is None else rank
         self.world = current[1] if world is None else world
         self._follows_processes = rank is None and world is None
         if not 0 <= self.rank < self.world:
             raise ConfigError(
-                f"rank={shown(self.rank)} is none of world={shown(self.world)} processes: give "
-                "both, the rank from 0 on, or neither"
+                f"rank={format_value(self.rank)} is none of world={format_value(self.world)} "
+                "processes: give both, the rank from 0 on, or neither"
             )
-        self.examples = checked_length("dataset", dataset)
+        self.examples = count_examples("dataset", dataset)
         if rule is not None:
             checked_rule("rule", rule)
-        checked_epochs(epochs)
+        check_epochs(epochs)
         if self.examples < self.world:
             raise ConfigError(
-                f"{self.examples} examples are fewer than world={shown(self.world)} processes, "
-                "each of which needs one: start fewer processes, or give more examples"
+                f"{self.examples} examples are fewer than world={format_value(self.world)} "
+                "processes, each of which needs one: start fewer processes, or give more examples"
             )
-        self.shuffle, self.seed = checked_flag("shuffle", shuffle), checked_seed(seed)
+        self.shuffle, self.seed = check_flag("shuffle", shuffle), check_seed(seed)
         self.draw: EpochDraw | None = None
         self._own_draw: EpochDraw | None = None  # the draw that this sampler makes itself
         if rule is not None:
@@ -157,7 +157,7 @@ class SelectiveSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Sets which epoch the next ``iter()`` gives."""
-        self._epoch = checked_integer("epoch", epoch, 0)
+        self._epoch = check_integer("epoch", epoch, 0)
         self._has_losses = True  # so that this one is begun, and not the one before again
 
     def batches(self, batch_size: int, drop_last: bool = False) -> SelectiveBatches:
@@ -211,8 +211,8 @@ class SelectiveSampler(Sampler[int]):
         if self.draw is None:
             raise ConfigError("there is no rule to update: give SelectiveSampler(dataset, rule)")
         if not is_dense(losses) or not losses.is_floating_point() or losses.ndim != 1:
-            raise LossError(f"losses={shown(losses)}: give one for each example, float[n]")
-        indices = checked_indices(indices, len(losses), "SelectiveSampler.update")
+            raise LossError(f"losses={format_value(losses)}: give one for each example, float[n]")
+        indices = check_indices(indices, len(losses), "SelectiveSampler.update")
         self._has_losses = True
         self.draw.update(indices, losses, self._last, **predictions)
 

@@ -30,8 +30,8 @@ from siftback.batches.order import is_plain, is_trackable, sampler_of
 from siftback.epochs.loader_order import gives_all, ranks_of
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, SiftbackError
-from siftback.loader.loader import SelectiveLoader
-from siftback.loss_functions import Losses, LossFn, resolve
+from siftback.loader.face import SelectiveLoader
+from siftback.losses.per_example import Losses, LossFn, resolve_losses
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule
 from siftback.seeding import Stream, generator_of
@@ -65,7 +65,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
         self.gradient_state = GradientState()
         self._accelerator, self._loader, self._counted = accelerator, loader, counted
         self._drop_last = True  # so that Accelerate counts no examples that were repeated
-        self._given = 0  # batches of the current epoch
+        self._position = 0  # batches of the current epoch
         self._is_resumed = False
         self._is_last = False  # the batch that was given last
 
@@ -76,7 +76,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
             BatchError: If an epoch ends before the batch that was known to be its last.
             ConfigError: If nobody knows which batch is the last one.
         """
-        given, total = (self._given if self._is_resumed else 0), None
+        position, total = (self._position if self._is_resumed else 0), None
         epoch, batches = self._loader.epoch, iter(self._loader)
         self._is_resumed = self._is_last = False
         self.begin()
@@ -84,15 +84,15 @@ class AcceleratedLoader(DataLoaderStateMixin):
         try:
             for batch in batches:
                 total = self._count(epoch) if total is None else total
-                given += 1
-                self._given, self._is_last = given, given == total
+                position += 1
+                self._position, self._is_last = position, position == total
                 self.end_of_dataloader = self._is_last
                 yield self._placed(batch)
-            if total is not None and given != total:
+            if total is not None and position != total:
                 raise BatchError(
-                    f"epoch {epoch} gave {given} batches where {total} were expected, so that its "
-                    "last gradients were not stepped: leave out of the data set what the collate "
-                    "function leaves out, or have that give every example"
+                    f"epoch {epoch} gave {position} batches where {total} were expected, so that "
+                    "its last gradients were not stepped: leave out of the data set what the "
+                    "collate function leaves out, or have that give every example"
                 )
         finally:
             if self._is_last:  # the epoch is over, even if the loop was left with its last batch
@@ -117,7 +117,7 @@ class AcceleratedLoader(DataLoaderStateMixin):
     def set_epoch(self, epoch: int) -> None:
         """See `SelectiveLoader.set_epoch`."""
         if epoch != self._loader.epoch:
-            self._given, self._is_resumed = 0, False
+            self._position, self._is_resumed = 0, False
         self._loader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -126,9 +126,9 @@ class AcceleratedLoader(DataLoaderStateMixin):
         Save it where gradients were just stepped: what is accumulated is not part of it.
         """
         # An epoch whose last batch was given has no more of them.
-        given = 0 if self._is_last else self._given
-        own = seal({"loader": self._loader.state_dict(), "given": given})
-        return {"ranks": states_of_ranks(own)}
+        position = 0 if self._is_last else self._position
+        state = seal({"loader": self._loader.state_dict(), "position": position})
+        return {"ranks": states_of_ranks(state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where another loader, prepared with the same arguments, was stopped.
@@ -136,10 +136,10 @@ class AcceleratedLoader(DataLoaderStateMixin):
         Raises:
             StateError: If it was of another number of processes, or of other arguments.
         """
-        own = own_state(state["ranks"])
-        check_digest(self, own)
-        self._loader.load_state_dict(own["loader"])
-        self._given, self._is_resumed, self._is_last = own["given"], True, False
+        state = own_state(state["ranks"])
+        check_digest(self, state)
+        self._loader.load_state_dict(state["loader"])
+        self._position, self._is_resumed, self._is_last = state["position"], True, False
 
     def _placed(self, batch: Any) -> Any:
         accelerator = self._accelerator
@@ -244,15 +244,15 @@ def prepare(
     if model is not None:
         model = accelerator.unwrap_model(model)
         if loss_fn is not None or losses is not None:
-            loss_fn, losses = None, _under_autocast(accelerator, resolve(loss_fn, losses))
-    own_seed = seed
+            loss_fn, losses = None, _under_autocast(accelerator, resolve_losses(loss_fn, losses))
+    selection_seed = seed
     if world > 1:
         loader = _shared(accelerator, loader, memory, seed)
         if memory is None:  # which has one order and one draw for all
-            own = generator_of(seed, accelerator.process_index, Stream.SELECTION)
-            own_seed = own.initial_seed()
+            generator = generator_of(seed, accelerator.process_index, Stream.SELECTION)
+            selection_seed = generator.initial_seed()
     selective = SelectiveLoader(
-        loader, model, loss_fn, losses=losses, memory=memory, seed=own_seed, **settings
+        loader, model, loss_fn, losses=losses, memory=memory, seed=selection_seed, **settings
     )
     prepared = AcceleratedLoader(accelerator, selective, counted=settings.get("pool") is None)
     accelerator.register_for_checkpointing(prepared)
@@ -280,11 +280,11 @@ def _check(accelerator: Accelerator, loader: Any) -> None:
             "dispatch_batches=True has one process read for all, and here each reads its own "
             "share: leave it out of the DataLoaderConfiguration"
         )
-    sees, there = accelerator.num_processes, rank_and_world()[1]
-    if sees != there:  # as on a machine without an accelerator, without cpu=True
+    processes, world = accelerator.num_processes, rank_and_world()[1]
+    if processes != world:  # as on a machine without an accelerator, without cpu=True
         raise ConfigError(
-            f"Accelerate trains in {sees} process{'' if sees == 1 else 'es'} here, and "
-            f"torch.distributed has {there}, of which each would train a model of its own: on the "
+            f"Accelerate trains in {processes} process{'' if processes == 1 else 'es'} here, and "
+            f"torch.distributed has {world}, of which each would train a model of its own: on the "
             "CPU give Accelerator(cpu=True)"
         )
     parallelism = getattr(accelerator, "parallelism_config", None)
@@ -338,10 +338,10 @@ def _shared(
             f"{world} processes examples that others have too: give the DataLoader shuffle=True "
             "or sampler=SelectiveSampler(dataset)"
         )
-    own = SelectiveSampler(
+    shared = SelectiveSampler(
         cast(Any, loader.dataset), shuffle=not isinstance(sampler, SequentialSampler), seed=seed
     )
-    return _with_batches(loader, own, cast(int, loader.batch_size))
+    return _with_batches(loader, shared, cast(int, loader.batch_size))
 
 
 def _split(loader: "DataLoader[Any]", world: int) -> "DataLoader[Any]":

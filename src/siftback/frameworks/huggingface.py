@@ -17,25 +17,25 @@ from siftback.epochs.epoch_draw import EpochDraw
 from siftback.epochs.epoch_plan import EpochPlan, plan_of
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import BatchError, ConfigError, StateError
-from siftback.frameworks.huggingface_loss import check_loss, observed
+from siftback.frameworks.huggingface_loss import check_loss, observe_outputs
 from siftback.frameworks.huggingface_refusals import (
     GIVE_LOSSES,
     Method,
     check_trainer,
-    chosen,
     faster_pass,
     head_by,
     needs_own_losses,
+    resolve_method,
 )
+from siftback.frameworks.trained_loss import CheckTimes
+from siftback.losses.sequences import Head, has_loss, head_losses, sequence_losses
 from siftback.processes.distributed import all_gather
 from siftback.rules.rule import EpochRule
-from siftback.schedule import Schedule, checked_schedule
+from siftback.schedule import Schedule, check_schedule
 from siftback.scorers.fresh import Fresh
-from siftback.scorers.trained_loss import CheckTimes
 from siftback.seeding import Stream, generator_of
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
-from siftback.sequence_loss import Head, has_loss, losses_of, sequence_losses
 from siftback.state import check_digest, seal
 
 # What is above says what to install where there is no transformers.
@@ -134,18 +134,18 @@ class SelectiveTrainerMixin(Trainer):
     ) -> None:
         self._asked, self._losses = method, losses
         self._method: Method = "two_pass" if method == "auto" else method
-        self._rule, self._selector = chosen(method, memory, selector, keep, beta)
+        self._rule, self._selector = resolve_method(method, memory, selector, keep, beta)
         by_losses = self._selector is not None and self._selector.needs_scores
         if schedule is not None and self._rule is not None:
             raise ConfigError(
                 'both method="memory" and schedule= given: give the rule warmup= and tail= in '
                 "place of a schedule"
             )
-        self._when = checked_schedule(schedule, by_losses=by_losses)
+        self._when = check_schedule(schedule, by_losses=by_losses)
         self._counted: dict[str, Any] = {}  # the schedule, and the batches and epochs it counts
         super().__init__(*args, **kwargs)
-        given = (seed, self.args.data_seed, self.args.seed)
-        self._seed = next(number for number in given if number is not None)
+        seeds = (seed, self.args.data_seed, self.args.seed)
+        self._seed = next(number for number in seeds if number is not None)
         self._plan: EpochPlan | None = None
         self._order: SelectiveSampler | None = None
         self._reset()
@@ -166,16 +166,16 @@ class SelectiveTrainerMixin(Trainer):
         return self._method if self._selection is not None or self._rule else self._asked
 
     def _decided(self, checkpoint: str | bool | None) -> Method:
-        """What "auto" means: as in the checkpoint, or what is faster on the first process."""
+        """Returns what "auto" takes: the checkpoint's method, or the faster on process 0."""
         if checkpoint is True:
             checkpoint = get_last_checkpoint(self.args.output_dir)
         if isinstance(checkpoint, str) and (path := self._state_path(checkpoint)).is_file():
             return cast(Method, torch.load(path, weights_only=True)["method"])
         self._method, keep = "two_pass", cast(Any, self._selector).keep
-        found: Any = None
+        method: Any = None
         if self.args.process_index == 0:
-            found = faster_pass(self, SelectiveTrainerMixin, keep)
-        return cast(Method, found if self.args.world_size == 1 else all_gather(found)[0])
+            method = faster_pass(self, SelectiveTrainerMixin, keep)
+        return cast(Method, method if self.args.world_size == 1 else all_gather(method)[0])
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -238,13 +238,15 @@ class SelectiveTrainerMixin(Trainer):
     ) -> Any:
         """A training step's loss by ``compute_loss``; records or checks the losses of its rows."""
         labelled = dict(inputs)  # from which the Trainer may take the labels
-        compute = partial(observed, self, lambda *batch: compute_loss(*batch, *args, **kwargs))
-        result, found = compute(model, inputs)
+        compute = partial(
+            observe_outputs, self, lambda *batch: compute_loss(*batch, *args, **kwargs)
+        )
+        result, calls = compute(model, inputs)
         if checks:
-            check_loss(self, compute, result, found, labelled)
+            check_loss(self, compute, result, calls, labelled)
             self._times.reset()
         if self._method == "memory":
-            self._remember(found, labelled)
+            self._remember(calls, labelled)
         return result
 
     def _kept(self, batch: Any) -> Any:
@@ -268,7 +270,7 @@ class SelectiveTrainerMixin(Trainer):
         return tree.take(batch, rows)
 
     def head(self) -> Head | None:
-        """What the model's logits are compared with; None with losses of the user's own."""
+        """Returns the head of the model; None with losses of the user's own."""
         return head_by(self._losses, self.model, self._method)
 
     def _sifted(self, step_loss: Any, inputs: Any) -> Tensor:
@@ -281,7 +283,7 @@ class SelectiveTrainerMixin(Trainer):
         return cast(Tensor, step_loss(dict(inputs)))
 
     def _wrap_model(self, model: Any, training: bool = True, *args: Any, **kwargs: Any) -> Any:
-        """What training calls; of a single pass, a module whose forward is the loss of a step.
+        """Returns what training calls: for a single pass, a module whose forward is a step's loss.
 
         In several processes Accelerate wraps that module, not the model, in
         ``DistributedDataParallel``. ``self.model`` stays the model itself, which is what the
@@ -304,11 +306,11 @@ class SelectiveTrainerMixin(Trainer):
         self._selection, self.sift_stats = sift, sift.stats
         return self.accelerator.prepare_model(sift)
 
-    def _with_indices(self, given: Any) -> Any:
-        pair = isinstance(given, tuple | list) and len(given) == 2  # pinned memory makes a list
-        if not (pair and isinstance(given[1], Mapping)):
+    def _with_indices(self, pair: Any) -> Any:
+        is_pair = isinstance(pair, tuple | list) and len(pair) == 2  # pinned memory makes a list
+        if not (is_pair and isinstance(pair[1], Mapping)):
             raise ConfigError(
-                f"a training batch is a {type(given).__name__} without the indices of its "
+                f"a training batch is a {type(pair).__name__} without the indices of its "
                 'examples: method="memory" needs the Trainer\'s own get_train_dataloader, and '
                 "batches that are mappings"
             )
@@ -317,25 +319,25 @@ class SelectiveTrainerMixin(Trainer):
                 f"{type(self._rule).__name__} gives losses weights, which the loss of a Trainer "
                 "cannot take: give a rule without weights, such as Memory()"
             )
-        indices, batch = given
+        indices, batch = pair
         batch[_KEY] = indices
         return batch
 
-    def _remember(self, found: list[Any], inputs: Mapping[str, Any]) -> None:
+    def _remember(self, calls: list[Any], inputs: Mapping[str, Any]) -> None:
         """Records the losses of a training batch, from what its forward returned."""
-        if len(found) != 1 or self._indices is None:
+        if len(calls) != 1 or self._indices is None:
             raise ConfigError(
-                f"a training step called the model {len(found)} times with gradients, and "
+                f"a training step called the model {len(calls)} times with gradients, and "
                 'method="memory" takes the losses from one call: give method="two_pass", and '
                 f"{GIVE_LOSSES}"
             )
         order = cast(SelectiveSampler, self._order)
-        head, (outputs,) = self.head(), found
+        head, (outputs,) = self.head(), calls
         with torch.no_grad():
             if head is None:
                 losses = self._losses(outputs, inputs)
             else:
-                losses = losses_of(head, outputs, inputs)
+                losses = head_losses(head, outputs, inputs)
         order.update(self._indices, losses)
         draw = cast(EpochDraw, order.draw)
         passed = draw.advance(len(losses))
@@ -363,26 +365,26 @@ class SelectiveTrainerMixin(Trainer):
             self._selection = InBatch(selector=selector, seed=self._rank_seed(), **self._counted)
 
     def _count(self, **examples: int) -> None:
-        for name, more in examples.items():
-            setattr(self.sift_stats, name, getattr(self.sift_stats, name) + more)
+        for name, count in examples.items():
+            setattr(self.sift_stats, name, getattr(self.sift_stats, name) + count)
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
         """The order of examples; with "memory" a function of the seed and the epoch."""
         if self._rule is None:
             return super()._get_train_sampler(*args, **kwargs)
-        own, count = self.args, len(self.train_dataset)
+        settings, count = self.args, len(self.train_dataset)
         self._rule.grow(count)
         self._plan = plan_of(
             self._rule,
             self._train_batch_size,
-            epochs=float(own.num_train_epochs),
-            max_steps=own.max_steps if own.max_steps > 0 else None,
-            accumulation=own.gradient_accumulation_steps,
-            world=own.world_size,
-            drop_last=own.dataloader_drop_last,
+            epochs=float(settings.num_train_epochs),
+            max_steps=settings.max_steps if settings.max_steps > 0 else None,
+            accumulation=settings.gradient_accumulation_steps,
+            world=settings.world_size,
+            drop_last=settings.dataloader_drop_last,
         )
-        shuffle, epochs = own.train_sampling_strategy != "sequential", self._plan.epochs
-        ranks = {"rank": own.process_index, "world": own.world_size}
+        shuffle, epochs = settings.train_sampling_strategy != "sequential", self._plan.epochs
+        ranks = {"rank": settings.process_index, "world": settings.world_size}
         self._order = SelectiveSampler(
             cast(Any, self.train_dataset),
             self._rule,
@@ -482,25 +484,25 @@ class SelectiveTrainerMixin(Trainer):
         }
 
     def _state(self) -> dict[str, Any]:
-        own: Any = self._selection if self._order is None else self._order
-        own = own.get_extra_state() if self._method == "single_pass" else own.state_dict()
+        source: Any = self._selection if self._order is None else self._order
+        source = source.get_extra_state() if self._method == "single_pass" else source.state_dict()
         plan = None if self._plan is None else self._plan.batches
         stats = asdict(self.sift_stats)
-        return seal({**self._settings(), "own": own, "stats": stats, "plan": plan})
+        return seal({**self._settings(), "source": source, "stats": stats, "plan": plan})
 
     def _load_state(self, state: dict[str, Any]) -> None:
-        for name, here in self._settings().items():
-            if state.get(name) != here:
+        for name, value in self._settings().items():
+            if state.get(name) != value:
                 raise StateError(
                     f"the checkpoint was saved with {name}={state.get(name)!r}, and this trainer "
-                    f"has {name}={here!r}: resume with the same"
+                    f"has {name}={value!r}: resume with the same"
                 )
         check_digest(self, state)
         if self._method == "single_pass":
-            self._selection.set_extra_state(state["own"])
+            self._selection.set_extra_state(state["source"])
             return
         if self._plan is not None:
             self._plan.check(state["plan"], self.state.global_step)
-        own: Any = self._selection if self._order is None else self._order
-        own.load_state_dict(state["own"])
+        source: Any = self._selection if self._order is None else self._order
+        source.load_state_dict(state["source"])
         self.sift_stats = Stats(**state["stats"])

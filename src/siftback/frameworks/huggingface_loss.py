@@ -12,27 +12,27 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from siftback.batches import tree
 from siftback.errors import ConfigError
 from siftback.frameworks.huggingface_refusals import advice_on_losses
+from siftback.frameworks.trained_loss import LossPair, ranks_alike
+from siftback.losses.sequences import Head, summed_losses
 from siftback.scorers.selection_pass import untouched
-from siftback.scorers.trained_loss import LossPair, ranks_alike
-from siftback.sequence_loss import Head, summed_losses
 
 _MOST = 1 << 26  # numbers of logits that are compared: those of a language model fill the memory
 
 
-def observed(
+def observe_outputs(
     trainer: Any, compute: Callable[[Any, Any], Any], model: Any, inputs: Any
 ) -> tuple[Any, list[Any]]:
-    """What a function returns for a batch, and what it got of a trainer's model with gradients."""
-    found: list[Any] = []
+    """Returns a function's result, and the outputs of a trainer's model with gradients."""
+    calls: list[Any] = []
 
-    def find(module: Any, given: Any, outputs: Any) -> None:
-        found.extend([outputs] if torch.is_grad_enabled() else [])
+    def note(module: Any, arguments: Any, outputs: Any) -> None:
+        calls.extend([outputs] if torch.is_grad_enabled() else [])
 
-    hook = trainer.model.register_forward_hook(find)
+    hook = trainer.model.register_forward_hook(note)
     compiled = trainer.args.torch_compile  # whose code does not call the hook
     try:
         with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
-            return compute(model, inputs), found
+            return compute(model, inputs), calls
     finally:
         hook.remove()
 
@@ -41,25 +41,25 @@ def check_loss(
     trainer: Any,
     compute: Callable[[Any, Any], tuple[Any, list[Any]]],
     result: Any,
-    found: list[Any],
+    calls: list[Any],
     inputs: Any,
 ) -> None:
     """Makes sure that a trainer prefers the rows with the highest of its model's losses.
 
     Args:
         trainer: A `SelectiveTrainerMixin`.
-        compute: Computes its loss for a model and a batch; see `observed`.
+        compute: Computes its loss for a model and a batch; see `observe_outputs`.
         result: What that returned for a batch.
-        found: What it got of the model.
+        calls: What it got of the model.
         inputs: The batch.
 
     Raises:
         ConfigError: If the loss that is trained on is another one.
     """
 
-    def pair(result: Any, found: list[Any], inputs: Any) -> LossPair:
+    def pair(result: Any, calls: list[Any], inputs: Any) -> LossPair:
         loss = result[0] if isinstance(result, tuple) else result
-        (outputs,) = found
+        (outputs,) = calls
         return loss_pair(trainer.head(), loss, outputs, inputs)
 
     def on_rows(rows: Tensor) -> LossPair:
@@ -72,14 +72,14 @@ def check_loss(
         return pair(*again, labelled)
 
     advice = advice_on_losses(trainer.sift_method)
-    if len(found) != 1:
+    if len(calls) != 1:
         raise ConfigError(
-            f"a training step called {type(trainer.model).__name__} {len(found)} times with "
+            f"a training step called {type(trainer.model).__name__} {len(calls)} times with "
             "gradients, so that whether it trains on the losses that rows are chosen by is not "
             f"known: {advice}"
         )
-    batch_term = getattr(found[0], "aux_loss", None) is not None  # of a router
-    pairs = pair(result, found, inputs)
+    batch_term = getattr(calls[0], "aux_loss", None) is not None  # of a router
+    pairs = pair(result, calls, inputs)
     if not ranks_alike(pairs, tree.size(inputs), on_rows, has_batch_term=batch_term):
         raise ConfigError(
             f"{type(trainer).__name__} trains on another loss than the mean of the losses that "

@@ -1,4 +1,4 @@
-"""What a Trainer with selection refuses: arguments that exclude each other, and settings."""
+"""Refusals of a Trainer with selection: arguments that exclude each other, and settings."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,12 +8,12 @@ import torch
 from torch.utils.data import IterableDataset
 
 from siftback.errors import ConfigError
+from siftback.losses.sequences import Head, find_head, sequence_losses
 from siftback.probing.probe import probe
 from siftback.rules.memory import Memory
 from siftback.rules.rule import EpochRule, checked_rule
 from siftback.selectors.in_batch import count_in_batch, exact_selector
 from siftback.selectors.selection import Selector
-from siftback.sequence_loss import Head, head_of, sequence_losses
 
 try:
     from transformers import Trainer
@@ -33,11 +33,11 @@ PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def advice_on_losses(method: Method) -> str:
-    """What to do where rows would be chosen by other losses than those that are trained on."""
+    """Returns the advice where the losses that rows are chosen by would not be trained on."""
     return f"{GIVE_LOSSES}; {OF_OUTPUTS}" if method == "memory" else GIVE_LOSSES
 
 
-def chosen(
+def resolve_method(
     method: Method,
     memory: EpochRule | None,
     selector: Selector | None,
@@ -49,7 +49,7 @@ def chosen(
     Raises:
         ConfigError: If they exclude each other, or are out of range.
 
-    >>> rule, selector = chosen("two_pass", None, None, keep=0.5, beta=None)
+    >>> rule, selector = resolve_method("two_pass", None, None, keep=0.5, beta=None)
     >>> rule, selector.keep
     (None, 0.5)
     """
@@ -80,16 +80,16 @@ def chosen(
 
 
 def head_by(losses: Callable[[Any, Any], Any], model: Any, method: Method) -> Head | None:
-    """What a model's logits are compared with; None with losses of the user's own.
+    """Returns the head of a model; None with losses of the user's own.
 
     Raises:
         ConfigError: If that is not known.
     """
-    own = losses if isinstance(losses, partial) else partial(losses)
-    if own.func is not sequence_losses:
+    function = losses if isinstance(losses, partial) else partial(losses)
+    if function.func is not sequence_losses:
         return None
     try:
-        return head_of(model, **own.keywords)
+        return find_head(model, **function.keywords)
     except ConfigError as error:
         if method != "memory":
             raise
@@ -146,8 +146,8 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
         another = "another trial of a search, whose losses it would remember: use a new Trainer"
         refused[another] = trial is not None
         refused |= _memory(trainer, [owner for owner in owners if owner is not None])
-    for what, given in refused.items():
-        if given:
+    for what, applies in refused.items():
+        if applies:
             raise ConfigError(f'method="{method}" does not work with {what}')
 
 
@@ -169,7 +169,7 @@ def faster_pass(trainer: Any, mixin: type, keep: float) -> Literal["two_pass", "
         return "two_pass"
     with torch.random.fork_rng():
         loader = trainer.get_train_dataloader()
-    found = probe(
+    result = probe(
         trainer.model,
         getattr(loader, "base_dataloader", loader),  # not the one that Accelerate keeps count of
         losses=trainer._losses,
@@ -177,11 +177,11 @@ def faster_pass(trainer: Any, mixin: type, keep: float) -> Literal["two_pass", "
         autocast=PRECISIONS.get(trainer.accelerator.mixed_precision),
         seconds=MEASURED_SECONDS,
     )
-    return found.faster_pass(keep)
+    return result.faster_pass(keep)
 
 
 def _single_pass(trainer: Any, owner: str | None) -> dict[str, bool]:
-    """What a loss that replaces the Trainer's own does not work with."""
+    """Returns the settings that exclude a loss in place of the Trainer's own."""
     config = getattr(trainer.model, "config", None)
     alone = f"leave it out, and {GIVE_LOSSES}"
     other = f"and where it is another loss than the model's, {GIVE_LOSSES}"
@@ -197,7 +197,7 @@ def _single_pass(trainer: Any, owner: str | None) -> dict[str, bool]:
 
 
 def _memory(trainer: Any, owners: list[str]) -> dict[str, bool]:
-    """What an order and a number of batches of one's own do not work with."""
+    """Returns the settings that exclude an order and a number of batches of a rule's."""
     args, data = trainer.args, trainer.train_dataset
     order = getattr(args, "train_sampling_strategy", "random")
     config = args.accelerator_config

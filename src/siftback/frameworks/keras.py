@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from siftback.arguments import checked_integer
+from siftback.arguments import check_integer
 from siftback.batches import tree
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError, LossError
 from siftback.frameworks.keras_dataset import INDEX, OWN, WEIGHT, SelectiveDataset, keras
 from siftback.frameworks.keras_wrapper import KerasWrapper, without_traces
-from siftback.loss_functions import check
+from siftback.losses.per_example import check_losses
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
 
@@ -93,8 +93,8 @@ class SelectiveBackprop(KerasWrapper):
     ) -> None:
         super().__init__(model, name)
         self._settings = {"keep": keep, "beta": beta, "warmup": warmup, "seed": seed}
-        self._warmup = checked_integer("warmup", warmup, 0)
-        self._in_batch = InBatch(keep, beta, selector, seed=checked_integer("seed", seed, 0))
+        self._warmup = check_integer("warmup", warmup, 0)
+        self._in_batch = InBatch(keep, beta, selector, seed=check_integer("seed", seed, 0))
         self._own_selector = selector is not None
         self._tried = False  # whether the losses of a batch were computed
         self.stats = Stats()
@@ -122,7 +122,7 @@ class SelectiveBackprop(KerasWrapper):
             with without_traces(self):
                 losses = self.losses_of(y, self(x, training=False), sample_weight)
         if tries:  # what is wrong with a batch or its losses tells before an epoch of warm-up
-            check(losses, count)
+            check_losses(losses, count)
             tree.take((x, y, sample_weight), torch.zeros(1, dtype=torch.int64))
             if self._in_batch.selector.reweights:
                 self.check_weights()
@@ -130,10 +130,10 @@ class SelectiveBackprop(KerasWrapper):
             self.stats.released += count
             return super().train_step((x, y, sample_weight))
         rows, weights = self._in_batch.select(losses)
-        stats, kept = self.stats, len(rows)
+        stats, count_kept = self.stats, len(rows)
         stats.considered, stats.scored = stats.considered + count, stats.scored + count
-        stats.kept, stats.released = stats.kept + kept, stats.released + kept
-        if kept < count:
+        stats.kept, stats.released = stats.kept + count_kept, stats.released + count_kept
+        if count_kept < count:
             x, y, sample_weight = tree.take((x, y, sample_weight), rows)
         self.factors = weights if self._in_batch.selector.reweights else None
         try:
@@ -220,11 +220,11 @@ class LossRecorder(KerasWrapper):
                 "LossRecorder trains on batches that carry the indices of their examples: call "
                 "fit() with a SelectiveDataset, or train the wrapped model, recorder.model"
             )
-        weights, own = carried[WEIGHT], carried.get(OWN)
-        self._current = carried[INDEX], own
+        weights, sample_weight = carried[WEIGHT], carried.get(OWN)
+        self._current = carried[INDEX], sample_weight
         self.factors = weights if bool((weights != 1).any()) else None
         try:
-            return super().train_step((x, y, own))
+            return super().train_step((x, y, sample_weight))
         finally:
             self._current = self.factors = None
 
@@ -248,8 +248,8 @@ class LossRecorder(KerasWrapper):
         if training and self._current is not None:
             dataset = self.progress.dataset
             assert dataset is not None
-            indices, own = self._current
-            losses = self.losses_of(y, y_pred, own)
+            indices, weights = self._current
+            losses = self.losses_of(y, y_pred, weights)
             if dataset.reweights:  # also in epochs whose weights are 1
                 self.check_weights()
             wrong = ~losses.isfinite()

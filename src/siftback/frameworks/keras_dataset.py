@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
         "siftback.frameworks.keras needs Keras 3: pip install siftback[keras]"
     ) from error
 
-from siftback.arguments import checked_integer
+from siftback.arguments import check_integer
 from siftback.batches import tree
 from siftback.batches.last_batches import count_batches, find_start
 from siftback.epochs.sampler import SelectiveSampler
@@ -84,8 +84,8 @@ class SelectiveDataset(keras.utils.PyDataset):
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        self.batch_size = checked_integer("batch_size", batch_size, 1)
-        self.epochs = checked_integer("epochs", epochs, 1)
+        self.batch_size = check_integer("batch_size", batch_size, 1)
+        self.epochs = check_integer("epochs", epochs, 1)
         self.memory = None if memory is None else checked_rule("memory", memory)
         self._data, self._collate = data, collate_fn
         self._is_arrays = isinstance(data, tuple | list)
@@ -103,7 +103,7 @@ class SelectiveDataset(keras.utils.PyDataset):
 
     @property
     def examples(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         return self._sampler.examples
 
     @property
@@ -161,11 +161,11 @@ class SelectiveDataset(keras.utils.PyDataset):
             )
         batch = self._first + index
         indices = self._order[self._start_of(batch) : self._start_of(batch + 1)]
-        x, y, own = self._read(indices)
+        x, y, sample_weight = self._read(indices)
         if self._sampler.draw is None:
-            return (x, y) if own is None else (x, y, own)
+            return (x, y) if sample_weight is None else (x, y, sample_weight)
         carried = {INDEX: indices, WEIGHT: self._sampler.draw.weights_of(indices)}
-        return x, y, carried if own is None else {**carried, OWN: own}
+        return x, y, carried if sample_weight is None else {**carried, OWN: sample_weight}
 
     def first_examples(self) -> tuple[Any, Any, Any]:
         """One batch of the data in its own order: inputs, targets and sample weights."""
@@ -210,7 +210,7 @@ class SelectiveDataset(keras.utils.PyDataset):
         self._sampler.update(indices, losses)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is remembered of the examples, and what the orders and draws depend on."""
+        """Returns the rule's memory, and all that the orders and draws depend on."""
         return seal({"settings": self._settings(), "sampler": self._sampler.state_dict()})
 
     def check_state(self, state: dict[str, Any]) -> None:
@@ -255,5 +255,5 @@ class SelectiveDataset(keras.utils.PyDataset):
                 f"a batch is a {type(batch).__name__}: give examples that are (x, y) or "
                 "(x, y, sample_weight), or a collate_fn that makes such batches"
             )
-        x, y, *own = batch
-        return x, y, own[0] if own else None
+        x, y, *weights = batch
+        return x, y, weights[0] if weights else None

@@ -22,7 +22,7 @@ from siftback.state import (
     tuple_of,
 )
 
-__all__ = ["Progress", "check_settings", "watched"]
+__all__ = ["Progress", "callbacks_with_progress", "check_settings"]
 
 _NONE = -1  # in a state: the epoch is not begun
 
@@ -220,7 +220,7 @@ class _Starts(keras.callbacks.Callback):
             self.model._initial_epoch = restored["epoch"]
 
 
-def watched(progress: Progress, callbacks: Any, verbose: Any) -> list[Any]:
+def callbacks_with_progress(progress: Progress, callbacks: Any, verbose: Any) -> list[Any]:
     """Callbacks of ``fit()``, among those that a training's progress needs.
 
     Raises:
@@ -228,12 +228,14 @@ def watched(progress: Progress, callbacks: Any, verbose: Any) -> list[Any]:
     """
     if isinstance(callbacks, keras.callbacks.CallbackList):
         raise ConfigError("callbacks= is a CallbackList: give a list of callbacks")
-    kinds, own = keras.callbacks, keras.tree.flatten(callbacks or [])
-    if verbose != 0 and not any(isinstance(one, kinds.ProgbarLogger) for one in own):
-        own.append(kinds.ProgbarLogger())
+    kinds, callbacks = keras.callbacks, keras.tree.flatten(callbacks or [])
+    if verbose != 0 and not any(
+        isinstance(callback, kinds.ProgbarLogger) for callback in callbacks
+    ):
+        callbacks.append(kinds.ProgbarLogger())
     begins = _Begins(progress)
-    restores = any(isinstance(one, kinds.BackupAndRestore) for one in own)
-    begins.others = [begins, *own, *([_Starts(progress)] if restores else [])]
+    restores = any(isinstance(callback, kinds.BackupAndRestore) for callback in callbacks)
+    begins.others = [begins, *callbacks, *([_Starts(progress)] if restores else [])]
     return begins.others
 
 
@@ -276,7 +278,7 @@ def _seeds(model: Any) -> list[Tensor]:
 
 def _seed_variables(model: Any) -> list[Any]:
     weights = {id(weight) for weight in model.model.weights}
-    return [one for one in model.model.variables if id(one) not in weights]
+    return [variable for variable in model.model.variables if id(variable) not in weights]
 
 
 def _random_state(model: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from siftback.errors import ConfigError, LossError, StateError
 from siftback.frameworks.keras_dataset import SelectiveDataset, keras
-from siftback.frameworks.keras_progress import Progress, check_settings, watched
+from siftback.frameworks.keras_progress import Progress, callbacks_with_progress, check_settings
 from siftback.processes.distributed import rank_and_world
 from siftback.scorers.selection_pass import untouched
 from siftback.state import anything, check_digest, check_entries, seal
@@ -64,17 +64,21 @@ class KerasWrapper(keras.Model):
             StateError: If a loaded state is of a data set with other arguments, or within another
                 epoch than ``initial_epoch``.
         """
-        given = inspect.signature(keras.Model.fit).bind(self, *args, **settings).arguments
-        data = given.get("x")
+        arguments = inspect.signature(keras.Model.fit).bind(self, *args, **settings).arguments
+        data = arguments.get("x")
         self.check_data(data)
-        progress, verbose = self.progress, given.get("verbose", "auto")
-        given["callbacks"] = watched(progress, given.get("callbacks"), verbose)
+        progress, verbose = self.progress, arguments.get("verbose", "auto")
+        arguments["callbacks"] = callbacks_with_progress(
+            progress, arguments.get("callbacks"), verbose
+        )
         progress.begin_training(data)
         try:
             with warnings.catch_warnings():
                 if isinstance(data, SelectiveDataset):
-                    self._prepare(data, given)
-                return super().fit(**{name: given[name] for name in given if name != "self"})
+                    self._prepare(data, arguments)
+                return super().fit(
+                    **{name: arguments[name] for name in arguments if name != "self"}
+                )
         finally:
             progress.end_training()
 
@@ -229,16 +233,16 @@ class LossOfEach:
     def __init__(self, loss: Any, y: Any, y_pred: Any) -> None:
         self.compiled = loss
         flat = keras.tree.flatten(loss)
-        found = get_loss(flat[0], y, y_pred)
-        self._name, self._reduction = found.name, found.reduction
-        if type(found).__call__ is not keras.losses.Loss.__call__:
+        resolved = get_loss(flat[0], y, y_pred)
+        self._name, self._reduction = resolved.name, resolved.reduction
+        if type(resolved).__call__ is not keras.losses.Loss.__call__:
             raise LossError(
                 f"the loss {self._name} overrides __call__, so that it cannot be had for each "
                 "example: override call(y_true, y_pred), which gives one loss per example"
             )
         # Keras's own copy() would write the loss to a file.
-        self._each = object.__new__(type(found))
-        vars(self._each).update(vars(found), reduction="none")
+        self._each = object.__new__(type(resolved))
+        vars(self._each).update(vars(resolved), reduction="none")
         self._ndim = 1
         self._check(y, y_pred)
 
@@ -259,8 +263,8 @@ class LossOfEach:
         factors = _fitted(factors, self._ndim)
         if sample_weight is None:
             return factors
-        own = to_tensor(sample_weight)
-        return _fitted(own, self._ndim) * factors.to(own)
+        weights = to_tensor(sample_weight)
+        return _fitted(weights, self._ndim) * factors.to(weights)
 
     def check_weights(self) -> None:
         """Makes sure that the reduction does not undo weights.
@@ -299,13 +303,13 @@ def without_traces(model: Any) -> Iterator[None]:
     """A forward pass in eval mode that leaves the model, and all chance, as they were."""
     # Of BatchNorm, seed generators and metrics; Keras keeps them as variables, not as buffers.
     variables = [*model.non_trainable_variables, *model.metrics_variables]
-    kept = [(variable, variable.value.clone()) for variable in variables]
+    values = [(variable, variable.value.clone()) for variable in variables]
     device = next((v.value.device for v in model.trainable_variables), torch.device("cpu"))
     with torch.no_grad(), untouched(model, "eval", device):
         try:
             yield
         finally:
-            for variable, value in kept:
+            for variable, value in values:
                 variable.assign(value)
 
 
@@ -317,17 +321,19 @@ def _check_model(name: str, model: Any) -> None:
         )
     if not isinstance(model, keras.Model) or isinstance(model, KerasWrapper):
         raise ConfigError(f"{name} wraps a Keras model, and was given a {type(model).__name__}")
-    own = [step for step in _STEPS if getattr(type(model), step) != getattr(keras.Model, step)]
-    if own:
+    overridden = [
+        step for step in _STEPS if getattr(type(model), step) != getattr(keras.Model, step)
+    ]
+    if overridden:
         raise ConfigError(
-            f"{type(model).__name__} overrides {' and '.join(own)}, which {name} would bypass: use "
-            "siftback.InBatch in that method"
+            f"{type(model).__name__} overrides {' and '.join(overridden)}, which {name} would "
+            "bypass: use siftback.InBatch in that method"
         )
 
 
-def _several(name: str, given: str) -> str:
+def _several(name: str, problem: str) -> str:
     return (
-        f"{name} chooses by one loss per example, and there are {given}: give the model one "
+        f"{name} chooses by one loss per example, and there are {problem}: give the model one "
         "output, and combine its parts in the loss"
     )
 

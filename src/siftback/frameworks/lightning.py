@@ -18,13 +18,13 @@ from siftback.batches import tree
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError
 from siftback.frameworks.lightning_loader import TrainLoader, as_datamodule
-from siftback.loader.loader import SelectiveLoader
-from siftback.loss_functions import Losses
+from siftback.frameworks.training_step import TrainingStep
+from siftback.loader.face import SelectiveLoader
+from siftback.losses.per_example import Losses
 from siftback.processes.distributed import own_state, rank_and_world, states_of_ranks
 from siftback.rules.rule import EpochRule
-from siftback.schedule import Schedule, checked_schedule
+from siftback.schedule import Schedule, check_schedule
 from siftback.scorers.fresh import Fresh
-from siftback.scorers.training_step import TrainingStep
 from siftback.seeding import Stream, generator_of
 from siftback.selectors.in_batch import InBatch, exact_selector
 from siftback.selectors.selection import Selection, Selector
@@ -100,7 +100,7 @@ class SelectiveBackprop(Callback):
     ) -> None:
         self.stats = Stats()
         self._selector = exact_selector(selector, keep, beta)
-        self._when = checked_schedule(schedule, by_losses=self._selector.needs_scores)
+        self._when = check_schedule(schedule, by_losses=self._selector.needs_scores)
         self._losses, self._seed = losses, seed
         if losses is not None and self._selector.reweights:
             raise ConfigError(
@@ -138,9 +138,9 @@ class SelectiveBackprop(Callback):
         if self._in_batch is None or self._saved is not None:
             self._in_batch = self._made(trainer)
         if self._saved is not None:
-            own, self._saved = own_state(self._saved), None
-            self._in_batch.load_state_dict(own["in_batch"])
-            self.stats = Stats(**own["stats"])
+            state, self._saved = own_state(self._saved), None
+            self._in_batch.load_state_dict(state["in_batch"])
+            self.stats = Stats(**state["stats"])
         fit_loop = trainer.fit_loop
         if fit_loop.restarting and getattr(fit_loop, "_combined_loader_states_to_load", None):
             # Lightning 2.6 does not load the state of the train dataloader if
@@ -163,8 +163,8 @@ class SelectiveBackprop(Callback):
         """The state of every process, by rank. All must call it, as Lightning does."""
         ranks = self._saved
         if self._in_batch is not None and ranks is None:
-            own = {"in_batch": self._in_batch.state_dict(), "stats": asdict(self.stats)}
-            ranks = states_of_ranks(seal(own))
+            state = {"in_batch": self._in_batch.state_dict(), "stats": asdict(self.stats)}
+            ranks = states_of_ranks(seal(state))
         return {"ranks": ranks}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -191,12 +191,12 @@ class SelectiveBackprop(Callback):
         when: dict[str, Any] = {"schedule": self._when, "steps_per_epoch": per_epoch}
         return InBatch(selector=selector, epochs=epochs, seed=seed, **when)
 
-    def _run(self, step: TrainingStep, batch: Any, *rest: Any, **kwargs: Any) -> Any:
+    def _run(self, step: TrainingStep, batch: Any, *arguments: Any, **kwargs: Any) -> Any:
         """A training step on the chosen rows of a batch."""
         assert self._in_batch is not None  # made as training started
         count, started = tree.size(batch), time.perf_counter()
         self.stats.seen += count
-        selection = self._select(self._in_batch, step, batch, count, (rest, kwargs))
+        selection = self._select(self._in_batch, step, batch, count, (arguments, kwargs))
         weights = None
         if selection is not None:
             if len(selection.positions) < count:
@@ -209,13 +209,13 @@ class SelectiveBackprop(Callback):
         from_step = self._losses is None and self._in_batch.selector.needs_scores
         checks = (from_step or weights is not None) and count > 1 and step.times.is_due()
         if weights is None and not checks:
-            return step.own(batch, *rest, **kwargs)
-        output, catch = step.catching(weights, (batch, *rest), kwargs, count, checks=checks)
+            return step.own(batch, *arguments, **kwargs)
+        output, catch = step.catching(weights, (batch, *arguments), kwargs, count, checks=checks)
         catch.check_only(weights)
         return output
 
     def _select(
-        self, in_batch: InBatch, step: TrainingStep, batch: Any, count: int, more: tuple[Any, Any]
+        self, in_batch: InBatch, step: TrainingStep, batch: Any, count: int, call: tuple[Any, Any]
     ) -> Selection | None:
         """Chooses rows; None if the schedule is off."""
         tries, self._tried = not self._tried, True
@@ -226,7 +226,7 @@ class SelectiveBackprop(Callback):
         if by_losses and (tries or not skips):
             reweights = {"reweights": in_batch.selector.reweights and tries}
             of_step = self._losses or (
-                lambda _, of: step.losses((of, *more[0]), more[1], count, **reweights)
+                lambda _, rows: step.losses((rows, *call[0]), call[1], count, **reweights)
             )
             losses = Fresh().score(of_step, step.module, batch, None)
         if skips:
@@ -295,7 +295,7 @@ class SelectiveDataModule(LightningDataModule):
         self._recorded = False
         self._step: TrainingStep | None = None
         hooks = [name for name in _HOOKS if is_overridden(name, inner)]
-        for name in (*_FLAGS, *hooks, *(own for own in vars(inner) if "hparams" in own)):
+        for name in (*_FLAGS, *hooks, *(name for name in vars(inner) if "hparams" in name)):
             setattr(self, name, getattr(inner, name))
         self._log_hyperparams = inner._log_hyperparams
         if is_overridden("val_dataloader", inner):
@@ -312,17 +312,17 @@ class SelectiveDataModule(LightningDataModule):
 
     @property
     def stats(self) -> Stats:
-        """What was done so far, by this process."""
+        """Counts of this process so far."""
         return Stats() if self.loader is None else self.loader.stats
 
-    def loss(self, losses: Tensor, **more: Any) -> Tensor:
+    def loss(self, losses: Tensor, **settings: Any) -> Tensor:
         """See `SelectiveLoader.loss`; outside of training, the mean, and nothing is recorded."""
         if self.loader is None or not self.trainer.training:
             return losses.mean()
         self._recorded = True
         if self._step is not None:
             self._step.checks = False  # what is recorded is what is trained on
-        return self.loader.loss(losses, **more)
+        return self.loader.loss(losses, **settings)
 
     def setup(self, stage: str) -> None:
         """Sets up the data module, and the trainer for epochs of different lengths."""
@@ -392,19 +392,19 @@ class SelectiveDataModule(LightningDataModule):
             self.trainer.__class__, self.trainer.reload_dataloaders_every_n_epochs = self._kind, 0
         self._step = self._kind = None
 
-    def _made(self, given: Any) -> SelectiveLoader:
+    def _made(self, source: Any) -> SelectiveLoader:
         """The train loader, wrapped."""
-        loader = given if isinstance(given, SelectiveLoader) else self._wrapped(given)
+        loader = source if isinstance(source, SelectiveLoader) else self._wrapped(source)
         if loader.memory is None or self._memory not in (None, loader.memory):
             raise ConfigError(
                 "the train dataloader is a SelectiveLoader already: give the rule to it, by its "
                 "memory=, and nothing else; for selection in a batch, use SelectiveBackprop"
             )
-        world, here = getattr(loader.sampler, "world", 1), self.trainer.world_size
-        if here > 1 and world != here:
+        world, processes = getattr(loader.sampler, "world", 1), self.trainer.world_size
+        if processes > 1 and world != processes:
             raise ConfigError(
                 f"the SelectiveLoader shares its examples among {world} processes, and there are "
-                f"{here}: make it in train_dataloader(), when they have started, or give "
+                f"{processes}: make it in train_dataloader(), when they have started, or give "
                 "SelectiveDataModule the DataLoader itself"
             )
         return loader
@@ -458,18 +458,18 @@ class SelectiveDataModule(LightningDataModule):
         total = self._kind.estimated_stepping_batches.fget(trainer)
         if trainer.max_epochs == -1 or self.loader is None:
             return total
-        each = (self._limited(epoch) for epoch in range(trainer.max_epochs))
-        steps = sum(math.ceil(batches / trainer.accumulate_grad_batches) for batches in each)
+        counts = (self._limited(epoch) for epoch in range(trainer.max_epochs))
+        steps = sum(math.ceil(batches / trainer.accumulate_grad_batches) for batches in counts)
         return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
 
-    def _run(self, step: TrainingStep, batch: Any, *rest: Any, **kwargs: Any) -> Any:
+    def _run(self, step: TrainingStep, batch: Any, *arguments: Any, **kwargs: Any) -> Any:
         """A training step, whose losses are recorded unless it records them itself."""
         assert self.loader is not None
         self._recorded, weights = False, self.loader.weights
         applied = weights if bool((weights != 1).any()) else None
         count = len(weights)
         checks = count > 1 and step.times.is_due()
-        args = (batch, *rest)
+        args = (batch, *arguments)
         output, catch = step.catching(applied, args, kwargs, count, checks=checks, strict=False)
         if not self._recorded:
             catch.check_only(applied)

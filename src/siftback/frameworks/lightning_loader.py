@@ -6,7 +6,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from siftback.errors import ConfigError
-from siftback.loader.loader import SelectiveLoader
+from siftback.loader.face import SelectiveLoader
 
 try:
     from lightning.pytorch import LightningDataModule
@@ -15,7 +15,7 @@ except ImportError as error:
 
 
 class TrainLoader:
-    """What the trainer iterates: the loader, at the trainer's epoch.
+    """Iterates a loader at the trainer's epoch.
 
     Its state is part of the data module's: of a loader, Lightning saves that of one process, and
     loads none between epochs.
@@ -45,17 +45,17 @@ class TrainLoader:
         """Takes nothing up."""
 
 
-def as_datamodule(given: Any, val_dataloaders: Any) -> Any:
+def as_datamodule(loader: Any, val_dataloaders: Any) -> Any:
     """A data module as it is, or one of a loader."""
-    if isinstance(given, LightningDataModule) and val_dataloaders is None:
-        return given
-    if not isinstance(given, DataLoader | SelectiveLoader):
+    if isinstance(loader, LightningDataModule) and val_dataloaders is None:
+        return loader
+    if not isinstance(loader, DataLoader | SelectiveLoader):
         raise ConfigError(
-            f"SelectiveDataModule({type(given).__name__}): give a LightningDataModule, which makes "
-            "its validation dataloaders itself, or a DataLoader or SelectiveLoader"
+            f"SelectiveDataModule({type(loader).__name__}): give a LightningDataModule, which "
+            "makes its validation dataloaders itself, or a DataLoader or SelectiveLoader"
         )
-    made = LightningDataModule()
-    made.train_dataloader = lambda: given
+    datamodule = LightningDataModule()
+    datamodule.train_dataloader = lambda: loader
     if val_dataloaders is not None:
-        made.val_dataloader = lambda: val_dataloaders
-    return made
+        datamodule.val_dataloader = lambda: val_dataloaders
+    return datamodule

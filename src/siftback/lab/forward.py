@@ -9,13 +9,12 @@ from torch.nn import functional as F
 
 from siftback.errors import ConfigError
 from siftback.lab import models
-from siftback.lab.data.batch_stream import Batch
-from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.text_data import IGNORED
+from siftback.lab.data.data_set import IGNORED, DataSet
+from siftback.lab.data.stream import Batch
 from siftback.lab.records.environment import memory_gib
-from siftback.lab.settings import Precision, Settings
+from siftback.lab.settings import Settings, TrainingPrecision
 
-AUTOCAST_TYPES: dict[Precision, torch.dtype | None] = {
+AUTOCAST_TYPES: dict[TrainingPrecision, torch.dtype | None] = {
     "fp32": None,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
@@ -50,7 +49,7 @@ def build_model(settings: Settings, data: DataSet) -> nn.Module:
 def build_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
     """Returns the optimizer that suits the settings' model, for some model's parameters."""
     lr, momentum, decay = settings.lr, settings.momentum, settings.weight_decay
-    if models.find(settings.model).recipe.optimizer == "adamw":
+    if models.find_architecture(settings.model).training.optimizer == "adamw":
         betas = (momentum, 0.999)
         return torch.optim.AdamW(model.parameters(), lr, betas, weight_decay=decay)
     return torch.optim.SGD(

@@ -19,7 +19,7 @@ from siftback.lab import rates
 from siftback.lab.records.formatting import one_of
 from siftback.lab.records.run_summary import RECORDS
 
-Precision = Literal["fp32", "bf16", "fp16"]
+TrainingPrecision = Literal["fp32", "bf16", "fp16"]
 
 # Names that the help lists, of modules that import torch; `tests/cli/test_help.py` compares them.
 # fmt: off
@@ -37,7 +37,7 @@ LENGTHS = ("epochs", "budget", "cost_budget", "time_budget")
 DEFAULT_EPOCHS = 10.0  # where the command line gives no length
 EVALUATIONS = 10  # where the length is not given in epochs
 LARGEST_SEED = 2**32 - 1
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_number(name: str, text: str) -> float:
@@ -76,7 +76,7 @@ def parse_duration(name: str, text: str) -> float:
     """
     if re.fullmatch(r"(\d+(\.\d+)?[smhd])+", text):
         terms = re.findall(r"([\d.]+)([smhd])", text)
-        return sum(float(number) * UNITS[unit] for number, unit in terms)
+        return sum(float(number) * DURATION_UNITS[unit] for number, unit in terms)
     raise ConfigError(f"{name} {text!r}: give a time such as 90s, 30m, 12h or 1h30m")
 
 
@@ -130,7 +130,7 @@ _PARSERS = {bool: _parse_switch, int: _parse_integer, float: parse_number}
 
 
 class Setting(NamedTuple):
-    """The annotation of a setting.
+    """The annotations of a setting after its type, in this order.
 
     Attributes:
         help: Its line in the help.
@@ -143,7 +143,7 @@ class Setting(NamedTuple):
     parse: Callable[[str, Any], Any] | None = None
 
 
-_COUNT = f"[1, {2**31 - 1}]"
+_ANY, _POSITIVE, _SHARE, _COUNT = "(-inf, inf)", "(0, inf)", "[0, 1)", f"[1, {2**31 - 1}]"
 _OF_MODEL: Any = None  # the model's own value, which `Settings` takes in its place
 
 
@@ -151,192 +151,101 @@ _OF_MODEL: Any = None  # the model's own value, which `Settings` takes in its pl
 class Settings:
     """The settings that all runs of a comparison share; None is "not asked for"."""
 
-    data: Annotated[str, Setting(f"Data set: {', '.join(DATA_SETS)}.")]
-    model: Annotated[str, Setting(f"Model: {', '.join(MODEL_NAMES)}.")] = "cnn"
-    width: Annotated[int | None, Setting("Width of the model; its own by default.", _COUNT)] = None
-    norm: Annotated[Literal["batch", "group"], Setting("Normalisation: batch or group.")] = "batch"
-    epochs: Annotated[
-        float | None,
-        Setting(
-            f"Length in epochs of the training set; {DEFAULT_EPOCHS:g} by default.", "(0, inf)"
-        ),
-    ] = None
-    budget: Annotated[
-        float | None,
-        Setting(
-            "In place of --epochs: train until forwards and backwards cost as much as so many "
-            "epochs of Traditional. The fairest comparison: every strategy costs the same.",
-            "(0, inf)",
-        ),
-    ] = None
-    cost_budget: Annotated[
-        float | None,
-        Setting(
-            "The same in forwards of one example. Beside --epochs, training may end early.",
-            "(0, inf)",
-        ),
-    ] = None
-    time_budget: Annotated[
-        float | None,
-        Setting(
-            "Length as a time, such as 90s, 30m or 12h, which learning rates follow. Beside "
-            "another length, training may end early.",
-            "(0, inf)",
-            parse_duration,
-        ),
-    ] = None
-    batch_size: Annotated[
-        int,
-        Setting(
-            "Examples per batch; 128 for models of images, by default the model's own.", _COUNT
-        ),
-    ] = _OF_MODEL
-    history: Annotated[int, Setting("Losses that a loss is ranked among.", _COUNT)] = 1024
-    rate: Annotated[
-        str, Setting(f"Learning rates: {', '.join(rates.RATES)}, or {rates.STEPS}.")
-    ] = "onecycle"
-    rate_by: Annotated[
-        Literal["seen", "trained"],
-        Setting("What moves them: examples seen, or trained on, as in the papers' own code."),
-    ] = "seen"
-    lr: Annotated[
-        float,  # below 1e30, as weights in float32 end at 3e38
-        Setting(
-            "Peak learning rate; 0.1 for models of images, by default the model's own.", "(0, 1e30)"
-        ),
-    ] = _OF_MODEL
-    momentum: Annotated[
-        float,
-        Setting(
-            "Nesterov momentum of SGD, for models of images; AdamW's first decay, for texts.",
-            "[0, 1)",
-        ),
-    ] = 0.9
-    weight_decay: Annotated[
-        float,
-        Setting("L2 penalty of SGD, or AdamW's decay; by default the model's own.", "[0, 1e30)"),
-    ] = _OF_MODEL
-    cutout: Annotated[
-        int,
-        Setting("Side of the square cut out of each image, in pixels.", f"[0, {2**31 - 1}]"),
-    ] = 0
-    train_limit: Annotated[
-        int | None,
-        Setting("Train on a fixed, class-balanced subset of so many examples.", _COUNT),
-    ] = None
-    max_tokens: Annotated[
-        int | None,
-        Setting(
-            "Where texts are cut, and how long windows of text are; by default the data's.",
-            f"[2, {2**31 - 1}]",
-        ),
-    ] = None
-    label_smoothing: Annotated[
-        float,
-        Setting("Share of each training target that is spread over all classes.", "[0, 1)"),
-    ] = 0.0
-    mixup: Annotated[float, Setting("Alpha of mixup, after selection; 0 is none.", "[0, 1e30)")] = (
-        0.0
-    )
-    clip: Annotated[
-        float | None, Setting("The most that a gradient's norm may be.", "(0, 1e30)")
-    ] = None
-    ema: Annotated[
-        float | None,
-        Setting(
-            "Decay of an average of the weights, which is tested and kept, such as 0.999; it is "
-            "shorter at first.",
-            "(0, 1)",
-        ),
-    ] = None
-    precision: Annotated[
-        Precision, Setting("fp32, or mixed: bf16, or fp16 with a scaled loss (CUDA).")
-    ] = "fp32"
-    channels_last: Annotated[
-        bool, Setting("Whether images and weights lie channels last, mostly the faster.")
-    ] = True
-    compile: Annotated[
-        bool,
-        Setting(
-            "Train and select through torch.compile: faster steps after a minute or more, "
-            "which count as training time. Resumed runs may then differ in the last digits."
-        ),
-    ] = False
-    device: Annotated[str, Setting("auto, cpu, cuda or mps.")] = "auto"
-    evaluations: Annotated[
-        int | None, Setting("How often to test, evenly; once per epoch by default.", _COUNT)
-    ] = None
-    evaluate_at: Annotated[
-        Sequence[float] | None,
-        Setting(
-            "Shares of training to test after besides, separated by commas: 0.01,0.02,0.05.",
-            "(0, 1)",
-            lambda name, text: tuple(parse_numbers(name, text)),
-        ),
-    ] = None
-    stop_at: Annotated[
-        float | None,
-        Setting("End at the first test with so low an error: error=5%.", "[0, 100)", _parse_error),
-    ] = None
-    stop_at_loss: Annotated[
-        float | None,
-        Setting("End at the first test with so low a loss, such as 1.6.", "[0, inf)"),
-    ] = None
-    observe: Annotated[
-        str,
-        Setting(
-            "What to record at each test besides, its time apart: losses,gradients,confidence."
-        ),
-    ] = ""
-    validation: Annotated[
-        int | None,
-        Setting("Test on so many held-out training examples, to choose settings by.", _COUNT),
-    ] = None
-    flip: Annotated[float, Setting("Share of the training labels to make wrong.", "[0, 1]")] = 0.0
-    stale_every: Annotated[int, Setting("Epochs between stale-sb's selection passes.", _COUNT)] = 3
-    floor: Annotated[float, Setting("Least probability of an example in sb-memory.", "[0, 1)")] = (
-        0.1
-    )
-    warmup: Annotated[
-        Epochs | Share | None,
-        Setting(
-            "Training on everything before a strategy selects: epochs such as 1e, a share such "
-            "as 15%, or 0. By default 15% for sb-memory, and 1e for those that select in batches.",
-            parse=parse_warmup,
-        ),
-    ] = None
-    tail: Annotated[
-        float,
-        Setting(
-            "Share of training at the end in which a rule selects no more, such as 10%.",
-            "[0, 1)",
-            parse_share,
-        ),
-    ] = 0.0
-    decay: Annotated[
-        float,
-        Setting("How much of an old loss stays in the memory of sb-memory.", "[0, 1)"),
-    ] = 0.0
-    subset: Annotated[
-        str | None, Setting("File of siftback prune: its examples are the training set.")
-    ] = None
-    score_models: Annotated[int, Setting("Models that el2n, diet-sb and rho score by.", _COUNT)] = 2
-    score_epochs: Annotated[
-        float, Setting("Epochs that each of those is trained for.", "[0, inf)")
-    ] = 1.0
-    noise_guard: Annotated[
-        bool,
-        Setting("Have sb-memory and sb-memory-ratio hold back examples that seem mislabelled."),
-    ] = False
+    # fmt: off
+    data: Annotated[str, f"Data set: {', '.join(DATA_SETS)}."]
+    model: Annotated[str, f"Model: {', '.join(MODEL_NAMES)}."] = "cnn"
+    width: Annotated[int | None, "Width of the model; its own by default.", _COUNT] = None
+    norm: Annotated[Literal["batch", "group"], "Normalisation: batch or group."] = "batch"
+    epochs: Annotated[float | None,
+        f"Length in epochs of the training set; {DEFAULT_EPOCHS:g} by default.", _POSITIVE] = None
+    budget: Annotated[float | None,
+        "In place of --epochs: train until forwards and backwards cost as much as so many epochs "
+        "of Traditional. The fairest comparison: every strategy costs the same.", _POSITIVE] = None
+    cost_budget: Annotated[float | None,
+        "The same in forwards of one example. Beside --epochs, training may end early.",
+        _POSITIVE] = None
+    time_budget: Annotated[float | None,
+        "Length as a time, such as 90s, 30m or 12h, which learning rates follow. Beside another "
+        "length, training may end early.", _POSITIVE, parse_duration] = None
+    batch_size: Annotated[int,
+        "Examples per batch; 128 for models of images, by default the model's own.",
+        _COUNT] = _OF_MODEL
+    history: Annotated[int, "Losses that a loss is ranked among.", _COUNT] = 1024
+    rate: Annotated[str,
+        f"Learning rates: {', '.join(rates.RATES)}, or {rates.STEPS}."] = "onecycle"
+    rate_by: Annotated[Literal["seen", "trained"],
+        "What moves them: examples seen, or trained on, as in the papers' own code."] = "seen"
+    lr: Annotated[float,
+        "Peak learning rate; 0.1 for models of images, by default the model's own.",
+        "(0, 1e30)"] = _OF_MODEL
+    momentum: Annotated[float,
+        "Nesterov momentum of SGD, for models of images; AdamW's first decay, for texts.",
+        _SHARE] = 0.9
+    weight_decay: Annotated[float,
+        "L2 penalty of SGD, or AdamW's decay; by default the model's own.", "[0, 1e30)"] = _OF_MODEL
+    cutout: Annotated[int,
+        "Side of the square cut out of each image, in pixels.", f"[0, {2**31 - 1}]"] = 0
+    train_limit: Annotated[int | None,
+        "Train on a fixed, class-balanced subset of so many examples.", _COUNT] = None
+    max_tokens: Annotated[int | None,
+        "Where texts are cut, and how long windows of text are; by default the data's.",
+        f"[2, {2**31 - 1}]"] = None
+    label_smoothing: Annotated[float,
+        "Share of each training target that is spread over all classes.", _SHARE] = 0.0
+    mixup: Annotated[float, "Alpha of mixup, after selection; 0 is none.", "[0, 1e30)"] = 0.0
+    clip: Annotated[float | None, "The most that a gradient's norm may be.", "(0, 1e30)"] = None
+    ema: Annotated[float | None,
+        "Decay of an average of the weights, which is tested and kept, such as 0.999; it is "
+        "shorter at first.", "(0, 1)"] = None
+    precision: Annotated[TrainingPrecision,
+        "fp32, or mixed: bf16, or fp16 with a scaled loss (CUDA)."] = "fp32"
+    channels_last: Annotated[bool,
+        "Whether images and weights lie channels last, mostly the faster."] = True
+    compile: Annotated[bool,
+        "Train and select through torch.compile: faster steps after a minute or more, which count "
+        "as training time. Resumed runs may then differ in the last digits."] = False
+    device: Annotated[str, "auto, cpu, cuda or mps."] = "auto"
+    evaluations: Annotated[int | None,
+        "How often to test, evenly; once per epoch by default.", _COUNT] = None
+    evaluate_at: Annotated[Sequence[float] | None,
+        "Shares of training to test after besides, separated by commas: 0.01,0.02,0.05.",
+        "(0, 1)", lambda name, text: tuple(parse_numbers(name, text))] = None
+    stop_at: Annotated[float | None,
+        "End at the first test with so low an error: error=5%.", "[0, 100)", _parse_error] = None
+    stop_at_loss: Annotated[float | None,
+        "End at the first test with so low a loss, such as 1.6.", "[0, inf)"] = None
+    observe: Annotated[str,
+        "What to record at each test besides, its time apart: losses,gradients,confidence."] = ""
+    validation: Annotated[int | None,
+        "Test on so many held-out training examples, to choose settings by.", _COUNT] = None
+    flip: Annotated[float, "Share of the training labels to make wrong.", "[0, 1]"] = 0.0
+    stale_every: Annotated[int, "Epochs between stale-sb's selection passes.", _COUNT] = 3
+    floor: Annotated[float, "Least probability of an example in sb-memory.", _SHARE] = 0.1
+    warmup: Annotated[Epochs | Share | None,
+        "Training on everything before a strategy selects: epochs such as 1e, a share such as "
+        "15%, or 0. By default 15% for sb-memory, and 1e for those that select in batches.",
+        _ANY, parse_warmup] = None
+    tail: Annotated[float,
+        "Share of training at the end in which a rule selects no more, such as 10%.",
+        _SHARE, parse_share] = 0.0
+    decay: Annotated[float,
+        "How much of an old loss stays in the memory of sb-memory.", _SHARE] = 0.0
+    subset: Annotated[str | None,
+        "File of siftback prune: its examples are the training set."] = None
+    score_models: Annotated[int, "Models that el2n, diet-sb and rho score by.", _COUNT] = 2
+    score_epochs: Annotated[float, "Epochs that each of those is trained for.", "[0, inf)"] = 1.0
+    noise_guard: Annotated[bool,
+        "Have sb-memory and sb-memory-ratio hold back examples that seem mislabelled."] = False
+    # fmt: on
 
     def __post_init__(self) -> None:
         from siftback.lab import models
         from siftback.lab.records.observations import kinds_of
 
-        recipe = models.find(self.model).recipe
+        training = models.find_architecture(self.model).training
         for name in ("lr", "weight_decay", "batch_size"):
             if getattr(self, name) is None:
-                object.__setattr__(self, name, getattr(recipe, name))
+                object.__setattr__(self, name, getattr(training, name))
         for name in SETTINGS:
             _check(name, getattr(self, name))
         self._check_length()
@@ -373,9 +282,9 @@ class Settings:
 
     def recorded(self) -> dict[str, Any]:
         """Returns the settings as records have them: data and a subset by name, not by path."""
-        from siftback.lab.data.address import title
+        from siftback.lab.data.address import recorded_name
 
-        values = asdict(self) | {"data": title(self.data)}
+        values = asdict(self) | {"data": recorded_name(self.data)}
         if self.warmup is not None:
             amount = self.warmup.value
             values["warmup"] = (
@@ -414,7 +323,7 @@ class Settings:
 
     @property
     def wanted_evaluations(self) -> int:
-        """How often to test, evenly over training."""
+        """Tests over the training, evenly."""
         length = self.epochs or self.budget
         return self.evaluations or (max(1, round(length)) if length else EVALUATIONS)
 
@@ -423,12 +332,12 @@ class Settings:
         """The model with its width and normalisation, as records name it."""
         from siftback.lab import models
 
-        width = self.width or models.find(self.model).width
+        width = self.width or models.find_architecture(self.model).width
         return f"{self.model}-{width}" + ("" if self.norm == "batch" else f"-{self.norm}norm")
 
 
 SETTINGS: dict[str, Setting] = {
-    name: hint.__metadata__[0]
+    name: Setting(*hint.__metadata__)
     for name, hint in get_type_hints(Settings, include_extras=True).items()
 }
 TYPES = get_type_hints(Settings)
@@ -532,7 +441,7 @@ def check_keep(keep: float) -> None:
         raise ConfigError(f"keep={keep} is not a share of the examples: give a number in (0, 1]")
 
 
-def check_seed(seed: int) -> None:
+def check_run_seed(seed: int) -> None:
     """Refuses a number that random numbers cannot begin from."""
     if not 0 <= seed <= LARGEST_SEED:
         raise ConfigError(f"seed={seed}: give an integer from 0 to {LARGEST_SEED}")

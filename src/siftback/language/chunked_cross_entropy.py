@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from siftback.arguments import checked_integer
+from siftback.arguments import check_integer, format_value
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.sequence_loss import IGNORED
+from siftback.losses.sequences import IGNORED
 
 _LOGITS = 1 << 24  # of a chunk, where the user names no size: 64 MiB in float32
 
@@ -22,7 +22,7 @@ def chunked_cross_entropy(
     weights: Tensor | None = None,
     rows: int | None = None,
 ) -> Tensor:
-    """The mean cross-entropy of the tokens that have a label, from the inputs of the head.
+    """Computes the mean cross-entropy of the tokens that have a label, from the inputs of the head.
 
     As ``F.cross_entropy(head(hidden).float().flatten(0, -2), labels.flatten())``, but a token whose
     label is -100 is left out **before** the product with the head, and the rest are taken a chunk
@@ -53,26 +53,22 @@ def chunked_cross_entropy(
     >>> hidden = torch.tensor([[[0.0, 1.0], [2.0, 0.0], [1.0, 1.0]]], requires_grad=True)
     >>> head = torch.eye(2)
     >>> chunked_cross_entropy(hidden, head, torch.tensor([[1, -100, 0]]))
-    tensor(0.5032, grad_fn=<_ChunkedBackward>)
+    tensor(0.5032, grad_fn=<ChunkedCrossEntropyBackward>)
     """
-    weight, bias = _head(head)
-    _check_shapes(hidden, weight, labels, weights)
-    kept = (labels != IGNORED).flatten().nonzero().squeeze(1)
-    if not len(kept):
+    weight, bias, positions, rows = check_tokens(hidden, head, labels, weights, rows)
+    if not len(positions):
         raise BatchError(
             f"labels of shape {list(labels.shape)} are all {IGNORED}: there is no token to compute "
             "a loss of; skip this batch"
         )
-    labels = labels.flatten()[kept]
-    _check_labels(labels, len(weight))
-    scale = torch.full((len(kept),), 1 / len(kept), device=hidden.device, dtype=torch.float32)
+    scale = torch.full_like(positions, 1 / len(positions), dtype=torch.float32)
     if weights is not None:
-        scale = scale * weights.detach().flatten()[kept].float()
+        scale = scale * weights.detach().flatten()[positions].float()
     inputs = hidden.flatten(0, -2)
-    if len(kept) < len(inputs):
-        inputs = inputs[kept]
-    loss: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
-        inputs, weight, bias, labels, scale, _rows(rows, weight)
+    if len(positions) < len(inputs):
+        inputs = inputs[positions]
+    loss: Tensor = ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        inputs, weight, bias, labels.flatten()[positions], scale, rows
     )
     return loss
 
@@ -81,7 +77,7 @@ def chunked_cross_entropy(
 def chunked_token_losses(
     hidden: Tensor, head: nn.Linear | Tensor, labels: Tensor, *, rows: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The cross-entropy of each token, to select by, without the logits of all of them at once.
+    """Computes the cross-entropy of each token, to select by, without all logits at once.
 
     Args:
         hidden: As for `chunked_cross_entropy`.
@@ -101,20 +97,16 @@ def chunked_token_losses(
     >>> chunked_token_losses(hidden, torch.eye(2), torch.tensor([[1, -100, 0]]))
     (tensor([[0.3133, 0.0000, 0.6931]]), tensor([[ True, False,  True]]))
     """
-    weight, bias = _head(head)
-    _check_shapes(hidden, weight, labels, None)
-    mask = labels != IGNORED
-    kept = mask.flatten().nonzero().squeeze(1)
-    _check_labels(labels.flatten()[kept], len(weight))
+    weight, bias, positions, rows = check_tokens(hidden, head, labels, None, rows)
     losses = torch.zeros(labels.numel(), device=hidden.device, dtype=torch.float32)
-    inputs, labels = hidden.flatten(0, -2), labels.flatten()
-    for part in torch.split(kept, _rows(rows, weight)):
-        logits = F.linear(inputs[part], weight, bias).float()
-        losses[part] = F.cross_entropy(logits, labels[part], reduction="none")
-    return losses.view(mask.shape), mask
+    inputs, classes = hidden.flatten(0, -2), labels.flatten()
+    for chunk in torch.split(positions, rows):
+        logits = F.linear(inputs[chunk], weight, bias).float()
+        losses[chunk] = F.cross_entropy(logits, classes[chunk], reduction="none")
+    return losses.view(labels.shape), labels != IGNORED
 
 
-class _Chunked(torch.autograd.Function):
+class ChunkedCrossEntropy(torch.autograd.Function):
     """``(scale * losses).sum()``, whose gradient is computed with it, a chunk at a time."""
 
     @staticmethod
@@ -127,68 +119,63 @@ class _Chunked(torch.autograd.Function):
         scale: Tensor,
         rows: int,
     ) -> Tensor:
-        wanted = ctx.needs_input_grad[:3]
-        of_inputs = torch.empty_like(inputs) if wanted[0] else None
+        """Returns the loss, and computes the gradients of the inputs, the weight and the bias."""
+        needs_inputs, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        of_inputs = inputs.new_empty(inputs.shape if needs_inputs else 0)
         # Sums over chunks, which would be rounded at each in half precision.
-        of_weight = torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None
-        of_bias = None
-        if bias is not None and wanted[2]:
-            of_bias = torch.zeros_like(bias, dtype=torch.float32)
+        of_weight = inputs.new_zeros(weight.shape if needs_weight else 0, dtype=torch.float32)
+        of_bias = inputs.new_zeros(len(weight) if needs_bias else 0, dtype=torch.float32)
         total = torch.zeros((), device=inputs.device, dtype=torch.float32)
         for start in range(0, len(inputs), rows):
-            part = slice(start, start + rows)
-            product = F.linear(inputs[part], weight, bias)
-            log_sums, errors = _softmax(product)
-            right = labels[part, None]
+            chunk = slice(start, start + rows)
+            product = F.linear(inputs[chunk], weight, bias)
+            logits, right = product.float(), labels[chunk, None]
+            log_sums = logits.logsumexp(1)
+            errors = (logits - log_sums[:, None]).exp_()
             losses = log_sums - product.gather(1, right).squeeze(1).float()
-            total += losses @ scale[part]
-            if not any(wanted):
+            total += losses @ scale[chunk]
+            if not (needs_inputs or needs_weight or needs_bias):
                 continue
             errors.scatter_add_(1, right, errors.new_full((1, 1), -1.0).expand_as(right))
-            errors *= scale[part, None]
+            errors *= scale[chunk, None]
             cast = errors.to(product.dtype)
-            if of_inputs is not None:
-                of_inputs[part] = cast @ weight
-            if of_weight is not None:
-                of_weight += cast.T @ inputs[part]
-            if of_bias is not None:
+            if needs_inputs:
+                of_inputs[chunk] = cast @ weight
+            if needs_weight:
+                of_weight += cast.T @ inputs[chunk]
+            if needs_bias:
                 of_bias += errors.sum(0)
-        found = of_inputs, of_weight, of_bias
-        ctx.found = [
-            None if part is None else part.to(of)
-            for part, of in zip(found, (inputs, weight, bias), strict=True)
-        ]
+        ctx.gradients = of_inputs, of_weight.to(weight), of_bias.to(weight)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = gradients
-        found = [None if part is None else part * gradient.to(part) for part in ctx.found]
-        return (*found, None, None, None)
+        """Returns the gradients, multiplied by that of the loss."""
+        (scale,) = gradients
+        pairs = zip(ctx.gradients, ctx.needs_input_grad, strict=False)
+        products = [value * scale.to(value) if needed else None for value, needed in pairs]
+        return (*products, None, None, None)
 
 
-def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """float32[n], the logarithm of the sum of the exponentials, and float32[n, V], the softmax."""
-    logits = logits.float()
-    log_sums = logits.logsumexp(1)
-    return log_sums, (logits - log_sums[:, None]).exp_()
+def check_tokens(
+    hidden: Tensor,
+    head: nn.Linear | Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    rows: int | None,
+) -> tuple[Tensor, Tensor | None, Tensor, int]:
+    """Checks the arguments of `chunked_cross_entropy`.
 
-
-def _head(head: nn.Linear | Tensor) -> tuple[Tensor, Tensor | None]:
-    if isinstance(head, nn.Linear):
-        return head.weight, head.bias
-    if isinstance(head, Tensor) and head.ndim == 2:
-        return head, None
-    given = f"a tensor of shape {list(head.shape)}" if isinstance(head, Tensor) else repr(head)
-    raise ConfigError(f"head={given}: give a torch.nn.Linear, or its weight of shape [V, D]")
-
-
-def _rows(rows: int | None, weight: Tensor) -> int:
-    return max(_LOGITS // len(weight), 1) if rows is None else checked_integer("rows", rows, 1)
-
-
-def _check_shapes(hidden: Tensor, weight: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+    Returns:
+        The weight and the bias of the head, int64[n], the positions of the tokens with a label,
+        and the number of rows of a chunk.
+    """
+    weight, bias = (head.weight, head.bias) if isinstance(head, nn.Linear) else (head, None)
+    if not isinstance(weight, Tensor) or weight.ndim != 2:
+        raise ConfigError(
+            f"head={format_value(head)}: give a torch.nn.Linear, or its weight of shape [V, D]"
+        )
     if hidden.shape[:-1] != labels.shape or hidden.shape[-1] != weight.shape[1]:
         raise LossError(
             f"hidden of shape {list(hidden.shape)}, labels of shape {list(labels.shape)} and a "
@@ -199,11 +186,13 @@ def _check_shapes(hidden: Tensor, weight: Tensor, labels: Tensor, weights: Tenso
             f"weights of shape {list(weights.shape)} for labels of shape {list(labels.shape)}: "
             "give one factor per token"
         )
-
-
-def _check_labels(labels: Tensor, classes: int) -> None:
-    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
+    positions = (labels != IGNORED).flatten().nonzero().squeeze(1)
+    classes = labels.flatten()[positions]
+    if len(classes) and not (int(classes.min()) >= 0 and int(classes.max()) < len(weight)):
         raise LossError(
-            f"labels from {int(labels.min())} to {int(labels.max())} for {classes} classes: give "
-            f"classes from 0 to {classes - 1}, or {IGNORED} for tokens to leave out"
+            f"labels from {int(classes.min())} to {int(classes.max())} for {len(weight)} classes: "
+            f"give classes from 0 to {len(weight) - 1}, or {IGNORED} for tokens to leave out"
         )
+    if rows is None:
+        rows = max(_LOGITS // len(weight), 1)
+    return weight, bias, positions, check_integer("rows", rows, 1)

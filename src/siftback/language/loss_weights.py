@@ -5,12 +5,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_number
+from siftback.arguments import check_number
 from siftback.errors import LossError
 
 
 def linupper_weights(losses: Tensor, mask: Tensor | None = None, *, delta: float = 1.0) -> Tensor:
-    """Weights that rise with the loss up to a point, and stay the same above it.
+    """Computes weights that rise with the loss up to a point, and stay the same above it.
 
     With ``h = delta * (2 l - max - min) / (max - min)`` of the batch's losses l, in
     [-delta, delta], ``w = n * softmax(min(h + delta, delta))`` (Sow et al. 2025, LinUpper), so that
@@ -31,7 +31,7 @@ def linupper_weights(losses: Tensor, mask: Tensor | None = None, *, delta: float
     >>> linupper_weights(torch.tensor([0.0, 1.0, 2.0]))
     tensor([0.4661, 1.2670, 1.2670])
     """
-    checked_number("delta", delta, least=0)
+    check_number("delta", delta, least=0)
 
     def weigh(losses: Tensor) -> Tensor:
         low, high = losses.min(), losses.max()
@@ -39,11 +39,11 @@ def linupper_weights(losses: Tensor, mask: Tensor | None = None, *, delta: float
         scaled = delta * (2 * losses - high - low) / spread
         return len(losses) * (scaled + delta).clamp(max=delta).softmax(0)
 
-    return _weights(losses, mask, weigh)
+    return weigh_losses(losses, mask, weigh)
 
 
 def dft_weights(losses: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The probability p of each label, ``exp(-loss)``: likely tokens count more.
+    """Computes the probability p of each label, ``exp(-loss)``: likely tokens count more.
 
     Dynamic Fine-Tuning (Wu et al. 2025, equation 9), for losses that are cross-entropies of
     tokens. It is the contrary of selecting what is hard.
@@ -61,13 +61,13 @@ def dft_weights(losses: Tensor, mask: Tensor | None = None) -> Tensor:
     >>> dft_weights(torch.tensor([0.0, 0.6931]))
     tensor([1.0000, 0.5000])
     """
-    return _weights(losses, mask, lambda losses: (-losses).exp())
+    return weigh_losses(losses, mask, lambda losses: (-losses).exp())
 
 
 def inverse_probability_weights(
     losses: Tensor, mask: Tensor | None = None, *, largest: float = 10.0
 ) -> Tensor:
-    """One over the probability of each label, ``1 / p = exp(loss)``: unlikely tokens count more.
+    """Computes ``1 / p = exp(loss)``, p the probability of each label: unlikely tokens count more.
 
     The inverse of `dft_weights`. A cap bounds them, and they are scaled to a mean of 1.
 
@@ -86,16 +86,17 @@ def inverse_probability_weights(
     >>> inverse_probability_weights(torch.tensor([0.0, 0.6931, 99.0]), largest=3.0)
     tensor([0.5000, 1.0000, 1.5000])
     """
-    checked_number("largest", largest, least=1)
+    check_number("largest", largest, least=1)
 
     def weigh(losses: Tensor) -> Tensor:
         weights = losses.exp().clamp(max=largest)
         return weights / weights.mean()
 
-    return _weights(losses, mask, weigh)
+    return weigh_losses(losses, mask, weigh)
 
 
-def _weights(losses: Tensor, mask: Tensor | None, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+def weigh_losses(losses: Tensor, mask: Tensor | None, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+    """Returns weights of the losses that count, and 0 for the others."""
     losses = losses.detach().float()
     counted = torch.ones_like(losses, dtype=torch.bool) if mask is None else mask
     if counted.shape != losses.shape or counted.dtype != torch.bool:
@@ -103,12 +104,13 @@ def _weights(losses: Tensor, mask: Tensor | None, weigh: Callable[[Tensor], Tens
             f"a mask of {counted.dtype} and shape {list(counted.shape)} for losses of shape "
             f"{list(losses.shape)}: give one bool for each"
         )
-    found = losses[counted]
-    if not len(found) or not found.isfinite().all():
+    values = losses[counted]
+    if not len(values) or not values.isfinite().all():
+        wrong = int((~values.isfinite()).sum())
         raise LossError(
-            f"of {losses.numel()} losses {len(found)} count, and {int((~found.isfinite()).sum())} "
-            "of these are not finite: mask those out, and skip a batch in which none counts"
+            f"of {losses.numel()} losses {len(values)} count, and {wrong} of these are not "
+            "finite: mask those out, and skip a batch in which none counts"
         )
     weights = torch.zeros_like(losses)
-    weights[counted] = weigh(found)
+    weights[counted] = weigh(values)
     return weights

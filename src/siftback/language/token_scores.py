@@ -5,15 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, shown
+from siftback.arguments import check_integer, format_value
 from siftback.errors import LossError
 from siftback.rules.rule import checked_table
 from siftback.tables.score_table import ScoreTable
-from siftback.tensor_arguments import checked_rows, is_dense
+from siftback.tensor_arguments import check_rows, is_dense
 
 
 def token_entropies(logits: Tensor) -> Tensor:
-    """The entropy of each token's predicted distribution, ``-sum(p log p)``, in nats.
+    """Computes the entropy of each token's predicted distribution, ``-sum(p log p)``, in nats.
 
     What a model is unsure of, whatever the label says.
 
@@ -56,11 +56,11 @@ class TokenMemory:
     """
 
     def __init__(self, examples: int, length: int, *, table: ScoreTable | None = None) -> None:
-        self._table = checked_table("TokenMemory", table, checked_integer("length", length, 0))
-        self._table.grow(checked_integer("examples", examples, 0))
+        self._table = checked_table("TokenMemory", table, check_integer("length", length, 0))
+        self._table.grow(check_integer("examples", examples, 0))
 
     def excess(self, indices: Tensor, losses: Tensor, mask: Tensor) -> Tensor:
-        """What tokens' losses are above those remembered, which they then replace.
+        """Computes the excess of tokens' losses over those remembered, which they then replace.
 
         Args:
             indices: int64[B], distinct examples.
@@ -75,29 +75,29 @@ class TokenMemory:
             BatchError: If the indices are not int64[B].
             LossError: If shapes or types do not fit.
         """
-        checked_rows("indices", indices)
+        check_rows("indices", indices)
         fits = is_dense(losses) and losses.is_floating_point() and losses.ndim == 2
         fits = fits and is_dense(mask) and mask.dtype == torch.bool
         if not fits or losses.shape != mask.shape or len(indices) != len(losses):
             raise LossError(
-                f"{len(indices)} indices, losses={shown(losses)} and mask={shown(mask)}: give "
-                "int64[B], float[B, t] and bool[B, t]"
+                f"{len(indices)} indices, losses={format_value(losses)} and "
+                f"mask={format_value(mask)}: give int64[B], float[B, t] and bool[B, t]"
             )
         if losses.shape[1] > self._table.columns:
             raise LossError(
                 f"sequences of {losses.shape[1]} tokens do not fit length={self._table.columns}: "
                 "make the TokenMemory with the length of the longest"
             )
-        own, rows = losses.detach().float().cpu(), indices.cpu()
+        values, rows = losses.detach().float().cpu(), indices.cpu()
         before = self._table.values[rows]
-        remembered = before[:, : own.shape[1]]
-        excess = own - remembered.nan_to_num()
-        before[:, : own.shape[1]] = torch.where(mask.cpu(), own, remembered)
+        remembered = before[:, : values.shape[1]]
+        excess = values - remembered.nan_to_num()
+        before[:, : values.shape[1]] = torch.where(mask.cpu(), values, remembered)
         self._table.record(rows, before)
         return excess.to(losses.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """The losses remembered."""
+        """Returns the losses remembered."""
         return self._table.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from siftback.arguments import checked_flag, checked_integer, checked_seed, is_number, shown
+from siftback.arguments import check_flag, check_integer, check_seed, format_value, is_number
 from siftback.epochs.sampler import SelectiveSampler
 from siftback.errors import ConfigError
-from siftback.loader.loader import SelectiveLoader
-from siftback.loss_functions import Losses, LossFn, resolve
+from siftback.loader.face import SelectiveLoader
+from siftback.losses.per_example import Losses, LossFn, resolve_losses
 from siftback.probing.advice import advise
 from siftback.probing.costs import EPOCHS, cost_rows
 from siftback.probing.result import ProbeResult
 from siftback.probing.rounds import Rounds
 from siftback.probing.sample import Sample, unmoved
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import device_of, untouched
-from siftback.tensor_arguments import checked_model
+from siftback.scorers.selection_pass import common_device, untouched
+from siftback.tensor_arguments import check_module
 
 
 def probe(
@@ -82,25 +82,25 @@ def probe(
     (True, 13, True)
     """
     started = time.monotonic()
-    checked_model(model)
+    check_module(model)
     scorers = {} if scorers is None else scorers
     check_arguments(loader, keep, scorers, seconds)
     keeps = tuple(dict.fromkeys(map(float, keep)))
-    checked_integer("epochs", epochs, least=1)
-    checked_flag("single_pass", single_pass)
+    check_integer("epochs", epochs, least=1)
+    check_flag("single_pass", single_pass)
     if autocast is not None and not isinstance(autocast, torch.dtype):
         raise ConfigError(f"autocast={autocast!r}: give a dtype, such as torch.bfloat16, or None")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(f"optimizer={optimizer!r}: give a torch.optim.Optimizer, or None")
-    checked_seed(seed)
-    compute = resolve(loss_fn, losses)
+    check_seed(seed)
+    compute = resolve_losses(loss_fn, losses)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(
             f"no parameter of {type(model).__name__} requires a gradient: give a model to train"
         )
     with unmoved(loader):
         sample = Sample(loader, model)
-        device = device_of(model, sample.first().batch)
+        device = common_device(model, sample.first().data)
         with untouched(model, "train", device):
             rounds = Rounds(model, compute, sample, device, keeps, autocast, seed)
             rounds.prepare(scorers, optimizer, single_pass)
@@ -150,13 +150,15 @@ def check_arguments(
         )
     listed = isinstance(keeps, Sequence) and not isinstance(keeps, str)
     if not listed or not keeps or not all(is_number(share) and 0 < share < 1 for share in keeps):
-        raise ConfigError(f"keep={shown(keeps)}: give shares in (0, 1), such as (1/2, 1/3)")
+        raise ConfigError(f"keep={format_value(keeps)}: give shares in (0, 1), such as (1/2, 1/3)")
     if not isinstance(scorers, Mapping):
-        raise ConfigError(f"scorers={shown(scorers)}: give them by name, such as {{'ema': Ema()}}")
+        raise ConfigError(
+            f"scorers={format_value(scorers)}: give them by name, such as {{'ema': Ema()}}"
+        )
     for name, scorer in scorers.items():
         if not isinstance(scorer, Scorer):
             raise ConfigError(
                 f"scorers[{name!r}] is a {type(scorer).__name__}: give a siftback.Scorer"
             )
     if not is_number(seconds) or seconds <= 0:
-        raise ConfigError(f"seconds={shown(seconds)}: give a number of seconds above 0")
+        raise ConfigError(f"seconds={format_value(seconds)}: give a number of seconds above 0")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from siftback.arguments import shown
+from siftback.arguments import format_value
 from siftback.errors import ConfigError
 from siftback.probing.advice import Advice, advice_text
 from siftback.probing.agreement import Agreement
@@ -85,7 +85,7 @@ class ProbeResult:
         took = {row.strategy: row.seconds for row in self.rows if row.keep == keep}
         if SB not in took:
             measured = sorted({row.keep for row in self.rows if row.strategy == SB})
-            raise ConfigError(f"keep={shown(keep)} was not measured: give one of {measured}")
+            raise ConfigError(f"keep={format_value(keep)} was not measured: give one of {measured}")
         return "single_pass" if took.get(SINGLE_PASS, math.inf) < took[SB] else "two_pass"
 
     def table(self) -> list[dict[str, Any]]:

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from siftback.batches import tree
+from siftback.batches.batch import Batch
 from siftback.batches.pool import Pool
-from siftback.batches.source import Item, ScoredBatch
+from siftback.batches.source import ScoredBatch
 from siftback.device_time import now
 from siftback.errors import LossError
-from siftback.loader.loader import SelectiveLoader
-from siftback.loss_functions import Losses, check
+from siftback.loader.face import SelectiveLoader
+from siftback.losses.per_example import Losses, check_losses
 from siftback.probing.agreement import Agreement, agreement
 from siftback.probing.costs import SB, SINGLE_PASS, Seconds
 from siftback.probing.sample import Sample
@@ -80,7 +81,7 @@ class Rounds:
         self._exact = Fresh(autocast=autocast)
         self._memory = _Remembered(sample, self._keep, seed)
         # What may fail, by name; everything else is then still measured.
-        self._fallible: dict[str, Callable[[int, Item], None]] = {}
+        self._fallible: dict[str, Callable[[int, Batch], None]] = {}
 
     def prepare(
         self,
@@ -148,15 +149,15 @@ class Rounds:
 
     def _round(self, turn: int) -> None:
         index, item = self._sample.next(turn)
-        self._train(item.batch)
+        self._train(item.data)
         self._score(SB, self._exact, index, item)
         for name, measure in list(self._fallible.items()):
             with self._reporting(name):
                 measure(index, item)
         scores = self._scores[SB][index].nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        self._select("choosing", item.batch, scores, Percentile(keep=self._keep))
-        self._select("choosing uniformly", item.batch, scores, Uniform(keep=self._keep))
-        self._remember(item.batch, scores)
+        self._select("choosing", item.data, scores, Percentile(keep=self._keep))
+        self._select("choosing uniformly", item.data, scores, Uniform(keep=self._keep))
+        self._remember(item.data, scores)
 
     def _train(self, batch: Any) -> None:
         def forward() -> Tensor:
@@ -164,7 +165,7 @@ class Rounds:
                 return self._losses(self._model, batch)
 
         losses = self._time("forward", forward)
-        finite = check(losses, self._sample.size).isfinite()
+        finite = check_losses(losses, self._sample.size).isfinite()
         if not bool(finite.all()):
             raise LossError(
                 f"the loss of example {int((~finite).nonzero()[0])} of a batch is not finite, and "
@@ -173,15 +174,15 @@ class Rounds:
             )
         self._time("backward", lambda: gradients(self._model, losses.mean()))
 
-    def _score(self, name: str, scorer: Scorer, index: int, item: Item) -> None:
-        losses, model, batch = self._losses, self._model, item.batch
+    def _score(self, name: str, scorer: Scorer, index: int, item: Batch) -> None:
+        losses, model, batch = self._losses, self._model, item.data
         scores = self._time(name, lambda: scorer.score(losses, model, batch, item.indices))
-        self._scores[name].setdefault(index, check(scores, self._sample.size))
+        self._scores[name].setdefault(index, check_losses(scores, self._sample.size))
         self._time(("after", name), lambda: scorer.after_step(losses, model, batch))
 
-    def _step_once(self, sift: Any, index: int, item: Item) -> None:
+    def _step_once(self, sift: Any, index: int, item: Batch) -> None:
         # The compiler marks its input tensors, and these are the user's.
-        batch = tree.take(item.batch, torch.arange(self._sample.size, device=self._device))
+        batch = tree.take(item.data, torch.arange(self._sample.size, device=self._device))
 
         def step() -> None:
             with self._cast:

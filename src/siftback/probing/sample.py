@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -13,9 +14,10 @@ import torch
 from torch import nn
 
 from siftback.batches import tree
+from siftback.batches.batch import Batch
 from siftback.batches.indices import examples_of
 from siftback.batches.order import is_plain, is_trackable
-from siftback.batches.source import Item, Source
+from siftback.batches.source import Source
 from siftback.device_time import now
 from siftback.errors import BatchError
 
@@ -41,7 +43,7 @@ class Sample:
             map-style data set, or a loader with a method ``only`` that sets which to read.
 
     >>> sample = Sample([torch.zeros(4, 2), torch.ones(4, 2), torch.ones(1, 2)], nn.Identity())
-    >>> sample.first().batch.shape, [sample.next(turn)[0] for turn in range(4)]
+    >>> sample.first().data.shape, [sample.next(turn)[0] for turn in range(4)]
     (torch.Size([4, 2]), [0, 1, 0, 1])
     """
 
@@ -56,10 +58,10 @@ class Sample:
         by_index = is_trackable(loader) and is_plain(getattr(loader, "batch_sampler", None))
         self.reads_chosen_only = by_index or hasattr(loader, "only")
         self.size = 0
-        self.items: list[Item] = []
+        self.items: list[Batch] = []
         self.took: list[float] = []
 
-    def first(self) -> Item:
+    def first(self) -> Batch:
         """Returns the first batch, which defines the full batch size.
 
         Raises:
@@ -81,14 +83,14 @@ class Sample:
         # Stops the workers, even persistent ones, which would slow down later measurements.
         self._batches = iter(())
 
-    def next(self, turn: int) -> tuple[int, Item]:
+    def next(self, turn: int) -> tuple[int, Batch]:
         """Returns a distinct batch to measure on, with its index; reads one more."""
         if not self.workers and not self._read():
             self._read()  # of the next epoch
         index = turn % len(self.items)
         return index, self.items[index]
 
-    def _epochs(self, source: Source) -> Iterator[Item | None]:
+    def _epochs(self, source: Source) -> Iterator[Batch | None]:
         """Yields the batches of each epoch, with None after it; ends with an epoch without any."""
         while True:
             for item in source.batches():
@@ -106,9 +108,9 @@ class Sample:
         item = next(self._batches, None)
         if item is None:
             return False
-        item = item._replace(batch=tree.to_device_of(item.batch, self._model))
-        took = now(tree.device(item.batch)) - started
-        size = tree.size(item.batch)
+        item = replace(item, data=tree.to_device_of(item.data, self._model))
+        took = now(tree.device(item.data)) - started
+        size = tree.size(item.data)
         self.size = self.size or size
         if size == self.size:  # not a short last one
             self.took.append(took)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_choice, checked_seed, checked_share, is_number, shown
+from siftback.arguments import check_choice, check_seed, check_share, format_value, is_number
 from siftback.errors import ConfigError
 from siftback.tensor_arguments import is_dense
 
@@ -51,29 +51,30 @@ def prune(
     >>> prune(scores, drop=0.5, per_class=torch.tensor([0, 0, 1, 1]))
     tensor([0, 2])
     """
-    scores = _numbers(scores)
-    _check_shares(drop, keep, window)
-    generator = torch.Generator().manual_seed(checked_seed(seed))
+    scores = check_rankable(scores)
+    check_shares(drop, keep, window)
+    generator = torch.Generator().manual_seed(check_seed(seed))
     order = torch.randperm(len(scores), generator=generator)
     order = order[scores[order].argsort(stable=True)]
     if per_class is None:
         ranked = [order]
     else:
-        classes = _classes(per_class, len(scores))[order]
-        ranked = [order[classes == each] for each in sorted(set(classes.tolist()))]
-    kept = torch.cat([_part(group, drop, keep, window) for group in ranked])
-    if not len(kept):
-        asked = f"drop={drop}" if window is None else f"window={window}"
-        raise ConfigError(f"{asked} keeps none of {len(scores)} examples: keep more of them")
-    return kept.sort().values
+        classes = check_classes(per_class, len(scores))[order]
+        ranked = [order[classes == label] for label in sorted(set(classes.tolist()))]
+    indices = torch.cat([keep_ranks(group, drop, keep, window) for group in ranked])
+    if not len(indices):
+        option = f"drop={drop}" if window is None else f"window={window}"
+        raise ConfigError(f"{option} keeps none of {len(scores)} examples: keep more of them")
+    return indices.sort().values
 
 
-def _numbers(scores: Tensor) -> Tensor:
+def check_rankable(scores: Tensor) -> Tensor:
+    """Checks that scores can be ranked, and returns them on the CPU."""
     if is_dense(scores) and (scores.is_complex() or scores.dtype == torch.bool):
         raise ConfigError(f"scores are {scores.dtype}: give numbers that can be ranked, float[N]")
     if not is_dense(scores) or scores.ndim != 1 or not len(scores):
-        given = list(scores.shape) if is_dense(scores) else type(scores).__name__
-        raise ConfigError(f"scores of {given}: give a tensor with one score per example, float[N]")
+        shape = list(scores.shape) if is_dense(scores) else type(scores).__name__
+        raise ConfigError(f"scores of {shape}: give a tensor with one score per example, float[N]")
     missing = scores.isnan().nonzero().flatten()
     if len(missing):
         raise ConfigError(
@@ -84,35 +85,37 @@ def _numbers(scores: Tensor) -> Tensor:
     return scores.float() if scores.dtype.itemsize == 1 else scores  # of 8 bits, not sorted
 
 
-def _check_shares(drop: float | None, keep: str, window: tuple[float, float] | None) -> None:
+def check_shares(drop: float | None, keep: str, window: tuple[float, float] | None) -> None:
+    """Checks the shares of the examples that are dropped or kept."""
     if (drop is None) == (window is None):
         raise ConfigError(
-            f"drop={shown(drop)} and window={shown(window)}: give one of them, a share to leave "
-            "out or the shares that bound what is kept"
+            f"drop={format_value(drop)} and window={format_value(window)}: give one of them, a "
+            "share to leave out or the shares that bound what is kept"
         )
     if drop is not None:
-        checked_share("drop", drop)
-    checked_choice("keep", keep, "hardest", "easiest")
+        check_share("drop", drop)
+    check_choice("keep", keep, "hardest", "easiest")
     listed = isinstance(window, tuple | list) and len(window) == 2 and all(map(is_number, window))
     if window is not None and not (listed and 0 <= window[0] < window[1] <= 1):
-        raise ConfigError(f"window={shown(window)}: give shares (a, b) with 0 <= a < b <= 1")
+        raise ConfigError(f"window={format_value(window)}: give shares (a, b) with 0 <= a < b <= 1")
 
 
-def _classes(per_class: Tensor, count: int) -> Tensor:
+def check_classes(per_class: Tensor, count: int) -> Tensor:
+    """Checks the class of each example, and returns them on the CPU."""
     if not is_dense(per_class) or per_class.shape != (count,):
-        given = list(per_class.shape) if is_dense(per_class) else shown(per_class)
+        shape = list(per_class.shape) if is_dense(per_class) else format_value(per_class)
         raise ConfigError(
-            f"per_class={given} for {count} scores: give the class of each example, int64[{count}]"
+            f"per_class={shape} for {count} scores: give the class of each example, int64[{count}]"
         )
     if per_class.is_floating_point() or per_class.is_complex():
         raise ConfigError(f"per_class is {per_class.dtype}: give integers, int64[{count}]")
     return per_class.cpu()
 
 
-def _part(
+def keep_ranks(
     ranked: Tensor, drop: float | None, keep: str, window: tuple[float, float] | None
 ) -> Tensor:
-    """The part to keep of examples ranked from the easiest to the hardest."""
+    """Returns the examples to keep of those ranked from the easiest to the hardest."""
     n = len(ranked)
     if window is not None:
         return ranked[int(window[0] * n + 0.5) : int(window[1] * n + 0.5)]

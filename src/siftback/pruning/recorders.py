@@ -8,21 +8,49 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, shown
+from siftback.arguments import check_integer, format_value
 from siftback.errors import BatchError, StateError
 from siftback.state import (
     MOST_EPOCHS,
+    Check,
+    Stateful,
     check_digest,
     check_entries,
     raise_damaged,
     seal,
-    shaped_like,
     tensor,
 )
-from siftback.tensor_arguments import checked_rows, is_dense
+from siftback.tensor_arguments import check_rows, is_dense
 
 
-class Forgetting:
+class Recorder(Stateful):
+    """Records something of each example; its state holds the number of examples as a length."""
+
+    def __init__(self, examples: int) -> None:
+        examples = check_integer("examples", examples, 1)
+        self._seen = torch.zeros(examples, dtype=torch.int64)  # updates of each example
+
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        return {"examples": len(self._seen)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the records so far."""
+        state = super().state_dict()
+        return seal({name: state[name] for name in state if name != "settings"})
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it is of another number of examples, or damaged.
+        """
+        check_digest(self, state)
+        check_entries(self, state, {"seen": tensor(torch.int64, None)})
+        super().check_state({**state, "settings": {"examples": len(state["seen"])}})
+
+
+class Forgetting(Recorder):
     """Counts how often an example changes from correctly to wrongly predicted.
 
     With acc_t = 1 if the example is predicted correctly at its t-th update, else 0,
@@ -50,11 +78,10 @@ class Forgetting:
     """
 
     def __init__(self, examples: int) -> None:
-        examples = checked_integer("examples", examples, 1)
-        self._seen = torch.zeros(examples, dtype=torch.int64)
-        self._events = torch.zeros(examples, dtype=torch.int64)
-        self._last = torch.zeros(examples, dtype=torch.bool)  # whether last correct
-        self._learnt = torch.zeros(examples, dtype=torch.bool)
+        super().__init__(examples)
+        self._events = torch.zeros_like(self._seen)
+        self._last = torch.zeros_like(self._seen, dtype=torch.bool)  # whether last correct
+        self._learnt = torch.zeros_like(self._last)
 
     def update(self, indices: Tensor, correct: Tensor) -> None:
         """Records predictions of some examples, such as those of a training batch.
@@ -66,11 +93,11 @@ class Forgetting:
         Raises:
             BatchError: If shapes, types or indices do not fit.
         """
-        indices = _checked(indices, len(self._seen))
+        indices = check_distinct(indices, len(self._seen))
         fits = is_dense(correct) and correct.dtype == torch.bool
         if not fits or correct.shape != indices.shape:
             raise BatchError(
-                f"correct is {_kind(correct)}: give one bool for "
+                f"correct is {describe_tensor(correct)}: give one bool for "
                 f"each of the {len(indices)} indices, such as logits.argmax(1) == labels"
             )
         correct = correct.cpu()
@@ -80,48 +107,33 @@ class Forgetting:
         self._seen[indices] += 1
 
     def scores(self) -> Tensor:
-        """float32[N], forgetting events, or the number of updates of examples never learnt.
+        """Returns float32[N], forgetting events, or the number of updates of examples never learnt.
 
         Raises:
             StateError: If some examples were never updated.
         """
-        _check_seen(self._seen)
+        check_all_seen(self._seen)
         return torch.where(self._learnt, self._events, self._seen).float()
 
-    def state_dict(self) -> dict[str, Any]:
-        """What was gathered so far."""
-        parts = {"seen": self._seen, "events": self._events, "last": self._last}
-        parts["learnt"] = self._learnt
-        return seal({name: part.clone() for name, part in parts.items()})
+    def state_fields(self) -> dict[str, Check]:
+        """See `Stateful.state_fields`."""
+        examples = len(self._seen)
+        counts = tensor(torch.int64, examples, least=0, most=MOST_EPOCHS)
+        flags = tensor(torch.bool, examples)
+        return {"_seen": counts, "_events": counts, "_last": flags, "_learnt": flags}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
 
         Raises:
-            StateError: If it gathered another number of examples, or is damaged.
+            StateError: If it is of another number of examples, or damaged.
         """
-        check_digest(self, state)
-        _check_examples(state, len(self._seen))
-        flags = tensor(torch.bool, len(self._seen))
-        check_entries(
-            self, state, {"events": shaped_like(self._events), "last": flags, "learnt": flags}
-        )
-        seen, events = state["seen"], state["events"]
-        if bool(((seen < 0) | (events < 0) | (events > seen) | (seen > MOST_EPOCHS)).any()):
-            raise_damaged("Forgetting.events", events, "counts, at most as many as updates")
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from what another recorder gathered.
-
-        Raises:
-            StateError: As for `check_state`, before anything is changed.
-        """
-        self.check_state(state)
-        self._seen, self._events = state["seen"].clone(), state["events"].clone()
-        self._last, self._learnt = state["last"].clone(), state["learnt"].clone()
+        super().check_state(state)
+        if bool((state["events"] > state["seen"]).any()):
+            raise_damaged("Forgetting.events", state["events"], "at most as many as updates")
 
 
-class AUM:
+class AUM(Recorder):
     """Averages an example's margin over training (its area under the margin) and negates it.
 
     With logits z_t(x) at the t-th of T updates of an example with label y,
@@ -147,9 +159,8 @@ class AUM:
     """
 
     def __init__(self, examples: int) -> None:
-        examples = checked_integer("examples", examples, 1)
-        self._seen = torch.zeros(examples, dtype=torch.int64)
-        self._sum = torch.zeros(examples, dtype=torch.float64)
+        super().__init__(examples)
+        self._sum = torch.zeros_like(self._seen, dtype=torch.float64)
 
     def update(self, indices: Tensor, logits: Tensor, labels: Tensor) -> None:
         """Records the margins of some examples, such as those of a training batch.
@@ -162,52 +173,30 @@ class AUM:
         Raises:
             BatchError: If shapes, types or indices do not fit.
         """
-        indices = _checked(indices, len(self._seen))
-        check_predictions(logits, labels, len(indices))
+        indices = check_distinct(indices, len(self._seen))
+        check_logits(logits, labels, len(indices))
         margins = label_margins(logits.detach().float(), labels.to(logits.device))
         self._sum[indices] += margins.cpu().double()
         self._seen[indices] += 1
 
     def scores(self) -> Tensor:
-        """float32[N], minus the mean margin.
+        """Returns float32[N], minus the mean margin.
 
         Raises:
             StateError: If some examples were never updated.
         """
-        _check_seen(self._seen)
+        check_all_seen(self._seen)
         return (-self._sum / self._seen).float()
 
-    def state_dict(self) -> dict[str, Any]:
-        """What was gathered so far."""
-        return seal({"seen": self._seen.clone(), "sum": self._sum.clone()})
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Checks that a state fits.
-
-        Raises:
-            StateError: If it gathered another number of examples, or is damaged.
-        """
-        check_digest(self, state)
-        _check_examples(state, len(self._seen))
+    def state_fields(self) -> dict[str, Check]:
+        """See `Stateful.state_fields`."""
         examples = len(self._seen)
-        parts = {
-            "seen": tensor(torch.int64, examples, least=0, most=MOST_EPOCHS),
-            "sum": tensor(torch.float64, examples),
-        }
-        check_entries(self, state, parts)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from what another recorder gathered.
-
-        Raises:
-            StateError: As for `check_state`, before anything is changed.
-        """
-        self.check_state(state)
-        self._seen, self._sum = state["seen"].clone(), state["sum"].clone()
+        counts = tensor(torch.int64, examples, least=0, most=MOST_EPOCHS)
+        return {"_seen": counts, "_sum": tensor(torch.float64, examples)}
 
 
 def label_margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """The logit of the label minus the largest of the others.
+    """Subtracts the largest of the other logits from that of the label.
 
     Args:
         logits: float[N, C], C at least 2.
@@ -216,12 +205,12 @@ def label_margins(logits: Tensor, labels: Tensor) -> Tensor:
     >>> label_margins(torch.tensor([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0]]), torch.tensor([0, 2]))
     tensor([ 1., -1.])
     """
-    own = labels.unsqueeze(1)
-    others = logits.scatter(1, own, -torch.inf).amax(1)
-    return logits.gather(1, own).squeeze(1) - others
+    columns = labels.unsqueeze(1)
+    others = logits.scatter(1, columns, -torch.inf).amax(1)
+    return logits.gather(1, columns).squeeze(1) - others
 
 
-def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
+def check_logits(logits: Tensor, labels: Tensor, count: int) -> None:
     """Checks that there is one row of logits and one label per example.
 
     Raises:
@@ -230,14 +219,15 @@ def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
     fits = is_dense(logits) and logits.is_floating_point() and logits.ndim == 2
     if not fits or len(logits) != count:
         raise BatchError(
-            f"the logits are {_kind(logits)}: give floats, a row "
+            f"the logits are {describe_tensor(logits)}: give floats, a row "
             f"for each of the {count} examples and a column for each class"
         )
     if logits.shape[1] < 2:
         raise BatchError("the logits have one class: give a column for each of at least two")
     if not is_dense(labels) or labels.shape != (count,) or labels.dtype != torch.int64:
         raise BatchError(
-            f"the labels are {_kind(labels)}: give the class of each example, int64[{count}]"
+            f"the labels are {describe_tensor(labels)}: give the class of each example, "
+            f"int64[{count}]"
         )
     if count and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):
         raise BatchError(
@@ -246,13 +236,19 @@ def check_predictions(logits: Tensor, labels: Tensor, count: int) -> None:
         )
 
 
-def _kind(value: Any) -> str:
+def describe_tensor(value: Any) -> str:
+    """Describes a value for an error: the type and shape of a tensor."""
     is_tensor = isinstance(value, Tensor) and not value.is_nested
-    return f"{value.dtype} of shape {list(value.shape)}" if is_tensor else shown(value)
+    return f"{value.dtype} of shape {list(value.shape)}" if is_tensor else format_value(value)
 
 
-def _checked(indices: Tensor, examples: int) -> Tensor:
-    indices = checked_rows("indices", indices).cpu()
+def check_distinct(indices: Tensor, examples: int) -> Tensor:
+    """Checks the indices of an update, and returns them on the CPU.
+
+    Raises:
+        BatchError: If they are out of range, or one appears twice.
+    """
+    indices = check_rows("indices", indices).cpu()
     if len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < examples):
         raise BatchError(
             f"the indices range from {int(indices.min())} to {int(indices.max())}: give indices "
@@ -266,19 +262,15 @@ def _checked(indices: Tensor, examples: int) -> Tensor:
     return indices
 
 
-def _check_seen(seen: Tensor) -> None:
+def check_all_seen(seen: Tensor) -> None:
+    """Checks that each example was updated.
+
+    Raises:
+        StateError: If some were not.
+    """
     missing = (seen == 0).nonzero().flatten()
     if len(missing):
         raise StateError(
             f"{len(missing)} of {len(seen)} examples were never updated, the first is "
             f"{int(missing[0])}: update each example at least once before calling scores()"
-        )
-
-
-def _check_examples(state: dict[str, Any], examples: int) -> None:
-    check_entries(state, state, {"seen": tensor(torch.int64, None)})
-    if len(state["seen"]) != examples:
-        raise StateError(
-            f"a state of {len(state['seen'])} examples does not fit {examples}: resume with the "
-            "data set that it was saved with"
         )

@@ -13,13 +13,13 @@ from torch.func import functional_call, grad
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from siftback.arguments import checked_integer, shown
+from siftback.arguments import check_integer, format_value
 from siftback.batches import tree
 from siftback.batches.indices import IndexCheck, examples_of
 from siftback.batches.source import Source
 from siftback.errors import ConfigError, LossError
-from siftback.loss_functions import Losses, LossFn, pair, resolve
-from siftback.pruning.recorders import check_predictions
+from siftback.losses.per_example import Losses, LossFn, resolve_losses, split_pair
+from siftback.pruning.recorders import check_logits
 from siftback.scorers.selection_pass import untouched
 
 Models = nn.Module | Sequence[nn.Module]
@@ -61,7 +61,7 @@ def el2n(
     >>> el2n(nn.Identity(), data)
     tensor([0.7071, 1.4142])
     """
-    return _from_predictions(error_norms, models, data, outputs, batch_size)
+    return score_predictions(error_norms, models, data, outputs or pair_outputs, batch_size)
 
 
 def margin(
@@ -91,7 +91,7 @@ def margin(
     >>> margin(nn.Identity(), [(torch.tensor([[4.0, 4.0, 0.0]]), torch.tensor([2]))])
     tensor([1.])
     """
-    return _from_predictions(lead, models, data, outputs, batch_size)
+    return score_predictions(confidence_gaps, models, data, outputs or pair_outputs, batch_size)
 
 
 def entropy(
@@ -118,7 +118,7 @@ def entropy(
     >>> entropy(nn.Identity(), [(torch.zeros(1, 2), torch.tensor([0]))])
     tensor([0.6931])
     """
-    return _from_predictions(entropies, models, data, outputs, batch_size)
+    return score_predictions(entropies, models, data, outputs or pair_outputs, batch_size)
 
 
 def grand(
@@ -163,16 +163,16 @@ def grand(
     >>> grand(model, batches, nn.functional.mse_loss)
     tensor([ 2., 12.])
     """
-    each = resolve(None if losses else loss_fn, losses)
+    example_losses = resolve_losses(None if losses else loss_fn, losses)
 
     def score(model: nn.Module, batch: Any) -> Tensor:
-        return gradient_norms(model, each, batch, chunk_size)
+        return gradient_norms(model, example_losses, batch, chunk_size)
 
-    return _mean_scores(score, models, data, batch_size)
+    return mean_scores(score, models, data, batch_size)
 
 
 def error_norms(logits: Tensor, labels: Tensor) -> Tensor:
-    """float[N], ``|| softmax(logits) - onehot(labels) ||_2``, of float[N, C] and int64[N].
+    """Computes float[N], ``|| softmax(logits) - onehot(labels) ||_2``, of float[N, C] and int64[N].
 
     >>> error_norms(torch.zeros(1, 2), torch.tensor([1]))
     tensor([0.7071])
@@ -183,20 +183,20 @@ def error_norms(logits: Tensor, labels: Tensor) -> Tensor:
     return norms
 
 
-def lead(logits: Tensor, labels: Tensor) -> Tensor:
-    """float[N], one minus the margin between the two most probable classes, of float[N, C]."""
+def confidence_gaps(logits: Tensor, labels: Tensor) -> Tensor:
+    """Computes float[N], one minus the margin between the two most probable classes."""
     first, second = logits.softmax(1).topk(2, dim=1).values.unbind(1)
     return 1 - (first - second)
 
 
 def entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """float[N], the entropy of ``softmax(logits)`` in nats, of float[N, C]."""
-    each: Tensor = torch.special.entr(logits.softmax(1))
-    return each.sum(1)
+    """Computes float[N], the entropy of ``softmax(logits)`` in nats, of float[N, C]."""
+    terms: Tensor = torch.special.entr(logits.softmax(1))
+    return terms.sum(1)
 
 
 def gradient_norms(model: nn.Module, losses: Losses, batch: Any, chunk_size: int) -> Tensor:
-    """float[N], the norm of the gradient of each example's loss.
+    """Computes float[N], the norm of the gradient of each example's loss.
 
     Args:
         model: The model, in the mode to compute in.
@@ -214,14 +214,14 @@ def gradient_norms(model: nn.Module, losses: Losses, batch: Any, chunk_size: int
         raise ConfigError(
             f"no weight of the {type(model).__name__} requires a gradient: unfreeze some of them"
         )
-    chunk_size = checked_integer("chunk_size", chunk_size, 1)
-    rest = weights | dict(model.named_buffers())
+    chunk_size = check_integer("chunk_size", chunk_size, 1)
+    fixed = weights | dict(model.named_buffers())
 
     def loss(parameters: dict[str, Tensor], example: Any) -> Tensor:
         def same(*inputs: Any, **options: Any) -> Any:
-            return functional_call(model, rest | parameters, inputs, options)
+            return functional_call(model, fixed | parameters, inputs, options)
 
-        alone = tree.map_tensors(lambda part: part.unsqueeze(0), example)
+        alone = tree.map_tensors(lambda tensor: tensor.unsqueeze(0), example)
         value: Any = losses(same, alone)  # type: ignore[arg-type]
         if not isinstance(value, Tensor) or value.shape != (1,):
             raise LossError(
@@ -238,89 +238,98 @@ def gradient_norms(model: nn.Module, losses: Losses, batch: Any, chunk_size: int
     return norms
 
 
-def _from_predictions(
-    of: Callable[[Tensor, Tensor], Tensor],
+def score_predictions(
+    formula: Callable[[Tensor, Tensor], Tensor],
     models: Models,
     data: Any,
-    outputs: Outputs | None,
+    outputs: Outputs,
     batch_size: int,
 ) -> Tensor:
-    """The mean over models of a score that is a function of logits and labels."""
+    """Averages over models a score that is a function of logits and labels."""
 
     def score(model: nn.Module, batch: Any) -> Tensor:
         with torch.no_grad():
-            logits, labels = (outputs or _pair_outputs)(model, batch)
-            check_predictions(logits, labels, tree.size(batch))
-            return of(logits.float(), labels.to(logits.device))
+            logits, labels = outputs(model, batch)
+            check_logits(logits, labels, tree.size(batch))
+            return formula(logits.float(), labels.to(logits.device))
 
-    return _mean_scores(score, models, data, batch_size)
+    return mean_scores(score, models, data, batch_size)
 
 
-def _pair_outputs(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-    inputs, labels = pair(batch)
+def pair_outputs(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    """Returns the logits and the labels of a batch of (inputs, labels)."""
+    inputs, labels = split_pair(batch)
     return model(inputs), labels
 
 
-def _mean_scores(
+def mean_scores(
     score: Callable[[nn.Module, Any], Tensor], models: Models, data: Any, batch_size: int
 ) -> Tensor:
-    """float32[N], the mean over models of the scores of all examples, in the data set's order."""
-    checked_integer("batch_size", batch_size, 1)
+    """Averages the scores of all examples over models: float32[N], in the data set's order."""
+    check_integer("batch_size", batch_size, 1)
     listed: list[Any] = [models]
     if isinstance(models, Iterable) and not isinstance(models, nn.Module | str | bytes | Tensor):
         listed = list(models)
     if not listed or not all(isinstance(model, nn.Module) for model in listed):
         raise ConfigError(
-            f"no model given, models={shown(models)}: give a torch.nn.Module, or a list of at "
-            "least one"
+            f"no model given, models={format_value(models)}: give a torch.nn.Module, or a list of "
+            "at least one"
         )
     loader = data
     if isinstance(data, Dataset):  # with a generator, so that the global one is not used
         loader = DataLoader(data, batch_size, generator=torch.Generator())
     source = Source(loader)
     if not source.knows_indices:
-        _refuse_own_order(loader)
+        check_order(loader)
     check = IndexCheck(examples_of(loader))
-    found: list[Tensor] = []
-    places: list[Tensor] = []
+    scores: list[Tensor] = []
+    rows: list[Tensor] = []
     for number, item in enumerate(source.batches()):
-        batch = item.batch
         if source.knows_indices:
-            places.append(_known(item.indices, number))
-            check.check(places[-1], f"batch {number}")
-        each = [_of_model(score, model, batch) for model in listed]
-        found.append(torch.stack(each).mean(0))
-        if not found[-1].isfinite().all():
+            if item.indices is None:
+                raise ConfigError(
+                    f"batch {number} has other examples than those sampled, and scores must match "
+                    "their examples: give the data set itself, or a loader with a collate function "
+                    "that leaves none out"
+                )
+            check.check(item.indices, f"batch {number}")
+            rows.append(item.indices)
+        by_model = []
+        for model in listed:
+            weight = next(model.parameters(), None)
+            device = tree.device(item.data) if weight is None else weight.device
+            with untouched(model, "eval", device):
+                values = score(model, tree.to_device(item.data, device))
+            by_model.append(values.detach().float().cpu())
+        scores.append(torch.stack(by_model).mean(0))
+        if not scores[-1].isfinite().all():
             raise LossError(
                 f"batch {number} has scores that are not finite: check the outputs and "
                 "gradients of the models, and train them at a lower learning rate"
             )
-    if not found:
+    if not scores:
         raise ConfigError(
             "the data gave no batch: give a data set, or a non-empty iterable of batches"
         )
-    return _in_order(torch.cat(found), places, check.examples)
-
-
-def _of_model(score: Callable[[nn.Module, Any], Tensor], model: nn.Module, batch: Any) -> Tensor:
-    weight = next(model.parameters(), None)
-    device = tree.device(batch) if weight is None else weight.device
-    with untouched(model, "eval", device):
-        return score(model, tree.to_device(batch, device)).detach().float().cpu()
-
-
-def _known(indices: Tensor | None, number: int) -> Tensor:
-    if indices is None:
+    values = torch.cat(scores)
+    order = torch.cat(rows) if rows else torch.arange(len(values))
+    examples = len(values) if check.examples is None else check.examples
+    if len(values) != examples or int(order.max()) >= examples:
         raise ConfigError(
-            f"batch {number} has other examples than those sampled, and scores must match their "
-            "examples: give the data set itself, or a loader with a collate function that leaves "
-            "none out"
+            f"the data gave {len(values)} examples of {max(examples, int(order.max()) + 1)}: give "
+            "all of them, with drop_last=False and no sampler that leaves any out"
         )
-    return indices
+    ordered = torch.empty_like(values)
+    ordered[order] = values
+    return ordered
 
 
-def _refuse_own_order(loader: Iterable[Any]) -> None:
-    """Rejects a DataLoader with batches in an order that may differ from the data set's."""
+def check_order(loader: Iterable[Any]) -> None:
+    """Checks that a DataLoader gives the examples in the order of its data set.
+
+    Raises:
+        ConfigError: If the order may differ.
+    """
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return
     if not isinstance(loader.sampler, SequentialSampler) or not getattr(loader, "in_order", True):
@@ -328,16 +337,3 @@ def _refuse_own_order(loader: Iterable[Any]) -> None:
             "the order of the loader may differ from the data set's, and scores must match their "
             "examples: give the data set itself, or a loader with a batch size and in_order=True"
         )
-
-
-def _in_order(values: Tensor, places: list[Tensor], examples: int | None) -> Tensor:
-    count = len(values) if examples is None else examples
-    place = torch.cat(places) if places else torch.arange(len(values))
-    if len(values) != count or int(place.max()) >= count:
-        raise ConfigError(
-            f"the data gave {len(values)} examples of {max(count, int(place.max()) + 1)}: give "
-            "all of them, with drop_last=False and no sampler that leaves any out"
-        )
-    ordered = torch.empty_like(values)
-    ordered[place] = values
-    return ordered

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
+from siftback.arguments import check_share
 from siftback.rules.predicting import Predict, PredictingRule
 from siftback.schedule import Epochs, Moment
 from siftback.scorers.scorer import Scorer
@@ -77,7 +77,7 @@ class Ewma(PredictingRule):
             keep, beta, every=every, predict=predict, threshold_share=threshold_share,
             optimism=optimism, scorer=scorer, table=table, columns=2, warmup=warmup,
         )  # fmt: skip
-        self.decay = checked_share("decay", decay)
+        self.decay = check_share("decay", decay)
 
     def predicted(self, epoch: int) -> Tensor:
         """Returns float32[examples], the averages, raised with their age by ``optimism``."""

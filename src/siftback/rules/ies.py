@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_number, checked_share
+from siftback.arguments import check_integer, check_number, check_share
 from siftback.rules.rule import EpochRule, round_down, weigh_known
 from siftback.schedule import Epochs, Moment, Share
 from siftback.tables.score_table import ScoreTable
@@ -75,9 +75,9 @@ class IES(EpochRule):
         tail: Moment = Share(0.0),
         table: ScoreTable | None = None,
     ) -> None:
-        self.threshold = checked_number("threshold", threshold, above=0)
-        self.window = checked_integer("window", window, 1)
-        self.keep = checked_share("keep", keep)
+        self.threshold = check_number("threshold", threshold, above=0)
+        self.window = check_integer("window", window, 1)
+        self.keep = check_share("keep", keep)
         # The last losses, oldest first.
         super().__init__(table, columns=self.window + 2, warmup=warmup, tail=tail)
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
+from siftback.arguments import check_share
 from siftback.rules.rule import LastLossRule, weigh_known
 from siftback.schedule import Epochs, Moment, Share
 from siftback.tables.score_table import ScoreTable
@@ -100,8 +100,8 @@ class InfoBatch(LastLossRule):
         warmup: Moment = Epochs(0),
         table: ScoreTable | None = None,
     ) -> None:
-        self.ratio = checked_share("ratio", ratio)
-        self.delta = checked_share("delta", delta, least=False, most=True)
+        self.ratio = check_share("ratio", ratio)
+        self.delta = check_share("delta", delta, least=False, most=True)
         super().__init__(table, warmup=warmup, tail=Share(1 - self.delta))
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
+from siftback.arguments import check_share
 from siftback.errors import ConfigError
 from siftback.rules.rule import (
     EpochRule,
@@ -108,8 +108,8 @@ class Kakurenbo(EpochRule):
     ) -> None:
         # Loss, correctness and confidence.
         super().__init__(table, columns=3, warmup=warmup, tail=tail)
-        self.ratio = checked_share("ratio", ratio)
-        self.threshold = checked_share("threshold", threshold, most=True)
+        self.ratio = check_share("ratio", ratio)
+        self.threshold = check_share("threshold", threshold, most=True)
 
     def scores(self, epoch: int) -> Tensor:
         """Returns float32[examples], the remembered losses."""

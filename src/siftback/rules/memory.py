@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share, shown
+from siftback.arguments import check_share, format_value
 from siftback.draws.percentile_draw import draw_by_percentile
 from siftback.draws.ratio_draw import draw_by_ratio
 from siftback.draws.shard_draw import draw_in_shards
@@ -101,10 +101,10 @@ class Memory(LastLossRule):
         shards: int | None = None,
     ) -> None:
         super().__init__(table, warmup=warmup, tail=tail, decay=decay, guard=guard, shards=shards)
-        self.floor = checked_share("floor", floor)
+        self.floor = check_share("floor", floor)
         if keep is not None and beta is not None:
             raise ConfigError(
-                f"keep={shown(keep)} and beta={shown(beta)}: give one of them, "
+                f"keep={format_value(keep)} and beta={format_value(beta)}: give one of them, "
                 "keep = floor + (1 - floor) / (beta + 1)"
             )
         if keep is not None:

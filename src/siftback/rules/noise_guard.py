@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_integer, checked_share, shown
+from siftback.arguments import check_integer, check_share, format_value
 from siftback.errors import ConfigError
+from siftback.losses.per_example import check_losses
 from siftback.state import Check, Stateful, integer, number, raise_damaged, tensor
-from siftback.tensor_arguments import checked_losses, checked_rows
+from siftback.tensor_arguments import check_rows
 
 _MOST = 255  # streaks are counted up to this
 _ROUNDING = 1e-6  # of probabilities in float32
@@ -159,12 +160,12 @@ class NoiseGuard(Stateful):
     """
 
     def __init__(self, classes: int, cap: float = 0.05, visits: int | None = None) -> None:
-        self.classes = checked_integer("classes", classes, 2)
-        self.cap = checked_share("cap", cap, most=True)
+        self.classes = check_integer("classes", classes, 2)
+        self.cap = check_share("cap", cap, most=True)
         default = 2 if self.classes == 2 else 3
-        self.visits = default if visits is None else checked_integer("visits", visits, 1)
+        self.visits = default if visits is None else check_integer("visits", visits, 1)
         if self.visits > _MOST:
-            raise ConfigError(f"visits={shown(visits)}: give an integer from 1 to {_MOST}")
+            raise ConfigError(f"visits={format_value(visits)}: give an integer from 1 to {_MOST}")
         self.held_back = 0
         self.losses = torch.zeros(0, dtype=torch.float32)
         self._streaks = torch.zeros(0, dtype=torch.uint8)  # of visits with doubt
@@ -223,8 +224,8 @@ class NoiseGuard(Stateful):
             BatchError: If the indices are not int64[n].
             LossError: If the losses are not float[n].
         """
-        losses = checked_losses(losses, len(checked_rows("indices", indices)))
-        losses = losses.detach().float().cpu().nan_to_num(nan=torch.inf, posinf=torch.inf)
+        losses = check_losses(losses, len(check_rows("indices", indices)))
+        losses = losses.cpu().nan_to_num(nan=torch.inf, posinf=torch.inf)
         if len(indices) and int(indices.max()) >= len(self.losses):
             self.grow(int(indices.max()) + 1)
         probabilities = (-losses).exp()

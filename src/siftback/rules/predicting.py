@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_choice, checked_number, is_number, shown
+from siftback.arguments import check_choice, check_number, format_value, is_number
 from siftback.errors import ConfigError
 from siftback.rules.rule import RefreshedRule
 from siftback.schedule import Moment
@@ -35,7 +35,7 @@ class LossThreshold(Stateful):
 
     def __init__(self, share: float) -> None:
         if not is_number(share) or not 0 < share < 1:
-            raise ConfigError(f"threshold_share={shown(share)}: give a share in (0, 1)")
+            raise ConfigError(f"threshold_share={format_value(share)}: give a share in (0, 1)")
         self.share = float(share)
         self._recent = torch.empty(0, dtype=torch.float32)
 
@@ -97,8 +97,8 @@ class PredictingRule(RefreshedRule):
         super().__init__(
             keep, beta, every=every, scorer=scorer, table=table, columns=columns, warmup=warmup
         )
-        self.predict = checked_choice("predict", predict, "loss", "probability")
-        self.optimism = checked_number("optimism", optimism, least=0)
+        self.predict = check_choice("predict", predict, "loss", "probability")
+        self.optimism = check_number("optimism", optimism, least=0)
         self._threshold = LossThreshold(threshold_share)
 
     @property

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
+from siftback.arguments import check_share
 from siftback.draws.ratio_draw import draw_independently
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.rule import LastLossRule
@@ -74,7 +74,7 @@ class RatioMemory(LastLossRule):
         table: ScoreTable | None = None,
     ) -> None:
         super().__init__(table, warmup=warmup, tail=tail, guard=guard)
-        self.floor = checked_share("floor", floor)
+        self.floor = check_share("floor", floor)
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Draws by `ratio_probabilities`; of the suspects as many as the guard admits."""

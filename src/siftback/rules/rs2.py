@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_flag, checked_share
+from siftback.arguments import check_flag, check_share
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Epochs, Moment, Share
 from siftback.state import Check, raise_damaged, tensor
@@ -89,8 +89,8 @@ class RS2(EpochRule):
         tail: Moment = Share(0.0),
     ) -> None:
         super().__init__(warmup=warmup, tail=tail)
-        self.keep = checked_share("keep", keep, least=False, most=True)
-        self.replacement = checked_flag("replacement", replacement)
+        self.keep = check_share("keep", keep, least=False, most=True)
+        self.replacement = check_flag("replacement", replacement)
         self._waiting = torch.empty(0, dtype=torch.int64)
 
     def count(self, epoch: int) -> int:

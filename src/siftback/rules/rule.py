@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_share, shown
+from siftback.arguments import check_integer, check_share, format_value
 from siftback.draws.percentile_draw import draw_by_percentile
 from siftback.errors import ConfigError, LossError, StateError
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.schedule import Epochs, Moment, Schedule, Share
-from siftback.scorers.fresh import checked_scorer
+from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.selectors.percentile import Percentile
 from siftback.selectors.sampling import count_of
@@ -107,7 +107,7 @@ class EpochRule(Stateful, ABC):
         self.table = checked_table(type(self).__name__, table, columns)
         self._examples = 0
         self._candidates: Tensor | None = None
-        self.shard_count = None if shards is None else checked_integer("shards", shards, 1)
+        self.shard_count = None if shards is None else check_integer("shards", shards, 1)
         self.shards: Shards | None = None
         if shards is not None and self.table.path:
             raise ConfigError(
@@ -164,7 +164,7 @@ class EpochRule(Stateful, ABC):
             ConfigError: If they are not an integer, at least 0; or in shards, and their number is
                 not known or changes.
         """
-        examples = checked_integer("examples", examples, 0)
+        examples = check_integer("examples", examples, 0)
         if self.shards and examples != self._examples:
             raise ConfigError(
                 f"shards={self.shard_count} of {self._examples} examples, and there are "
@@ -332,9 +332,9 @@ class LastLossRule(EpochRule):
         shards: int | None = None,
     ) -> None:
         super().__init__(table, columns=columns, warmup=warmup, tail=tail, shards=shards)
-        self.decay, self.guard = checked_share("decay", decay), guard
+        self.decay, self.guard = check_share("decay", decay), guard
         if guard is not None and not isinstance(guard, NoiseGuard):
-            raise ConfigError(f"guard={shown(guard)}: give a NoiseGuard(classes), or None")
+            raise ConfigError(f"guard={format_value(guard)}: give a NoiseGuard(classes), or None")
         if guard and shards:
             raise ConfigError(
                 f"guard=NoiseGuard(...) and shards={shards}: give one of them, as a guard ranks "
@@ -422,8 +422,8 @@ class RefreshedRule(EpochRule):
                 f"scorer={type(scorer).__name__}(...) is a rule: give {type(self).__name__} a "
                 "scorer, which computes scores of a batch, such as Fresh()"
             )
-        self.every = checked_integer("every", every, 1)
-        self.scorer = checked_scorer(scorer)
+        self.every = check_integer("every", every, 1)
+        self.scorer = check_scorer(scorer)
         self.selector = Percentile(keep=keep, beta=beta)
         self._keep = self.selector.keep  # a schedule may change it in the selector
         self._last_pass = -self.every  # so that the first epoch has one
@@ -515,7 +515,8 @@ def checked_rule(name: str, rule: Any) -> EpochRule:
     """
     if not isinstance(rule, EpochRule):
         raise ConfigError(
-            f"{name}={shown(rule)} is not an EpochRule: give an instance, such as {name}=Memory()"
+            f"{name}={format_value(rule)} is not an EpochRule: give an instance, such as "
+            f"{name}=Memory()"
         )
     return rule
 
@@ -534,7 +535,9 @@ def checked_table(rule: str, table: ScoreTable | None, columns: int) -> ScoreTab
     if table is None:
         return ScoreTable(columns=columns)
     if not isinstance(table, ScoreTable):
-        raise ConfigError(f"table={shown(table)}: give a ScoreTable, such as ScoreTable(path=...)")
+        raise ConfigError(
+            f"table={format_value(table)}: give a ScoreTable, such as ScoreTable(path=...)"
+        )
     if columns and table.columns != columns:
         raise ConfigError(
             f"{rule} remembers {columns} numbers per example, and the table has "
@@ -564,7 +567,7 @@ def check_predictions(correct: Any, confidence: Any, losses: Tensor) -> None:
             fits = is_tensor and values.is_floating_point()
         if values is not None and not fits:
             expected = f"{meaning}, {kind}[{len(losses)}]"
-            raise LossError(f"{name}={shown(values)}: give {expected}")
+            raise LossError(f"{name}={format_value(values)}: give {expected}")
     if confidence is None:
         return
     fits = (confidence >= 0) & (confidence <= 1 + 1e-2)  # rounded in half precision

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_share
+from siftback.arguments import check_integer, check_share
 from siftback.rules.rule import LastLossRule, round_down, weigh_known
 from siftback.schedule import Epochs, Moment, Share
 from siftback.state import MOST_EPOCHS, Check, integer
@@ -95,10 +95,10 @@ class SeTa(LastLossRule):
         warmup: Moment = Epochs(0),
         table: ScoreTable | None = None,
     ) -> None:
-        self.ratio = checked_share("ratio", ratio)
-        self.groups = checked_integer("groups", groups, 1)
-        self.window = checked_share("window", window, least=False, most=True)
-        self.delta = checked_share("delta", delta, least=False, most=True)
+        self.ratio = check_share("ratio", ratio)
+        self.groups = check_integer("groups", groups, 1)
+        self.window = check_share("window", window, least=False, most=True)
+        self.delta = check_share("delta", delta, least=False, most=True)
         super().__init__(table, warmup=warmup, tail=Share(1 - self.delta))
         self._draws = 0
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, checked_number, checked_share
+from siftback.arguments import check_integer, check_number, check_share
 from siftback.rules.rule import EpochRule, round_down, weigh_known
 from siftback.schedule import Epochs, Moment, Share
 from siftback.state import MOST_EPOCHS, Check, integer, raise_damaged, tensor
@@ -93,10 +93,10 @@ class UCB(EpochRule):
         table: ScoreTable | None = None,
     ) -> None:
         super().__init__(table, columns=2, warmup=warmup, tail=tail)
-        self.keep = checked_share("keep", keep, least=False, most=True)
-        self.c = checked_number("c", c, least=0)
-        self.decay = checked_share("decay", decay)
-        self.every = checked_integer("every", every, 1)
+        self.keep = check_share("keep", keep, least=False, most=True)
+        self.c = check_number("c", c, least=0)
+        self.decay = check_share("decay", decay)
+        self.every = check_integer("every", every, 1)
         self._pruned = torch.empty(0, dtype=torch.bool)  # of the last choice
         self._undecided = self._pruned.clone()  # those that it was not among
         self._chosen_at = -self.every  # so that the first draw is a choice

@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_share
-from siftback.loss_functions import Losses
-from siftback.scorers.fresh import checked_scorer
+from siftback.arguments import check_share
+from siftback.losses.per_example import Losses
+from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.snapshot import Snapshot, copied, tensors_of, unwrapped
-from siftback.state import Stateful, check_entries, flag, seal
+from siftback.scorers.snapshot import Snapshot, copy_check, tensors_of
+from siftback.state import Check, Stateful
+from siftback.tensor_arguments import unwrap_model
 
 
 class Ema(Stateful, Scorer):
@@ -33,7 +34,7 @@ class Ema(Stateful, Scorer):
     Raises:
         ConfigError: If ``decay`` is out of range. While scoring: if the model cannot be copied.
 
-    >>> from siftback.loss_functions import pair_losses
+    >>> from siftback.losses.per_example import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
     >>> scorer, model = Ema(0.5), nn.Linear(1, 1, bias=False)
     >>> batch = torch.ones(1, 1), torch.zeros(1, 1)
@@ -47,22 +48,22 @@ class Ema(Stateful, Scorer):
     """
 
     def __init__(self, decay: float = 0.99, scorer: Scorer | None = None) -> None:
-        self.decay = checked_share("decay", decay)
-        self.scorer = checked_scorer(scorer)
+        self.decay = check_share("decay", decay)
+        self.scorer = check_scorer(scorer)
         self.seconds_refresh = 0.0
         self._snapshot: Snapshot | None = None
         self._loaded: dict[str, Tensor] | None = None
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """One score per example, float32[N], by the inner scorer with the averaged model."""
-        average = self._average(unwrapped(model)).model
+        """Computes float32[N], one score per example, with the averaged model."""
+        average = self.average_model(unwrap_model(model)).model
         return self.scorer.score(losses, average, batch, indices)
 
     @torch.no_grad()
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
         """Updates the average with the weights after the step, then calls the inner scorer."""
-        model = unwrapped(model)
-        snapshot = self._average(model)
+        model = unwrap_model(model)
+        snapshot = self.average_model(model)
         started = time.perf_counter()
         sources = tensors_of(model)
         # Grouped, as one call per type and device is several times faster than one per tensor.
@@ -84,58 +85,43 @@ class Ema(Stateful, Scorer):
         """See `Stateful.members`."""
         return {"inner": self.scorer}
 
-    def state_dict(self) -> dict[str, Any]:
-        """The averages, or None if there are none yet, and the inner scorer's state."""
-        average = self._loaded
-        if self._snapshot is not None:
-            average = self._snapshot.state_dict()
-        averaged = average is not None
-        return seal({**super().state_dict(), "averaged": averaged, "average": average})
+    def state_fields(self) -> dict[str, Check]:
+        """See `Stateful.state_fields`."""
+        return {"average": copy_check(self._snapshot)}
 
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Checks that a state fits, as far as it is known which model is averaged.
+    @property
+    def average(self) -> dict[str, Tensor] | None:
+        """The averages by name; None before the first."""
+        return self._loaded if self._snapshot is None else self._snapshot.state_dict()
 
-        Raises:
-            StateError: If it was saved with other settings, is damaged, or of another model.
-        """
-        super().check_state(state)
-        check_entries(self, state, {"averaged": flag})
-        check_entries(self, state, {"average": copied(self._snapshot, state["averaged"])})
+    @average.setter
+    def average(self, average: dict[str, Tensor] | None) -> None:
+        self._loaded, self._snapshot = average, None
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another scorer's state; the average is built at the first use.
-
-        Raises:
-            StateError: As for `check_state`, before anything is changed.
-        """
-        super().load_state_dict(state)
-        self._loaded, self._snapshot = state["average"], None
-
-    def _average(self, model: nn.Module) -> Snapshot:
-        """The averaged model, with each module in the mode of the model's module."""
+    def average_model(self, model: nn.Module) -> Snapshot:
+        """Returns the averaged model, with each module in the mode of the model's module."""
         started = time.perf_counter()
-        sources = tensors_of(model)
-        snapshot = self._snapshot
-        if snapshot is None or not snapshot.fits(sources) or _thawed(snapshot, sources):
+        sources, before = tensors_of(model), self._snapshot
+        if (
+            before is None
+            or not before.fits(sources)
+            or any(t.requires_grad and name not in before.copied for name, t in sources.items())
+        ):
             self._snapshot = Snapshot(model, _share_frozen)
             if self._loaded is not None:
                 self._snapshot.load_state_dict(self._loaded)
                 self._loaded = None
-            elif snapshot is not None:  # weights were unfrozen: the other averages stay
-                for name in snapshot.copied.keys() & self._snapshot.copied.keys():
-                    if snapshot.copied[name].shape == sources[name].shape:
-                        self._snapshot.copied[name].data.copy_(snapshot.copied[name])
-            snapshot = self._snapshot
-        snapshot.follow_modes(model)
+            elif before is not None:  # weights were unfrozen: the other averages stay
+                for name in before.copied.keys() & self._snapshot.copied.keys():
+                    if before.copied[name].shape == sources[name].shape:
+                        self._snapshot.copied[name].data.copy_(before.copied[name])
+            before = self._snapshot
+        before.follow_modes(model)
         self.seconds_refresh += time.perf_counter() - started
-        return snapshot
+        return before
 
 
 def _share_frozen(tensor: Tensor) -> Tensor:
     if isinstance(tensor, nn.Parameter) and not tensor.requires_grad:
         return tensor
     return tensor.detach().clone()
-
-
-def _thawed(snapshot: Snapshot, sources: dict[str, Tensor]) -> bool:
-    return any(t.requires_grad and n not in snapshot.copied for n, t in sources.items())

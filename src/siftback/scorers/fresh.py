@@ -5,14 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_object
-from siftback.loss_functions import Losses, check
+from siftback.arguments import check_object
+from siftback.losses.per_example import Losses, check_losses
 from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import Mode, SelectionPass, size_of
-from siftback.state import Stateful
+from siftback.scorers.selection_pass import PassScorer, batch_size
 
 
-class Fresh(Stateful, Scorer):
+class Fresh(PassScorer):
     """Scores a batch by the losses of a fresh forward pass.
 
     The selection pass of Jiang et al. 2019, section 3.3. It has no side effects: every module's
@@ -31,23 +30,14 @@ class Fresh(Stateful, Scorer):
     Raises:
         ConfigError: If ``mode`` is neither, or ``autocast`` is not a floating-point dtype.
 
-    >>> from siftback.loss_functions import pair_losses
+    >>> from siftback.losses.per_example import pair_losses
     >>> losses, batch = pair_losses(nn.functional.mse_loss), (torch.eye(2), torch.zeros(2, 2))
     >>> Fresh().score(losses, nn.Identity(), batch, None)
     tensor([0.5000, 0.5000])
     """
 
-    def __init__(
-        self, mode: Mode = "eval", autocast: torch.dtype | None = None, *, compile: bool = False
-    ) -> None:
-        self._pass = SelectionPass(mode, autocast, compile)
-
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        return {"scorer": type(self).__name__, **self._pass.settings()}
-
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """One loss per example.
+        """Computes one loss per example.
 
         Args:
             losses: ``losses(model, batch) -> Tensor[N]``.
@@ -64,15 +54,15 @@ class Fresh(Stateful, Scorer):
         """
         # `no_grad`, not `inference_mode`: a tensor that the model caches meanwhile, such as a
         # table of positions, must remain usable in training.
-        with torch.no_grad(), self._pass.over(model, batch) as called:
-            return check(losses(called, batch), size_of(batch, indices))  # type: ignore[arg-type]
+        with torch.no_grad(), self.calling(model, batch) as called:
+            return check_losses(losses(called, batch), batch_size(batch, indices))  # type: ignore[arg-type]
 
 
-def checked_scorer(scorer: Scorer | None) -> Scorer:
-    """The scorer that was passed, after checking it; `Fresh` if none was.
+def check_scorer(scorer: Scorer | None) -> Scorer:
+    """Returns the scorer that was passed, after checking it; `Fresh` if none was.
 
     Raises:
         ConfigError: If it is a class, or not a scorer.
     """
     needed = ("score", "after_step", "state_dict", "load_state_dict")
-    return Fresh() if scorer is None else checked_object("scorer", scorer, "Fresh()", *needed)
+    return Fresh() if scorer is None else check_object("scorer", scorer, "Fresh()", *needed)

@@ -8,13 +8,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from siftback.errors import LossError
-from siftback.loss_functions import Losses, check
-from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import Mode, SelectionPass, size_of
-from siftback.state import Stateful
+from siftback.losses.per_example import Losses, check_losses
+from siftback.scorers.selection_pass import PassScorer, batch_size
 
 
-class GradientBound(Stateful, Scorer):
+class GradientBound(PassScorer):
     """Scores a batch by the norm of each loss's gradient with respect to the model's outputs.
 
     Katharopoulos & Fleuret 2018: up to a factor common to all examples, an upper bound of the
@@ -35,23 +33,14 @@ class GradientBound(Stateful, Scorer):
     Raises:
         ConfigError: If ``mode`` is neither, or ``autocast`` is not a floating-point dtype.
 
-    >>> from siftback.loss_functions import pair_losses
+    >>> from siftback.losses.per_example import pair_losses
     >>> losses, logits = pair_losses(nn.functional.cross_entropy), torch.tensor([[0.0, 0.0]])
     >>> GradientBound().score(losses, nn.Identity(), (logits, torch.tensor([1])), None)
     tensor([0.7071])
     """
 
-    def __init__(
-        self, mode: Mode = "eval", autocast: torch.dtype | None = None, *, compile: bool = False
-    ) -> None:
-        self._pass = SelectionPass(mode, autocast, compile)
-
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        return {"scorer": type(self).__name__, **self._pass.settings()}
-
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """One norm per example.
+        """Computes one norm per example.
 
         Args:
             losses: ``losses(model, batch) -> Tensor[N]``, which calls the model.
@@ -67,16 +56,23 @@ class GradientBound(Stateful, Scorer):
             LossError: If the losses are not a floating-point tensor of shape [N], do not depend
                 on the model's outputs, or these do not have one row per example.
         """
-        count = size_of(batch, indices)
-        with self._pass.over(model, batch) as called, torch.enable_grad():
-            watched: Any = _Watched(model, called)
+        count = batch_size(batch, indices)
+        outputs: list[Tensor] = []
+
+        def leaf(output: Tensor) -> Tensor:
+            if output.is_floating_point():
+                output = output.detach().requires_grad_()
+                outputs.append(output)
+            return output
+
+        with self.calling(model, batch) as called, torch.enable_grad():
+            watched: Any = WatchedModel(model, called, leaf)
             values = losses(watched, batch)
-            check(values, count)
-            outputs = watched.outputs
-            found: tuple[Tensor | None, ...] = ()
+            check_losses(values, count)
+            derivatives: tuple[Tensor | None, ...] = ()
             if outputs and values.requires_grad:
-                found = torch.autograd.grad(values.sum(), outputs, allow_unused=True)
-        gradients = [gradient for gradient in found if gradient is not None]
+                derivatives = torch.autograd.grad(values.sum(), outputs, allow_unused=True)
+        gradients = [gradient for gradient in derivatives if gradient is not None]
         if not gradients:
             raise LossError(
                 "the losses do not depend on the outputs of the model: "
@@ -93,24 +89,25 @@ class GradientBound(Stateful, Scorer):
         return squares.sqrt()
 
 
-class _Watched:
-    """A model that is called without gradients, and returns outputs that require gradients."""
+class WatchedModel:
+    """A model that is called without gradients, and returns outputs that require gradients.
 
-    def __init__(self, model: nn.Module, call: Callable[..., Any]) -> None:
-        self._model, self._call = model, call
-        self.outputs: list[Tensor] = []
+    Args:
+        model: The model.
+        call: Computes its outputs.
+        leaf: Replaces each tensor of the outputs.
+    """
+
+    def __init__(
+        self, model: nn.Module, call: Callable[..., Any], leaf: Callable[[Tensor], Tensor]
+    ) -> None:
+        self._model, self._call, self._leaf = model, call, leaf
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Returns the outputs, as leaves of a graph."""
         with torch.no_grad():
             outputs = self._call(*arguments, **named)
         return tree_map_only(Tensor, self._leaf, outputs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
-
-    def _leaf(self, output: Tensor) -> Tensor:
-        if not output.is_floating_point():
-            return output
-        leaf = output.detach().requires_grad_()
-        self.outputs.append(leaf)
-        return leaf

@@ -6,16 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import shown
+from siftback.arguments import format_value
 from siftback.batches import tree
 from siftback.batches.indices import IndexCheck, examples_of
 from siftback.batches.source import Source
 from siftback.errors import ConfigError
-from siftback.loss_functions import Losses, LossFn, resolve
-from siftback.scorers.fresh import checked_scorer
+from siftback.losses.per_example import Losses, LossFn, resolve_losses
+from siftback.scorers.fresh import check_scorer
 from siftback.scorers.scorer import Scorer
 from siftback.state import Check, Stateful, shaped_like
-from siftback.tensor_arguments import checked_model, is_dense
+from siftback.tensor_arguments import check_module, is_dense
 
 
 class Irreducible(Stateful, Scorer):
@@ -55,18 +55,15 @@ class Irreducible(Stateful, Scorer):
 
     def __init__(self, losses: Tensor, scorer: Scorer | None = None) -> None:
         if not is_dense(losses) or losses.ndim != 1 or not losses.is_floating_point():
-            kind = shown(losses)
-            if is_dense(losses):
-                kind = f"{losses.dtype} of shape {list(losses.shape)}"
             raise ConfigError(
-                f"irreducible losses {kind}: give "
-                "one loss per example of the data set, float[examples]"
+                f"irreducible losses {format_value(losses)}: give one loss per example of the "
+                "data set, float[examples]"
             )
         self.losses = losses.detach().float().cpu()
-        self.scorer = checked_scorer(scorer)
+        self.scorer = check_scorer(scorer)
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """The reducible loss of each example, float32[N].
+        """Computes the reducible loss of each example, float32[N].
 
         Args:
             losses: ``losses(model, batch) -> Tensor[N]``.
@@ -82,12 +79,11 @@ class Irreducible(Stateful, Scorer):
                 "Irreducible needs each example's index, and the loader does not know it: give a "
                 "DataLoader over a map-style data set, or one over Indexed(dataset)"
             )
-        indices = indices.cpu()
-        known = len(self.losses)
-        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < known:
-            outside = indices[(indices < 0) | (indices >= known)][0]
+        indices, known = indices.cpu(), len(self.losses)
+        outside = indices[(indices < 0) | (indices >= known)]
+        if len(outside):
             raise ConfigError(
-                f"a batch has the index {int(outside)}, and there are {known} irreducible "
+                f"a batch has the index {int(outside[0])}, and there are {known} irreducible "
                 "losses: compute them over the training data set"
             )
         irreducible = self.losses[indices]
@@ -126,7 +122,7 @@ def irreducible_losses(
     losses: Losses | None = None,
     scorer: Scorer | None = None,
 ) -> Tensor:
-    """The loss of each example under a model: one forward pass over a data set.
+    """Computes the loss of each example under a model: one forward pass over a data set.
 
     For `Irreducible`, the model is trained on holdout data, which is not part of the training
     data, by any training loop (Mindermann et al. 2022: it may be small). Without holdout data,
@@ -157,26 +153,24 @@ def irreducible_losses(
     >>> irreducible_losses(nn.Identity(), loader, F.mse_loss)
     tensor([1., 9.])
     """
-    each, scorer = resolve(loss_fn, losses), checked_scorer(scorer)
-    checked_model(model)
+    losses, scorer = resolve_losses(loss_fn, losses), check_scorer(scorer)
+    weight = next(check_module(model).parameters(), None)
     source, check = Source(loader), IndexCheck(examples_of(loader))
-    weight = next(checked_model(model).parameters(), None)
-    indices, found = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
+    indices, values = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
     for item in source.batches():
-        batch, of = item.batch, item.indices
-        if of is None:
+        if item.indices is None:
             raise ConfigError(
                 f"a {type(loader).__name__} does not give the indices of its examples: give a "
                 "DataLoader over a map-style data set, or one over Indexed(dataset)"
             )
-        check.check(of, source.place)
-        here = batch if weight is None else tree.to_device(batch, weight.device)
-        indices.append(of)
-        found.append(scorer.score(each, model, here, of).cpu())
+        check.check(item.indices, source.place)
+        batch = item.data if weight is None else tree.to_device(item.data, weight.device)
+        indices.append(item.indices)
+        values.append(scorer.score(losses, model, batch, item.indices).cpu())
         source.position += 1
-    given, examples = torch.cat(indices), check.examples
+    seen, examples = torch.cat(indices), check.examples
     if examples is None:
-        examples = int(given.max()) + 1 if len(given) else 0
+        examples = int(seen.max()) + 1 if len(seen) else 0
     by_index = torch.full((examples,), torch.nan, dtype=torch.float32)
-    by_index[given] = torch.cat(found)
+    by_index[seen] = torch.cat(values)
     return by_index

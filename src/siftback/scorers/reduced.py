@@ -5,21 +5,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_choice, checked_flag
-from siftback.batches import tree
-from siftback.loss_functions import Losses
+from siftback.arguments import check_choice
 from siftback.scorers.fresh import Fresh
-from siftback.scorers.scorer import Scorer
-from siftback.scorers.selection_pass import Mode, device_of
-from siftback.scorers.snapshot import Refreshed, Snapshot, unwrapped
-from siftback.state import Stateful
+from siftback.scorers.selection_pass import Mode
+from siftback.scorers.snapshot import CopyScorer, Snapshot, by_pixels
 
 Precision = Literal["bf16", "fp16"]
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Reduced(Stateful, Scorer):
+class Reduced(CopyScorer):
     """Scores a batch by the losses of a copy of the model in half precision.
 
     The "inference acceleration" of Jiang et al. 2019, section 3.3. The copy is made at the first
@@ -45,7 +41,7 @@ class Reduced(Stateful, Scorer):
     Raises:
         ConfigError: If an argument is out of range. While scoring: if the model cannot be copied.
 
-    >>> from siftback.loss_functions import pair_losses
+    >>> from siftback.losses.per_example import pair_losses
     >>> losses = pair_losses(nn.functional.mse_loss)
     >>> scorer, model = Reduced("bf16"), nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(model.weight, 1 + 2**-10)  # 1 in bfloat16's 8 bits
@@ -62,65 +58,28 @@ class Reduced(Stateful, Scorer):
         mode: Mode = "eval",
         channels_last: bool = False,
     ) -> None:
-        checked_choice("precision", precision, *_TYPES)
-        self.precision = precision
-        self._type = _TYPES[precision]
-        self._copy = Refreshed(self._copy_of, refresh)
-        self._shares = refresh == 1
-        self._follows_modes = mode == "train"
-        self._channels_last = checked_flag("channels_last", channels_last)
-        self._fresh = Fresh(mode, self._type, compile=compile)
-
-    @property
-    def refreshes(self) -> int:
-        """Number of times the copy was made or refreshed."""
-        return self._copy.refreshes
-
-    @property
-    def seconds_refresh(self) -> float:
-        """Seconds of host time spent making and refreshing the copy."""
-        return self._copy.seconds
-
-    def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """One loss per example, float32[N]; raises as `Fresh.score` and the class do."""
-        device_of(model, batch)
-        model = unwrapped(model)
-        copy = self._copy.of(model)
-        if self._follows_modes:
-            copy.follow_modes(model)
-        if self._channels_last:
-            batch = tree.map_tensors(by_pixels, batch)
-        return self._fresh.score(losses, copy.model, batch, indices)
-
-    def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
-        """Counts the step."""
-        self._copy.after_step()
+        self.precision = check_choice("precision", precision, *_TYPES)
+        fresh = Fresh(mode, _TYPES[precision], compile=compile)
+        super().__init__(
+            self._copy_of,
+            refresh,
+            fresh,
+            follows_modes=mode == "train",
+            channels_last=channels_last,
+        )
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        own = {"precision": self.precision, "refresh": self._copy.steps}
-        layout = {"channels_last": self._channels_last}
-        return {**self._fresh.settings(), "scorer": type(self).__name__, **own, **layout}
-
-    def members(self) -> dict[str, Any]:
-        """See `Stateful.members`."""
-        return {"copy": self._copy}
+        return {**super().settings(), "precision": self.precision}
 
     def _copy_of(self, model: nn.Module) -> Snapshot:
-        def make(tensor: Tensor) -> Tensor:
-            made = tensor.detach()
+        def copy_tensor(tensor: Tensor) -> Tensor:
+            value = tensor.detach()
             if isinstance(tensor, nn.Parameter) and tensor.ndim > 1:
                 if tensor.is_floating_point():
-                    made = made.to(self._type)
+                    value = value.to(_TYPES[self.precision])
                 if self._channels_last:
-                    made = by_pixels(made)
-            if made.data_ptr() != tensor.data_ptr() or made.dtype != tensor.dtype:
-                return made
-            return tensor if self._shares else made.clone()
+                    value = by_pixels(value)
+            return self.separate(tensor, value)
 
-        return Snapshot(model, make)
-
-
-def by_pixels(tensor: Tensor) -> Tensor:
-    """A 4-dimensional tensor in the ``channels_last`` memory format; any other unchanged."""
-    return tensor.to(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+        return Snapshot(model, copy_tensor)

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from siftback.loss_functions import Losses
+from siftback.losses.per_example import Losses
 
 
 class Scorer:
@@ -22,7 +22,7 @@ class Scorer:
     """
 
     def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
-        """One score per example, higher for those more worth training on.
+        """Computes one score per example, higher for those more worth training on.
 
         Args:
             losses: ``losses(model, batch) -> Tensor[N]``, those of training.
@@ -37,7 +37,7 @@ class Scorer:
         raise NotImplementedError
 
     def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
-        """Called once training is done with a batch, such as to refresh a copy of the model.
+        """Follows a training step, such as by refreshing a copy of the model.
 
         Args:
             losses: As for `score`.
@@ -46,7 +46,7 @@ class Scorer:
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """State that later scores depend on, besides the model; for ``torch.save``."""
+        """Returns the state that later scores depend on, besides the model; for ``torch.save``."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

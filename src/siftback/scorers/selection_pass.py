@@ -8,15 +8,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_choice, checked_flag, shown
+from siftback.arguments import check_choice, check_flag, format_value
 from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError
+from siftback.scorers.scorer import Scorer
+from siftback.state import Stateful
 
 Mode = Literal["eval", "train"]
 
 
-class SelectionPass:
-    """Calls the model for scores; shared by `Fresh` and `GradientBound`.
+class PassScorer(Stateful, Scorer):
+    """The base of scorers that call the model: `Fresh` and `GradientBound`.
 
     Args:
         mode: Mode of the model during the pass, "eval" or "train".
@@ -27,56 +29,48 @@ class SelectionPass:
         ConfigError: If ``mode`` is neither, or ``autocast`` is not a floating-point dtype.
     """
 
-    def __init__(self, mode: Mode, autocast: torch.dtype | None, compile: bool) -> None:
-        checked_choice("mode", mode, "eval", "train")
+    def __init__(
+        self, mode: Mode = "eval", autocast: torch.dtype | None = None, *, compile: bool = False
+    ) -> None:
+        self._mode: Mode = check_choice("mode", mode, "eval", "train")
         if autocast is not None and not (
             isinstance(autocast, torch.dtype) and autocast.is_floating_point
         ):
             raise ConfigError(
-                f"autocast={shown(autocast)}: give a floating-point dtype such as torch.bfloat16"
+                f"autocast={format_value(autocast)}: give a floating-point dtype such as "
+                "torch.bfloat16"
             )
-        self._mode: Mode = mode
         self._autocast = autocast
-        self._compile = checked_flag("compile", compile)
-        self._compiled: tuple[nn.Module, Any] | None = None  # the model, and its compiled form
+        self._compile = check_flag("compile", compile)
+        self._compiled: tuple[nn.Module, Any] = nn.Module(), None  # a model, and its compiled form
 
     def settings(self) -> dict[str, Any]:
-        """The arguments that scores depend on, by name."""
-        return {
-            "mode": self._mode,
-            "autocast": None if self._autocast is None else str(self._autocast),
-        }
+        """See `Stateful.settings`."""
+        autocast = self._autocast and str(self._autocast)
+        return {"scorer": type(self).__name__, "mode": self._mode, "autocast": autocast}
 
     @contextmanager
-    def over(self, model: nn.Module, batch: Any) -> Iterator[Callable[..., Any]]:
+    def calling(self, model: nn.Module, batch: Any) -> Iterator[Callable[..., Any]]:
         """Yields a callable for the model's outputs; the model is left `untouched`.
 
         Raises:
             BatchError: If the batch is on another device than the model.
         """
-        device = device_of(model, batch)
-        casting = (
-            nullcontext() if self._autocast is None else torch.autocast(device.type, self._autocast)
-        )
+        device = common_device(model, batch)
+        casting = torch.autocast(device.type, self._autocast) if self._autocast else nullcontext()
         with untouched(model, self._mode, device), casting:
-            yield self._callable(model)
-
-    def _callable(self, model: nn.Module) -> Callable[..., Any]:
-        if not self._compile:
-            return model
-        if self._compiled is None or self._compiled[0] is not model:
-            self._compiled = model, torch.compile(model)
-        compiled: Callable[..., Any] = self._compiled[1]
-        return compiled
+            if self._compile and self._compiled[0] is not model:
+                self._compiled = model, torch.compile(model)
+            yield self._compiled[1] if self._compile else model
 
 
-def device_of(model: nn.Module, batch: Any) -> torch.device:
-    """The device that a model and its batch are on.
+def common_device(model: nn.Module, batch: Any) -> torch.device:
+    """Returns the device that a model and its batch are on.
 
     Raises:
         BatchError: If they are on different ones.
     """
-    devices = [part.device for part in tree.tensors(batch)] or [torch.device("cpu")]
+    devices = [tensor.device for tensor in tree.tensors(batch)] or [torch.device("cpu")]
     weight = next(model.parameters(), None)
     if weight is not None and weight.device not in devices:
         raise BatchError(
@@ -86,8 +80,8 @@ def device_of(model: nn.Module, batch: Any) -> torch.device:
     return devices[0] if weight is None else weight.device
 
 
-def size_of(batch: Any, indices: Tensor | None) -> int:
-    """The number of examples in a batch, where the indices of its examples may say it.
+def batch_size(batch: Any, indices: Tensor | None) -> int:
+    """Returns the number of examples in a batch, which the indices of its examples may say.
 
     Args:
         batch: A batch.
@@ -112,64 +106,49 @@ def untouched(model: nn.Module, mode: Mode | None, device: torch.device) -> Iter
         mode: The mode in between; None leaves every module's mode unchanged.
         device: Device whose random state is restored, besides the CPU's.
     """
-    modules = _modules(model)
+    modules, seen = [model], {model}
+    for module in modules:  # grows; in a fraction of the time of `model.modules()`, without names
+        for child in module._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                modules.append(child)
     modes = [module.training for module in modules]
-    with_buffers = [module for module in modules if module._buffers]
     # A module may replace a buffer meanwhile.
-    buffers = [(module, dict(module._buffers)) for module in with_buffers]
-    values = _copies(with_buffers if mode != "eval" else filter(_may_write, with_buffers))
+    buffers = [(module, dict(module._buffers)) for module in modules if module._buffers]
+    # PyTorch's own layers do not write to buffers in eval mode. ``torch.nn`` gives a parametrised
+    # layer a class of its own, so all base classes are checked.
+    written = {
+        id(buffer): buffer
+        for module, owned in buffers
+        if mode != "eval"
+        or not all(kind.__module__.startswith("torch.nn.") for kind in type(module).__mro__[:-1])
+        for buffer in owned.values()
+        if buffer is not None and not buffer.is_inference()  # which cannot be written to
+    }
+    values = [(buffer, buffer.detach().clone()) for buffer in written.values()]
     try:
         # The CPU's generator is always forked; the default, every GPU's, would cost time.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             if mode == "eval" or (mode == "train" and not model.training):
-                _set_modes(modules, repeat(mode == "train"))
+                set_modes(modules, repeat(mode == "train"))
             yield
     finally:
-        _set_modes(modules, modes)
+        set_modes(modules, modes)
         for module, owned in buffers:
             module._buffers.update(owned)
         for buffer, value in values:
-            _put_back(buffer, value)
+            if buffer.shape != value.shape:  # observers resize a buffer that was empty
+                with torch.no_grad():
+                    buffer.resize_(value.shape)
+            # Bypasses autograd's version counter: a graph built before the pass stays valid.
+            buffer.data.copy_(value)
         if torch.is_autocast_enabled(device.type):
             # Training must not use cached casts of weights without gradients.
             torch.clear_autocast_cache()
 
 
-def _may_write(module: nn.Module) -> bool:
-    """Whether a module may write to its buffers in eval mode: PyTorch's own layers do not.
-
-    ``torch.nn`` gives a parametrised layer a class of its own, so all base classes are checked.
-    """
-    return not all(kind.__module__.startswith("torch.nn.") for kind in type(module).__mro__[:-1])
-
-
-def _copies(modules: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:
-    """The buffers of modules, each once, with copies of their values."""
-    found = {id(b): b for module in modules for b in module._buffers.values() if b is not None}
-    # Tensors made in inference mode cannot be written to outside of it.
-    return [(b, b.detach().clone()) for b in found.values() if not b.is_inference()]
-
-
-def _put_back(buffer: Tensor, value: Tensor) -> None:
-    if buffer.shape != value.shape:  # observers resize a buffer that was empty
-        with torch.no_grad():
-            buffer.resize_(value.shape)
-    # Bypasses autograd's version counter: a graph that was built before the pass stays valid.
-    buffer.data.copy_(value)
-
-
-def _modules(model: nn.Module) -> list[nn.Module]:
-    """The same as ``model.modules()``, in a fraction of its time, as it builds no names."""
-    found, seen = [model], {model}
-    for module in found:  # grows during the loop
-        for child in module._modules.values():
-            if child is not None and child not in seen:
-                seen.add(child)
-                found.append(child)
-    return found
-
-
-def _set_modes(modules: list[nn.Module], modes: Iterable[bool]) -> None:
+def set_modes(modules: Iterable[nn.Module], modes: Iterable[bool]) -> None:
+    """Puts each module in a mode."""
     # Not by `train()`, which some modules override to merge weights, nor by the slow `__setattr__`.
     for module, mode in zip(modules, modes, strict=False):
         module.__dict__["training"] = mode

@@ -3,14 +3,20 @@
 import copy
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from siftback.arguments import checked_integer
+from siftback.arguments import check_flag, check_integer
+from siftback.batches import tree
 from siftback.errors import ConfigError
-from siftback.state import Check, check_entries, flag, integer, raise_damaged, shaped_like
+from siftback.losses.per_example import Losses
+from siftback.scorers.fresh import Fresh
+from siftback.scorers.scorer import Scorer
+from siftback.scorers.selection_pass import common_device, set_modes
+from siftback.state import Check, Stateful, integer, optional, raise_damaged, shaped_like
+from siftback.tensor_arguments import unwrap_model
 
 
 class Snapshot:
@@ -36,15 +42,14 @@ class Snapshot:
 
     def __init__(self, model: nn.Module, make: Callable[[Tensor], Tensor]) -> None:
         sources = tensors_of(model)
-        made = {}
         with torch.no_grad():
-            for name, source in sources.items():
-                made[name] = tensor = make(source)
-                if tensor is not source and isinstance(source, nn.Parameter):
-                    made[name] = nn.Parameter(tensor, requires_grad=False)
+            tensors = {name: make(source) for name, source in sources.items()}
+        for name, source in sources.items():
+            if tensors[name] is not source and isinstance(source, nn.Parameter):
+                tensors[name] = nn.Parameter(tensors[name], requires_grad=False)
         try:
             # Tensors in the memo are not copied again.
-            self.model = copy.deepcopy(model, {id(t): made[name] for name, t in sources.items()})
+            self.model = copy.deepcopy(model, {id(t): tensors[name] for name, t in sources.items()})
         except Exception as error:
             raise ConfigError(
                 f"the {type(model).__name__} cannot be copied ({error}): give a model that "
@@ -52,13 +57,13 @@ class Snapshot:
                 "Fresh(autocast=torch.bfloat16)"
             ) from error
         self.copied: dict[str, Tensor] = {
-            name: tensor for name, tensor in made.items() if tensor is not sources[name]
+            name: tensor for name, tensor in tensors.items() if tensor is not sources[name]
         }
-        self._shared = {name: sources[name] for name in made.keys() - self.copied.keys()}
+        self._shared = {name: sources[name] for name in tensors.keys() - self.copied.keys()}
         self._shapes = {name: (t.shape, t.device) for name, t in sources.items()}
 
     def fits(self, sources: dict[str, Tensor]) -> bool:
-        """Whether these are still the tensors that the copy shares, and of the copied shapes."""
+        """Returns whether the shared tensors are the same, and the copied of the same shapes."""
         return {name: (t.shape, t.device) for name, t in sources.items()} == self._shapes and all(
             sources[name] is shared for name, shared in self._shared.items()
         )
@@ -79,8 +84,7 @@ class Snapshot:
 
     def follow_modes(self, model: nn.Module) -> None:
         """Puts each module of the copy in the mode of its counterpart in the model."""
-        for here, there in zip(self.model.modules(), model.modules(), strict=True):
-            here.__dict__["training"] = there.training
+        set_modes(self.model.modules(), [module.training for module in model.modules()])
 
     def state_dict(self) -> dict[str, Any]:
         """Clones of the copied tensors."""
@@ -104,139 +108,118 @@ class Snapshot:
         shaped_like(self.copied)("the copy of a model", state)
 
 
-class ModelCopy(Protocol):
-    """The copy that `Refreshed` updates: a `Snapshot`, or one with layers of another kind."""
-
-    model: nn.Module
-
-    def update(self, model: nn.Module) -> bool:
-        """See `Snapshot.update`."""
-
-    def follow_modes(self, model: nn.Module) -> None:
-        """See `Snapshot.follow_modes`."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `Snapshot.state_dict`."""
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """See `Snapshot.check_state`."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Snapshot.load_state_dict`."""
-
-
-class Refreshed:
-    """A copy of a model that is updated when first used after a number of training steps.
+class CopyScorer(Stateful, Scorer):
+    """A scorer by the losses of a copy of the model, updated when first used after some steps.
 
     Args:
-        make: ``make(model)`` makes the copy.
-        steps: Training steps between refreshes.
+        make: ``make(model)`` copies a model.
+        refresh: Training steps between updates of the copy.
+        fresh: Scores with the copy.
+        follows_modes: Whether the copy's modules are put in the modes of the model's.
+        channels_last: Whether images are scored in the ``channels_last`` memory format.
 
     Attributes:
-        steps: Training steps between refreshes.
+        copy: The copy; None before the first batch.
         refreshes: Number of times the copy was made or updated.
-        seconds: Seconds of host time spent on that.
+        seconds_refresh: Seconds of host time spent on that.
 
     Raises:
-        ConfigError: If ``steps`` is not a positive integer.
-
-    >>> model = nn.Linear(1, 1, bias=False)
-    >>> refreshed = Refreshed(lambda m: Snapshot(m, lambda t: t.detach().clone()), steps=2)
-    >>> for step in range(4):
-    ...     _ = nn.init.constant_(model.weight, step)
-    ...     print(refreshed.of(model).model.weight.item())
-    ...     refreshed.after_step()
-    0.0
-    0.0
-    2.0
-    2.0
+        ConfigError: If ``refresh`` is not a positive integer, or ``channels_last`` no boolean.
     """
 
-    def __init__(self, make: Callable[[nn.Module], ModelCopy], steps: int) -> None:
-        self._make, self.steps = make, checked_integer("refresh", steps, 1)
-        self._copy: ModelCopy | None = None
+    def __init__(
+        self,
+        make: Callable[[nn.Module], Snapshot],
+        refresh: int,
+        fresh: Fresh,
+        *,
+        follows_modes: bool,
+        channels_last: bool,
+    ) -> None:
+        self._make, self._refresh = make, check_integer("refresh", refresh, 1)
+        self._fresh, self._follows_modes = fresh, follows_modes
+        self._channels_last = check_flag("channels_last", channels_last)
+        self.copy: Snapshot | None = None
         self._loaded: dict[str, Any] | None = None
-        self._age = 0  # steps since the last refresh
-        self.refreshes = 0
-        self.seconds = 0.0
+        self._age = 0  # steps since the last update
+        self.refreshes, self.seconds_refresh = 0, 0.0
 
-    def of(self, model: nn.Module) -> ModelCopy:
-        """The copy of a model, updated if it is too old."""
-        if self._copy is not None and self._age < self.steps:
-            return self._copy
-        started = time.perf_counter()
-        if self._copy is None or not self._copy.update(model):
-            self._copy = self._make(model)
-        if self._loaded is None:
-            self._age = 0
-        else:
-            self._copy.load_state_dict(self._loaded)
-            self._loaded = None
-        self.refreshes += 1
-        self.seconds += time.perf_counter() - started
-        return self._copy
+    def score(self, losses: Losses, model: nn.Module, batch: Any, indices: Tensor | None) -> Tensor:
+        """Computes one loss per example, float32[N]; raises as `Fresh.score` and the class do."""
+        common_device(model, batch)
+        model = unwrap_model(model)
+        if self.copy is None or self._age >= self._refresh:
+            started = time.perf_counter()
+            if self.copy is None or not self.copy.update(model):
+                self.copy = self._make(model)
+            if self._loaded is None:
+                self._age = 0
+            else:
+                self.copy.load_state_dict(self._loaded)
+                self._loaded = None
+            self.refreshes += 1
+            self.seconds_refresh += time.perf_counter() - started
+        if self._follows_modes:
+            self.copy.follow_modes(model)
+        if self._channels_last:
+            batch = tree.map_tensors(by_pixels, batch)
+        return self._fresh.score(losses, self.copy.model, batch, indices)
 
-    def after_step(self) -> None:
+    def after_step(self, losses: Losses, model: nn.Module, batch: Any) -> None:
         """Counts a training step."""
         self._age += 1
-        if self._age >= self.steps:
+        if self._age >= self._refresh:
             self._loaded = None  # too old by now
 
-    def state_dict(self) -> dict[str, Any]:
-        """The steps since the last refresh, and the copy if it will be used again."""
-        state = self._loaded
-        if state is None and self._copy is not None and self._age < self.steps:  # else made again
-            state = self._copy.state_dict()
-        return {"age": self._age, "copied": state is not None, "copy": state}
+    def separate(self, tensor: Tensor, value: Tensor) -> Tensor:
+        """Returns a value of the copy, which shares memory with the model's only if always updated.
 
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Checks that a state fits, as far as it is known which model is copied.
-
-        Raises:
-            StateError: If it is damaged, or of another model than the copy.
+        Args:
+            tensor: The model's tensor.
+            value: The copy's, which may be the same or a view of it.
         """
-        check_entries(self, state, {"age": integer(), "copied": flag})
-        check_entries(self, state, {"copy": copied(self._copy, state["copied"])})
+        if value.data_ptr() != tensor.data_ptr() or value.dtype != tensor.dtype:
+            return value
+        return tensor if self._refresh == 1 else value.clone()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from another one's state; the copy is made at the first use.
+    @property
+    def copy_state(self) -> dict[str, Any] | None:
+        """The state of the copy, if it will be used again; None if it will be made again."""
+        if self._loaded is None and self.copy is not None and self._age < self._refresh:
+            return self.copy.state_dict()
+        return self._loaded
 
-        Raises:
-            StateError: As for `check_state`, before anything is changed.
-        """
-        self.check_state(state)
-        self._age, self._loaded = state["age"], state["copy"]
-        self._copy = None
+    @copy_state.setter
+    def copy_state(self, state: dict[str, Any] | None) -> None:
+        self._loaded, self.copy = state, None
+
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        arguments = {"refresh": self._refresh, "channels_last": self._channels_last}
+        return {**self._fresh.settings(), "scorer": type(self).__name__, **arguments}
+
+    def state_fields(self) -> dict[str, Check]:
+        """See `Stateful.state_fields`."""
+        return {"_age": integer(), "copy_state": copy_check(self.copy)}
 
 
-def copied(own: Any, exists: bool) -> Check:
-    """Checks for the state of a model's copy: of the same model, where one was copied already.
-
-    Args:
-        own: The copy; None where there is none yet.
-        exists: Whether there is one in the state.
-    """
+def copy_check(copy: Snapshot | None) -> Check:
+    """Returns a check for None or a copy's state, which is of the same model if a copy exists."""
 
     def check(name: str, value: Any) -> None:
-        if not isinstance(value, dict if exists else type(None)):
-            raise_damaged(name, value, "the state of a copy" if exists else "None")
-        if exists and own is not None:
-            own.check_state(value)
+        if not isinstance(value, dict):
+            raise_damaged(name, value, "the state of a copy, or None")
+        if copy is not None:
+            copy.check_state(value)
 
-    return check
+    return optional(check)
+
+
+def by_pixels(tensor: Tensor) -> Tensor:
+    """Returns a 4-dimensional tensor in the ``channels_last`` memory format; others unchanged."""
+    return tensor.to(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """A model's parameters and buffers by name, each once."""
+    """Returns a model's parameters and buffers by name, each once."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside a ``torch.compile`` or ``DistributedDataParallel`` wrapper."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner

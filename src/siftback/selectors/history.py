@@ -1,16 +1,17 @@
 """The last losses seen, and the rank of a loss among them."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer
+from siftback.arguments import check_integer
 from siftback.state import Check, Stateful, tensor
 
 _LONG = 1 << 14  # losses that are quickly sorted
 _MANY = 1 << 20  # float32 tells shares of so many apart, and is searched quickly in any order
-_WORN = 16  # a part of 1 in so many is exchanged before a long window is sorted again
+_WORN = 16  # one loss in this many is exchanged before a long window is sorted again
 
 
 class RankShares(NamedTuple):
@@ -27,7 +28,7 @@ class RankShares(NamedTuple):
 
 
 def rank_shares(losses: Tensor, history: Tensor) -> RankShares:
-    """The shares of a history that are less than each loss, and less than or equal to it.
+    """Computes the shares of a history that are less than each loss, and less than or equal to it.
 
     One sort and one ``searchsorted``, on the device of the losses, without synchronizing with it.
 
@@ -42,60 +43,66 @@ def rank_shares(losses: Tensor, history: Tensor) -> RankShares:
     >>> rank_shares(torch.tensor([0.5, 3.0]), torch.tensor([0.5, 0.1, 2.0, 0.5]))
     RankShares(below=tensor([0.2500, 1.0000]), up_to=tensor([0.7500, 1.0000]))
     """
-    return _shares(losses, len(history), [history.sort().values], [])
+    return count_shares(losses, len(history), [history.sort().values])
 
 
-def _shares(losses: Tensor, size: int, came: list[Tensor], left: list[Tensor]) -> RankShares:
-    """Ranks in a history of ``size``: all that came and has not left, in sorted parts."""
+def count_shares(
+    losses: Tensor, size: int, arrived: list[Tensor], departed: Sequence[Tensor] = ()
+) -> RankShares:
+    """Computes `rank_shares` in a history of sorted losses that arrived and have not departed.
+
+    Args:
+        losses: float[N], finite.
+        size: R, the size of the history.
+        arrived: Losses that were added, in any number of sorted tensors.
+        departed: Losses that were removed since, likewise.
+    """
+    order: Tensor | slice = slice(None)
     if len(losses) > _MANY:  # in order, as each search is then near the one before
         losses, order = losses.sort()
-        shares = _shares_of_few(losses, size, came, left)
-        return RankShares(*(torch.empty_like(s).scatter_(0, order, s) for s in shares))
-    return _shares_of_few(losses, size, came, left)
-
-
-def _shares_of_few(losses: Tensor, size: int, came: list[Tensor], left: list[Tensor]) -> RankShares:
     # Both sides of every tie in one search: the first half from the left, the other from the right,
     # which is the left of the next representable number.
     above = torch.nextafter(losses, losses.new_full((), torch.inf))
     sides = torch.cat((losses, above))
     counts = torch.zeros_like(sides, dtype=torch.int64)
-    for part in came:
-        counts += torch.searchsorted(part, sides)
-    for part in left:
-        counts -= torch.searchsorted(part, sides)
-    below, up_to = (counts.to(torch.float64 if size > _MANY else losses.dtype) / size).chunk(2)
-    return RankShares(below, up_to)
+    for losses_sorted in arrived:
+        counts += torch.searchsorted(losses_sorted, sides)
+    for losses_sorted in departed:
+        counts -= torch.searchsorted(losses_sorted, sides)
+    ordered = (counts.to(torch.float64 if size > _MANY else losses.dtype) / size).view(2, -1)
+    shares = torch.empty_like(ordered)
+    shares[:, order] = ordered
+    return RankShares(*shares)
 
 
-class _LongWindow:
-    """A long history that is sorted again only when a part of it was exchanged.
+class LongWindow:
+    """A long history that is sorted again only when a share of it was exchanged.
 
-    Until then the losses that came and those that left are sorted and counted by themselves.
+    Until then the losses that arrived and those that departed are sorted and counted apart.
 
     Args:
         losses: float[R].
     """
 
     def __init__(self, losses: Tensor) -> None:
-        self.device = losses.device
-        self._sorted = losses.sort().values
-        self._came = self._left = losses[:0]
+        self.sorted = losses.sort().values
+        self.arrived = self.departed = losses[:0]
 
     @property
     def is_worn(self) -> bool:
         """Whether it is faster to sort all of it again."""
-        return len(self._came) > len(self._sorted) // _WORN
+        return len(self.arrived) > len(self.sorted) // _WORN
 
-    def exchange(self, came: Tensor, left: Tensor) -> None:
-        """Adds losses, and removes those that came first."""
-        self._came, self._left = torch.cat((self._came, came)), torch.cat((self._left, left))
+    def exchange(self, arrived: Tensor, departed: Tensor) -> None:
+        """Adds losses, and removes the oldest."""
+        self.arrived = torch.cat((self.arrived, arrived))
+        self.departed = torch.cat((self.departed, departed))
 
     def rank_shares(self, losses: Tensor) -> RankShares:
-        """As `rank_shares` among the window."""
-        size = len(self._sorted) + len(self._came) - len(self._left)
-        came, left = self._came.sort().values, self._left.sort().values
-        return _shares(losses, size, [self._sorted, came], [left])
+        """Computes `rank_shares` in the window."""
+        size = len(self.sorted) + len(self.arrived) - len(self.departed)
+        arrived, departed = self.arrived.sort().values, self.departed.sort().values
+        return count_shares(losses, size, [self.sorted, arrived], [departed])
 
 
 class LossHistory(Stateful):
@@ -119,9 +126,9 @@ class LossHistory(Stateful):
     """
 
     def __init__(self, size: int = 1024) -> None:
-        self.size = checked_integer("history size", size, 1)
+        self.size = check_integer("history size", size, 1)
         self._losses = torch.empty(0, dtype=torch.float32)
-        self._window: _LongWindow | None = None  # of those, where there are many
+        self._window: LongWindow | None = None  # of those, where there are many
 
     def __len__(self) -> int:
         return len(self._losses)
@@ -144,8 +151,8 @@ class LossHistory(Stateful):
             self._window = None
             return rank_shares(losses, joined[left:])
         window = self._window
-        if window is None or window.device != losses.device or window.is_worn:
-            window = self._window = _LongWindow(joined[left:])
+        if window is None or window.sorted.device != losses.device or window.is_worn:
+            window = self._window = LongWindow(joined[left:])
         else:
             window.exchange(losses, joined[:left])
         return window.rank_shares(losses)

@@ -5,14 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_flag, checked_number, checked_share
+from siftback.arguments import check_flag, check_number, check_share
 from siftback.selectors.sampling import choose_exactly, count_of, inclusion_probabilities, precise
-from siftback.selectors.selection import Selection, check_call, check_scores
-from siftback.state import Check, Stateful, tensor
+from siftback.selectors.selection import Selection, ShareSelector, check_call, check_scores
+from siftback.state import Check, tensor
 
 
 def importance_distribution(scores: Tensor) -> Tensor:
-    """The probability of each example in a single draw: ``g_i = G_i / sum of G_j``.
+    """Computes the probability of each example in a single draw: ``g_i = G_i / sum of G_j``.
 
     Katharopoulos & Fleuret 2018.
 
@@ -32,7 +32,7 @@ def importance_distribution(scores: Tensor) -> Tensor:
 
 
 def variance_reduction(distribution: Tensor) -> Tensor:
-    """The number of uniform draws that one importance draw is worth in variance, tau.
+    """Computes tau, the number of uniform draws that an importance draw is worth in variance.
 
     Katharopoulos & Fleuret 2018, with u the uniform distribution::
 
@@ -55,7 +55,7 @@ def variance_reduction(distribution: Tensor) -> Tensor:
 
 
 def break_even_tau(size: int, count: int) -> float:
-    """The smallest tau for which scoring N to train on k pays off: ``(N + 3k) / 3k``.
+    """Returns the smallest tau for which scoring N to train on k pays off: ``(N + 3k) / 3k``.
 
     Katharopoulos & Fleuret 2018: scoring costs N forwards and training 3k, and
     uniform draws with the same variance would cost ``3 tau k``.
@@ -67,7 +67,7 @@ def break_even_tau(size: int, count: int) -> float:
 
 
 def draws_with_replacement(distribution: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """The number of times each example is drawn in k independent draws.
+    """Draws the number of times that each example is drawn in k independent draws.
 
     Args:
         distribution: float32[N], the probabilities of a single draw, summing to 1.
@@ -91,7 +91,7 @@ def draws_with_replacement(distribution: Tensor, count: int, generator: torch.Ge
     return torch.zeros_like(distribution).scatter_add_(0, rows, drawn)
 
 
-class Kath18(Stateful):
+class Kath18(ShareSelector):
     """Importance sampling: k of a batch, drawn in proportion to their scores.
 
     Katharopoulos & Fleuret 2018, *Not All Samples Are Created Equal*. The batches of
@@ -137,8 +137,6 @@ class Kath18(Stateful):
     Selection(positions=tensor([0]), weights=tensor([0.3438]))
     """
 
-    needs_scores = True
-
     def __init__(
         self,
         *,
@@ -148,15 +146,14 @@ class Kath18(Stateful):
         threshold: float | None = None,
         momentum: float = 0.9,
     ) -> None:
-        self.set_keep(keep)
-        self._own = self.keep  # a schedule may change `keep`
-        self.replace = checked_flag("replace", replace)
-        self.reweight = checked_flag("reweight", reweight)
+        super().__init__(keep=keep)
+        self.replace = check_flag("replace", replace)
+        self.reweight = check_flag("reweight", reweight)
         self.reweights = reweight or replace
         self.threshold = (
-            None if threshold is None else checked_number("threshold", threshold, least=0)
+            None if threshold is None else check_number("threshold", threshold, least=0)
         )
-        self.momentum = checked_share("momentum", momentum)
+        self.momentum = check_share("momentum", momentum)
         self._tau = torch.zeros((), dtype=torch.float32)
 
     @property
@@ -164,12 +161,8 @@ class Kath18(Stateful):
         """The moving average of the variance reduction, 0 before the first batch."""
         return float(self._tau)
 
-    def set_keep(self, keep: float) -> None:
-        """Changes the share to draw, in (0, 1]."""
-        self.keep = checked_share("keep", keep, least=False, most=True)
-
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], of being drawn at least once; updates the average of tau."""
+        """Returns float32[N], of being drawn at least once; updates the average of tau."""
         check_scores(scores)
         count = count_of(self.keep, len(scores))
         on, drawn = self._next(scores, count)
@@ -184,19 +177,19 @@ class Kath18(Stateful):
         """See `Selector.select`; updates the average of tau."""
         check_call(scores, generator, count)
         size = len(scores)
-        asked = count_of(self.keep, size) if count is None else count
-        on, drawn = self._next(scores, asked)
+        draws = count_of(self.keep, size) if count is None else count
+        on, drawn = self._next(scores, draws)
         if not self.replace:
-            positions = choose_exactly(drawn, asked, generator)
-            weights = asked / (size * inclusion_probabilities(drawn, asked)[positions])
+            positions = choose_exactly(drawn, draws, generator)
+            weights = draws / (size * inclusion_probabilities(drawn, draws)[positions])
             weights = weights if self.reweight else torch.ones_like(weights)
             return Selection(positions, weights.float())
         uniform = torch.zeros_like(drawn)
-        uniform[choose_exactly(torch.ones_like(drawn), asked, generator)] = 1
-        times = torch.where(on, draws_with_replacement(drawn, asked, generator), uniform)
+        uniform[choose_exactly(torch.ones_like(drawn), draws, generator)] = 1
+        times = torch.where(on, draws_with_replacement(drawn, draws, generator), uniform)
         if count is None:
             positions = times.nonzero().squeeze(1)
-            scale = len(positions) / asked
+            scale = len(positions) / draws
         else:  # without synchronizing to know how many were drawn
             positions = times.topk(count).indices.sort().values
             scale = 1.0
@@ -207,21 +200,16 @@ class Kath18(Stateful):
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        return {
-            "selector": type(self).__name__,
-            "keep": self._own,
-            "replace": self.replace,
-            "reweight": self.reweight,
-            "threshold": self.threshold,
-            "momentum": self.momentum,
-        }
+        scheme = {"replace": self.replace, "reweight": self.reweight}
+        start = {"threshold": self.threshold, "momentum": self.momentum}
+        return {**super().settings(), **scheme, **start}
 
     def state_fields(self) -> dict[str, Check]:
         """See `Stateful.state_fields`."""
         return {"_tau": tensor(torch.float32, least=0)}
 
     def _next(self, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Whether importance sampling is on, and a draw's probabilities; on the scores' device."""
+        """Returns whether importance sampling is on, and a draw's probabilities."""
         distribution = importance_distribution(scores)
         average = self._tau.to(scores.device)
         threshold = self.threshold

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_seed
+from siftback.arguments import check_seed, format_value
 from siftback.errors import BatchError, ConfigError, LossError
-from siftback.loss_functions import check
+from siftback.losses.per_example import check_losses
 from siftback.schedule import Schedule, StepSchedule
 from siftback.selectors.percentile import resolve_selector
 from siftback.selectors.ranking import Threshold
 from siftback.selectors.sampling import count_of
-from siftback.selectors.selection import Selection, Selector
+from siftback.selectors.selection import Selection, Selector, unweighted
 from siftback.state import Check, Stateful, generator_state, integer
 
 
@@ -36,7 +36,7 @@ class InBatch(Stateful):
         selector: In place of both: any selector that can keep exactly k.
         schedule: When to select, and how much to keep; while it is off, all rows are kept, and
             the selector is not called. By default after one epoch if it is by losses; without
-            ``steps_per_epoch``, where nobody knows how long an epoch is, at once.
+            ``steps_per_epoch``, where the length of an epoch is not known, at once.
         epochs: Epochs of the whole training, if the schedule needs them.
         steps_per_epoch: Calls per epoch, which the schedule counts; required with one, unless it
             is always on.
@@ -72,13 +72,13 @@ class InBatch(Stateful):
     ) -> None:
         self.selector = exact_selector(selector, keep, beta)
         self.steps = 0
-        self._own = float(self.selector.keep)
+        self._first_keep = float(self.selector.keep)
         self._schedule = StepSchedule(self.selector, schedule, epochs, steps_per_epoch)
-        self._seed = checked_seed(seed)
+        self._seed = check_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
 
     def skips(self) -> bool:
-        """Whether the schedule is off; the step is then counted, and needs no losses."""
+        """Returns whether the schedule is off; the step is then counted, and needs no losses."""
         skipped = not self.is_on
         self.steps += skipped
         return skipped
@@ -119,35 +119,47 @@ class InBatch(Stateful):
         tensor([[False,  True, False],
                 [ True, False, False]])
         """
-        losses, mask = _flattened(losses, mask)
+        if isinstance(losses, Tensor) and losses.ndim == 2:
+            if mask is None:
+                raise BatchError(
+                    f"losses of shape {list(losses.shape)} and no mask: give mask=labels != -100, "
+                    "so that no padding is chosen, or a mask of True where every token counts"
+                )
+            check_mask(mask, losses)
+            losses, mask = losses.flatten(), mask.flatten()
         count = losses.shape[0] if isinstance(losses, Tensor) and losses.ndim else 1
-        losses = check(losses, count)
-        rows = _rows(mask, losses)
-        candidates = losses if rows is None else losses[rows]
-        if not len(candidates):
-            raise BatchError(
-                f"there is no row to choose among: {count} losses, "
-                f"{'and no mask' if mask is None else 'all of them masked out'}; skip this batch"
+        losses = check_losses(losses, count)
+        if mask is None:  # without waiting for the device, as for the rows of a mask
+            rows = torch.arange(len(losses), device=losses.device)
+        else:
+            check_mask(mask, losses)
+            rows = mask.to(losses.device).nonzero().squeeze(1)
+        if not len(rows):
+            reason = f"{count} losses, all of them masked out" if count else "0 losses"
+            raise BatchError(f"there is no row to choose among: {reason}; skip this batch")
+        candidates = losses[rows]
+        if not candidates.isfinite().all():
+            first = int((~candidates.isfinite()).nonzero()[0])
+            raise LossError(
+                f"the loss of row {int(rows[first])} is {float(candidates[first])}: lower the "
+                "learning rate or fix the example, or mask it out"
             )
-        _refuse_nonfinite(candidates, rows)
-        selection = self._select(candidates)
-        self.steps += 1
-        return (
-            selection if rows is None else selection._replace(positions=rows[selection.positions])
-        )
-
-    def _select(self, losses: Tensor) -> Selection:
         keep = self._schedule.keep(self.steps)
         if keep is None:
-            return everything(losses)
-        if keep != self.selector.keep:
-            self.selector.set_keep(keep)  # type: ignore[attr-defined]  # checked when made
-        return self.selector.select(losses, self._generator, count_in_batch(keep, len(losses)))
+            selection = select_all(candidates)
+        else:
+            if keep != self.selector.keep:
+                self.selector.set_keep(keep)  # type: ignore[attr-defined]  # checked when made
+            count = count_in_batch(keep, len(candidates))
+            selection = self.selector.select(candidates, self._generator, count)
+        self.steps += 1
+        return selection._replace(positions=rows[selection.positions])
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        own = {"selector": type(self.selector).__name__, "keep": self._own, "seed": self._seed}
-        return {**own, **self._schedule.settings()}
+        arguments = {"keep": self._first_keep, "seed": self._seed}
+        selector = type(self.selector).__name__
+        return {"selector": selector, **arguments, **self._schedule.settings()}
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""
@@ -159,7 +171,7 @@ class InBatch(Stateful):
 
 
 def count_in_batch(keep: float, size: int) -> int:
-    """How many rows of a batch are kept: ``round(keep * N)``, and at least two of several.
+    """Returns the number of rows of a batch to keep: ``round(keep * N)``, at least two of several.
 
     A batch of one row stops ``BatchNorm``, such as the last one of an epoch, which is smaller.
 
@@ -169,19 +181,19 @@ def count_in_batch(keep: float, size: int) -> int:
     return max(count_of(keep, size), min(size, 2))
 
 
-def everything(losses: Tensor) -> Selection:
-    """All rows, each of weight 1.
+def select_all(losses: Tensor) -> Selection:
+    """Returns the selection of all rows, each of weight 1.
 
-    >>> everything(torch.tensor([0.5, 2.0]))
+    >>> select_all(torch.tensor([0.5, 2.0]))
     Selection(positions=tensor([0, 1]), weights=tensor([1., 1.]))
     """
-    return Selection(torch.arange(len(losses), device=losses.device), torch.ones_like(losses))
+    return unweighted(torch.arange(len(losses), device=losses.device))
 
 
 def exact_selector(
     selector: Selector | None, keep: float | None, beta: float | None = None
 ) -> Selector:
-    """As `resolve_selector`, for callers that need exactly k examples.
+    """Returns the selector of `resolve_selector`, for callers that need exactly k examples.
 
     Raises:
         ConfigError: If the selector cannot choose an exact number.
@@ -225,43 +237,14 @@ def check_takes_count(selector: Selector) -> None:
         )
 
 
-def _flattened(losses: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Losses of tokens as of rows; all else as it is."""
-    if not isinstance(losses, Tensor) or losses.ndim != 2:
-        return losses, mask
-    if mask is None:
-        raise BatchError(
-            f"losses of shape {list(losses.shape)} and no mask: give mask=labels != -100, so that "
-            "no padding is chosen, or a mask of True where every token counts"
-        )
-    _check_mask(mask, losses)
-    return losses.flatten(), mask.flatten()
+def check_mask(mask: Tensor, losses: Tensor) -> None:
+    """Checks that there is one bool per loss.
 
-
-def _rows(mask: Tensor | None, losses: Tensor) -> Tensor | None:
-    """int64[n], the rows to choose among; None is all."""
-    if mask is None:
-        return None
-    _check_mask(mask, losses)
-    return mask.to(losses.device).nonzero().squeeze(1)
-
-
-def _check_mask(mask: Tensor, losses: Tensor) -> None:
+    Raises:
+        BatchError: If there is not.
+    """
     if not isinstance(mask, Tensor) or mask.shape != losses.shape or mask.dtype != torch.bool:
-        given = type(mask).__name__
-        if isinstance(mask, Tensor):
-            given = f"{mask.dtype} of shape {list(mask.shape)}"
         raise BatchError(
-            f"the mask is {given}: give one bool per loss, torch.bool of shape "
+            f"the mask is {format_value(mask)}: give one bool per loss, torch.bool of shape "
             f"{list(losses.shape)}, True for those to choose among"
-        )
-
-
-def _refuse_nonfinite(losses: Tensor, rows: Tensor | None) -> None:
-    wrong = ~losses.isfinite()
-    if wrong.any():
-        first = int(wrong.nonzero()[0])
-        raise LossError(
-            f"the loss of row {first if rows is None else int(rows[first])} is "
-            f"{float(losses[first])}: lower the learning rate or fix the example, or mask it out"
         )

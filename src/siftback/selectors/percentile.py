@@ -8,16 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_number, checked_object, checked_share, shown
+from siftback.arguments import check_number, check_object, check_share, format_value
 from siftback.errors import ConfigError
 from siftback.selectors.history import LossHistory
 from siftback.selectors.sampling import choose
-from siftback.selectors.selection import Selection, Selector, check_call, check_scores
-from siftback.state import Stateful
+from siftback.selectors.selection import (
+    Selection,
+    Selector,
+    ShareSelector,
+    check_call,
+    check_scores,
+)
 
 
 def beta_of_keep(keep: float, floor: float = 0.0) -> float:
-    """The exponent that keeps a given share: ``beta = (1 - floor) / (keep - floor) - 1``.
+    """Returns the exponent that keeps a share: ``beta = (1 - floor) / (keep - floor) - 1``.
 
     The probability of a loss at percentile p is ``p^beta`` (Jiang et al. 2019, eq. 1). Percentiles
     are uniform, so the share kept is ``E[p^beta] = 1 / (beta + 1)``; with a floor, the minimum
@@ -29,16 +34,16 @@ def beta_of_keep(keep: float, floor: float = 0.0) -> float:
     >>> beta_of_keep(1 / 3), beta_of_keep(1.0), round(beta_of_keep(0.55, floor=0.1), 6)
     (2.0, 0.0, 1.0)
     """
-    if checked_share("keep", keep, least=False, most=True) <= floor:
+    if check_share("keep", keep, least=False, most=True) <= floor:
         raise ConfigError(
-            f"keep={shown(keep)} is not above floor={floor!r}, the minimum probability: "
+            f"keep={format_value(keep)} is not above floor={floor!r}, the minimum probability: "
             "give a larger keep or a smaller floor"
         )
     return float((1 - floor) / (keep - floor) - 1)
 
 
 def keep_of_beta(beta: float, floor: float = 0.0) -> float:
-    """The share that an exponent keeps: ``keep = floor + (1 - floor) / (beta + 1)``, beta >= 0.
+    """Returns the share that an exponent keeps: ``floor + (1 - floor) / (beta + 1)``.
 
     Raises:
         ConfigError: If ``beta`` is negative or not finite.
@@ -46,11 +51,11 @@ def keep_of_beta(beta: float, floor: float = 0.0) -> float:
     >>> keep_of_beta(1.0)
     0.5
     """
-    return floor + (1 - floor) / (checked_number("beta", beta, least=0) + 1)
+    return floor + (1 - floor) / (check_number("beta", beta, least=0) + 1)
 
 
 def percentile_probabilities(below: Tensor, up_to: Tensor, beta: float) -> Tensor:
-    """Probability of being kept, for losses at the percentiles (below, up_to].
+    """Computes the probability of being kept, for losses at the percentiles (below, up_to].
 
     Eq. 1 of Jiang et al. 2019, ``P = percentile^beta``, averaged over the percentiles that a
     loss shares with those equal to it::
@@ -84,7 +89,7 @@ def percentile_probabilities(below: Tensor, up_to: Tensor, beta: float) -> Tenso
     return (up_to.pow(beta + 1) * powers / ((beta + 1) * width)).clamp(max=1.0)
 
 
-class Percentile(Stateful):
+class Percentile(ShareSelector):
     """Selective-Backprop's selector: ``P(keep) = CDF_R(loss)^beta``.
 
     Algorithm 2 and eq. 1 of Jiang et al. 2019. Give ``keep`` or ``beta``, two forms of the same
@@ -115,9 +120,6 @@ class Percentile(Stateful):
     (339, tensor(True))
     """
 
-    needs_scores = True
-    reweights = False
-
     def __init__(
         self,
         *,
@@ -126,17 +128,18 @@ class Percentile(Stateful):
         history: int = 1024,
         floor: float = 0.0,
     ) -> None:
-        self.floor = checked_share("floor", floor)
+        self.floor = check_share("floor", floor)
         if (keep is None) == (beta is None):
             raise ConfigError(
-                f"keep={shown(keep)} and beta={shown(beta)}: give one of them, "
+                f"keep={format_value(keep)} and beta={format_value(beta)}: give one of them, "
                 "keep = 1 / (beta + 1)"
             )
         if keep is not None:
-            self.set_keep(keep)
+            super().__init__(keep=keep)
         elif beta is not None:
-            self.keep, self.beta = keep_of_beta(beta, self.floor), float(beta)
-        self._own = self.keep  # a schedule may change `keep`
+            # Not by `set_keep`: an infinite exponent, but for rounding, keeps the floor alone.
+            self.keep = self._first_keep = keep_of_beta(beta, self.floor)
+            self.beta = float(beta)
         self.history = LossHistory(history)
 
     def set_keep(self, keep: float) -> None:
@@ -144,7 +147,7 @@ class Percentile(Stateful):
         self.beta, self.keep = beta_of_keep(keep, self.floor), float(keep)
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], ``floor + (1 - floor) * CDF_R(score)^beta``; adds scores to the history."""
+        """Returns ``floor + (1 - floor) * CDF_R(score)^beta``; adds scores to the history."""
         check_scores(scores)
         below, up_to = self.history.rank(scores)
         probabilities = percentile_probabilities(below, up_to, self.beta)
@@ -161,7 +164,7 @@ class Percentile(Stateful):
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        return {"selector": type(self).__name__, "keep": self._own, "floor": self.floor}
+        return {**super().settings(), "floor": self.floor}
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""
@@ -171,7 +174,7 @@ class Percentile(Stateful):
 def resolve_selector(
     selector: Selector | None, keep: float | None, beta: float | None = None
 ) -> Selector:
-    """The selector that was passed, or a `Percentile` of a share or an exponent.
+    """Returns the selector that was passed, or a `Percentile` of a share or an exponent.
 
     Raises:
         ConfigError: If both or neither are given, or one is out of range.
@@ -181,4 +184,4 @@ def resolve_selector(
     if keep is not None or beta is not None:
         raise ConfigError("both a selector and keep or beta given: give one of them")
     needed = ("select", "needs_scores", "reweights", "keep", "state_dict", "load_state_dict")
-    return checked_object("selector", selector, "TopK(keep=0.5)", *needed)
+    return check_object("selector", selector, "TopK(keep=0.5)", *needed)

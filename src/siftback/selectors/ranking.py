@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_number, checked_share, shown
+from siftback.arguments import check_number, format_value
 from siftback.errors import ConfigError
 from siftback.selectors.history import LossHistory, rank_shares
 from siftback.selectors.percentile import beta_of_keep, percentile_probabilities
@@ -15,14 +15,18 @@ from siftback.selectors.sampling import (
     count_of,
     inclusion_probabilities,
     precise,
+)
+from siftback.selectors.selection import (
+    Selection,
+    ShareSelector,
+    check_call,
+    check_scores,
     unweighted,
 )
-from siftback.selectors.selection import Selection, check_call, check_scores
-from siftback.state import Stateful
 
 
 def top_probabilities(scores: Tensor, count: int) -> Tensor:
-    """Probability of being among the k highest, with ties broken at random.
+    """Computes the probability of being among the k highest, with ties broken at random.
 
     1 above the k-th highest score and 0 below it; the t examples with exactly that score have
     ``(k - a) / t`` each, where a examples are above it.
@@ -44,7 +48,7 @@ def top_probabilities(scores: Tensor, count: int) -> Tensor:
 
 
 def choose_top(scores: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """The k highest scores, ties broken at random.
+    """Chooses the k highest scores, ties broken at random.
 
     Args:
         scores: float[N].
@@ -64,7 +68,7 @@ def choose_top(scores: Tensor, count: int, generator: torch.Generator) -> Tensor
 
 
 def threshold_probabilities(below: Tensor, up_to: Tensor, keep: float) -> Tensor:
-    """Probability of being in the highest share of a history, for percentiles (a, b].
+    """Computes the probability of being in the highest share, for percentiles (a, b].
 
     The share of (a, b] above ``1 - keep``::
 
@@ -88,7 +92,7 @@ def threshold_probabilities(below: Tensor, up_to: Tensor, keep: float) -> Tensor
 
 
 def rank_probabilities(scores: Tensor, keep: float) -> Tensor:
-    """Probability by the rank in the batch: ``((r + 1/2) / N)^(1/keep - 1)`` for ranks from 0.
+    """Computes probabilities by rank: ``((r + 1/2) / N)^(1/keep - 1)`` for ranks from 0.
 
     The in-batch form of eq. 1 of Jiang et al. 2019 in Composer's ``select_using_loss``; here
     averaged over the percentiles that a score shares with those equal to it, see
@@ -101,26 +105,7 @@ def rank_probabilities(scores: Tensor, keep: float) -> Tensor:
     return percentile_probabilities(*rank_shares(scores, scores), beta_of_keep(keep))
 
 
-class _ByShare(Stateful):
-    """Base of selectors that keep a share by the scores and have no state."""
-
-    needs_scores = True
-    reweights = False
-
-    def __init__(self, *, keep: float) -> None:
-        self.set_keep(keep)
-        self._own = self.keep  # a schedule may change `keep`
-
-    def set_keep(self, keep: float) -> None:
-        """Changes the share to keep, in (0, 1]."""
-        self.keep = checked_share("keep", keep, least=False, most=True)
-
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        return {"selector": type(self).__name__, "keep": self._own}
-
-
-class TopK(_ByShare):
+class TopK(ShareSelector):
     """The ``k = max(1, round(keep * N))`` highest scores of each batch.
 
     Ordered SGD (Kawaguchi & Lu 2020), and the selection of RHO-loss (Mindermann et al. 2022; see
@@ -137,7 +122,7 @@ class TopK(_ByShare):
     """
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], 1 or 0, and between for ties; see `top_probabilities`."""
+        """Returns float32[N], 1 or 0, and between for ties; see `top_probabilities`."""
         check_scores(scores)
         return top_probabilities(scores, count_of(self.keep, len(scores)))
 
@@ -146,11 +131,10 @@ class TopK(_ByShare):
     ) -> Selection:
         """See `Selector.select`."""
         check_call(scores, generator, count)
-        positions = choose_top(scores, count or count_of(self.keep, len(scores)), generator)
-        return Selection(positions, unweighted(positions))
+        return unweighted(choose_top(scores, count or count_of(self.keep, len(scores)), generator))
 
 
-class SoftTopK(_ByShare):
+class SoftTopK(ShareSelector):
     """The k highest of the scores plus noise: a random top-k.
 
     ``s_i / T + n_i`` with n_i from the standard Gumbel distribution. Its k highest are k draws
@@ -175,7 +159,7 @@ class SoftTopK(_ByShare):
 
     def __init__(self, *, keep: float, temperature: float = 1.0) -> None:
         super().__init__(keep=keep)
-        self.temperature = checked_number("temperature", temperature, above=0)
+        self.temperature = check_number("temperature", temperature, above=0)
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
@@ -193,11 +177,10 @@ class SoftTopK(_ByShare):
         # Relative to the highest score; scores of -inf stay in random order.
         highest = ((scores - scores.max()) / self.temperature).nan_to_num()
         keys = highest + noise.to(scores.device, non_blocking=True)
-        positions = choose_top(keys, count or count_of(self.keep, len(scores)), generator)
-        return Selection(positions, unweighted(positions))
+        return unweighted(choose_top(keys, count or count_of(self.keep, len(scores)), generator))
 
 
-class InBatchRank(_ByShare):
+class InBatchRank(ShareSelector):
     """Exactly k of each batch, by the rank within it; no history.
 
     The form of Selective-Backprop in Composer (``select_using_loss``): k of N without replacement,
@@ -219,7 +202,7 @@ class InBatchRank(_ByShare):
     """
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], summing to k."""
+        """Returns float32[N], summing to k."""
         check_scores(scores)
         count = count_of(self.keep, len(scores))
         return inclusion_probabilities(rank_probabilities(scores, self.keep), count)
@@ -230,11 +213,10 @@ class InBatchRank(_ByShare):
         """See `Selector.select`."""
         check_call(scores, generator, count)
         count = count or count_of(self.keep, len(scores))
-        positions = choose_exactly(rank_probabilities(scores, self.keep), count, generator)
-        return Selection(positions, unweighted(positions))
+        return unweighted(choose_exactly(rank_probabilities(scores, self.keep), count, generator))
 
 
-class Threshold(Stateful):
+class Threshold(ShareSelector):
     """The examples whose score is above a threshold, fixed or moving with the scores.
 
     Fixed (``above``): all with ``score > above``, which may be none. Moving (``keep``): those in
@@ -262,22 +244,18 @@ class Threshold(Stateful):
     tensor([0, 2])
     """
 
-    needs_scores = True
-    reweights = False
-
     def __init__(
         self, *, above: float | None = None, keep: float | None = None, history: int = 1024
     ) -> None:
         if (above is None) == (keep is None):
             raise ConfigError(
-                f"above={shown(above)} and keep={shown(keep)}: give one of them, a fixed "
-                "threshold or the share that a moving one keeps"
+                f"above={format_value(above)} and keep={format_value(keep)}: give one of them, a "
+                "fixed threshold or the share that a moving one keeps"
             )
-        self.above = None if above is None else checked_number("above", above)
-        self.keep = 1.0
+        self.above = None if above is None else check_number("above", above)
+        self.keep = self._first_keep = 1.0
         if keep is not None:
-            self.set_keep(keep)
-        self._own = self.keep
+            super().__init__(keep=keep)
         self.history = LossHistory(history)
 
     def set_keep(self, keep: float) -> None:
@@ -291,10 +269,10 @@ class Threshold(Stateful):
                 f"the threshold is fixed at {self.above} and has no share to "
                 "change: give Threshold(keep=...)"
             )
-        self.keep = checked_share("keep", keep, least=False, most=True)
+        super().set_keep(keep)
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N]; with a moving threshold, adds the scores to the history."""
+        """Returns float32[N]; with a moving threshold, adds the scores to the history."""
         check_scores(scores)
         if self.above is not None:
             return (scores > self.above).float()
@@ -308,12 +286,11 @@ class Threshold(Stateful):
         probabilities = self.probabilities(scores)
         if count is None:
             return choose(probabilities, generator)
-        positions = choose_top(scores, count, generator)
-        return Selection(positions, unweighted(positions))
+        return unweighted(choose_top(scores, count, generator))
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        return {"selector": type(self).__name__, "above": self.above, "keep": self._own}
+        return {**super().settings(), "above": self.above}
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from siftback.selectors.selection import Selection
+from siftback.selectors.selection import Selection, unweighted
 
 # Used in place of a probability of 0, so that k examples can always be kept.
 _LEAST = 1e-12
@@ -12,7 +12,7 @@ _FEW = 1 << 16
 
 
 def count_of(keep: float, size: int) -> int:
-    """The number of examples that a share of N is: ``max(1, round(keep * N))``.
+    """Returns the number of examples that a share of N is: ``max(1, round(keep * N))``.
 
     >>> count_of(1 / 3, 128), count_of(0.1, 3)
     (43, 1)
@@ -46,18 +46,11 @@ def choose(
     tensor([1, 2])
     """
     if count is not None:
-        positions = choose_exactly(probabilities, count, generator)
-    else:
-        dtype = torch.promote_types(probabilities.dtype, torch.float32)
-        draws = torch.rand(len(probabilities), generator=generator, dtype=dtype)
-        kept = draws.to(probabilities.device, non_blocking=True) < probabilities
-        positions = kept.nonzero().squeeze(1)
-    return Selection(positions, unweighted(positions))
-
-
-def unweighted(positions: Tensor) -> Tensor:
-    """float32[k], a weight of 1 for each position."""
-    return torch.ones(len(positions), dtype=torch.float32, device=positions.device)
+        return unweighted(choose_exactly(probabilities, count, generator))
+    dtype = torch.promote_types(probabilities.dtype, torch.float32)
+    draws = torch.rand(len(probabilities), generator=generator, dtype=dtype)
+    is_chosen = draws.to(probabilities.device, non_blocking=True) < probabilities
+    return unweighted(is_chosen.nonzero().squeeze(1))
 
 
 def choose_exactly(probabilities: Tensor, count: int, generator: torch.Generator) -> Tensor:

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from siftback.arguments import is_integer, shown
+from siftback.arguments import check_share, format_value, is_integer
 from siftback.errors import ConfigError, LossError
+from siftback.state import Stateful
 from siftback.tensor_arguments import is_dense
 
 
@@ -35,25 +36,32 @@ class Selection(NamedTuple):
     weights: Tensor
 
     def mask(self, shape: Sequence[int]) -> Tensor:
-        """bool[shape], where an example or token is kept; the shape is that of the losses."""
-        return _filled(shape, False, self.positions, True, torch.bool)
+        """Returns bool[shape], True for selected examples or tokens; the shape is the losses'."""
+        return fill_positions(shape, False, self.positions, True, torch.bool)
 
     def labels(self, labels: Tensor, ignored: int = -100) -> Tensor:
-        """A copy of labels of the losses' shape, with ``ignored`` where nothing is kept."""
-        kept = labels.flatten()[self.positions.to(labels.device)]
-        return _filled(labels.shape, ignored, self.positions.to(labels.device), kept, labels.dtype)
+        """Returns a copy of labels of the losses' shape, ``ignored`` where not selected."""
+        positions = self.positions.to(labels.device)
+        selected = labels.flatten()[positions]
+        return fill_positions(labels.shape, ignored, positions, selected, labels.dtype)
 
     def dense_weights(self, shape: Sequence[int]) -> Tensor:
-        """float32[shape], the weights where an example or token is kept, else 0."""
-        return _filled(shape, 0.0, self.positions, self.weights, torch.float32)
+        """Returns float32[shape], the weights of selected examples or tokens, else 0."""
+        return fill_positions(shape, 0.0, self.positions, self.weights, torch.float32)
 
 
-def _filled(
-    shape: Sequence[int], rest: Any, positions: Tensor, values: Any, dtype: torch.dtype
+def fill_positions(
+    shape: Sequence[int], default: Any, positions: Tensor, values: Any, dtype: torch.dtype
 ) -> Tensor:
-    dense = torch.full(tuple(shape), rest, dtype=dtype, device=positions.device)
+    """Returns a tensor of a default value, and of other values at positions when flattened."""
+    dense = torch.full(tuple(shape), default, dtype=dtype, device=positions.device)
     dense.view(-1)[positions] = values
     return dense
+
+
+def unweighted(positions: Tensor) -> Selection:
+    """Returns the selection of int64[k] positions, each with a weight of 1."""
+    return Selection(positions, torch.ones_like(positions, dtype=torch.float32))
 
 
 def check_scores(scores: Tensor) -> None:
@@ -70,8 +78,8 @@ float[N], N >= 1
     fits = is_dense(scores) and scores.ndim == 1 and scores.is_floating_point() and len(scores)
     if not fits or scores.dtype.itemsize < 2:  # types of 8 bits have hardly an operation
         raise LossError(
-            f"scores={shown(scores)}: give one floating-point number for each example, float[N], "
-            "N >= 1"
+            f"scores={format_value(scores)}: give one floating-point number for each example, "
+            "float[N], N >= 1"
         )
 
 
@@ -85,10 +93,13 @@ def check_call(scores: Tensor, generator: torch.Generator, count: int | None) ->
     """
     check_scores(scores)
     if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
-        raise ConfigError(f"generator={shown(generator)}: give a torch.Generator() of the CPU")
+        raise ConfigError(
+            f"generator={format_value(generator)}: give a torch.Generator() of the CPU"
+        )
     if count is not None and not (is_integer(count) and 1 <= count <= len(scores)):
         raise ConfigError(
-            f"count={shown(count)} of {len(scores)} scores: give an integer from 1 to {len(scores)}"
+            f"count={format_value(count)} of {len(scores)} scores: give an integer from 1 to "
+            f"{len(scores)}"
         )
     # An exact number is chosen without waiting for the device, and so without looking at scores.
     if count is None and scores.device.type == "cpu" and bool(scores.isnan().any()):
@@ -106,7 +117,7 @@ class Selector(Protocol):
     ``select`` does, such as a history. `Unbiased` needs it. ``set_keep(keep)`` changes the share
     from the next batch on; a `Schedule` with annealing calls it before each batch, and the share
     is not part of the selector's state. ``check_state(state)`` raises a `StateError` for a state
-    that does not fit, before anything else that is saved with it is taken up.
+    that does not fit, before anything else that is saved with it is loaded.
 
     Attributes:
         needs_scores: Whether ``select`` uses the scores. If not, no selection pass is made and
@@ -138,9 +149,35 @@ class Selector(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """State that ``select`` depends on."""
+        """Returns the state that ``select`` depends on."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from another selector's state."""
         ...
+
+
+class ShareSelector(Stateful):
+    """The base of selectors that keep a share of the examples.
+
+    Args:
+        keep: Share of the examples to keep, in (0, 1].
+
+    Raises:
+        ConfigError: If it is outside its range.
+    """
+
+    needs_scores = True
+    reweights = False
+
+    def __init__(self, *, keep: float) -> None:
+        self.set_keep(keep)
+        self._first_keep = self.keep  # a schedule may change `keep`
+
+    def set_keep(self, keep: float) -> None:
+        """Changes the share to keep, in (0, 1]."""
+        self.keep = check_share("keep", keep, least=False, most=True)
+
+    def settings(self) -> dict[str, Any]:
+        """See `Stateful.settings`."""
+        return {"selector": type(self).__name__, "keep": self._first_keep}

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_flag, checked_object, checked_share, is_number, shown
+from siftback.arguments import check_flag, check_object, check_share, format_value, is_number
 from siftback.errors import ConfigError
 from siftback.selectors.sampling import choose, inclusion_probabilities
 from siftback.selectors.selection import Selection, Selector, check_call, check_scores
@@ -60,9 +60,9 @@ class Unbiased(Stateful):
                 "or InBatchRank"
             )
         needed = ("select", "needs_scores", "keep", "state_dict", "load_state_dict")
-        self.selector: Any = checked_object("selector", selector, "TopK(keep=0.5)", *needed)
-        self.floor = checked_share("floor", floor)
-        self.self_normalised = checked_flag("self_normalised", self_normalised)
+        self.selector: Any = check_object("selector", selector, "TopK(keep=0.5)", *needed)
+        self.floor = check_share("floor", floor)
+        self.self_normalised = check_flag("self_normalised", self_normalised)
 
     @property
     def needs_scores(self) -> bool:
@@ -82,7 +82,7 @@ class Unbiased(Stateful):
         """
         if not is_number(keep) or not self.floor < keep <= 1:
             raise ConfigError(
-                f"keep={shown(keep)}: give a share in ({self.floor}, 1], above the floor"
+                f"keep={format_value(keep)}: give a share in ({self.floor}, 1], above the floor"
             )
         if not hasattr(self.selector, "set_keep"):
             raise ConfigError(
@@ -92,7 +92,7 @@ class Unbiased(Stateful):
         self.selector.set_keep((keep - self.floor) / (1 - self.floor))
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], ``floor + (1 - floor) p``; updates the inner selector's state."""
+        """Returns float32[N], ``floor + (1 - floor) p``; updates the inner selector's state."""
         check_scores(scores)
         probabilities: Tensor = self.selector.probabilities(scores)
         return self.floor + (1 - self.floor) * probabilities
@@ -114,8 +114,8 @@ class Unbiased(Stateful):
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""
-        own = {"floor": self.floor, "self_normalised": self.self_normalised}
-        return {"selector": type(self).__name__, "inner": type(self.selector).__name__, **own}
+        arguments = {"floor": self.floor, "self_normalised": self.self_normalised}
+        return {"selector": type(self).__name__, "inner": type(self.selector).__name__, **arguments}
 
     def members(self) -> dict[str, Any]:
         """See `Stateful.members`."""

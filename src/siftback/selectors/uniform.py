@@ -5,13 +5,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_share
 from siftback.selectors.sampling import choose
-from siftback.selectors.selection import Selection, check_call, check_scores
+from siftback.selectors.selection import (
+    Selection,
+    ShareSelector,
+    check_call,
+    check_scores,
+    unweighted,
+)
 from siftback.state import Stateful
 
 
-class Uniform(Stateful):
+class Uniform(ShareSelector):
     """Random-Backprop: keeps every example with the same probability, whatever its loss.
 
     The baseline of Lu et al. (Diet Selective-Backprop): it makes no selection pass.
@@ -28,18 +33,9 @@ class Uniform(Stateful):
     """
 
     needs_scores = False
-    reweights = False
-
-    def __init__(self, *, keep: float) -> None:
-        self.set_keep(keep)
-        self._own = self.keep  # a schedule may change `keep`
-
-    def set_keep(self, keep: float) -> None:
-        """Changes the probability of each example, in (0, 1]."""
-        self.keep = checked_share("keep", keep, least=False, most=True)
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], all equal."""
+        """Returns float32[N], all equal."""
         check_scores(scores)
         return torch.full_like(scores, self.keep, dtype=torch.float32)
 
@@ -49,10 +45,6 @@ class Uniform(Stateful):
         """See `Selector.select`; only the number of the scores is used."""
         check_call(scores, generator, count)
         return choose(self.probabilities(scores), generator, count)
-
-    def settings(self) -> dict[str, Any]:
-        """See `Stateful.settings`."""
-        return {"selector": type(self).__name__, "keep": self._own}
 
 
 class All(Stateful):
@@ -67,7 +59,7 @@ class All(Stateful):
     keep = 1.0
 
     def probabilities(self, scores: Tensor) -> Tensor:
-        """float32[N], all 1."""
+        """Returns float32[N], all 1."""
         check_scores(scores)
         return torch.ones_like(scores, dtype=torch.float32)
 
@@ -78,8 +70,7 @@ class All(Stateful):
         check_call(scores, generator, count)
         if count is not None:
             return choose(self.probabilities(scores), generator, count)
-        positions = torch.arange(len(scores), device=scores.device)
-        return Selection(positions, self.probabilities(scores))
+        return unweighted(torch.arange(len(scores), device=scores.device))
 
     def settings(self) -> dict[str, Any]:
         """See `Stateful.settings`."""

@@ -1,10 +1,10 @@
 """Checks that the gradients of a single pass are those of all processes."""
 
+import sys
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from siftback.errors import ConfigError
@@ -22,7 +22,10 @@ def check_traceable(model: nn.Module) -> None:
             "SinglePass(DistributedDataParallel(model)) would not average the gradients: wrap the "
             "other way round, DistributedDataParallel(SinglePass(model, ...))"
         )
-    if any(isinstance(module, FSDPModule | FullyShardedDataParallel) for module in model.modules()):
+    # FSDP takes more than a second to import, and has been imported where a model is sharded by it.
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    sharding = (fsdp.FSDPModule, fsdp.FullyShardedDataParallel) if fsdp else ()
+    if any(isinstance(module, sharding) for module in model.modules()):
         raise ConfigError(
             "SinglePass traces a model with all its weights, and FSDP (fully_shard) keeps only a "
             "shard of them in each process: use DistributedDataParallel(SinglePass(model, ...)), "

@@ -9,23 +9,23 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from siftback.arguments import checked_choice, checked_flag, checked_seed
+from siftback.arguments import check_choice, check_flag, check_seed
 from siftback.batches import tree
 from siftback.batches.stats import SinglePassStats
 from siftback.errors import BatchError, ConfigError, GradientError, StateError
-from siftback.loss_functions import (
+from siftback.losses.per_example import (
     Losses,
     LossFn,
     Reduction,
-    check,
-    check_form,
+    check_loss_form,
+    check_losses,
     check_takes_pair,
-    pair,
+    split_pair,
 )
 from siftback.processes.barrier import barrier
 from siftback.schedule import Schedule, StepSchedule
-from siftback.scorers.selection_pass import device_of, untouched
-from siftback.selectors.in_batch import everything, exact_selector
+from siftback.scorers.selection_pass import common_device, untouched
+from siftback.selectors.in_batch import exact_selector, select_all
 from siftback.selectors.sampling import choose, count_of
 from siftback.selectors.selection import Selection, Selector
 from siftback.single_pass.processes import check_averaging, check_traceable
@@ -50,7 +50,7 @@ from siftback.state import (
     seal,
     state_of,
 )
-from siftback.tensor_arguments import checked_model
+from siftback.tensor_arguments import check_module
 
 _STATE_VERSION = 3
 
@@ -159,15 +159,15 @@ class SinglePass(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        checked_model(model)
+        check_module(model)
         check_traceable(model)
         self.model = model
         self.selector = exact_selector(selector, keep, beta)
-        self._backend = checked_choice("backend", backend, "graph", "inductor")
-        self._has_outputs = checked_flag("outputs", outputs)
-        self._check = checked_flag("check", check)
+        self._backend = check_choice("backend", backend, "graph", "inductor")
+        self._has_outputs = check_flag("outputs", outputs)
+        self._check = check_flag("check", check)
         self._schedule = StepSchedule(self.selector, schedule, epochs, steps_per_epoch)
-        self._seed = checked_seed(seed)
+        self._seed = check_seed(seed)
         self._generator = torch.Generator().manual_seed(self._seed)
         self._arguments = {
             "selector": type(self.selector).__name__,
@@ -182,7 +182,7 @@ class SinglePass(nn.Module):
         self.stats = SinglePassStats()
         self._has_met = self._has_checked = False
         self._pending: Pending = {}
-        check_form(loss_fn, losses)
+        check_loss_form(loss_fn, losses)
         self._takes_pairs = loss_fn is not None
         if loss_fn is not None:
             check_takes_pair(loss_fn)
@@ -206,13 +206,13 @@ class SinglePass(nn.Module):
         count = tree.size(whole)
         if count == 0:
             raise BatchError("an empty batch: leave empty batches out of the loader")
-        targets = pair(whole)[1] if self._takes_pairs else None
-        device = device_of(self.model, whole)
+        targets = split_pair(whole)[1] if self._takes_pairs else None
+        device = common_device(self.model, whole)
         check_averaging(self, averaged=self._check)
         if torch.is_grad_enabled():
             self._check_step(whole, targets, count, device)
         terms = self._terms(whole, count)
-        self.losses = check(self._reduction.losses(terms.detach(), None, targets), count)
+        self.losses = check_losses(self._reduction.losses(terms.detach(), None, targets), count)
         self.stats.seen += count
         self.selection = self._select(self.losses, targets)
         self.steps += torch.is_grad_enabled()
@@ -263,35 +263,31 @@ class SinglePass(nn.Module):
     def _settings(self) -> dict[str, Any]:
         return self._arguments | self._schedule.settings()
 
-    def _forward_of(self, losses: Losses | None) -> Callable[[Any], Any]:
-        """Returns the function from a batch to its terms, with the outputs if they are stored."""
+    def _forward_of(self, losses: Losses | None) -> Callable[[Any], tuple[Any, Any]]:
+        """Returns the function from a batch to its terms, and to the outputs if they are stored."""
         model, reduction, has_outputs = self.model, self._reduction, self._has_outputs
 
-        def terms_of(batch: Any) -> Any:
-            if losses is not None:
-                return losses(model, batch)
-            inputs, targets = pair(batch)
-            outputs = model(inputs)
-            terms = reduction.terms(outputs, targets)
-            return (terms, outputs) if has_outputs else terms
-
-        def forward(batch: Any) -> Any:
-            results = terms_of(batch)
-            if not has_outputs:
-                return results
-            terms, outputs = results
-            return terms, tree_map_only(Tensor, Tensor.detach, outputs)
+        def forward(batch: Any) -> tuple[Any, Any]:
+            outputs: Any
+            if losses is None:
+                inputs, targets = split_pair(batch)
+                outputs = model(inputs)
+                terms = reduction.terms(outputs, targets)
+            elif has_outputs:
+                terms, outputs = losses(model, batch)
+            else:
+                terms = losses(model, batch)
+            return terms, tree_map_only(Tensor, Tensor.detach, outputs) if has_outputs else None
 
         return forward
 
     def _terms(self, batch: Any, count: int) -> Tensor:
         """Runs the model, traced, or untraced for a single example, which is always kept."""
         try:
-            results = (self._traced if count > 1 else self._plain)(batch)
+            terms, self.outputs = (self._traced if count > 1 else self._plain)(batch)
         except UNTRACEABLE as error:
             raise explain(error, self.model) from error
-        terms, self.outputs = results if self._has_outputs else (results, None)
-        check(terms, count)
+        check_losses(terms, count)
         if torch.is_grad_enabled() and not terms.requires_grad:
             raise ConfigError(
                 f"nothing that the loss of {type(self.model).__name__} depends on requires a "
@@ -302,7 +298,7 @@ class SinglePass(nn.Module):
     def _select(self, losses: Tensor, targets: Any) -> Selection:
         keep, count = self._schedule.keep(self.steps), len(losses)
         if keep is None:
-            return everything(losses)
+            return select_all(losses)
         started = time.perf_counter()
         if keep != self.selector.keep:
             cast(Any, self.selector).set_keep(keep)  # the schedule has checked that it can
@@ -328,7 +324,7 @@ class SinglePass(nn.Module):
         reduction = self._reduction
         # At steps 0, 1, 3, 7, ...
         if not reduction.is_known and reduction.name != "none" and not self.steps & self.steps + 1:
-            inputs, targets = pair(batch)
+            inputs, targets = split_pair(batch)
             with untouched(self.model, None, device), torch.no_grad():
                 outputs = self.model(inputs)
                 value = reduction.loss_fn(outputs, targets)
@@ -345,21 +341,17 @@ class SinglePass(nn.Module):
         rows = choose(ones, torch.Generator(), count_of(self.selector.keep, count))
         divisor = self._reduction.divisor(rows.positions, None, targets)
 
-        def terms_of(batch: Any) -> Tensor:
-            results = self._plain(batch)
-            return cast(Tensor, results[0] if self._has_outputs else results)
-
         with untouched(self.model, None, device):
             loss = kept_loss(self._terms(batch, count), rows, divisor, self._pending)
             fast = gradients(self.model, loss)
         with untouched(self.model, None, device):
-            loss = terms_of(batch).index_select(0, rows.positions).sum() / divisor
+            loss = self._plain(batch)[0].index_select(0, rows.positions).sum() / divisor
             exact = gradients(self.model, loss)
         result = compare_gradients(self.model, fast, exact)
         allowed = tolerance(device, exact, same_kernels=self._backend == "graph")
         if result.largest > allowed and not result.batch_norms:
             with untouched(self.model, None, device), torch.no_grad():
-                coupled = find_coupling(self.model, terms_of, batch, rows.positions, count)
+                coupled = find_coupling(self.model, self._plain, batch, rows.positions, count)
             raise GradientError(
                 f"the single pass's gradient of {result.parameter} differs from that of the kept "
                 f"losses by {result.largest:.1e} of its size, and {allowed:.0e} is what rounding "

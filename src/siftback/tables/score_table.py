@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.arguments import checked_integer, shown
+from siftback.arguments import check_integer, format_value
 from siftback.errors import BatchError, ConfigError, StateError
 from siftback.state import check_digest, check_entries, seal, tensor
 from siftback.tables.table_file import FILE_STATE, TableFile
-from siftback.tensor_arguments import checked_rows, is_dense
+from siftback.tensor_arguments import check_rows, is_dense
 
 _CHUNK = 1 << 22  # rows that are loaded at a time
 
@@ -61,8 +61,8 @@ class ScoreTable:
         *,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
-        rows = checked_integer("rows", rows, 0)
-        self.columns = checked_integer("columns", columns, 0)
+        rows = check_integer("rows", rows, 0)
+        self.columns = check_integer("columns", columns, 0)
         self.turn = 0
         self._file = None if path is None else TableFile(_checked_path(path), self.columns)
         self._room = torch.empty(0, self.columns, dtype=torch.float32)  # its first rows are in use
@@ -129,15 +129,17 @@ class ScoreTable:
         """
         columns = slice(0, self.columns)
         if column is not None:
-            if checked_integer("column", column, 0) >= self.columns:
+            if check_integer("column", column, 0) >= self.columns:
                 raise ConfigError(f"column={column} of {self.columns} columns: give a smaller one")
             columns = slice(column, column + 1)
         width = columns.stop - columns.start
-        indices = checked_rows("indices", indices).cpu()
+        indices = check_rows("indices", indices).cpu()
         shapes = [(len(indices), width)] + [(len(indices),)] * (width == 1)
         fits = is_dense(scores) and tuple(scores.shape) in shapes
         if not fits or scores.dtype == torch.bool or scores.is_complex():
-            raise BatchError(f"scores={shown(scores)}: give float{list(shapes[-1])}, as indices")
+            raise BatchError(
+                f"scores={format_value(scores)}: give float{list(shapes[-1])}, as indices"
+            )
         if len(indices):
             least, most = (int(bound) for bound in indices.aminmax())
             if least < 0 or most >= self._rows:
@@ -160,7 +162,7 @@ class ScoreTable:
         Raises:
             ConfigError: If ``rows`` is not an integer, at least 0.
         """
-        rows = checked_integer("rows", rows, 0)
+        rows = check_integer("rows", rows, 0)
         if rows <= self._rows:
             return
         if self._file:
@@ -245,9 +247,11 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(name, str) or not name:
         raise ConfigError(
-            f"path={shown(path)}: give the path of a file, a string or a pathlib.Path"
+            f"path={format_value(path)}: give the path of a file, a string or a pathlib.Path"
         )
     if Path(name).is_dir() or not Path(name).parent.is_dir():
         problem = "is a folder" if Path(name).is_dir() else "is in no folder that exists"
-        raise ConfigError(f"path={shown(path)} {problem}: give the path of a file in one that does")
+        raise ConfigError(
+            f"path={format_value(path)} {problem}: give the path of a file in one that does"
+        )
     return Path(name)

@@ -17,8 +17,8 @@ from siftback.lab.analyses import (
     analyse,
     read,
 )
-from siftback.lab.analyses.pareto import Point, frontier, shares
-from siftback.lab.data.datasets import load
+from siftback.lab.analyses.pareto import Point, frontier, frontier_shares
+from siftback.lab.data.load import load
 from siftback.lab.experiments.example_scores import Scores
 from written_records import add, add_look, comparison
 
@@ -193,7 +193,12 @@ STAIRS = [
 def test_frontier_drawn_by_hand():
     points = [point for point, _ in STAIRS]
     assert frontier(points) == [on for _, on in STAIRS]
-    assert shares(points) == {"traditional": 0.4, "sb": 0.4, "random": 0.0, "stale-sb": 0.2}
+    assert frontier_shares(points) == {
+        "traditional": 0.4,
+        "sb": 0.4,
+        "random": 0.0,
+        "stale-sb": 0.2,
+    }
 
 
 def test_frontier_is_that_of_every_pair_compared():
@@ -244,7 +249,7 @@ def test_pictures_of_least_and_most_loss(made):
     data = load("digits")
     assert (least.caption, most.caption) == ("loss 0.625", "loss 2")
     for picture, index in ((least, 7), (most, 9)):
-        assert torch.from_numpy(picture.image).permute(2, 0, 1).equal(data.train_images[index])
+        assert torch.from_numpy(picture.image).permute(2, 0, 1).equal(data.train_inputs[index])
         assert picture.label == str(int(data.train_labels[index]))
     assert "mean losses of 100 examples over training go from 0.62 to 2" in gallery.sentence
 

@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from siftback.errors import ConfigError
-from siftback.lab.analyses import ANALYSES, Missing, write
+from siftback.lab.analyses import ANALYSES, Missing, write_analysis
 from siftback.lab.analyses.budget_ratios import (
     RESAMPLES,
     Bounded,
@@ -260,5 +260,5 @@ def test_the_curves_are_those_of_what_was_measured_at_several_budgets(tmp_path):
     assert made.sentences == [
         "cnn-4 on digits, 4 epochs: sb-memory 0.5 ends at 5.25 %, traditional at 8.50 %."
     ]
-    write(made, tmp_path / "drawn")
+    write_analysis(made, tmp_path / "drawn")
     assert (tmp_path / "drawn" / "budgets.svg").exists()

@@ -6,8 +6,8 @@ import pytest
 from pyarrow import parquet
 
 from siftback.lab.analyses import Gallery, Missing
-from siftback.lab.analyses.choices import SHOWN, chosen
-from siftback.lab.data.datasets import load
+from siftback.lab.analyses.choices import SHOWN, picture_choices
+from siftback.lab.data.load import load
 from siftback.lab.records.observations import folder_of
 
 EXAMPLES = 1437  # the digits to train on
@@ -48,7 +48,7 @@ def test_what_was_used_most_least_and_never_learnt(comparison, observed):
         # At the first look everything is wrong, which says nothing of a label.
         looks = [(uses, np.full(EXAMPLES, 9.0)), (uses, learnt), (uses, learnt + 0.01 * seed)]
         observed("sb", seed, looks, keep=0.5)
-    gallery = chosen([comparison])
+    gallery = picture_choices([comparison])
     assert isinstance(gallery, Gallery)
     rows = rows_of(gallery)
     assert {name: len(pictures) for name, pictures in rows.items()} == {
@@ -57,10 +57,10 @@ def test_what_was_used_most_least_and_never_learnt(comparison, observed):
         "suspect": SHOWN,
     }
     first = rows["kept most"][0]
-    assert np.array_equal(first.image[..., 0], data.train_images[-1, 0].numpy())
+    assert np.array_equal(first.image[..., 0], data.train_inputs[-1, 0].numpy())
     assert first.label == str(int(data.train_labels[-1]))
     assert ", used 20x" in first.caption
-    assert np.array_equal(rows["dropped most"][0].image[..., 0], data.train_images[0, 0].numpy())
+    assert np.array_equal(rows["dropped most"][0].image[..., 0], data.train_inputs[0, 0].numpy())
     assert ", used 0x" in rows["dropped most"][0].caption
     assert all(picture.caption.startswith("loss 5") for picture in rows["suspect"])
     assert all("truly" in picture.caption for picture in rows["suspect"])
@@ -71,11 +71,11 @@ def test_what_was_used_most_least_and_never_learnt(comparison, observed):
 
 def test_nothing_observed_says_how_to_observe(comparison, add_run):
     add_run("sb", 0, [(1, 1, 1, 1)], keep=0.5)
-    missing = chosen([comparison])
+    missing = picture_choices([comparison])
     assert isinstance(missing, Missing)
     assert "--observe losses" in missing.why
 
 
 def test_traditional_alone_chose_nothing(comparison, observed):
     observed("traditional", 0, [(np.ones(EXAMPLES), np.ones(EXAMPLES))])
-    assert isinstance(chosen([comparison]), Missing)
+    assert isinstance(picture_choices([comparison]), Missing)

@@ -4,8 +4,8 @@ import pytest
 from matplotlib import image
 
 from siftback.lab.analyses.configurations import Configuration, configurations, curve
-from siftback.lab.analyses.drawing import looks
-from siftback.lab.analyses.error_plots import draw, error_figure, error_over_cost
+from siftback.lab.analyses.error_plots import draw_errors, error_figure, error_over_cost
+from siftback.lab.analyses.styles import assign_styles
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def filled(comparison, add_run):
 
 
 def test_draws_png_and_svg(filled, tmp_path):
-    png, svg = draw(filled, tmp_path / "new" / "folder")
+    png, svg = draw_errors(filled, tmp_path / "new" / "folder")
     assert [png.name, svg.name] == ["error.png", "error.svg"]
     pixels = image.imread(png)
     assert pixels.shape[1] > pixels.shape[0] > 500
@@ -27,34 +27,34 @@ def test_draws_png_and_svg(filled, tmp_path):
 
 
 def test_drawn_again_the_bytes_are_the_same(filled, tmp_path):
-    first = [path.read_bytes() for path in draw(filled, tmp_path)]
-    assert [path.read_bytes() for path in draw(filled, tmp_path)] == first
+    first = [path.read_bytes() for path in draw_errors(filled, tmp_path)]
+    assert [path.read_bytes() for path in draw_errors(filled, tmp_path)] == first
 
 
 def test_a_record_changes_the_picture(filled, add_run, tmp_path):
-    before = draw(filled, tmp_path)[1].read_bytes()
+    before = draw_errors(filled, tmp_path)[1].read_bytes()
     add_run("random", 0, [(10, 1, 100, 50)], keep=0.5)
-    assert draw(filled, tmp_path)[1].read_bytes() != before
+    assert draw_errors(filled, tmp_path)[1].read_bytes() != before
 
 
-def looks_of(comparison):
-    """The looks of a picture's lines, by the configuration that each begins with."""
-    (panels,) = error_figure(comparison).views.values()
-    return {label.partition(":")[0]: look for label, look in looks(panels).items()}
+def styles_of(comparison):
+    """The styles of a picture's lines, by the configuration that each begins with."""
+    styles = assign_styles(error_figure(comparison).keys)
+    return {label.partition(":")[0]: style for (_, label), style in styles.items()}
 
 
 def test_matched_is_dashed_in_the_colour_of_its_partner(filled):
-    found = looks_of(filled)
+    found = styles_of(filled)
     sb, matched = found["sb 0.5"], found["matched to sb 0.5"]
-    assert matched["color"] == sb["color"] != found["traditional"]["color"] == "#000000"
-    assert (sb["linestyle"], matched["linestyle"]) == ("solid", (0, (4, 1.5)))
+    assert matched.colour == sb.colour != found["traditional"].colour == "#000000"
+    assert (sb.dash, matched.dash) == ("solid", "dash")
 
 
 def test_many_configurations_stay_apart(comparison, add_run):
     for percent in range(10, 90, 5):
         add_run("sb", 0, [(1, 1, 1, 1)], keep=percent / 100)
-    found = looks_of(comparison).values()
-    assert len({(look["color"], look["marker"]) for look in found}) == 16
+    found = styles_of(comparison).values()
+    assert len({(style.colour, style.marker) for style in found}) == 16
 
 
 def test_a_curve_is_the_mean_of_the_seeds_between_their_ends(filled):
@@ -102,8 +102,8 @@ def test_curves_of_a_loop_of_one_s_own_are_drawn_up_to_the_budget():
 
 def test_a_perfect_test_is_drawn_too(comparison, add_run, tmp_path):
     add_run("sb", 0, [(1, 1, 1, 5), (2, 2, 2, 0)], keep=0.5)
-    assert len(draw(comparison, tmp_path)) == 2
+    assert len(draw_errors(comparison, tmp_path)) == 2
 
 
 def test_nothing_to_draw(comparison, tmp_path):
-    assert draw(comparison, tmp_path / "none") == []
+    assert draw_errors(comparison, tmp_path / "none") == []

@@ -20,10 +20,10 @@ from siftback.lab.analyses import (
     Picture,
     Range,
     Series,
-    as_csv,
-    write,
+    export_csv,
+    write_analysis,
 )
-from siftback.lab.analyses.palette import colours
+from siftback.lab.analyses.styles import assign_styles
 from written_records import add, comparison
 
 FOUND = ["cnn on digits: an epoch of sb takes 0.50 of Traditional's."]
@@ -52,19 +52,19 @@ def panel(kind, series, **more):
     ids=lambda one: f"{one.kind}-{one.log_x}-{one.log_y}-{one.series is NAMED}",
 )
 def test_every_kind_of_panel_is_drawn_the_same_again(drawn, tmp_path):
-    paths = write(figure(drawn), tmp_path)
+    paths = write_analysis(figure(drawn), tmp_path)
     assert [path.name for path in paths] == ["fig0.png", "fig0.svg", "fig0.csv"]
     pixels = image.imread(paths[0])
     assert pixels.std() > 0.05
     before = paths[1].read_bytes()
-    assert write(figure(drawn), tmp_path)[1].read_bytes() == before
+    assert write_analysis(figure(drawn), tmp_path)[1].read_bytes() == before
     changed = panel(drawn.kind, drawn.series[:1], log_x=drawn.log_x, log_y=drawn.log_y)
-    assert write(figure(changed), tmp_path)[1].read_bytes() != before
+    assert write_analysis(figure(changed), tmp_path)[1].read_bytes() != before
 
 
 def test_each_view_is_a_picture(tmp_path):
     many = [panel("line", LINES)] * 4
-    found = write(figure(panel("line", LINES), **{"10% of it": many}), tmp_path)
+    found = write_analysis(figure(panel("line", LINES), **{"10% of it": many}), tmp_path)
     names = {path.name for path in found}
     assert names == {"fig0.png", "fig0.svg", "fig0-10-of-it.png", "fig0-10-of-it.svg", "fig0.csv"}
     heights = [image.imread(tmp_path / f"fig0{view}.png").shape[0] for view in ("", "-10-of-it")]
@@ -72,7 +72,7 @@ def test_each_view_is_a_picture(tmp_path):
 
 
 def test_numbers_of_a_figure():
-    lines = list(csv.DictReader(StringIO(as_csv(figure(panel("line", LINES))))))
+    lines = list(csv.DictReader(StringIO(export_csv(figure(panel("line", LINES))))))
     assert len(lines) == 4
     assert lines[0] == {
         "view": "one", "panel": "Of a panel", "group": "sb", "series": "a", "x": "1", "y": "3",
@@ -84,7 +84,7 @@ def test_numbers_of_a_figure():
 def test_a_table_is_written_for_readers_and_for_programs(tmp_path):
     rows = [["sb", Range(1.5, 1.0, 2.0), None], ["random", None, 0.25]]
     grid = Grid("table0", "A title", FOUND, "A paper", ["strategy", "speed", "share"], rows)
-    page, numbers = write(grid, tmp_path)
+    page, numbers = write_analysis(grid, tmp_path)
     assert "| sb | 1.50 (1.00 to 2.00) | – |" in page.read_text()  # noqa: RUF001
     assert "an epoch of sb takes 0.50" in page.read_text()
     assert numbers.read_text().splitlines() == [
@@ -102,14 +102,14 @@ def test_a_gallery(channels, tmp_path):
         for place, one in enumerate(pixels)
     ]
     gallery = Gallery("fig0", "A title", FOUND, "A paper", pictures)
-    png, svg, numbers = write(gallery, tmp_path)
+    png, svg, numbers = write_analysis(gallery, tmp_path)
     assert image.imread(png).std() > 0.05
     assert svg.read_text().startswith("<?xml")
     assert numbers.read_text().splitlines()[12] == "most,11,loss 11"
 
 
 def test_what_is_missing_is_no_file(tmp_path):
-    assert write(Missing("fig0", "A title", "Record it."), tmp_path / "new") == []
+    assert write_analysis(Missing("fig0", "A title", "Record it."), tmp_path / "new") == []
     assert not (tmp_path / "new").exists()
 
 
@@ -125,10 +125,10 @@ def test_what_is_made_of_a_comparison_can_be_written(tmp_path):
     found = {name: analysis([made]) for name, analysis in ANALYSES.items()}
     made_of = {name: one for name, one in found.items() if not isinstance(one, Missing)}
     assert len(made_of) >= 12
-    assert all(as_csv(one).count("\n") > 1 for one in made_of.values())
+    assert all(export_csv(one).count("\n") > 1 for one in made_of.values())
     for name in ("fig1", "fig14"):  # of kinds that are not drawn above
         first = dict([next(iter(made_of[name].views.items()))])
-        assert len(write(replace(made_of[name], views=first), tmp_path)) == 3
+        assert len(write_analysis(replace(made_of[name], views=first), tmp_path)) == 3
 
 
 def test_the_command_tells_what_it_made_what_is_missing_and_what_is_damaged(
@@ -155,8 +155,20 @@ def test_the_command_tells_what_it_made_what_is_missing_and_what_is_damaged(
 
 
 def test_strategies_keep_their_colours():
-    some = colours(["traditional", "sb", "topk"])
-    more = colours(["sb", "infobatch", "traditional", "topk", "ucb"])
+    def colours(*names):
+        return {
+            name: style.colour
+            for (name, _), style in assign_styles(zip(names, names, strict=True)).items()
+        }
+
+    some = colours("traditional", "sb", "topk")
+    more = colours("sb", "infobatch", "traditional", "topk", "ucb")
     assert some["sb"] == more["sb"]
     assert some["traditional"] == more["traditional"] == "#000000"
     assert len(set(more.values())) == len(more)
+
+
+def test_no_two_series_of_a_figure_look_alike():
+    keys = [(f"group {number % 12}", f"label {number}") for number in range(24)]
+    styles = assign_styles([("traditional", "traditional"), *keys])
+    assert len({(style.colour, style.dash, style.marker) for style in styles.values()}) == 25

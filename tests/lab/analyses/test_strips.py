@@ -8,10 +8,10 @@ from matplotlib import image
 
 from siftback.errors import ConfigError
 from siftback.lab.analyses import ANALYSES, Figure, Gallery, Missing
-from siftback.lab.analyses.drawing import png
+from siftback.lab.analyses.choices import COLUMNS, ROWS, strip_of_images
+from siftback.lab.analyses.drawing import render
 from siftback.lab.analyses.loss_distributions import LEAST, losses_over_training
-from siftback.lab.analyses.strips import COLUMNS, ROWS, strip_of_images
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
 from siftback.lab.records.observations import Look
 from written_records import add_look
 
@@ -60,7 +60,7 @@ def test_a_column_is_an_example_and_the_easiest_is_at_the_left(data):
 def test_what_was_dropped_is_faded_and_what_was_kept_is_as_it_is(data):
     (shown,) = rows_of(strip_of_images(data, looks(2), "a net")).values()
     for picture, place in ((shown[0], 94), (shown[-1], 4)):
-        own = data.train_images[place].permute(1, 2, 0).numpy()
+        own = data.train_inputs[place].permute(1, 2, 0).numpy()
         if place == 4:
             assert np.array_equal(picture.image, own)
         else:
@@ -114,7 +114,7 @@ def test_percentiles_of_the_losses_are_lines_over_the_epochs():
 def test_a_figure_and_a_gallery_are_png_for_a_notebook(data):
     strip, moving = strip_of_images(data, looks(2), "a net"), losses_over_training({"a": looks(2)})
     for shown in (strip, moving):
-        pixels = image.imread(BytesIO(png(shown)), format="png")
+        pixels = image.imread(BytesIO(render(shown)), format="png")
         assert pixels.std() > 0.05
         assert pixels.shape[1] > 700
 

@@ -16,17 +16,16 @@ from PIL import Image
 from pyarrow import parquet as pq
 
 from siftback.errors import ConfigError
-from siftback.lab.data import parquet
+from siftback.lab.data import images, tables
 from siftback.lab.data.augment import Augment
-from siftback.lab.data.datasets import (
-    DATASETS,
-    STORED,
-    ImageData,
+from siftback.lab.data.data_set import ImageData
+from siftback.lab.data.load import (
+    NAMES,
+    PUBLISHED,
     flip,
     hold_out,
     limit,
     load,
-    subset,
 )
 
 SHARDS = {"train-00000-of-00002": 7, "train-00001-of-00002": 5, "test-00000-of-00001": 4}
@@ -66,14 +65,14 @@ def write_set(
         parts[split].append(pixels)
         parts[f"{split}_y"].append(labels)
     whole = {key: torch.from_numpy(np.concatenate(arrays)) for key, arrays in parts.items()}
-    for split in parquet.SPLITS:
-        images = whole[split]
-        whole[split] = images.permute(0, 3, 1, 2) if images.ndim == 4 else images[:, None]
+    for split in ("train", "test"):
+        grid = whole[split]
+        whole[split] = grid.permute(0, 3, 1, 2) if grid.ndim == 4 else grid[:, None]
     return whole
 
 
 def names_of(name: str) -> list[str]:
-    return [f"kind {number}" for number in range(STORED[name].classes)]
+    return [f"kind {number}" for number in range(PUBLISHED[name].classes)]
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -104,7 +103,7 @@ def no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr(parquet, "decode", refuse)
+    monkeypatch.setattr(images, "decode", refuse)
 
 
 @pytest.fixture
@@ -114,13 +113,13 @@ def real_data(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if GIVEN:
         monkeypatch.setenv("SIFTBACK_DATA", GIVEN)
     reason = "needs the real sets in SIFTBACK_DATA or ../shared/data"
-    monkeypatch.setattr(parquet, "_on_hub", lambda *_: pytest.skip(reason))
+    monkeypatch.setattr(tables, "load_from_hub", lambda *_: pytest.skip(reason))
 
 
 def assert_is(data: ImageData, expected: dict[str, torch.Tensor]) -> None:
-    assert torch.equal(data.train_images, expected["train"])
+    assert torch.equal(data.train_inputs, expected["train"])
     assert torch.equal(data.train_labels, expected["train_y"])
-    assert torch.equal(data.test_images, expected["test"])
+    assert torch.equal(data.test_inputs, expected["test"])
     assert torch.equal(data.test_labels, expected["test_y"])
 
 
@@ -213,7 +212,7 @@ def test_data_beside_the_working_directory_are_found(places, monkeypatch):
 @pytest.fixture
 def nothing_local(monkeypatch: pytest.MonkeyPatch, places: Path) -> None:
     monkeypatch.delenv("SIFTBACK_DATA")
-    monkeypatch.setattr(parquet, "PROJECT", places)
+    monkeypatch.setattr(tables, "PROJECT", places)
     monkeypatch.chdir(places)
 
 
@@ -236,7 +235,7 @@ def test_the_hubs_copy_is_read_the_same(name, places, monkeypatch):
     expected = write_set(places / "elsewhere", name)
     files = {
         split: sorted(map(str, (places / "elsewhere" / name).glob(f"{split}-*")))
-        for split in parquet.SPLITS
+        for split in ("train", "test")
     }
     from_files = datasets.load_dataset
 
@@ -251,7 +250,7 @@ def test_the_hubs_copy_is_read_the_same(name, places, monkeypatch):
     assert_is(data, expected)
     assert data.names == tuple(names_of(name))
     config = ("cropped_digits",) if name == "svhn" else ()
-    assert asked == [(STORED[name].repository, *config)]
+    assert asked == [(PUBLISHED[name].repository, *config)]
 
 
 def test_svhn_has_an_extra_part(places):
@@ -267,11 +266,12 @@ def test_svhn_has_an_extra_part(places):
 
 
 def test_every_set_has_a_column_a_count_and_a_place():
-    assert {*DATASETS} == {"digits", *STORED}
-    assert {name: stored.classes for name, stored in STORED.items()} == {
-        name: 100 if name == "cifar100" else 10 for name in STORED
+    assert {*COLUMNS, "svhn+extra", "imdb", "sst2"} == {*PUBLISHED}
+    assert {name for name in NAMES if ":" not in name} == {"digits", *PUBLISHED, "tinyshakespeare"}
+    assert {name: PUBLISHED[name].classes for name in COLUMNS} == {
+        name: 100 if name == "cifar100" else 10 for name in COLUMNS
     }
-    assert STORED["svhn"].augmentation == Augment()
+    assert PUBLISHED["svhn"].augmentation == Augment()
 
 
 def test_unknown_names_list_the_known():
@@ -281,20 +281,20 @@ def test_unknown_names_list_the_known():
 
 def test_digits_are_split_evenly_and_always_alike():
     data, again = load("digits"), load("digits")
-    assert torch.equal(data.train_images, again.train_images)
+    assert torch.equal(data.train_inputs, again.train_inputs)
     assert (len(data.train_labels), len(data.test_labels)) == (1437, 360)
     share = data.test_labels.bincount() / (
         data.train_labels.bincount() + data.test_labels.bincount()
     )
     torch.testing.assert_close(share, torch.full((10,), 0.2), rtol=0, atol=0.005)
-    assert data.train_images.dtype == torch.uint8
-    assert data.train_images.max() == 255
+    assert data.train_inputs.dtype == torch.uint8
+    assert data.train_inputs.max() == 255
     assert data.augmentation == Augment()
 
 
 def test_mean_and_std_are_those_of_the_scaled_images():
     data = load("digits")
-    std, mean = torch.std_mean(data.train_images / 255, (0, 2, 3), correction=0)
+    std, mean = torch.std_mean(data.train_inputs / 255, (0, 2, 3), correction=0)
     torch.testing.assert_close(data.mean, mean)
     torch.testing.assert_close(data.std, std)
 
@@ -304,18 +304,18 @@ def test_mean_and_std_are_those_of_the_scaled_images():
 def test_a_limit_is_balanced_nested_and_the_same_always(n, fewer):
     data = load("digits")
     limited = limit(data, n)
-    assert len(limited.train_images) == len(limited.train_labels) == n
+    assert len(limited.train_inputs) == len(limited.train_labels) == n
     counts, most = limited.train_labels.bincount(minlength=10), data.train_labels.bincount()
     # Level: a class that is behind has no more to give.
     assert ((counts >= counts.max() - 1) | (counts == most)).all()
-    assert torch.equal(limit(data, n).train_images, limited.train_images)
+    assert torch.equal(limit(data, n).train_inputs, limited.train_inputs)
     small, large = (rows(limit(data, size)) for size in sorted((n, fewer)))
     assert small <= large <= rows(data)
-    assert limited.test_images is data.test_images
+    assert limited.test_inputs is data.test_inputs
 
 
 def rows(data: ImageData) -> set[bytes]:
-    return {image.numpy().tobytes() for image in data.train_images}
+    return {image.numpy().tobytes() for image in data.train_inputs}
 
 
 @pytest.mark.parametrize("n", [-1, 0, 1438])
@@ -334,8 +334,8 @@ def test_limits_out_of_range_are_refused(n):
 )
 def test_real_sets(name, shape, mean, std):
     data = load(name)
-    assert data.train_images.shape == shape
-    assert data.test_images.shape == (10_000, *shape[1:])
+    assert data.train_inputs.shape == shape
+    assert data.test_inputs.shape == (10_000, *shape[1:])
     assert data.train_labels.unique().tolist() == list(range(10))
     torch.testing.assert_close(data.mean, torch.tensor(mean), rtol=0, atol=1e-4)
     torch.testing.assert_close(data.std, torch.tensor(std), rtol=0, atol=1e-4)
@@ -353,7 +353,7 @@ def test_flipped_labels_are_wrong_and_the_others_right() -> None:
     assert many.flipped.equal(wrong[1])
     assert not clean.flipped.any()
     rows = torch.tensor([7, 1, 20, 300])
-    assert subset(many, rows).flipped.equal(wrong[1][rows])
+    assert many.subset(rows).flipped.equal(wrong[1][rows])
     assert hold_out(many, 100).flipped.sum() <= 575
     assert load("digits", flipped=0.4).flipped.equal(wrong[1])
     assert many.test_labels.equal(clean.test_labels)

@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from siftback.errors import ConfigError
-from siftback.lab.data import address
+from siftback.lab.data.address import parse_address
 from siftback.lab.data.augment import Augment
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
 from siftback.lab.settings import Settings
 
 
@@ -40,11 +40,11 @@ def channels_first(images: np.ndarray) -> torch.Tensor:
 
 
 def test_an_address_may_have_commas_in_its_path():
-    found = address.parse("imagefolder:/a,b/c=d,x,size=8x6,crop=2,mirror=yes")
+    found = parse_address("imagefolder:/a,b/c=d,x,size=8x6,crop=2,mirror=yes")
     assert found.target == "/a,b/c=d,x"
     assert found.size == (8, 6)
     assert found.augmentation == Augment(padding=2, flip=True)
-    assert address.parse("npz:x.npz").augmentation == Augment()
+    assert parse_address("npz:x.npz").augmentation == Augment()
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_arrays_are_read_as_they_are(of, channels, places):
         y_test=np.arange(9)[:, None] % 3,
     )
     data = load(f"npz:{places / 'a.npz'}")
-    assert torch.equal(data.train_images, channels_first(draw(0, 20, 6, 5, 3))[:, :channels])
-    assert torch.equal(data.test_images, channels_first(draw(1, 9, 6, 5, 3))[:, :channels])
+    assert torch.equal(data.train_inputs, channels_first(draw(0, 20, 6, 5, 3))[:, :channels])
+    assert torch.equal(data.test_inputs, channels_first(draw(1, 9, 6, 5, 3))[:, :channels])
     assert data.test_labels.tolist() == [0, 1, 2] * 3
     assert (data.names, data.size) == (("0", "1", "2", "3"), (6, 5))
 
@@ -122,15 +122,15 @@ def test_without_a_test_set_a_fifth_of_each_class_is_held_out(places):
     data, again = load(f"npz:{places / 'a.npz'}"), load(f"npz:{places / 'a.npz'}")
     assert data.test_labels.bincount().tolist() == [2, 5, 1]
     assert data.train_labels.bincount().tolist() == [8, 20, 4]
-    assert torch.equal(data.test_images, again.test_images)
+    assert torch.equal(data.test_inputs, again.test_inputs)
     whole = {
         (image.tobytes(), label) for image, label in zip(parts["x_train"], labels, strict=True)
     }
     split = {
         (image.numpy().tobytes(), int(label))
         for images, each in (
-            (data.train_images, data.train_labels),
-            (data.test_images, data.test_labels),
+            (data.train_inputs, data.train_labels),
+            (data.test_inputs, data.test_labels),
         )
         for image, label in zip(images, each, strict=True)
     }
@@ -198,8 +198,8 @@ def test_folders_are_read_pixel_for_pixel(tests, places, capsys):
     option = ",test=holdout" if tests == "holdout" else ""
     data = load(f"imagefolder:{places / 'pets'}{option}")
     for split, images, labels in (
-        ("train", data.train_images, data.train_labels),
-        (tests, data.test_images, data.test_labels),
+        ("train", data.train_inputs, data.train_labels),
+        (tests, data.test_inputs, data.test_labels),
     ):
         expected = np.concatenate([sets[split]["ant"], sets[split]["cat"]])
         assert torch.equal(images, channels_first(expected))
@@ -214,7 +214,7 @@ def test_folders_are_read_pixel_for_pixel(tests, places, capsys):
 def test_a_folder_without_train_is_split(places):
     write_folders(places / "pets", {"ant": draw(0, 10, 4, 4), "cat": draw(1, 15, 4, 4)})
     data = load(f"imagefolder:{places / 'pets'},crop=1,mirror=yes")
-    assert data.train_images.shape == (20, 1, 4, 4)
+    assert data.train_inputs.shape == (20, 1, 4, 4)
     assert data.test_labels.tolist() == [0, 0, 1, 1, 1]
     assert data.augmentation == Augment(padding=1, flip=True)
 
@@ -237,10 +237,10 @@ def test_images_of_unlike_sizes_are_brought_to_one(places):
     with pytest.raises(ConfigError, match=r"of 3 sizes, such as 8x20 and 10x10: add ,size=32"):
         load(f"imagefolder:{places},test=test")
     data = load(f"imagefolder:{places},size=6")
-    assert data.train_images.shape == (4, 3, 6, 6)
+    assert data.train_inputs.shape == (4, 3, 6, 6)
     middle = Image.fromarray(wide[1]).resize((6, 6), Image.Resampling.BICUBIC, (6, 0, 14, 8))
-    assert torch.equal(data.train_images[1], channels_first(np.array(middle)[None])[0])
-    assert data.test_images[0].unique(dim=0).shape[0] == 1  # three equal channels
+    assert torch.equal(data.train_inputs[1], channels_first(np.array(middle)[None])[0])
+    assert data.test_inputs[0].unique(dim=0).shape[0] == 1  # three equal channels
     assert load(f"imagefolder:{places},size=5x9").size == (5, 9)
 
 
@@ -305,8 +305,8 @@ def test_a_saved_set_is_read_pixel_for_pixel(places):
     name = saved(places / "insects", train=dataset(0), validation=dataset(1, 3))
     for _ in range(2):  # decoded, and from the cache
         data = load(name)
-        assert torch.equal(data.train_images, channels_first(draw(0, 6, 5, 4, 3)))
-        assert torch.equal(data.test_images, channels_first(draw(1, 3, 5, 4, 3)))
+        assert torch.equal(data.train_inputs, channels_first(draw(0, 6, 5, 4, 3)))
+        assert torch.equal(data.test_inputs, channels_first(draw(1, 3, 5, 4, 3)))
         assert data.train_labels.tolist() == [0, 1, 2, 0, 1, 2]
         assert data.test_labels.tolist() == [0, 1, 2]
         assert (data.name, data.names) == ("hf:insects", ("ant", "bee", "cat"))
@@ -315,7 +315,7 @@ def test_a_saved_set_is_read_pixel_for_pixel(places):
 def test_rows_that_were_chosen_are_those_read(places):
     name = saved(places / "insects", train=dataset(0).select([4, 1, 2]), test=dataset(1))
     data = load(name)
-    assert torch.equal(data.train_images, channels_first(draw(0, 6, 5, 4, 3)[[4, 1, 2]]))
+    assert torch.equal(data.train_inputs, channels_first(draw(0, 6, 5, 4, 3)[[4, 1, 2]]))
     assert data.train_labels.tolist() == [1, 1, 2]
 
 
@@ -335,12 +335,12 @@ def test_parquet_files_and_folders_of_images_are_read(places):
     for split in ("train", "test"):
         dataset(0, 15).to_parquet(places / "tables" / f"{split}-00000.parquet")
     expected = channels_first(draw(0, 15, 5, 4, 3))
-    assert torch.equal(load(f"hf:{places / 'tables'}").test_images, expected)
+    assert torch.equal(load(f"hf:{places / 'tables'}").test_inputs, expected)
     held = load(f"hf:{places / 'tables' / 'train-00000.parquet'},size=8")
     assert held.size == (8, 8)
     sets = write_splits(places / "pets")
     pets = load(f"hf:{places / 'pets'}")
-    assert torch.equal(pets.test_images[pets.test_labels == 1], channels_first(sets["test"]["cat"]))
+    assert torch.equal(pets.test_inputs[pets.test_labels == 1], channels_first(sets["test"]["cat"]))
 
 
 def test_columns_and_splits_are_named(places):
@@ -357,7 +357,7 @@ def test_columns_and_splits_are_named(places):
         load(name)
     with pytest.raises(ConfigError, match="no column 'coat': give label= one of picture, kind"):
         load(f"{name}{splits},label=coat")
-    with pytest.raises(ConfigError, match="does not hold an integer or a name"):
+    with pytest.raises(ConfigError, match="hold an integer or a name in each row"):
         load(f"{name}{splits},label=picture")
 
 
@@ -379,7 +379,7 @@ def test_hidden_and_unknown_labels_are_refused(places):
     name = saved(
         places / "hidden", train=dataset(0), test=hidden.cast_column("kind", FEATURES["kind"])
     )
-    with pytest.raises(ConfigError, match="keeps the labels to test on to itself"):
+    with pytest.raises(ConfigError, match="labels to test on go from -1 to -1"):
         load(name)
     parts = dataset(0, name=["a"] * 6), dataset(1, name=["b"] * 6)
     name = saved(places / "unknown", train=parts[0], test=parts[1])

@@ -8,15 +8,15 @@ import torch
 from tokenizers import Tokenizer
 
 from siftback.errors import ConfigError
-from siftback.lab.data import tokens
-from siftback.lab.data.batch_stream import BUCKET, BatchStream, test_batches
-from siftback.lab.data.datasets import flip, load
-from siftback.lab.data.parquet import at_hand
-from siftback.lab.data.text_data import PAD, lengths_of
-from siftback.lab.data.texts import windows
+from siftback.lab.data import texts as reader
+from siftback.lab.data.data_set import PAD, lengths_of
+from siftback.lab.data.load import flip, load
+from siftback.lab.data.stream import BUCKET, BatchStream, test_batches
+from siftback.lab.data.tables import local_folder
+from siftback.lab.data.texts import split_windows
 
 # The real set, before a test's own folder takes its place.
-SST2 = at_hand("sst2")
+SST2 = local_folder("sst2")
 
 
 @pytest.fixture
@@ -35,23 +35,23 @@ def verses(tmp_path, monkeypatch):
 def test_texts_are_cut_padded_and_kept(sst2, monkeypatch):
     data = load("sst2", max_tokens=8)
     written, labels = made.reviews(200)
-    tokenizer = Tokenizer.from_str(data.text.tokenizer)
+    tokenizer = Tokenizer.from_str(data.tokenizer)
     for row in (0, 1, 7, 199):
         whole = tokenizer.encode(written[row]).ids
-        assert data.train_tokens[row].tolist() == (whole[:8] + [PAD] * 8)[:8]
+        assert data.train_inputs[row].tolist() == (whole[:8] + [PAD] * 8)[:8]
         assert tokenizer.decode(whole).strip() == written[row]
     assert data.train_labels.tolist() == labels
     assert (data.kind, data.classes, data.names) == ("texts", 2, ("negative", "positive"))
-    assert data.unit == pytest.approx(float(lengths_of(data.train_tokens).float().mean()))
+    assert data.unit == pytest.approx(float(lengths_of(data.train_inputs).float().mean()))
     # What is tested on is in the order of the lengths, and whole.
-    lengths = lengths_of(data.test_tokens)
+    lengths = lengths_of(data.test_inputs)
     assert bool((lengths.diff() >= 0).all())
     assert data.test_labels.bincount().tolist() == [20, 20]
     # Once tokenised they are kept, by length.
-    monkeypatch.setattr(tokens, "trained_on", None)
+    monkeypatch.setattr(reader, "train_tokenizer", None)
     again = load("sst2", max_tokens=8)
-    assert torch.equal(again.train_tokens, data.train_tokens)
-    assert again.text == data.text
+    assert torch.equal(again.train_inputs, data.train_inputs)
+    assert again.tokenizer == data.tokenizer
     with pytest.raises(TypeError):
         load("sst2", max_tokens=9)
 
@@ -59,8 +59,9 @@ def test_texts_are_cut_padded_and_kept(sst2, monkeypatch):
 def test_the_tokenizer_is_of_the_training_texts_alone_and_the_same_again(sst2):
     data = load("sst2")
     written, _ = made.reviews(200)
-    assert data.text.tokenizer == tokens.trained_on(written)
-    assert data.text.vocabulary == tokens.size_of(data.text.tokenizer) <= tokens.VOCABULARY
+    assert data.tokenizer == reader.train_tokenizer(written)
+    vocabulary = Tokenizer.from_str(data.tokenizer).get_vocab_size()
+    assert data.vocabulary == vocabulary <= reader.VOCABULARY
 
 
 def test_limits_and_holding_out_keep_classes_and_count_in_their_own_mean_example(sst2):
@@ -69,12 +70,12 @@ def test_limits_and_holding_out_keep_classes_and_count_in_their_own_mean_example
     assert data.true_labels.bincount().tolist() == [25, 25]
     assert int(data.flipped.sum()) == 10
     assert data.test_labels.bincount().tolist() == [5, 5]
-    sizes = data.sizes(data.train_tokens)
+    sizes = data.sizes(data.train_inputs)
     assert float(sizes.mean()) == pytest.approx(1.0)
     # What pruning leaves is still counted in the mean of all.
     longest = sizes.argsort()[-10:].sort().values
-    left = data.taken(longest)
-    assert torch.equal(left.sizes(left.train_tokens), sizes[longest])
+    left = data.subset(longest)
+    assert torch.equal(left.sizes(left.train_inputs), sizes[longest])
 
 
 def test_batches_are_sorted_within_a_few_and_padded_to_their_own_longest(sst2):
@@ -93,8 +94,8 @@ def test_batches_are_sorted_within_a_few_and_padded_to_their_own_longest(sst2):
         assert torch.equal(labels, data.train_labels[indices])
         assert inputs.shape[1] == int(lengths_of(inputs).max())
         plain[indices, : inputs.shape[1]] = inputs
-    assert torch.equal(plain, data.train_tokens.long())
-    lengths = [lengths_of(data.train_tokens)[part] for part in torch.cat(first).split(10 * BUCKET)]
+    assert torch.equal(plain, data.train_inputs.long())
+    lengths = [lengths_of(data.train_inputs)[part] for part in torch.cat(first).split(10 * BUCKET)]
     for number, part in enumerate(lengths):
         assert bool((part.diff() * (-1) ** number >= 0).all())
     # Left in part, they are as good as sorted, each of them once.
@@ -120,15 +121,15 @@ def test_batches_are_sorted_within_a_few_and_padded_to_their_own_longest(sst2):
 def test_a_file_is_windows_of_characters(verses):
     data = load(f"text:{verses}", max_tokens=16)
     whole = verses.read_text()
-    tokenizer = Tokenizer.from_str(data.text.tokenizer)
+    tokenizer = Tokenizer.from_str(data.tokenizer)
     assert (data.kind, data.name) == ("language", "text:verses.txt")
     assert data.classes == len({*whole}) + 1
     train = int(0.9 * len(whole))
-    assert len(data.train_tokens) == (train - 1) // 16
-    text = tokenizer.decode(data.train_tokens.flatten().tolist())
+    assert len(data.train_inputs) == (train - 1) // 16
+    text = tokenizer.decode(data.train_inputs.flatten().tolist())
     assert text == whole[: len(text)]
     assert tokenizer.decode(data.train_labels[3].tolist()) == whole[49:65]
-    last = data.test_tokens
+    last = data.test_inputs
     assert tokenizer.decode(last.flatten().tolist()) == whole[train:][: last.numel()]
     assert (data.unit, data.tokens_per_character) == (16.0, 1.0)
     assert load(f"text:{verses}", train_limit=9, max_tokens=16).train_labels.shape == (9, 16)
@@ -137,11 +138,11 @@ def test_a_file_is_windows_of_characters(verses):
 def test_a_file_may_be_windows_of_byte_pairs(verses):
     data = load(f"text:{verses},tokens=bpe,vocabulary=300", max_tokens=8)
     whole = verses.read_text()
-    ids = tokens.encoded(data.text.tokenizer, whole[int(0.9 * len(whole)) :])
-    assert data.text.vocabulary <= 300
+    ids = reader.encode(data.tokenizer, whole[int(0.9 * len(whole)) :])
+    assert data.vocabulary <= 300
     share = len(ids) / (len(whole) - int(0.9 * len(whole)))
     assert data.tokens_per_character == pytest.approx(share)
-    assert torch.equal(data.test_tokens, windows(ids, 8)[0])
+    assert torch.equal(data.test_inputs, split_windows(ids, 8)[0])
 
 
 @pytest.mark.parametrize(
@@ -182,8 +183,8 @@ def test_tables_of_texts_are_read_by_their_columns(tmp_path, monkeypatch):
     data = load(f"hf:{tmp_path / 'one'},vocabulary=300", max_tokens=12)
     assert (data.kind, data.names) == ("texts", ("worse", "better"))
     assert (len(data.train_labels), data.test_labels.bincount().tolist()) == (80, [10, 10])
-    tokenizer = Tokenizer.from_str(data.text.tokenizer)
-    kept = {tokenizer.decode(row.tolist()).strip() for row in data.train_tokens}
+    tokenizer = Tokenizer.from_str(data.tokenizer)
+    kept = {tokenizer.decode(row.tolist()).strip() for row in data.train_inputs}
     assert len(kept) == 10
     more = table.add_column("title", ["a"] * 100)
     more.save_to_disk(str(tmp_path / "two"))
@@ -221,7 +222,7 @@ def test_real_sentences_become_tokens_that_say_the_same(tmp_path, monkeypatch):
     monkeypatch.setenv("SIFTBACK_CACHE", str(tmp_path))
     data = load("sst2")
     assert (len(data.train_labels), len(data.test_labels)) == (6920, 1821)
-    tokenizer = Tokenizer.from_str(data.text.tokenizer)
+    tokenizer = Tokenizer.from_str(data.tokenizer)
     row = SST2 / "train-00000-of-00001.parquet"
     first = datasets.Dataset.from_parquet(str(row), cache_dir=str(tmp_path))[0]
-    assert tokenizer.decode(data.train_tokens[0].tolist()).strip() == first["sentence"]
+    assert tokenizer.decode(data.train_inputs[0].tolist()).strip() == first["sentence"]

@@ -11,20 +11,20 @@ from torch.nn import functional as F
 from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab import models
-from siftback.lab.data.batch_stream import BatchStream, test_batches
-from siftback.lab.data.datasets import ImageData, load, subset
+from siftback.lab.data.data_set import ImageData
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import BatchStream, test_batches
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.experiments.subsets import read_subset, write_subset
+from siftback.lab.length import Length, PhaseClock
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.run.train import stages
 from siftback.lab.settings import Run, Settings
-from siftback.lab.training.length import Length
-from siftback.lab.training.phase_clock import PhaseClock
-from siftback.lab.training.strategies import STRATEGIES, find
-from siftback.lab.training.training_batches import TrainingBatches
+from siftback.lab.strategies.strategy import Job
+from siftback.lab.strategies.table import STRATEGIES, find_strategy
 from siftback.pruning import prune
 
 COUNT, BATCH, EPOCHS = 200, 50, 2
@@ -112,10 +112,10 @@ def test_irreducible_losses_are_of_models_that_have_not_seen_the_example() -> No
     data = load("digits", COUNT)
     order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(1000))
     seen, unseen = (half.sort().values for half in order.split(COUNT // 2))
-    half, other = subset(data, seen), subset(data, unseen)
+    half, other = data.subset(seen), data.subset(unseen)
     *_, stage = stages(1000, QUICK, half, EPOCHS)
     stage.model.eval()
-    held = replace(half, test_images=other.train_images, test_labels=other.train_labels)
+    held = replace(half, test_inputs=other.train_inputs, test_labels=other.train_labels)
     ((images, labels),) = test_batches(held, COUNT)
     losses = F.cross_entropy(stage.model(images), labels, reduction="none")
     torch.testing.assert_close(table.scores[unseen], losses.detach())
@@ -216,21 +216,21 @@ def test_each_prunes_its_share_and_selects_from_what_is_left(compared: Compariso
 
 @pytest.mark.parametrize(("keep", "drop"), [(0.5, 0.25), (0.375, 0.25), (0.9, 0.1), (1.0, 0.0)])
 def test_diet_prunes_a_quarter_where_it_can(keep: float, drop: float) -> None:
-    assert find("diet-sb").dropped(keep) == pytest.approx(drop)
-    assert find("el2n").dropped(keep) == pytest.approx(1 - keep)
-    assert find("sb").dropped(keep) == 0
+    assert find_strategy("diet-sb").dropped(keep) == pytest.approx(drop)
+    assert find_strategy("el2n").dropped(keep) == pytest.approx(1 - keep)
+    assert find_strategy("sb").dropped(keep) == 0
 
 
 def test_what_is_pruned_has_the_lowest_scores(tmp_path: Path) -> None:
     data = load("digits", COUNT)
     quick = replace(QUICK, score_epochs=0.0)
     left = scores.score_for_run(Run("el2n", 0.5, 7), quick, data, tmp_path)
-    assert left is not None
     table = scores.Scores.read(tmp_path / "scores" / "el2n-seed7.parquet")
     kept = prune(table.scores, 0.5)
-    assert left.data.train_images.equal(data.train_images[kept])
+    assert left.data.train_inputs.equal(data.train_inputs[kept])
     assert left.data.train_labels.equal(data.train_labels[kept])
-    assert scores.score_for_run(Run("sb", 0.5, 7), quick, data, tmp_path) is None
+    unscored = scores.score_for_run(Run("sb", 0.5, 7), quick, data, tmp_path)
+    assert (unscored.data, unscored.cost, unscored.scores) == (data, 0, None)
     assert {"el2n", "diet-sb", "diet-random"} <= STRATEGIES.keys()
 
 
@@ -248,7 +248,6 @@ def test_rho_selects_by_the_loss_less_the_irreducible_one(tmp_path: Path) -> Non
     data = load("digits", COUNT)
     torch.manual_seed(0)
     found = scores.score_for_run(Run("rho", 0.5, 0), QUICK, data, tmp_path)
-    assert found is not None
     table = scores.Scores.read(tmp_path / "scores" / "irreducible-seed0.parquet")
     assert found.data is data
     assert found.scores is not None
@@ -257,9 +256,11 @@ def test_rho_selects_by_the_loss_less_the_irreducible_one(tmp_path: Path) -> Non
     model = models.build("cnn", width=4, classes=10, channels=1)
     run = Run("rho", 0.5, 0)
     length = Length.of(run, QUICK, COUNT)
-    batches = TrainingBatches(
-        run, QUICK, data, model, device, length, PhaseClock(device), found.scores
+    rho = find_strategy("rho")
+    job = Job(
+        run, rho, rho.warmed(QUICK), data, model, device, length, PhaseClock(device), found.scores
     )
+    batches = rho.moment(job)
     given = iter(batches)
     first, second = next(given), next(given)  # pooled from two batches each
     images, labels = (torch.cat(both) for both in zip(first, second, strict=True))

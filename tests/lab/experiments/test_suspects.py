@@ -11,15 +11,14 @@ from pyarrow import parquet
 
 from command_line import Call
 from siftback.errors import ConfigError
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
 from siftback.lab.experiments.comparison import Plan, compare
 from siftback.lab.experiments.suspects_report import precision_recall
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.summary_table import suspected
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
-from siftback.lab.training.strategies import find
-from siftback.lab.training.strategy import has_guard
+from siftback.lab.strategies.table import find_strategy
 
 QUICK = Settings("digits", width=4, epochs=4, flip=0.2, batch_size=64, device="cpu")
 NAME = "sb-memory-guarded-keep0.5-seed0"
@@ -35,9 +34,9 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_guard_knows_the_number_of_classes() -> None:
-    strategy = find("sb-memory-guarded")
+    strategy = find_strategy("sb-memory-guarded")
     kinds = [strategy.choice(0.5, QUICK, classes) for classes in (2, 10)]
-    guards = [rule.guard for rule in kinds if has_guard(rule)]
+    guards = [rule.guard for rule in kinds if rule.guard]
     assert [guard.settings() for guard in guards if guard is not None] == [
         {"classes": 2, "cap": 0.05, "visits": 2},
         {"classes": 10, "cap": 0.05, "visits": 3},

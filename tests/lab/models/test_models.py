@@ -12,17 +12,29 @@ from torch.nn import functional as F
 
 from siftback import Percentile, SinglePass
 from siftback.errors import ConfigError
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
 from siftback.lab.experiments.comparison import Plan, compare
-from siftback.lab.models import LISTED, MODELS, build, count, find, googlenet, mobilenet
-from siftback.lab.models.norm import NORMS, groups_for
+from siftback.lab.models import (
+    LISTED,
+    MODELS,
+    build,
+    count,
+    find_architecture,
+    googlenet,
+    mobilenet,
+)
+from siftback.lab.models.layers import NORMS, groups_for
 from siftback.lab.models.resnet import Padding
-from siftback.lab.models.vit import places
+from siftback.lab.models.vit import encode_positions
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
 
 IMAGES = [(1, 8), (1, 28), (3, 32)]  # channels and size
-NAMES = [*(n for n in MODELS if find(n).takes == "images"), "wrn-10-2-drop0.3", "densenet-bc-16"]
+NAMES = [
+    *(n for n in MODELS if find_architecture(n).takes == "images"),
+    "wrn-10-2-drop0.3",
+    "densenet-bc-16",
+]
 
 # In millions: the papers' own numbers, and pytorch-cifar's for its forms of ImageNet's networks.
 PUBLISHED = {
@@ -102,7 +114,7 @@ def test_parameters_are_counted_as_they_are_built(name, parameters):
 
 def test_what_is_listed_is_told_with_its_width():
     assert len(set(LISTED)) == len(LISTED)
-    assert all("width: " in find(name).what for name in LISTED)
+    assert all("width: " in find_architecture(name).what for name in LISTED)
     assert count("mlp", width=8, classes=2, channels=1) == 1024 * 8 + 8 + 8 * 8 + 8 + 8 * 2 + 2
 
 
@@ -112,7 +124,7 @@ def pictures(tmp_path_factory) -> dict[int, str]:
     data, folder = load("digits"), tmp_path_factory.mktemp("pictures")
     arrays = {}
     for split, most in (("train", 300), ("test", 50)):
-        large = np.kron(getattr(data, f"{split}_images")[:most, 0], np.ones((4, 4), np.uint8))
+        large = np.kron(getattr(data, f"{split}_inputs")[:most, 0], np.ones((4, 4), np.uint8))
         labels = getattr(data, f"{split}_labels")[:most].numpy()
         grey, colour = arrays.setdefault(28, {}), arrays.setdefault(32, {})
         grey |= {f"x_{split}": large[:, 2:30, 2:30], f"y_{split}": labels}
@@ -184,7 +196,7 @@ def test_padding_takes_every_other_pixel_and_adds_zeros():
 
 @pytest.mark.parametrize("features", [8, 7])
 def test_places_are_waves_of_row_and_column(features):
-    found = places(3, 2, features)
+    found = encode_positions(3, 2, features)
     for row in range(3):
         for column in range(2):
             waves = [

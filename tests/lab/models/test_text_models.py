@@ -6,7 +6,7 @@ import torch
 from siftback import SinglePass
 from siftback.errors import ConfigError
 from siftback.lab import models
-from siftback.lab.data.text_data import IGNORED, PAD, lengths_of
+from siftback.lab.data.data_set import IGNORED, PAD, lengths_of
 from siftback.lab.forward import cross_entropies, example_losses, mean_loss
 
 VOCABULARY, LENGTH = 40, 24
@@ -109,5 +109,7 @@ def test_models_are_refused_where_examples_are_others():
     ):
         with pytest.raises(ConfigError, match=f"model '{name}' takes .*{data}.*{others}"):
             models.check_kind(name, kind, data)
-    assert models.find("gpt").recipe.optimizer == "adamw"
-    assert models.find("resnet18").recipe == models.Recipe("sgd", 0.1, 5e-4, 128)
+    assert models.find_architecture("gpt").training.optimizer == "adamw"
+    assert models.find_architecture("resnet18").training == models.TrainingDefaults(
+        "sgd", 0.1, 5e-4, 128
+    )

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from siftback.lab.papers import CLAIMS, RUNS, beside, short
-from siftback.lab.recipes import find_recipe, recipe_names
-from siftback.lab.recipes.running import tasks
+from siftback.lab.recipes.recipe import find_recipe, recipe_names, recipe_plans
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import SHARES
 from siftback.lab.report.results_page import write_page
@@ -44,9 +43,9 @@ def row(results, what, there=""):
 
 def test_every_claim_is_of_runs_that_there_are():
     folders = {
-        task.folder.as_posix()
+        folder.as_posix()
         for recipe in map(find_recipe, recipe_names())
-        for task in tasks(recipe, "small", Path())
+        for folder in recipe_plans(recipe, "small", Path())
     }
     recorded = {
         path.parent.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("summary.json")

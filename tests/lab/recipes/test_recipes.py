@@ -10,20 +10,28 @@ from siftback import Share, cli
 from siftback.errors import ConfigError
 from siftback.lab import rates
 from siftback.lab.experiments.comparison import Plan, is_finished
-from siftback.lab.recipes import (
-    SCALES,
-    changes_of,
+from siftback.lab.recipes import Scale
+from siftback.lab.recipes.listing import (
+    count_parameters,
+    listing,
+    markdown_listing,
+    plan_cost,
+    plan_table,
+)
+from siftback.lab.recipes.recipe import (
+    draw_recipe,
     find_recipe,
+    parse_changes,
     read_recipe,
     recipe_names,
+    recipe_plans,
     recipes_used,
+    run_unfinished,
 )
-from siftback.lab.recipes.listing import cost, listing, markdown_listing, plan_table
-from siftback.lab.recipes.running import Task, count_parameters, draw_recipe, tasks
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
-from siftback.lab.training import strategies
+from siftback.lab.strategies.table import STRATEGIES, find_strategy
 
 AT_HAND = {"digits", "mnist", "cifar10"}
 
@@ -95,20 +103,19 @@ def test_all_that_the_papers_show_has_a_recipe():
     assert recipe_names()[:3] == ["fig1", "fig2", "fig3"]
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", Scale)
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_recipe_can_be_run(name, scale, tmp_path):
     recipe = find_recipe(name)
-    todo = tasks(recipe, scale, tmp_path)
-    assert todo
-    assert len({task.folder for task in todo}) == len(todo)
-    assert not any(task.finished for task in todo)
+    plans = recipe_plans(recipe, scale, tmp_path)
+    assert len(plans) == sum(len(used.plans(scale)) for used in recipes_used(recipe)) > 0
+    assert not any(is_finished(plan, folder) for folder, plan in plans.items())
     for plan in recipe.plans(scale).values():
         assert count_parameters(plan) > 1000
 
 
 def test_the_plan_of_a_recipe_is_shown_without_a_trace(tmp_path):
-    table = plan_table(tasks(find_recipe("fig17"), "small", tmp_path))
+    table = plan_table(recipe_plans(find_recipe("fig17"), "small", tmp_path))
     assert table.row_count == 6
     told = list(table.columns[1].cells)
     assert "cnn-8 on cifar10" in told[0]
@@ -126,7 +133,7 @@ def test_small_scales_use_what_is_at_hand_and_full_ones_what_the_papers_do(name)
         assert (plan.settings.train_limit is None) == (name != "fig18")
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", Scale)
 @pytest.mark.parametrize("name", recipe_names())
 def test_what_is_drawn_is_recorded(name, scale):
     recipe, plans = find_recipe(name), plans_of(name, scale)
@@ -188,8 +195,8 @@ def test_the_sweeps_are_those_of_the_paper():
 
 def test_runs_are_shared_by_the_figures_of_one_experiment(tmp_path):
     for name in ("fig1", "fig6", "fig7", "fig10", "fig11"):
-        folders = [task.folder for task in tasks(find_recipe(name), "small", tmp_path)]
-        assert folders == [task.folder for task in tasks(find_recipe("table1"), "small", tmp_path)]
+        folders = [*recipe_plans(find_recipe(name), "small", tmp_path)]
+        assert folders == [*recipe_plans(find_recipe("table1"), "small", tmp_path)]
 
 
 def test_a_recipe_is_read_from_its_file(own):
@@ -237,7 +244,7 @@ def test_what_is_wrong_is_told_with_file_and_key(own, old, new, said):
 def test_a_data_set_that_is_none_is_told_before_anything_runs(own, tmp_path):
     recipe = read_recipe(own(OWN.replace('"digits"', '"digit"')))
     with pytest.raises(ConfigError, match="'digit'"):
-        plan_table(tasks(recipe, "small", tmp_path / "runs"))
+        plan_table(recipe_plans(recipe, "small", tmp_path / "runs"))
 
 
 def test_a_recipe_that_is_none_is_told():
@@ -258,50 +265,50 @@ def test_only_recipes_that_train_can_be_used(own):
 
 def test_changes_take_the_place_of_what_a_recipe_says(own):
     recipe = read_recipe(own())
-    told = {"budget": "3", "strategies": "sb,random", "keep": "1/4,0.5", "rate": "constant"}
-    plan = recipe.plans("full", changes_of(told) | {"seeds": [4, 5]})[""]
+    told = ["budget=3", "strategies=sb,random", "keep=1/4,0.5", "rate=constant"]
+    plan = recipe.plans("full", parse_changes(told) | {"seeds": [4, 5]})[""]
     assert (plan.settings.budget, plan.settings.epochs) == (3, None)
     assert (plan.strategies, plan.keeps, plan.seeds) == (("sb", "random"), (0.25, 0.5), (4, 5))
     assert plan.settings.rate == "constant"
     assert recipe.plans("full")[""].settings.epochs == 20
     with pytest.raises(ConfigError, match=r"--set: no key 'epoch'; did you mean epochs\?"):
-        changes_of({"epoch": "3"})
+        parse_changes(["epoch=3"])
     with pytest.raises(ConfigError, match="width 'wide': give an integer"):
-        changes_of({"width": "wide"})
+        parse_changes(["width=wide"])
     with pytest.raises(ConfigError, match=r"recipe own \[full\]: no strategy 'bs'"):
-        recipe.plans("full", changes_of({"strategies": "bs"}))
-    limited = recipe.plans("full", changes_of({"time_budget": "1h30m", "evaluate_at": "0.1"}))[""]
+        recipe.plans("full", parse_changes(["strategies=bs"]))
+    limited = recipe.plans("full", parse_changes(["time_budget=1h30m", "evaluate_at=0.1"]))[""]
     assert (limited.settings.time_budget, limited.settings.epochs) == (5400, 20)
     assert limited.settings.evaluate_at == (0.1,)
-    assert recipe.plans("full", changes_of({"warmup": "5%"}))[""].settings.warmup == Share(0.05)
+    assert recipe.plans("full", parse_changes(["warmup=5%"]))[""].settings.warmup == Share(0.05)
     with pytest.raises(ConfigError, match=r"warmup '0.05': give epochs such as 1e, a percentage"):
-        recipe.plans("full", changes_of({"warmup": "0.05"}))
+        recipe.plans("full", parse_changes(["warmup=0.05"]))
 
 
 def test_a_recipe_runs_draws_and_is_not_run_again(own, tmp_path):
     recipe, out = read_recipe(own()), tmp_path / "runs"
-    todo = tasks(recipe, "small", out)
-    assert [task.folder for task in todo] == [out / "own-small" / n for n in ("plain", "noisy")]
-    for task in todo:
-        task.train(NullReporter(), "refuse")
-    assert all(task.finished for task in todo)
-    drawn = list(draw_recipe(recipe, "small", out, todo))
-    assert [one.analysis.name for one in drawn] == ["fig6", "table1"]
-    assert {path.parent for one in drawn for path in one.paths} == {out / "own-small"}
-    suffixes = [{path.suffix for path in one.paths} for one in drawn]
+    plans = recipe_plans(recipe, "small", out)
+    assert [*plans] == [out / "own-small" / n for n in ("plain", "noisy")]
+    for folder, plan in plans.items():
+        run_unfinished(plan, folder, NullReporter(), "refuse")
+    assert all(is_finished(plan, folder) for folder, plan in plans.items())
+    drawn = list(draw_recipe(recipe, "small", out, plans))
+    assert [analysis.name for analysis, _ in drawn] == ["fig6", "table1"]
+    assert {path.parent for _, paths in drawn for path in paths} == {out / "own-small"}
+    suffixes = [{path.suffix for path in paths} for _, paths in drawn]
     assert suffixes == [{".png", ".svg", ".csv"}, {".md", ".csv"}]
-    assert all(path.stat().st_size > 100 for one in drawn for path in one.paths)
+    assert all(path.stat().st_size > 100 for _, paths in drawn for path in paths)
 
-    before = [Comparison.read(task.folder).runs for task in todo]
-    for task in todo:
-        task.train(NullReporter(), "refuse")
-    assert [Comparison.read(task.folder).runs for task in todo] == before
+    before = [Comparison.read(folder).runs for folder in plans]
+    for folder, plan in plans.items():
+        run_unfinished(plan, folder, NullReporter(), "refuse")
+    assert [Comparison.read(folder).runs for folder in plans] == before
 
-    more = tasks(recipe, "small", out, {"seeds": [0, 1]})
+    folder, larger = next(iter(recipe_plans(recipe, "small", out, {"seeds": [0, 1]}).items()))
     with pytest.raises(ConfigError, match="--resume"):
-        more[0].train(NullReporter(), "refuse")
-    more[0].train(NullReporter(), "resume")
-    runs = Comparison.read(todo[0].folder).runs
+        run_unfinished(larger, folder, NullReporter(), "refuse")
+    run_unfinished(larger, folder, NullReporter(), "resume")
+    runs = Comparison.read(folder).runs
     assert runs[: len(before[0])] == before[0]
     assert [run.seed for run in runs] == [0, 0, 0, 1, 1, 1]
 
@@ -310,9 +317,8 @@ def test_runs_of_other_settings_are_not_taken_for_finished(own, tmp_path):
     plan = read_recipe(own()).plans("small", {"strategies": ["traditional"], "epochs": 1})["plain"]
     folder = tmp_path / "c"
     assert not is_finished(plan, folder)
-    task = Task(plan, folder)
-    task.train(NullReporter(), "refuse")
-    assert task.finished
+    run_unfinished(plan, folder, NullReporter(), "refuse")
+    assert is_finished(plan, folder)
     other = Plan(replace(plan.settings, lr=0.05), ["traditional"], [0.5], [0])
     assert not is_finished(other, folder)
 
@@ -321,16 +327,16 @@ def test_a_plan_s_cost_is_added_up_from_its_runs():
     settings = Settings("digits", "cnn", epochs=10, score_models=2, score_epochs=1)
     plan = Plan(settings, ["traditional", "sb", "stale-sb-2@0.25"], [0.5], [0, 1], matched=True)
     of_a_seed = 10 * 3 + 2 * (3 + 9 * (1 + 1.5)) + 2 * (3 + 9 * (0.5 + 0.75))
-    assert cost(plan) == pytest.approx(1437 * 2 * of_a_seed)
+    assert plan_cost(plan) == pytest.approx(1437 * 2 * of_a_seed)
     limited = replace(settings, train_limit=100)
     diet = Plan(limited, ["el2n@0.75"], [0.5], [0], matched=False)
-    assert cost(diet) == pytest.approx(100 * (10 * 3 * 0.75 + 2 * (3 + 1)))
+    assert plan_cost(diet) == pytest.approx(100 * (10 * 3 * 0.75 + 2 * (3 + 1)))
     budget = Plan(replace(limited, epochs=None, budget=4), ["sb", "random"], [0.5], [0])
-    assert cost(budget) == pytest.approx(100 * 2 * 4 * 3)
-    assert cost(Plan(replace(settings, data="npz:own.npz"), ["sb"], [0.5], [0])) is None
+    assert plan_cost(budget) == pytest.approx(100 * 2 * 4 * 3)
+    assert plan_cost(Plan(replace(settings, data="npz:own.npz"), ["sb"], [0.5], [0])) is None
     text = Settings("tinyshakespeare", "gpt", budget=1, max_tokens=64)
     # 1,003,854 characters are trained on: windows of 64 are twice as many as those of 128.
-    windows = cost(Plan(text, ["traditional"], [0.5], [0])) / 3
+    windows = plan_cost(Plan(text, ["traditional"], [0.5], [0])) / 3
     assert windows == pytest.approx(1_003_854 / 64, rel=1e-3)
 
 
@@ -349,12 +355,12 @@ def test_a_plan_s_cost_is_added_up_from_its_runs():
     ],
 )
 def test_the_ideal_cost_is_that_of_the_formula(name, ideal):
-    cost = strategies.find(name).cost.amount(0.4, stale_every=3, price=0.5)
+    cost = find_strategy(name).cost.amount(0.4, stale_every=3, price=0.5)
     assert cost == pytest.approx(ideal)
 
 
 def test_every_strategy_has_an_ideal_cost():
-    for name, strategy in strategies.STRATEGIES.items():
+    for name, strategy in STRATEGIES.items():
         if name != "matched":
             assert 0 < strategy.cost.amount(0.5) < 10
 
@@ -364,7 +370,7 @@ def test_the_documentation_lists_them_as_they_are():
     assert page.endswith(markdown_listing() + "\n"), "make recipes writes it again"
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", Scale)
 def test_each_is_listed_with_what_it_needs(scale):
     table = listing(scale)
     assert table.row_count == len(recipe_names())

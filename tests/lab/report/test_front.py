@@ -9,7 +9,7 @@ from siftback.errors import ConfigError
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.report.front import CHOICES, MARKS, write_picture, write_table
 from siftback.lab.report.results_page import comparisons_of
-from siftback.lab.training.strategies import STRATEGIES
+from siftback.lab.strategies.table import STRATEGIES
 
 ROOT = Path(__file__).parents[3]
 

@@ -7,7 +7,7 @@ import pytest
 
 from siftback.lab.analyses import analyse
 from siftback.lab.analyses.reading import read
-from siftback.lab.report.page import rendered
+from siftback.lab.report.page import render_page
 
 pytestmark = pytest.mark.red
 
@@ -31,7 +31,7 @@ INJECTIONS = [
 def page_of(folder):
     comparisons, problems = read([folder])
     analyses = analyse(comparisons, ("table1", "budget", "fig7", "fig1"))
-    return rendered(comparisons, problems, list(analyses.values()), {})
+    return render_page(comparisons, problems, list(analyses.values()), {})
 
 
 def test_no_name_becomes_markup(comparison, add_run, count):

@@ -23,9 +23,8 @@ from siftback.errors import ConfigError
 from siftback.lab.analyses import Figure, Gallery, Grid, Missing, Panel, Picture, Series, analyse
 from siftback.lab.analyses.reading import read
 from siftback.lab.papers import CLAIMS
-from siftback.lab.recipes.running import comparisons_for
-from siftback.lab.report.charts import looks
-from siftback.lab.report.page import rendered, write_report
+from siftback.lab.recipes.recipe import comparisons_for
+from siftback.lab.report.page import render_page, write_report
 
 ROOT = Path(__file__).parents[3]
 FOUND = ["cnn on digits: an epoch of sb takes 0.50 of Traditional's."]
@@ -85,7 +84,7 @@ def page(comparison):
     def made(only=("table1", "budget", "fig7", "fig1")):
         comparisons, problems = read([comparison.folder])
         analyses = list(analyse(comparisons, only).values())
-        return Page(rendered(comparisons, problems, analyses, {}))
+        return Page(render_page(comparisons, problems, analyses, {}))
 
     return made
 
@@ -200,7 +199,7 @@ def test_what_is_too_large_to_carry_is_linked(filled):
     analyses = list(analyse(comparisons, ["fig7"]).values())
 
     def links(**most):
-        made = Page(rendered(comparisons, problems, analyses, {}, **most))
+        made = Page(render_page(comparisons, problems, analyses, {}, **most))
         return {link["href"]: link["download"] for link in made.all("a") if "download" in link}
 
     carried = sorted(links(), key=len)
@@ -326,7 +325,7 @@ def test_figures_are_drawn_as_they_are():
     one = Figure("one", "One", FOUND, "Nobody", views)
     grid = Grid("two", "Two", FOUND, "Nobody", ["name", "value"], [["u", 1.5], ["v", None]])
     none = Missing("three", "Three", "Record something.")
-    made = Page(rendered([], [], [one, grid, none], {"one": ["figures/one.svg"]}))
+    made = Page(render_page([], [], [one, grid, none], {"one": ["figures/one.svg"]}))
     (data,) = made.data
     drawn = data["all"][0]["series"][0]
     assert (drawn["x"], drawn["y"]) == (["u", "v"], [1.2346, None])
@@ -340,19 +339,13 @@ def test_figures_are_drawn_as_they_are():
     assert choices == ["all", "other"]
 
 
-def test_no_two_series_of_a_figure_look_alike():
-    named = [(f"group {each % 12}", f"label {each}") for each in range(24)]
-    drawn = looks([("traditional", "traditional"), *named])
-    assert len({(look.colour, look.dash, look.marker) for look in drawn.values()}) == 25
-
-
 def test_pictures_have_label_loss_and_alt_text():
     grey = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
     wide = np.zeros((50, 200, 3), np.uint8)
     gallery = Gallery("g", "G", FOUND, "Nobody", [
         Picture(grey, "7", "loss 2.5", "kept"), Picture(wide, "cat", "loss 9", "dropped"),
     ])  # fmt: skip
-    made = Page(rendered([], [], [gallery], {}))
+    made = Page(render_page([], [], [gallery], {}))
     first, second = made.all("img")
     assert first["alt"] == "Image of class 7, loss 2.5"
     assert size(first) == (8, 8)
@@ -400,7 +393,7 @@ def test_a_damaged_summary_is_told_beside_a_whole_one(filled, tmp_path, summary,
     broken.mkdir()
     (broken / "summary.json").write_text(summary)
     comparisons, problems = read([filled.folder.parent])
-    made = Page(rendered(comparisons, problems, [], {}))
+    made = Page(render_page(comparisons, problems, [], {}))
     assert f"broken/summary.json{':' if 'run' in told else ''}"[:20] in made.text
     assert told in made.text
     assert "sb 0.5 paid" in made.text

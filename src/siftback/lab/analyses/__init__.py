@@ -22,7 +22,6 @@ from siftback.lab.analyses import (
     pays,
     phases,
     speedups,
-    strips,
 )
 from siftback.lab.analyses.figure import (
     Analysis,
@@ -35,11 +34,10 @@ from siftback.lab.analyses.figure import (
     Picture,
     Range,
     Series,
-    plain,
-    shown,
+    format_cell,
 )
 from siftback.lab.analyses.reading import read
-from siftback.lab.analyses.writing import as_csv, as_markdown, write
+from siftback.lab.analyses.writing import export_csv, export_markdown, write_analysis
 from siftback.lab.records.comparison_record import UNREADABLE, Comparison
 from siftback.lab.records.formatting import one_of
 
@@ -56,12 +54,11 @@ __all__ = [
     "Range",
     "Series",
     "analyse",
-    "as_csv",
-    "as_markdown",
-    "plain",
+    "export_csv",
+    "export_markdown",
+    "format_cell",
     "read",
-    "shown",
-    "write",
+    "write_analysis",
 ]
 
 ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
@@ -69,8 +66,8 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "budget": budget.difference,
     "fig1": phases.until_near,
     "fig2": loss_distributions.extremes,
-    "choices": choices.chosen,
-    "strip": strips.strip,
+    "choices": choices.picture_choices,
+    "strip": choices.picture_strip,
     "fig3": loss_distributions.distribution,
     "losses": loss_distributions.over_training,
     "fig4": loss_distributions.probability_by_loss,
@@ -87,7 +84,7 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "fig15": loss_distributions.probability_over_training,
     "fig16": curves.architectures,
     "fig17": curves.schedules,
-    "fig18": phases.passes,
+    "fig18": phases.forward_and_backward,
     "diet-a": diet.backprop_accuracy,
     "diet-b": diet.pruning_accuracy,
     "diet-c": diet.overlap_of_models,

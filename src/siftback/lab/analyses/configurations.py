@@ -205,7 +205,7 @@ def noun_of(comparison: Comparison) -> str:
     """What its training examples are called: images, texts or windows."""
     model = str(argument(comparison, "model", "cnn"))
     try:
-        return NOUNS[models.find(model).takes]
+        return NOUNS[models.find_architecture(model).takes]
     except ConfigError:  # a model of another release
         return "examples"
 

@@ -1,7 +1,8 @@
 """Error over training: figures 6, 7, 11, 12, 13, 16 and 17 of Jiang et al. 2019."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from siftback.lab.analyses.configurations import (
     AXES,
@@ -22,251 +23,236 @@ from siftback.lab.records.measures import TRADITIONAL
 
 PAPER = "Jiang et al. 2019"
 
-# What a comparison was asked beside the settings of its runs.
+# Settings of a comparison beside those of its runs.
 PLAN = ("strategies", "keeps", "seeds", "matched")
+NO_RUN = "No run has ended. Record some: siftback compare"
 
-Titled = Sequence[tuple[str, Sequence[Configuration]]]
+Group = Sequence[Configuration]
+Groups = Sequence[tuple[str, Group]]
 
 
 def error_over_steps(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 6: test error over optimizer steps."""
-    name, title = "fig6", "Test {} over training iterations"
-    found = _chosen(comparisons)
-    if not found:
-        return _missing(comparisons, name, title, "No run has ended. Record some: siftback compare")
-    return _figure(name, title, "figure 6", found, "steps")
+    title = "Test {} over training iterations"
+    return plot_curves("fig6", title, select(comparisons), comparisons, NO_RUN, first="steps")
 
 
 def error_over_time(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 7: test error over seconds of training."""
-    name, title = "fig7", "Test {} over training time"
-    found = _chosen(comparisons)
-    if not found:
-        return _missing(comparisons, name, title, "No run has ended. Record some: siftback compare")
-    return _figure(name, title, "figure 7", found, "time")
+    title = "Test {} over training time"
+    return plot_curves("fig7", title, select(comparisons), comparisons, NO_RUN)
 
 
 def staleness(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 11: Stale-SB at several intervals n of its selection passes; SB is n = 1."""
-    name, title = "fig11", "Stale losses: test {} at several intervals of selection passes"
-    families = ("sb", "stale-sb")
-    found = _chosen(
-        comparisons,
-        lambda all_of: (
-            [one for one in all_of if one.family in families or one.label == TRADITIONAL]
-            if any(one.family == "stale-sb" for one in all_of)
-            else []
-        ),
-    )
-    if not found:
-        why = "No run of Stale-SB. Record some: siftback compare --strategies"
-        return _missing(comparisons, name, title, f"{why} traditional,sb,stale-sb-2,stale-sb-3")
-    forwards = [_over_forwards(of, all_of) for of, all_of in found]
-    ends = [_forwards_sentence(of, all_of) for of, all_of in found]
-    return _figure(name, title, "figure 11", found, "time", True, forwards, ends)
+
+    def choose(group: Group) -> Group:
+        if all(config.family != "stale-sb" for config in group):
+            return []
+        return beside_traditional(group, lambda config: config.family in ("sb", "stale-sb"))
+
+    groups = select(comparisons, choose)
+    panels, sentences = [], []
+    for title, group in groups:
+        metric = group[0].metric
+        points = {config: config.mean(lambda run: run.examples_forwarded) for config in group}
+        series = [
+            Series(config.label, [forwards], [config.final], group=config.label)
+            for config, forwards in points.items()
+        ]
+        label = "examples forwarded in all of training"
+        panels.append(Panel(title, label, f"final {metric.axis}", "points", series))
+        ends = (
+            f"{config.label} {forwards / 1e6:.3g} M forwards and {metric.written(config.final)}"
+            for config, forwards in points.items()
+        )
+        sentences.append(f"{title}: {'; '.join(ends)}.")
+    title = "Stale losses: test {} at several intervals of selection passes"
+    why = "No run of Stale-SB. Record some: siftback compare --strategies"
+    why += " traditional,sb,stale-sb-2,stale-sb-3"
+    return plot_curves("fig11", title, groups, comparisons, why, sentences, panels)
 
 
 def label_noise(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 12: SB and Traditional where a share of the training labels is wrong."""
-    name, title = "fig12", "Wrong labels: test {} at several shares of them"
-    noisy = [one for one in comparisons if argument(one, "flip", 0.0)]
-    tasks = {_task(one) for one in noisy}
-    among = [one for one in comparisons if _task(one) in tasks]
-    among.sort(key=lambda one: (_task(one), float(argument(one, "flip", 0.0))))
-    found = _chosen(among, _unmatched)
-    if not found:
-        why = "No run with wrong labels. Record some: siftback compare --strategies traditional,sb"
-        return _missing(comparisons, name, title, f"{why} --flip 0.1")
-    return _figure(name, title, "figure 12", found, "time")
+
+    def order(comparison: Comparison) -> tuple[tuple[str, str], float]:
+        return task_of(comparison), float(argument(comparison, "flip") or 0.0)
+
+    tasks = {task for task, wrong in map(order, comparisons) if wrong}
+    among = [
+        comparison for comparison in sorted(comparisons, key=order) if task_of(comparison) in tasks
+    ]
+    title = "Wrong labels: test {} at several shares of them"
+    why = "No run with wrong labels. Record some: siftback compare --strategies traditional,sb"
+    why += " --flip 0.1"
+    return plot_curves("fig12", title, select(among, leave_out_matched), comparisons, why)
 
 
 def selectivity(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 13: one strategy at several shares kept."""
-    name, title = "fig13", "Selectivity: test {} at several shares kept"
-    found = [(of, chosen) for of, one in _alike(comparisons) if (chosen := _swept(one))]
-    if not found:
-        why = "No strategy at several shares kept. Record one: siftback compare --strategies"
-        return _missing(comparisons, name, title, f"{why} traditional,sb --keep 0.2,0.33,0.5,0.65")
-    errors = [_swept_sentence(of, all_of) for of, all_of in found]
-    return _figure(name, title, "figure 13", found, "time", True, sentences=errors)
+    groups, sentences = [], []
+    for title, together in join_sweeps(comparisons).items():
+        counts = Counter(config.strategy for config in together if not config.plain)
+        several = [strategy for strategy, count in counts.items() if count > 1]
+        if not several:
+            continue
+        # SB before others, and then the one that has the most shares.
+        swept = max(several, key=lambda strategy: (strategy == "sb", counts[strategy]))
+        group = [
+            config for config in together if config.label == TRADITIONAL or config.strategy == swept
+        ]
+        groups.append((title, group))
+        metric, plain = group[0].metric, traditional(group)
+        swept_ends = [
+            (config.runs[0].keep_asked, config.final) for config in group if not config.plain
+        ]
+        ends = ", ".join(
+            f"{share:.2g} kept {metric.written(end)}" for share, end in sorted(swept_ends)
+        )
+        beside = f"; traditional {metric.written(plain.final)}" if plain else ""
+        sentences.append(f"{title}, final {metric.noun} of {swept}: {ends}{beside}.")
+    title = "Selectivity: test {} at several shares kept"
+    why = "No strategy at several shares kept. Record one: siftback compare --strategies"
+    why += " traditional,sb --keep 0.2,0.33,0.5,0.65"
+    return plot_curves("fig13", title, groups, comparisons, why, sentences)
 
 
 def architectures(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 16: several models on one data set."""
-    name, title = "fig16", "Architectures: test {} of several models on one data set"
-    among = _several(comparisons, lambda one: _task(one)[0], lambda one: _task(one)[1])
-    found = _chosen(among, _unmatched)
-    if not found:
-        why = "No data set with runs of two models. Record them: siftback compare --model resnet18"
-        return _missing(comparisons, name, title, f"{why}, and again with another model")
-    return _figure(name, title, "figure 16", found, "time")
+    among = select_varied(
+        comparisons,
+        lambda comparison: task_of(comparison)[0],
+        lambda comparison: task_of(comparison)[1],
+    )
+    title = "Architectures: test {} of several models on one data set"
+    why = "No data set with runs of two models. Record them: siftback compare --model resnet18"
+    why += ", and again with another model"
+    return plot_curves("fig16", title, select(among, leave_out_matched), comparisons, why)
 
 
 def schedules(comparisons: Sequence[Comparison]) -> Figure | Missing:
     """Figure 17: one model on one data set under several schedules of the learning rate."""
-    name, title = "fig17", "Learning-rate schedules: test {} under several of them"
-    among = _several(comparisons, _task, lambda one: str(argument(one, "rate")))
-    found = _chosen(among, _unmatched)
-    if not found:
-        why = "No runs that differ in their learning rates. Record them: siftback compare --rate"
-        return _missing(comparisons, name, title, f"{why} step, and again with another schedule")
-    return _figure(name, title, "figure 17", found, "time")
+    among = select_varied(
+        comparisons, task_of, lambda comparison: str(argument(comparison, "rate"))
+    )
+    title = "Learning-rate schedules: test {} under several of them"
+    why = "No runs that differ in their learning rates. Record them: siftback compare --rate"
+    why += " step, and again with another schedule"
+    return plot_curves("fig17", title, select(among, leave_out_matched), comparisons, why)
 
 
-def _chosen(
-    comparisons: Iterable[Comparison],
-    choose: Callable[[list[Configuration]], list[Configuration]] = lambda found: found,
-) -> list[tuple[str, list[Configuration]]]:
-    """The configurations that are chosen of each comparison; those without any are left out."""
-    each = [(of, choose(configurations(one))) for of, one in titled(comparisons)]
-    return [(of, found) for of, found in each if found]
+def select(
+    comparisons: Iterable[Comparison], choose: Callable[[Group], Group] = lambda group: group
+) -> Groups:
+    """Selects configurations of each comparison; those without any are left out."""
+    groups = [
+        (title, choose(configurations(comparison))) for title, comparison in titled(comparisons)
+    ]
+    return [(title, group) for title, group in groups if group]
 
 
-def _alike(comparisons: Iterable[Comparison]) -> list[tuple[str, list[Configuration]]]:
-    """Comparisons that were asked the same, as one: a sweep has one for each share kept.
+def leave_out_matched(group: Group) -> Group:
+    """Leaves out Traditional of other lengths."""
+    return beside_traditional(group, lambda config: not config.plain)
+
+
+def beside_traditional(
+    group: Group, belongs: Callable[[Configuration], bool]
+) -> list[Configuration]:
+    """Selects Traditional, and the configurations that belong beside it."""
+    return [config for config in group if config.label == TRADITIONAL or belongs(config)]
+
+
+def join_sweeps(comparisons: Iterable[Comparison]) -> Mapping[str, Group]:
+    """Joins comparisons of equal settings: a sweep has one for each share kept.
 
     Of a configuration that several hold, it is the first one's.
     """
-    groups: dict[str, list[Comparison]] = {}
-    for one in (each for each in comparisons if each.runs):
-        asked = one.environment.get("arguments") or {}
-        same = {name: value for name, value in asked.items() if name not in PLAN}
-        groups.setdefault(json.dumps([_task(one), same], sort_keys=True), []).append(one)
-    titles = titled(group[0] for group in groups.values())
-    found = []
-    for (of, _), group in zip(titles, groups.values(), strict=True):
+    together: dict[str, list[Comparison]] = {}
+    for comparison in comparisons:
+        if comparison.runs:
+            settings = comparison.environment.get("arguments") or {}
+            same = {name: value for name, value in settings.items() if name not in PLAN}
+            key = json.dumps([task_of(comparison), same], sort_keys=True)
+            together.setdefault(key, []).append(comparison)
+    titles = titled(group[0] for group in together.values())
+    joined = {}
+    for (title, _), group in zip(titles, together.values(), strict=True):
         by_label: dict[str, Configuration] = {}
-        for configuration in (each for one in group for each in configurations(one)):
+        for configuration in (
+            config for comparison in group for config in configurations(comparison)
+        ):
             by_label.setdefault(configuration.label, configuration)
-        found.append((of, list(by_label.values())))
-    return found
+        joined[title] = list(by_label.values())
+    return joined
 
 
-def _unmatched(found: list[Configuration]) -> list[Configuration]:
-    return [one for one in found if one.label == TRADITIONAL or not one.plain]
-
-
-def _swept(found: list[Configuration]) -> list[Configuration]:
-    """Traditional, and the strategy that has the most shares kept, SB before others."""
-    shares: dict[str, int] = {}
-    for one in found:
-        if not one.plain:
-            shares[one.strategy] = shares.get(one.strategy, 0) + 1
-    if not shares or max(shares.values()) < 2:
-        return []
-    most = max(shares, key=lambda name: (shares[name] > 1 and name == "sb", shares[name]))
-    return [one for one in found if one.label == TRADITIONAL or one.strategy == most]
-
-
-def _task(comparison: Comparison) -> tuple[str, str]:
-    """Data and model."""
+def task_of(comparison: Comparison) -> tuple[str, str]:
+    """Returns the data and the model."""
     data, model = (listed(getattr(r, name) for r in comparison.runs) for name in ("data", "model"))
     return f"{data}{images(comparison)}", model
 
 
-def _several(
+def select_varied(
     comparisons: Sequence[Comparison],
     same: Callable[[Comparison], object],
     differs: Callable[[Comparison], str],
 ) -> list[Comparison]:
-    """The comparisons that have another one equal in one thing and different in another."""
+    """Selects comparisons that have another one equal in one thing and different in another."""
     kinds: dict[object, set[str]] = {}
-    held = [one for one in comparisons if one.runs]
-    for one in held:
-        kinds.setdefault(same(one), set()).add(differs(one))
-    return [one for one in held if len(kinds[same(one)]) > 1]
+    ended = [comparison for comparison in comparisons if comparison.runs]
+    for comparison in ended:
+        kinds.setdefault(same(comparison), set()).add(differs(comparison))
+    return [comparison for comparison in ended if len(kinds[same(comparison)]) > 1]
 
 
-def _figure(
+def plot_curves(
     name: str,
     title: str,
-    source: str,
-    found: Titled,
-    first: str,
-    by_label: bool = False,
-    more: Sequence[Panel] = (),
+    groups: Groups,
+    comparisons: Sequence[Comparison],
+    why: str,
     sentences: Sequence[str] = (),
-) -> Figure:
-    """One panel per comparison, in views over time, steps and cost.
+    panels: Sequence[Panel] = (),
+    first: str = "time",
+) -> Figure | Missing:
+    """Plots error over time, steps and cost, a panel for each comparison.
 
     Args:
-        name: Of the analysis.
-        title: What it shows, with a place for what it is judged by.
-        source: The paper's figure.
-        found: What to show.
+        name: Of the analysis, which is that of the paper's figure.
+        title: Its heading, with braces for the metric.
+        groups: The configurations to show of each comparison, by its title.
+        comparisons: All that was looked at.
+        why: The reason where there are no groups.
+        sentences: Its findings, where each configuration has a colour of its own; where there are
+            none, how the best configuration ends.
+        panels: Further panels, the same in each view.
         first: The view that comes first.
-        by_label: Whether each configuration has a colour of its own.
-        more: Further panels, the same in each view.
-        sentences: What is seen, in place of how the best configuration ends.
     """
-    order = [first, *(view for view in AXES if view != first)]
+    if not groups:
+        ended = judged(comparison for comparison in comparisons if comparison.runs)
+        return Missing(name, title.format(ended), why)
     views = {
-        view: [*(curve_panel(of, all_of, view, by_label) for of, all_of in found), *more]
-        for view in order
+        view: [*(curve_panel(*group, view, by_label=bool(sentences)) for group in groups), *panels]
+        for view in [first, *(view for view in AXES if view != first)]
     }
-    seen = sentences or [_best_sentence(of, all_of, first) for of, all_of in found]
-    title = title.format(judged(one for _, all_of in found for one in all_of))
-    return Figure(name, title, seen, f"{PAPER}, {source}", views)
+    title = title.format(judged(config for _, group in groups for config in group))
+    seen = sentences or [describe_best(*group, first) for group in groups]
+    return Figure(name, title, seen, f"{PAPER}, figure {name.removeprefix('fig')}", views)
 
 
-def _missing(comparisons: Sequence[Comparison], name: str, title: str, why: str) -> Missing:
-    return Missing(name, title.format(judged(one for one in comparisons if one.runs)), why)
-
-
-def _best_sentence(title: str, found: Sequence[Configuration], view: str) -> str:
-    """How the best selective configuration ends, beside Traditional."""
-    plain = traditional(found)
-    best = min(_selective(found) or found, key=lambda one: one.final)
+def describe_best(title: str, group: Group, view: str) -> str:
+    """Says how the best selective configuration ends, beside Traditional."""
+    plain = traditional(group)
+    selective = [config for config in group if not config.plain]
+    best = min(selective or group, key=lambda config: config.final)
     if plain is None or best is plain:
         return best_end(title, best.metric, best.label, best.final, None)
     axis, unit = AXES[view][0], {"time": "seconds"}.get(view, view)
-    spent, whole = (_spent(one, axis) for one in (best, plain))
+    spent, whole = (
+        sum(float(getattr(curve[-1], axis)) for curve in config.curves) / len(config.curves)
+        for config in (best, plain)
+    )
     share = f", with {spent / whole:.2f} of its {unit}" if whole else ""
     return best_end(title, best.metric, best.label, best.final, plain.final, share)
-
-
-def _spent(configuration: Configuration, axis: str) -> float:
-    ends = [float(getattr(curve[-1], axis)) for curve in configuration.curves]
-    return sum(ends) / len(ends)
-
-
-def _selective(found: Iterable[Configuration]) -> list[Configuration]:
-    return [one for one in found if not one.plain]
-
-
-def _over_forwards(title: str, found: Sequence[Configuration]) -> Panel:
-    series = [
-        Series(
-            one.label,
-            [one.mean(lambda run: run.examples_forwarded)],
-            [one.final],
-            group=one.label,
-        )
-        for one in found
-    ]
-    return Panel(
-        title,
-        "examples forwarded in all of training",
-        f"final {found[0].metric.axis}",
-        "points",
-        series,
-    )
-
-
-def _forwards_sentence(title: str, found: Sequence[Configuration]) -> str:
-    ends = (
-        f"{one.label} {one.mean(lambda run: run.examples_forwarded) / 1e6:.3g} M forwards and "
-        f"{one.metric.written(one.final)}"
-        for one in found
-    )
-    return f"{title}: {'; '.join(ends)}."
-
-
-def _swept_sentence(title: str, found: Sequence[Configuration]) -> str:
-    swept = sorted(_selective(found), key=lambda one: one.runs[0].keep_asked)
-    metric, plain = swept[0].metric, traditional(found)
-    ends = ", ".join(
-        f"{one.runs[0].keep_asked:.2g} kept {metric.written(one.final)}" for one in swept
-    )
-    beside = f"; traditional {metric.written(plain.final)}" if plain else ""
-    return f"{title}, final {metric.noun} of {swept[0].strategy}: {ends}{beside}."

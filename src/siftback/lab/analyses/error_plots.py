@@ -13,23 +13,22 @@ from pathlib import Path
 
 from siftback.lab.analyses.configurations import (
     AXES,
-    Configuration,
     configurations,
     curve,
     setup,
     traditional,
 )
-from siftback.lab.analyses.drawing import draw as draw_figure
+from siftback.lab.analyses.drawing import save_pictures
 from siftback.lab.analyses.figure import Figure, Panel, Series
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import with_spread
-from siftback.lab.records.measures import TRADITIONAL, Axis, mean_and_spread, partner_label
+from siftback.lab.records.measures import TRADITIONAL, mean_and_spread, partner_label
 from siftback.lab.records.metric import METRICS
 
 PLOT = "error"
 
 
-def draw(comparison: Comparison, folder: Path) -> list[Path]:
+def draw_errors(comparison: Comparison, folder: Path) -> list[Path]:
     """Draws ``error.png`` and ``error.svg``, a panel each for time, steps and cost.
 
     Args:
@@ -39,39 +38,35 @@ def draw(comparison: Comparison, folder: Path) -> list[Path]:
     Returns:
         The pictures' paths; none where no run has finished.
     """
-    return draw_figure(error_figure(comparison), folder) if comparison.runs else []
+    return save_pictures(error_figure(comparison), folder) if comparison.runs else []
 
 
 def error_figure(comparison: Comparison) -> Figure:
-    """The curves of all configurations, and as lines where Traditional ends and what it costs.
+    """Plots the curves of all configurations, and as lines where Traditional ends and its cost.
 
     A matched run has the colour of the run whose budget it shares.
     """
-    found = configurations(comparison)
-    panels = [_panel(view, axis, label, found) for view, (axis, label) in AXES.items()]
-    final = f"final test {comparison.metric.noun}"
-    title = f"{setup(comparison)}: {final}, mean ± standard deviation over the seeds"
-    return Figure(PLOT, title, [], "", {"all": panels})
-
-
-def _panel(view: str, axis: Axis, x_label: str, found: list[Configuration]) -> Panel:
-    series = []
-    for one in found:
-        final = mean_and_spread(run.final for run in one.runs)
-        line = curve(one, axis, partner_label(one.runs[0]) or one.label)
-        written = f"{with_spread(final, digits=one.metric.digits)} {one.metric.unit}"
-        series.append(replace(line, label=f"{one.label}: {written}"))
-    plain = traditional(found)
-    if plain and view == "cost":
-        budget = plain.mean(lambda run: run.cost_forward_units)
-        series.append(budget_line("traditional's budget", budget, series))
-    if plain:  # what all others would reach, for less
-        ends = [0.0, max(float(x) for one in series for x in one.x)]
-        level = [plain.final] * 2
-        series.append(Series("traditional at the end", ends, level, group=TRADITIONAL, faint=True))
-    positive = all(y > 0 for one in series for y in one.y)
-    y_label = found[0].metric.axis
-    return Panel(f"over {view}", x_label, y_label, "line", series, log_y=positive)
+    group, metric, panels = configurations(comparison), comparison.metric, []
+    plain = traditional(group)
+    for view, (axis, x_label) in AXES.items():
+        series = []
+        for config in group:
+            final = mean_and_spread(run.final for run in config.runs)
+            written = f"{with_spread(final, digits=metric.digits)} {metric.unit}"
+            line = curve(config, axis, partner_label(config.runs[0]) or config.label)
+            series.append(replace(line, label=f"{config.label}: {written}"))
+        if plain and view == "cost":
+            budget = plain.mean(lambda run: run.cost_forward_units)
+            series.append(budget_line("traditional's budget", budget, series))
+        if plain:  # what all others would reach, for less
+            ends, level = [0.0, max(float(x) for line in series for x in line.x)], [plain.final] * 2
+            label = "traditional at the end"
+            series.append(Series(label, ends, level, group=TRADITIONAL, faint=True))
+        positive = all(y > 0 for line in series for y in line.y)
+        panel = Panel(f"over {view}", x_label, metric.axis, "line", series, log_y=positive)
+        panels.append(panel)
+    final_end = f"final test {metric.noun}, mean ± standard deviation over the seeds"
+    return Figure(PLOT, f"{setup(comparison)}: {final_end}", [], "", {"all": panels})
 
 
 def error_over_cost(
@@ -80,17 +75,17 @@ def error_over_cost(
     budget: float,
     y_label: str = METRICS["error"].axis,
 ) -> Figure:
-    """Test error against what was spent, with a line at the budget.
+    """Plots test error against what was spent, with a line at the budget.
 
     Where all runs have the same budget, whose curve is lowest at the line has used it best.
 
     Args:
-        title: What was trained on what.
+        title: Model and data.
         curves: By strategy, for each seed its evaluations ``(cost, error)``, those of the seeds at
             the same points of training. The cost is in forwards of one example, a backward being
             2, or in whatever ``budget`` is.
-        budget: What a run may spend.
-        y_label: What it is judged by, with the unit.
+        budget: The cost that a run may have.
+        y_label: The metric, with its unit.
 
     >>> figure = error_over_cost("A net on digits", {"memory": [[(1, 9), (2, 5)]]}, budget=2)
     >>> [(line.label, line.x, line.y) for line in figure.views["cost"][0].series]
@@ -98,23 +93,23 @@ def error_over_cost(
     """
     series = []
     for label, seeds in curves.items():
-        together = list(zip(*seeds, strict=True))
-        x = [statistics.mean(cost for cost, _ in each) for each in together]
-        errors = [[error for _, error in each] for each in together]
+        tests = list(zip(*seeds, strict=True))
+        x = [statistics.mean(cost for cost, _ in points) for points in tests]
+        errors = [[error for _, error in points] for points in tests]
         series.append(Series.over_seeds(label, x, errors, label))
     series.append(budget_line("budget", budget, series))
-    positive = all(y > 0 for one in series for y in one.y)
+    positive = all(y > 0 for line in series for y in line.y)
     panel = Panel("", AXES["cost"][1], y_label, "line", series, log_y=positive)
     return Figure(PLOT, f"{title}: what the budget buys", [], "", {"cost": [panel]})
 
 
 def budget_line(label: str, budget: float, series: Sequence[Series]) -> Series:
-    """A line upwards at a cost, as high as what it is drawn among.
+    """Plots a line upwards at a cost, as high as the series that it is drawn among.
 
     Args:
         label: Its name in the legend.
         budget: The cost.
-        series: What is drawn.
+        series: The others.
     """
-    y = [y for one in series for y in (*one.y, *(one.low or ()), *(one.high or ()))]
+    y = [y for line in series for y in (*line.y, *(line.low or ()), *(line.high or ()))]
     return Series(label, [budget] * 2, [min(y), max(y)], group=TRADITIONAL, faint=True)

@@ -1,19 +1,18 @@
-"""What an analysis gives: a figure, a table, a gallery, or why there is none.
+"""Results of an analysis: a figure, a table, a gallery, or why there is none.
 
-Plain data, drawn by whoever shows it: :mod:`siftback.lab.analyses.drawing` writes SVG and PNG,
-:mod:`siftback.lab.analyses.writing` CSV, and a page draws them its own way.
+Plain data: :mod:`siftback.lab.analyses.drawing` writes SVG and PNG of it,
+:mod:`siftback.lab.analyses.writing` CSV, and :mod:`siftback.lab.report` a page, in which a series
+has the look that :mod:`siftback.lab.analyses.styles` assigns to it.
 """
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-
-Kind = Literal["line", "points", "bars", "stacked"]
 
 
 @dataclass(frozen=True)
@@ -22,13 +21,13 @@ class Series:
 
     Attributes:
         label: Its name in the legend.
-        x: Where: numbers, or names for bars.
-        y: As many values; NaN where there is none.
-        low: As many lower ends of the spread over the seeds, or of an interval; None has none.
+        x: Numbers, or names.
+        y: A value for each x; NaN where there is none.
+        low: For each x the lower end of the spread over the seeds, or of an interval; None if it
+            has no spread.
         high: The upper ends.
-        group: What it belongs to, mostly its strategy: decides the colour, and is shown and
-            hidden as one.
-        faint: Whether it stands back behind the others.
+        group: Mostly its strategy. It decides the colour, and is shown and hidden as a whole.
+        faint: Whether it is drawn paler than the others.
     """
 
     label: str
@@ -39,6 +38,11 @@ class Series:
     group: str = ""
     faint: bool = False
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its group, or its label where it is of none, and its label: decides its look."""
+        return self.group or self.label, self.label
+
     @classmethod
     def over_seeds(
         cls,
@@ -48,30 +52,22 @@ class Series:
         group: str = "",
         faint: bool = False,
     ) -> Self:
-        """The means over the seeds at each place, and between which values the seeds lie.
+        """Takes the means over the seeds at each x, and the ends that the seeds lie between.
 
         Args:
             label: Its name in the legend.
-            x: The places.
-            seeds: The seeds' values at each place; where there is one everywhere, no spread is
-                shown.
-            group: What it belongs to.
-            faint: Whether it stands back.
+            x: As of the series.
+            seeds: The seeds' values at each x; where it is one everywhere, no spread is shown.
+            group: As of the series.
+            faint: As of the series.
 
         >>> line = Series.over_seeds("sb", [1.0, 2.0], [[4.0, 6.0], [3.0, 3.0]])
         >>> line.y, line.low, line.high
         ([5.0, 3.0], [4.0, 3.0], [6.0, 3.0])
         """
-        several = any(len(each) > 1 for each in seeds)
-        return cls(
-            label,
-            x,
-            [statistics.mean(each) for each in seeds],
-            [min(each) for each in seeds] if several else None,
-            [max(each) for each in seeds] if several else None,
-            group,
-            faint,
-        )
+        several = any(len(values) > 1 for values in seeds)
+        low, high = (list(map(min, seeds)), list(map(max, seeds))) if several else (None, None)
+        return cls(label, x, list(map(statistics.mean, seeds)), low, high, group, faint)
 
 
 @dataclass(frozen=True)
@@ -79,35 +75,39 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        title: What is above it.
-        x_label: What its x axis shows, with the unit.
-        y_label: What its y axis shows, with the unit.
+        title: The line above it.
+        x_label: The quantity on the x axis, with its unit.
+        y_label: The quantity on the y axis, with its unit.
         kind: Lines, points, bars side by side, or bars on top of each other.
-        series: What is drawn, in the order of the legend.
+        series: In the order of the legend.
         log_x: Whether x is on a logarithmic scale.
         log_y: Whether y is.
-        y_range: What the y axis shows, where panels are to be compared; None is what the series
-            need.
+        y_range: The ends of the y axis, where panels are to be compared; None fits the series.
     """
 
     title: str
     x_label: str
     y_label: str
-    kind: Kind
+    kind: Literal["line", "points", "bars", "stacked"]
     series: Sequence[Series]
     log_x: bool = False
     log_y: bool = False
     y_range: tuple[float, float] | None = None
 
+    @property
+    def names(self) -> list[str]:
+        """The names that the series stand at, in order; none where x are numbers."""
+        return list(dict.fromkeys(x for line in self.series for x in line.x if isinstance(x, str)))
+
 
 @dataclass(frozen=True)
 class _Named:
-    """What all have in common.
+    """An analysis with a name and sentences.
 
     Attributes:
         name: Its key in ``ANALYSES``, and the name of its files.
-        title: What it shows.
-        sentences: What is seen in these data, in numbers, a comparison after the other.
+        title: Its heading.
+        sentences: Its findings in numbers, comparison by comparison.
         source: The paper and its figure or table.
     """
 
@@ -137,6 +137,41 @@ class Figure(_Named):
     """
 
     views: Mapping[str, Sequence[Panel]]
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """The keys of all its series, in order."""
+        panels = (panel for panels in self.views.values() for panel in panels)
+        return list(dict.fromkeys(series.key for panel in panels for series in panel.series))
+
+
+@dataclass(frozen=True)
+class Missing:
+    """An analysis that the records are not enough for.
+
+    Attributes:
+        name: Its key in ``ANALYSES``.
+        title: Its heading.
+        why: The records that it needs, and the command that makes them.
+    """
+
+    name: str
+    title: str
+    why: str
+
+
+def build_figure(
+    name: str,
+    title: str,
+    sentences: Sequence[str],
+    source: str,
+    views: Mapping[str, Sequence[Panel]],
+    why: str,
+) -> Figure | Missing:
+    """Makes a figure, or says why it is missing, where no view has a panel."""
+    if not any(views.values()):
+        return Missing(name, title, why)
+    return Figure(name, title, sentences, source, views)
 
 
 class Range(NamedTuple):
@@ -170,7 +205,7 @@ class Picture:
     Attributes:
         image: uint8 [H, W, C], C being 1 for grey and 3 for colour.
         label: Its class.
-        caption: What is said of it, such as its loss.
+        caption: A line about it, such as its loss.
         row: The heading it stands under.
     """
 
@@ -191,30 +226,15 @@ class Gallery(_Named):
     pictures: Sequence[Picture]
 
 
-@dataclass(frozen=True)
-class Missing:
-    """An analysis that the records are not enough for.
-
-    Attributes:
-        name: Its key in ``ANALYSES``.
-        title: What it would show.
-        why: What has to be recorded, and the command for it.
-    """
-
-    name: str
-    title: str
-    why: str
-
-
 Analysis = Figure | Grid | Gallery | Missing
 
 
-def shown(cell: Cell) -> str:
+def format_cell(cell: Cell) -> str:
     """Writes a table's cell as a reader sees it.
 
-    >>> shown(Range(1.5, 1.25, 2.0)), shown(0.12345), shown(None), shown("sb")
-    ('1.50 (1.25 to 2.00)', '0.12', '–', 'sb')
-    >>> shown(Range(1.5, 1.5, 1.5))
+    >>> format_cell(Range(1.5, 1.25, 2.0)), format_cell(0.12345), format_cell(None)
+    ('1.50 (1.25 to 2.00)', '0.12', '–')
+    >>> format_cell(Range(1.5, 1.5, 1.5))
     '1.50'
     """
     if isinstance(cell, str):
@@ -223,14 +243,3 @@ def shown(cell: Cell) -> str:
         spread = f" ({cell.low:.2f} to {cell.high:.2f})" if cell.low != cell.high else ""
         return f"{cell.middle:.2f}{spread}"
     return "–" if cell is None or math.isnan(cell) else f"{cell:.2f}"  # noqa: RUF001
-
-
-def plain(cell: Cell) -> Any:
-    """A table's cell as JSON takes it.
-
-    >>> plain(Range(1.5, 1.25, 2.0)), plain(float("nan"))
-    ([1.5, 1.25, 2.0], None)
-    """
-    if isinstance(cell, Range):
-        return list(cell)
-    return None if isinstance(cell, float) and math.isnan(cell) else cell

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from siftback.lab.analyses.configurations import Configuration, configurations, titled
 from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.measures import TRADITIONAL
 from siftback.lab.records.observations import Look, looks
 
 
@@ -21,6 +22,16 @@ class Watched:
     title: str
     configuration: Configuration
     seeds: Sequence[Sequence[Look]]
+
+    @property
+    def heading(self) -> str:
+        """The title of its comparison, and its label."""
+        return f"{self.title}, {self.configuration.label}"
+
+    @property
+    def origin(self) -> tuple[str, Comparison]:
+        """The title of its comparison, and the comparison."""
+        return self.title, self.configuration.comparison
 
 
 def watched(comparisons: Sequence[Comparison], kind: str) -> Iterator[list[Watched]]:
@@ -40,6 +51,22 @@ def watched(comparisons: Sequence[Comparison], kind: str) -> Iterator[list[Watch
                 found.append(Watched(title, one, seeds))
         if found:
             yield found
+
+
+def watched_once(comparisons: Sequence[Comparison], kind: str) -> list[Watched]:
+    """Returns, of each comparison, what was observed of Traditional, or of the first that was."""
+    return [
+        next((run for run in runs if run.configuration.label == TRADITIONAL), runs[0])
+        for runs in watched(comparisons, kind)
+    ]
+
+
+def watched_selective(comparisons: Sequence[Comparison], kind: str) -> list[Watched]:
+    """Returns, of each comparison, what was observed of the first selective configuration."""
+    groups = (
+        [run for run in runs if not run.configuration.plain] for runs in watched(comparisons, kind)
+    )
+    return [runs[0] for runs in groups if runs]
 
 
 def command(kind: str, strategies: str = "traditional,sb") -> str:

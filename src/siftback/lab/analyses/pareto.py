@@ -13,11 +13,9 @@ from siftback.lab.analyses.configurations import (
     titled,
 )
 from siftback.lab.analyses.curves import PAPER
-from siftback.lab.analyses.figure import Figure, Missing, Panel, Series
+from siftback.lab.analyses.figure import Figure, Missing, Panel, Series, build_figure
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.measures import MATCHED, TRADITIONAL, Axis
-
-FEWEST = 2
+from siftback.lab.records.measures import MATCHED, TRADITIONAL
 
 
 class Point(NamedTuple):
@@ -29,7 +27,7 @@ class Point(NamedTuple):
 
 
 def frontier(points: Sequence[Point]) -> list[bool]:
-    """Which points are Pareto-optimal: none other is as good in both and better in one.
+    """Tells which points are Pareto-optimal: none other is as good in both and better in one.
 
     Points that are equal in both are all optimal, or none is.
 
@@ -44,10 +42,10 @@ def frontier(points: Sequence[Point]) -> list[bool]:
     return [least.get(point.spent) == point.error for point in points]
 
 
-def shares(points: Sequence[Point]) -> dict[str, float]:
-    """The share of the Pareto-optimal points that each family has.
+def frontier_shares(points: Sequence[Point]) -> dict[str, float]:
+    """Computes the share of the Pareto-optimal points that each family has.
 
-    >>> shares([Point(1, 9, "a"), Point(2, 5, "b"), Point(3, 4, "b"), Point(4, 7, "c")])
+    >>> frontier_shares([Point(1, 9, "a"), Point(2, 5, "b"), Point(3, 4, "b"), Point(4, 7, "c")])
     {'a': 0.3333333333333333, 'b': 0.6666666666666666, 'c': 0.0}
     """
     optimal = [point.family for point, is_on in zip(points, frontier(points), strict=True) if is_on]
@@ -62,65 +60,55 @@ def trade_off(comparisons: Sequence[Comparison]) -> Figure | Missing:
     that were measured on one machine. A point is the mean over the seeds of a configuration at
     an evaluation. Matched runs are Traditional, of another length.
     """
-    held = [one for one in comparisons if len(one.by_label()) >= FEWEST]
-    name, title = "fig14", f"The best test {judged(held)} for what was spent"
-    if not held:
-        why = "No comparison of two configurations. Record one: siftback compare"
-        return Missing(name, title, f"{why} --strategies traditional,sb,stale-sb,kath18")
-    views, sentences = {}, []
+    compared = [comparison for comparison in comparisons if len(comparison.by_label()) > 1]
+    views: dict[str, list[Panel]] = {}
+    sentences = []
     for view in ("time", "cost", "steps"):
-        panels = []
         axis, x_label = AXES[view]
-        for heading, found in _together(held, view == "time").items():
-            points = {one: _points(one, axis) for one in found}
-            panels.append(_panel(heading, x_label, found[0].metric.axis, points))
+        groups: dict[str, list[Configuration]] = {}
+        for comparison in compared:
+            # Comparisons that differ in their images or their labels' noise are not one task.
+            task = titled([comparison])[0][0] + images(comparison)
+            for configuration in configurations(comparison):
+                machine = f", on {comparison.machine(configuration.label)}"
+                heading = f"{task}{machine if view == 'time' else ''}"
+                groups.setdefault(heading, []).append(configuration)
+        views[view] = []
+        for heading, group in groups.items():
+            points = []
+            for configuration in group:
+                matched = configuration.strategy == MATCHED
+                family = TRADITIONAL if matched else configuration.family
+                line = curve(configuration, axis)
+                points += [
+                    Point(x, y, family) for x, y in zip(map(float, line.x), line.y, strict=True)
+                ]
+            views[view].append(plot_frontier(heading, x_label, group[0].metric.axis, points))
             if view == "time":
-                every = [point for each in points.values() for point in each]
-                sentences.append(_sentence(heading, every))
-        views[view] = panels
-    return Figure(name, title, sentences, f"{PAPER}, figure 14", views)
+                shares = sorted(frontier_shares(points).items(), key=lambda item: -item[1])
+                written = ", ".join(f"{family} {share:.0%}" for family, share in shares)
+                count = sum(frontier(points))
+                sentences.append(f"{heading}: of {count} Pareto-optimal points, {written}.")
+    title = f"The best test {judged(compared)} for what was spent"
+    why = "No comparison of two configurations. Record one: siftback compare"
+    why += " --strategies traditional,sb,stale-sb,kath18"
+    return build_figure("fig14", title, sentences, f"{PAPER}, figure 14", views, why)
 
 
-def _together(
-    comparisons: Sequence[Comparison], by_machine: bool
-) -> dict[str, list[Configuration]]:
-    """The configurations that can be held against each other, by what they share."""
-    found: dict[str, list[Configuration]] = {}
-    for comparison in comparisons:
-        # Comparisons that differ in their images or their labels' noise are no longer one task.
-        task = titled([comparison])[0][0] + images(comparison)
-        for one in configurations(comparison):
-            machine = f", on {comparison.machine(one.label)}" if by_machine else ""
-            found.setdefault(f"{task}{machine}", []).append(one)
-    return found
-
-
-def _points(one: Configuration, axis: Axis) -> list[Point]:
-    line = curve(one, axis)
-    family = TRADITIONAL if one.strategy == MATCHED else one.family
-    spent = [float(value) for value in line.x]
-    return [Point(x, y, family) for x, y in zip(spent, line.y, strict=True)]
-
-
-def _panel(
-    heading: str, x_label: str, y_label: str, points: dict[Configuration, list[Point]]
-) -> Panel:
-    every = [point for each in points.values() for point in each]
-    optimal = dict(zip(map(id, every), frontier(every), strict=True))
+def plot_frontier(heading: str, x_label: str, y_label: str, points: Sequence[Point]) -> Panel:
+    """Plots points by family, those that are not Pareto-optimal faint."""
+    optimal = frontier(points)
     series = []
-    for family in dict.fromkeys(point.family for point in every):
-        of_it = [point for point in every if point.family == family]
+    for family in dict.fromkeys(point.family for point in points):
         for faint in (True, False):
-            chosen = [point for point in of_it if optimal[id(point)] != faint]
-            label = family if not faint else f"{family}, not optimal"
-            x, y = [point.spent for point in chosen], [point.error for point in chosen]
-            if chosen:
+            among = [
+                point
+                for point, is_on in zip(points, optimal, strict=True)
+                if point.family == family and is_on != faint
+            ]
+            if among:
+                label = f"{family}, not optimal" if faint else family
+                x, y = [point.spent for point in among], [point.error for point in among]
                 series.append(Series(label, x, y, group=family, faint=faint))
-    positive = all(point.error > 0 and point.spent > 0 for point in every)
+    positive = all(point.error > 0 and point.spent > 0 for point in points)
     return Panel(heading, x_label, y_label, "points", series, log_x=positive, log_y=positive)
-
-
-def _sentence(heading: str, points: Sequence[Point]) -> str:
-    found = sorted(shares(points).items(), key=lambda item: -item[1])
-    each = ", ".join(f"{family} {share:.0%}" for family, share in found)
-    return f"{heading}: of {sum(frontier(points))} Pareto-optimal points, {each}."

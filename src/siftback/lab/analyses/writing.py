@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from siftback.lab.analyses.drawing import draw
+from siftback.lab.analyses.drawing import save_pictures
 from siftback.lab.analyses.figure import (
     Analysis,
     Figure,
@@ -11,14 +11,12 @@ from siftback.lab.analyses.figure import (
     Grid,
     Missing,
     Range,
-    shown,
+    format_cell,
 )
 from siftback.lab.records import tables
 
-Row = dict[str, object]
 
-
-def write(analysis: Analysis, folder: Path) -> list[Path]:
+def write_analysis(analysis: Analysis, folder: Path) -> list[Path]:
     """Writes an analysis under its name.
 
     Args:
@@ -32,71 +30,70 @@ def write(analysis: Analysis, folder: Path) -> list[Path]:
     if isinstance(analysis, Missing):
         return []
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
     if isinstance(analysis, Grid):
-        page = folder / f"{analysis.name}.md"
-        table = as_markdown(analysis)
-        parts = [f"# {analysis.title}", analysis.sentence, table, f"{analysis.source}."]
-        page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-        paths.append(page)
+        paths = [folder / f"{analysis.name}.md"]
+        table = export_markdown(analysis)
+        text = [f"# {analysis.title}", analysis.sentence, table, f"{analysis.source}."]
+        paths[0].write_text("\n\n".join(text) + "\n", encoding="utf-8")
     else:
-        paths += draw(analysis, folder)
+        paths = save_pictures(analysis, folder)
     numbers = folder / f"{analysis.name}.csv"
-    numbers.write_text(as_csv(analysis), encoding="utf-8")
+    numbers.write_text(export_csv(analysis), encoding="utf-8")
     return [*paths, numbers]
 
 
-def as_markdown(grid: Grid) -> str:
-    """A table's rows in Markdown."""
-    return tables.markdown(rows_of(grid))
+def export_markdown(grid: Grid) -> str:
+    """Writes a table's rows in Markdown."""
+    return tables.markdown(format_rows(grid))
 
 
-def rows_of(grid: Grid) -> list[dict[str, str]]:
-    """A table's rows as they are shown, by column."""
-    return [dict(zip(grid.columns, map(shown, row), strict=True)) for row in grid.rows]
+def format_rows(grid: Grid) -> list[dict[str, str]]:
+    """Writes a table's rows as a reader sees them, by column."""
+    return [dict(zip(grid.columns, map(format_cell, row), strict=True)) for row in grid.rows]
 
 
-def as_csv(analysis: Figure | Grid | Gallery) -> str:
-    """The numbers of an analysis, one line per point, row or picture.
+def export_csv(analysis: Figure | Grid | Gallery) -> str:
+    """Writes the numbers of an analysis as CSV, one line per point, row or picture.
 
     >>> grid = Grid("t", "T", "", "", ["a", "b"], [["x", Range(2.0, 1.0, 3.0)], ["y", None]])
-    >>> print(as_csv(grid))
+    >>> print(export_csv(grid))
     a,b,b (least),b (most)
     x,2.0,1.0,3.0
     y,,,
     <BLANKLINE>
     """
     if isinstance(analysis, Figure):
-        return tables.as_csv(list(_points(analysis)))
+        return tables.as_csv(list(_list_points(analysis)))
     if isinstance(analysis, Grid):
-        return tables.as_csv(list(_cells(analysis)))
+        return tables.as_csv(list(_list_rows(analysis)))
     return tables.as_csv(
-        [{"row": one.row, "label": one.label, "caption": one.caption} for one in analysis.pictures]
+        [
+            {"row": picture.row, "label": picture.label, "caption": picture.caption}
+            for picture in analysis.pictures
+        ]
     )
 
 
-def _points(figure: Figure) -> Iterator[Row]:
+def _list_points(figure: Figure) -> Iterator[dict[str, object]]:
     for view, panels in figure.views.items():
         for panel in panels:
-            for one in panel.series:
-                of = {"view": view, "panel": panel.title, "group": one.group, "series": one.label}
-                blank = [""] * len(one.y)
-                low, high = one.low or blank, one.high or blank
-                for point in zip(one.x, one.y, low, high, strict=True):
-                    yield of | dict(zip(("x", "y", "low", "high"), point, strict=True))
+            for line in panel.series:
+                names = {"view": view, "panel": panel.title, "group": line.group}
+                names["series"] = line.label
+                blank = [""] * len(line.y)
+                low, high = line.low or blank, line.high or blank
+                for point in zip(line.x, line.y, low, high, strict=True):
+                    yield names | dict(zip(("x", "y", "low", "high"), point, strict=True))
 
 
-def _cells(grid: Grid) -> Iterator[Row]:
-    """The table's rows, a column of ranges being three."""
-    ranged = {
-        name
-        for name, column in zip(grid.columns, zip(*grid.rows, strict=True), strict=True)
-        if any(isinstance(cell, Range) for cell in column)
-    }
+def _list_rows(grid: Grid) -> Iterator[dict[str, object]]:
+    """Yields the table's rows, a column of ranges being three."""
+    columns = zip(*grid.rows, strict=True)
+    ranged = [any(isinstance(cell, Range) for cell in column) for column in columns]
     for row in grid.rows:
-        line: Row = {}
-        for name, cell in zip(grid.columns, row, strict=True):
-            if name in ranged:
+        line: dict[str, object] = {}
+        for name, cell, three in zip(grid.columns, row, ranged, strict=True):
+            if three:
                 names = (name, f"{name} (least)", f"{name} (most)")
                 values = cell if isinstance(cell, Range) else (cell, None, None)
                 line |= dict(zip(names, values, strict=True))

@@ -1,4 +1,4 @@
-"""Data of a user's own, by kind and place: ``imagefolder:PATH,size=32``."""
+"""Addresses of a user's data, by kind and place: ``imagefolder:PATH,size=32``."""
 
 import hashlib
 import json
@@ -10,23 +10,22 @@ from siftback.errors import ConfigError
 from siftback.lab.data.augment import Augment
 from siftback.lab.records.formatting import one_of
 
-# What may follow the place, for every kind and for some.
-COMMON = ("size", "crop", "mirror")
+IMAGE_OPTIONS = ("size", "crop", "mirror")
+# The options that may follow the place, by kind.
 OPTIONS = {
-    "imagefolder": ("train", "test", *COMMON),
-    "hf": ("image", "text", "label", "train", "test", "config", "vocabulary", *COMMON),
+    "imagefolder": ("train", "test", *IMAGE_OPTIONS),
+    "hf": ("image", "text", "label", "train", "test", "config", "vocabulary", *IMAGE_OPTIONS),
     "npz": ("crop", "mirror"),
     "text": ("tokens", "vocabulary"),
 }
-PLACES = {"imagefolder": "PATH", "hf": "NAME", "npz": "PATH", "text": "PATH"}
-NAMES = tuple(f"{kind}:{place}" for kind, place in PLACES.items())
+ADDRESSES = ("imagefolder:PATH", "hf:NAME", "npz:PATH", "text:PATH")
 
 Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where data are, and how to read them.
+    """The place of a user's data, and how to read them.
 
     Attributes:
         kind: One of ``OPTIONS``.
@@ -45,32 +44,32 @@ class Address:
 
     @property
     def title(self) -> str:
-        """What records and pages call it: of a path the last part alone, not where it lay."""
+        """Its name in records and pages: a path is given by its last name alone."""
         target = self.path.resolve().name if self._is_path else self.target
-        return ",".join((f"{self.kind}:{target}", *self._options))
+        return ",".join((f"{self.kind}:{target}", *self._written_options))
 
     @property
     def cache(self) -> str:
         """A file name, another one for each place and each way to read it."""
-        place = str(self.path.resolve()) if self._is_path else self.target
-        text = json.dumps([self.kind, place, self._options])
+        target = str(self.path.resolve()) if self._is_path else self.target
+        text = json.dumps([self.kind, target, self._written_options])
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         return f"{self.kind}-{re.sub(r'[^A-Za-z0-9._-]', '_', self.path.name)}-{digest}"
 
     @property
     def size(self) -> Size | None:
         """Height and width to bring all images to; None leaves them as they are."""
-        text = self.options.get("size")
-        if text is None:
+        if "size" not in self.options:
             return None
-        found = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", text)
-        if found is None:
+        text = self.options["size"]
+        match = re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", text)
+        if not match:
             raise ConfigError(f"size={text}: give pixels, as size=32 or size=HEIGHTxWIDTH")
-        return int(found[1]), int(found[2] or found[1])
+        return int(match[1]), int(match[2] or match[1])
 
     @property
     def augmentation(self) -> Augment:
-        """What is asked for; nothing else is known to harm no label."""
+        """The augmentation that the options name; none other is known to harm no label."""
         crop, mirror = self.options.get("crop", "0"), self.options.get("mirror", "no")
         if not re.fullmatch(r"\d{1,5}", crop):
             raise ConfigError(f"crop={crop}: give how many pixels to shift images by at most")
@@ -83,35 +82,35 @@ class Address:
         return self.kind != "hf" or self.path.is_absolute() or self.path.exists()
 
     @property
-    def _options(self) -> list[str]:
+    def _written_options(self) -> list[str]:
         return [f"{name}={value}" for name, value in sorted(self.options.items())]
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.target}"
 
 
-def parse(text: str) -> Address | None:
-    """The address that a text is: ``KIND:TARGET``, then ``,OPTION=VALUE`` any number of times.
+def parse_address(text: str) -> Address | None:
+    """Parses ``KIND:TARGET``, then ``,OPTION=VALUE`` any number of times.
 
     Returns:
-        None where it begins with no kind of address.
+        None where the text begins with no kind of address.
 
     Raises:
         ConfigError: For an option that the kind does not have, or one given twice.
 
-    >>> parse("hf:uoft-cs/cifar100,label=coarse_label,mirror=yes").options
+    >>> parse_address("hf:uoft-cs/cifar100,label=coarse_label,mirror=yes").options
     {'label': 'coarse_label', 'mirror': 'yes'}
-    >>> parse("digits")
+    >>> parse_address("digits")
     """
-    kind, colon, rest = text.partition(":")
+    kind, colon, path = text.partition(":")
     if not colon or kind not in OPTIONS:
         return None
-    target, *parts = re.split(r",(?=[a-z]+=)", rest)
+    target, *written = re.split(r",(?=[a-z]+=)", path)
     if not target:
-        raise ConfigError(f"{text}: give {kind}:{PLACES[kind]}")
+        raise ConfigError(f"{text}: give {next(a for a in ADDRESSES if a.startswith(kind))}")
     options: dict[str, str] = {}
-    for part in parts:
-        name, _, value = part.partition("=")
+    for option in written:
+        name, _, value = option.partition("=")
         if name not in OPTIONS[kind]:
             raise ConfigError(
                 f"{text}: {kind} has no option {name!r}: {one_of(name, OPTIONS[kind])}"
@@ -124,11 +123,11 @@ def parse(text: str) -> Address | None:
     return Address(kind, target, options)
 
 
-def title(text: str) -> str:
-    """What records call a data set: its name, or of an address its title.
+def recorded_name(text: str) -> str:
+    """Returns the name of a data set in records: its name, or the title of its address.
 
-    >>> title("npz:/home/me/digits.npz"), title("mnist")
+    >>> recorded_name("npz:/home/me/digits.npz"), recorded_name("mnist")
     ('npz:digits.npz', 'mnist')
     """
-    address = parse(text)
-    return text if address is None else address.title
+    address = parse_address(text)
+    return address.title if address else text

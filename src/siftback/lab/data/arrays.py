@@ -18,7 +18,7 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
-def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def read_arrays(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Reads ``x_train``, ``y_train``, ``x_test`` and ``y_test`` of an ``.npz`` file.
 
     Images are uint8 [N, H, W], [N, H, W, C] or [N, C, H, W], with 1 or 3 channels; labels are
@@ -26,31 +26,31 @@ def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     not read.
 
     Returns:
-        ``train_images``, ``train_labels`` and, where they are there, ``test_images`` and
+        ``train_inputs``, ``train_labels`` and, where the file holds them, ``test_inputs`` and
         ``test_labels``; and the names of the classes, up to the largest label to train on.
 
     Raises:
         ConfigError: If the file cannot be read, or holds something else.
     """
-    held = _held(address)
-    splits = ["train"] + ["test"] * ("x_test" in held or "y_test" in held)
-    missing = [f"{k}_{split}" for split in splits for k in "xy" if f"{k}_{split}" not in held]
+    arrays = read_members(address)
+    splits = ["train"] + ["test"] * ("x_test" in arrays or "y_test" in arrays)
+    missing = [f"{k}_{split}" for split in splits for k in "xy" if f"{k}_{split}" not in arrays]
     if missing:
         raise ConfigError(
-            f"{address} holds {', '.join(held) or 'nothing'} and no {' and no '.join(missing)}: "
+            f"{address} holds {', '.join(arrays) or 'nothing'} and no {' and no '.join(missing)}: "
             "save it by numpy.savez(PATH, x_train=..., y_train=..., x_test=..., y_test=...)"
         )
     tensors: dict[str, Tensor] = {}
     for split in splits:
-        images = _images(held[f"x_{split}"], f"x_{split} of {address}")
-        labels = _labels(held[f"y_{split}"], f"y_{split} of {address}")
+        images = as_images(arrays[f"x_{split}"], f"x_{split} of {address}")
+        labels = as_labels(arrays[f"y_{split}"], f"y_{split} of {address}")
         if len(images) != len(labels):
             raise ConfigError(
                 f"{address} has {len(images)} images and {len(labels)} labels to {split} on: "
                 "give a label for each image"
             )
-        tensors |= {f"{split}_images": images, f"{split}_labels": labels}
-    if len({tensors[f"{split}_images"].shape[1:] for split in splits}) > 1:
+        tensors |= {f"{split}_inputs": images, f"{split}_labels": labels}
+    if len({tensors[f"{split}_inputs"].shape[1:] for split in splits}) > 1:
         raise ConfigError(f"{address}: x_train and x_test have images of different shapes")
     labels = tensors["train_labels"]
     classes = int(labels.max()) + 1
@@ -59,33 +59,29 @@ def read(address: Address) -> tuple[dict[str, Tensor], tuple[str, ...]]:
             f"y_train of {address} has classes up to {classes - 1} for {len(labels)} images: "
             "number the classes without gaps, as numpy.unique(y, return_inverse=True)[1] does"
         )
-    return tensors, numbered(classes)
+    return tensors, tuple(map(str, range(classes)))
 
 
-def numbered(classes: int) -> tuple[str, ...]:
-    """Names of classes that have none but their number.
-
-    >>> numbered(3)
-    ('0', '1', '2')
-    """
-    return tuple(map(str, range(classes)))
-
-
-def _held(address: Address) -> dict[str, Any]:
-    """The arrays of the file by name: those that `read` takes, and None for the others."""
+def read_members(address: Address) -> dict[str, Any]:
+    """Reads the arrays of the file by name: those of `ARRAYS`, and None for the others."""
     if not address.path.exists():
         raise ConfigError(f"{address}: there is no file {address.path}")
     if not address.path.is_file():  # reading a pipe would wait for ever
         raise ConfigError(f"{address} cannot be read as a file of arrays: it is not a file")
+    arrays: dict[str, Any] = {}
     try:
         with zipfile.ZipFile(address.path) as file:
-            infos = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
-            if len(infos) < len(file.infolist()):
-                raise ValueError("it holds an array twice")
-            return {
-                name: _array(file, info, f"{name} of {address}") if name in ARRAYS else None
-                for name, info in infos.items()
-            }
+            for info in file.infolist():
+                name = info.filename.removesuffix(".npy")
+                if name in arrays:
+                    raise ValueError("it holds an array twice")
+                arrays[name] = None
+                if name in ARRAYS:
+                    check_memory(info.file_size, f"{name} of {address}")
+                    with file.open(info) as stream:
+                        check_header(stream, info)
+                        stream.seek(0)
+                        arrays[name] = npy.read_array(stream, allow_pickle=False)
     except ConfigError:
         raise
     except Exception as error:  # a damaged file can fail in any way
@@ -93,27 +89,24 @@ def _held(address: Address) -> dict[str, Any]:
             f"{address} cannot be read as a file of arrays ({error or type(error).__name__}): save "
             "it by numpy.savez"
         ) from error
+    return arrays
 
 
-def _array(file: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Any:
-    """Reads one array, once its header agrees with its length: a false one allocates anything."""
-    with file.open(info) as stream:
-        version = npy.read_magic(stream)
-        if version not in HEADERS:
-            raise ValueError(f"{info.filename} has a header of version {version}")
-        shape, _, dtype = HEADERS[version](stream)
-        declared = math.prod(shape) * dtype.itemsize
-        size = info.file_size - stream.tell()
+def check_header(stream: Any, info: zipfile.ZipInfo) -> None:
+    """Checks that an array's header agrees with its length: a false one allocates anything."""
+    version = npy.read_magic(stream)
+    if version not in HEADERS:
+        raise ValueError(f"{info.filename} has a header of version {version}")
+    shape, _, dtype = HEADERS[version](stream)
     if dtype.hasobject:
         raise ValueError(f"{info.filename} is of objects, which are not loaded")
+    size, declared = info.file_size - stream.tell(), math.prod(shape) * dtype.itemsize
     if declared != size:
         raise ValueError(f"{info.filename} has {size} bytes, and its header says {declared}")
-    check_memory(size, name)
-    with file.open(info) as stream:
-        return npy.read_array(stream, allow_pickle=False)
 
 
-def _images(array: Any, name: str) -> Tensor:
+def as_images(array: Any, name: str) -> Tensor:
+    """Returns an array of images as uint8 [N, C, H, W], in ``channels_last`` memory format."""
     shape = list(array.shape)
     if array.dtype != np.uint8:
         raise ConfigError(
@@ -129,7 +122,8 @@ def _images(array: Any, name: str) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).permute(0, 3, 1, 2)
 
 
-def _labels(array: Any, name: str) -> Tensor:
+def as_labels(array: Any, name: str) -> Tensor:
+    """Returns an array of labels as int64 [N]."""
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     numbers = array.ndim == 1 and array.dtype.kind in "iu"

@@ -1,17 +1,22 @@
-"""Random crops, flips and cutouts of whole batches, drawn from the caller's own generator.
+"""Random crops, flips, cutouts and mixup of whole batches.
 
-Every function takes images [B, C, H, W], uint8 or floating, of any memory format, and gives new
-ones of the same shape and type. The draws are made on the CPU whatever the images' device, so a
-seed means the same pictures everywhere; nothing loops over examples.
+Crops, flips and cutouts take images [B, C, H, W], uint8 or floating, of any memory format, and
+return new ones of the same shape and type. They are drawn from the caller's generator, on the CPU
+whatever the images' device, so a seed means the same pictures everywhere. No loop is over examples.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from siftback.errors import ConfigError
+
+# Keeps mixup's random numbers apart from those of the data order, which have the same seed.
+MIXUP_STREAM = 1
 
 
 def random_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:
@@ -61,15 +66,15 @@ def cutout(images: Tensor, length: int, generator: Generator, fill: Tensor | Non
         images: [B, C, H, W].
         length: Side of the square in pixels, at least 0.
         generator: A CPU generator.
-        fill: What to put there, [C], in the images' units; 0 where None.
+        fill: Values of the square, [C], in the images' units; 0 where None.
 
     >>> images = torch.ones(4, 1, 3, 3)
     >>> cutout(images, 2, torch.Generator().manual_seed(0)).sum((1, 2, 3)).tolist()
     [5.0, 8.0, 5.0, 7.0]
     """
     batch, channels, height, width = images.shape
-    rows = _span(height, length, batch, generator).view(batch, height, 1)
-    columns = _span(width, length, batch, generator).view(batch, 1, width)
+    rows = _cover(height, length, batch, generator).view(batch, height, 1)
+    columns = _cover(width, length, batch, generator).view(batch, 1, width)
     square = (rows & columns).to(images.device)
     cut = images.clone()
     values = torch.zeros(channels) if fill is None else fill
@@ -79,8 +84,8 @@ def cutout(images: Tensor, length: int, generator: Generator, fill: Tensor | Non
     return cut
 
 
-def _span(size: int, length: int, batch: int, generator: Generator) -> Tensor:
-    """For each of ``batch`` draws, which of ``size`` pixels the square covers: bool [B, size]."""
+def _cover(size: int, length: int, batch: int, generator: Generator) -> Tensor:
+    """Draws a square for each image, and marks the pixels that it covers: bool [B, size]."""
     start = torch.randint(size, (batch, 1), generator=generator) - length // 2
     pixel = torch.arange(size)
     return (pixel >= start) & (pixel < start + length)
@@ -120,3 +125,32 @@ class Augment:
         if self.cutout:
             images = cutout(images, self.cutout, generator, fill)
         return images
+
+
+class Mixture(NamedTuple):
+    """A mixed batch of B examples.
+
+    Attributes:
+        images: float[B, ...], ``share * image + (1 - share) * image of the partner``.
+        partners: int64[B], the row of each one's partner, a permutation.
+        share: The share of an image that is left, in [0, 1].
+    """
+
+    images: Tensor
+    partners: Tensor
+    share: float
+
+
+def mix(images: Tensor, alpha: float, seed: int, batch: int) -> Mixture:
+    """Mixes a batch (Zhang et al. 2018), one share of ``Beta(alpha, alpha)`` for all of it.
+
+    Args:
+        images: float[B, ...].
+        alpha: Above 0; the larger, the nearer the share to a half.
+        seed: Decides with ``batch`` alone who is mixed, and how much.
+        batch: Its number.
+    """
+    random = np.random.default_rng([seed, batch, MIXUP_STREAM])
+    share = float(random.beta(alpha, alpha))
+    partners = torch.from_numpy(random.permutation(len(images))).to(images.device)
+    return Mixture(torch.lerp(images, images[partners], 1 - share), partners, share)

@@ -1,4 +1,4 @@
-"""Tensors that take a while to make, kept in a file until what they were made from changes."""
+"""Tensors that take a while to compute, kept in a file until their sources change."""
 
 import hashlib
 import json
@@ -13,82 +13,62 @@ from torch import Tensor
 
 from siftback.errors import ConfigError
 
-FORMAT = 1
+FORMAT = 2
 
 
 def cached(
     name: str,
     sources: Sequence[Path],
-    make: Callable[[], dict[str, Tensor]],
+    compute: Callable[[], dict[str, Tensor]],
     options: Sequence[str] = (),
 ) -> dict[str, Tensor]:
-    """Reads tensors from the cache, or makes and keeps them.
+    """Reads tensors from the cache, or computes and keeps them.
 
-    The file ``<name>.pt`` lies in ``SIFTBACK_CACHE``, else in ``~/.cache/siftback``. It is made
-    again where a source's name, size or modification time is another, and where it is damaged.
+    The file ``<name>.pt`` lies in ``SIFTBACK_CACHE``, else in ``~/.cache/siftback``. It is written
+    again where a source's name, size or modification time differs, and where it is damaged.
 
     Args:
         name: Name of the file, without its ending.
-        sources: The files that the tensors are made from.
-        make: Makes the tensors.
-        options: What else decides them; other words have them made again.
+        sources: The files that the tensors are computed from; nothing is kept where there are none.
+        compute: Computes the tensors.
+        options: Further words that decide the tensors.
 
     Raises:
         ConfigError: If the cache's folder cannot be written.
     """
+    if not sources:
+        return compute()
     folder = Path(os.environ.get("SIFTBACK_CACHE") or Path.home() / ".cache" / "siftback")
     file = folder / f"{name}.pt"
-    key = _key(sources, options)
-    tensors = _read(file, key)
-    if tensors is None:
-        tensors = make()
-        try:
-            _write(file, key, tensors)
-        except OSError as error:
-            raise ConfigError(
-                f"the cache folder {folder} cannot be written ({error.strerror}): "
-                "set SIFTBACK_CACHE to a folder that can"
-            ) from error
-    return tensors
-
-
-def _key(sources: Sequence[Path], options: Sequence[str]) -> str:
-    states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sources]
-    whole = [FORMAT, states, *([list(options)] if options else [])]
-    return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
-
-
-def _read(file: Path, key: str) -> dict[str, Tensor] | None:
-    """The tensors kept under ``key``; None where there are none, or none that are whole."""
+    states = [(source.name, source.stat().st_size, source.stat().st_mtime_ns) for source in sources]
+    key = hashlib.sha256(json.dumps([FORMAT, states, list(options)]).encode()).hexdigest()
     try:
         # Mapped, so that runs side by side share one copy in memory.
         entry = torch.load(file, weights_only=True, mmap=True)
         tensors: dict[str, Tensor] = entry["tensors"]
-        if entry["key"] == key and entry["checksums"] == _checksums(tensors):
+        if entry["key"] == key and entry["checksums"] == checksums(tensors):
             return tensors
     except Exception:
-        # A damaged file can fail in any way, and whichever it is, the file is made again.
-        return None
-    return None
-
-
-def _write(file: Path, key: str, tensors: dict[str, Tensor]) -> None:
-    """Replaces the file whole: a reader sees the old one or the new one, never half of one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    entry = {"key": key, "tensors": tensors, "checksums": _checksums(tensors)}
-    # A name of its own, as two runs may write at once.
-    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f"{file.name}.")
+        pass  # A damaged file can fail in any way, and is written again.
+    tensors = compute()
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            torch.save(entry, stream)
-        Path(temporary).replace(file)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
+        folder.mkdir(parents=True, exist_ok=True)
+        # In a folder of its own, as two runs may write at once; then a reader sees the old file or
+        # the new one, never half of one.
+        with tempfile.TemporaryDirectory(dir=folder, prefix=f"{name}.") as temporary:
+            entry = {"key": key, "tensors": tensors, "checksums": checksums(tensors)}
+            torch.save(entry, Path(temporary) / file.name)
+            (Path(temporary) / file.name).replace(file)
+    except OSError as error:
+        raise ConfigError(
+            f"the cache folder {folder} cannot be written ({error.strerror}): "
+            "set SIFTBACK_CACHE to a folder that can"
+        ) from error
+    return tensors
 
 
-def _checksums(tensors: dict[str, Tensor]) -> dict[str, int]:
-    """A CRC-32 of each tensor's storage and shape; torch itself checks neither when loading."""
+def checksums(tensors: dict[str, Tensor]) -> dict[str, int]:
+    """Computes a CRC-32 of each tensor's storage and shape; torch checks neither when loading."""
     return {
         name: zlib.crc32(
             torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy().data,

@@ -1,15 +1,20 @@
-"""What the laboratory asks of a data set, whatever its examples are."""
+"""Data sets in memory: images, or texts as tokens."""
 
 import math
-from typing import Any, Literal, Protocol, Self
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, Self
 
+import torch
 from torch import Tensor
 
 from siftback.errors import ConfigError
+from siftback.lab.data.augment import Augment
 from siftback.lab.records.environment import memory_gib
 
 Kind = Literal["images", "texts", "language"]
-"""What examples are: images or texts of a class each, or text whose next tokens are asked."""
+"""Kind of examples: images or texts of a class each, or text whose next tokens are predicted."""
 
 KINDS: dict[Kind, str] = {
     "images": "images",
@@ -18,24 +23,207 @@ KINDS: dict[Kind, str] = {
 }
 
 NOUNS: dict[Kind, str] = {"images": "images", "texts": "texts", "language": "windows"}
-"""What examples are called."""
+"""Names of the examples."""
+
+PAD = 0
+"""The token that fills a text up; it is part of no text."""
+
+IGNORED = -100
+"""The label of a position that has no next token."""
 
 SUBSET_SEED = 0
-"""One seed for all runs: a split or a subset is part of the task, not of a run."""
+"""One seed for all runs: a split or a subset is a property of the task, not of a run."""
 
 TEST_SHARE = 0.2
-"""Of each class, what is left to test on where a set has no part for that."""
+"""The share of each class that is left to test on, where a set has no split for that."""
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet(ABC):
+    """Examples to train and to test on, in memory.
+
+    Attributes:
+        name: Its name in records: of the data set, or the title of its address.
+        train_inputs: [N, ...].
+        train_labels: int64 [N], the classes, from 0; of language int64 [N, T], the next tokens,
+            `IGNORED` where there is none.
+        test_inputs: [M, ...].
+        test_labels: The same for testing.
+        names: Names of the classes, in the order of the labels; empty for language.
+        kind: The kind of its examples.
+        true_labels: int64 [N], the training labels before some of them were made wrong; None where
+            none are known to be.
+        tokens_per_character: Of the text to test on, for language; None for the others.
+    """
+
+    name: str
+    train_inputs: Tensor
+    train_labels: Tensor
+    test_inputs: Tensor
+    test_labels: Tensor
+    names: tuple[str, ...]
+    _: KW_ONLY
+    kind: Kind
+    true_labels: Tensor | None = None
+    tokens_per_character: float | None = None
+
+    @property
+    def classes(self) -> int:
+        """Number of logits."""
+        return len(self.names)
+
+    @property
+    @abstractmethod
+    def model_sizes(self) -> dict[str, Any]:
+        """The sizes that a model of it depends on, by the arguments of ``models.build``."""
+
+    @property
+    def flipped(self) -> Tensor:
+        """Which training labels are known to be wrong: bool [N]."""
+        true = self.train_labels if self.true_labels is None else self.true_labels
+        return self.train_labels != true
+
+    def subset(self, indices: Tensor) -> Self:
+        """Returns these training examples alone, int64[k]; the unit of costs stays."""
+        return replace(
+            self,
+            train_inputs=self.train_inputs[indices],
+            train_labels=self.train_labels[indices],
+            true_labels=None if self.true_labels is None else self.true_labels[indices],
+        )
+
+    def with_test(self, other: Self, indices: Tensor) -> Self:
+        """Takes training examples of another set, int64[k], to test on."""
+        return replace(
+            self, test_inputs=other.train_inputs[indices], test_labels=other.train_labels[indices]
+        )
+
+    def relabel(self, labels: Tensor) -> Self:
+        """Returns it with other training labels, and the present ones as the true ones."""
+        return replace(self, train_labels=labels, true_labels=self.train_labels)
+
+    def rescale_costs(self) -> Self:
+        """Returns it with its mean training example as the unit of cost."""
+        return self
+
+    def sizes(self, inputs: Tensor) -> Tensor | None:
+        """Computes the cost of inputs, in mean training examples: float32[B].
+
+        Args:
+            inputs: Of B examples, as batches have them.
+
+        Returns:
+            None if all cost the same.
+        """
+        return None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ImageData(DataSet):
+    """Images, uint8 [N, C, H, W], of a class each.
+
+    Attributes:
+        augmentation: Augmentation that is known to help this set and harm no label.
+    """
+
+    kind: Kind = "images"
+    augmentation: Augment = field(default_factory=Augment)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the images."""
+        height, width = self.train_inputs.shape[2:]
+        return height, width
+
+    @property
+    def model_sizes(self) -> dict[str, Any]:
+        """The sizes that a model of these images depends on."""
+        channels = self.train_inputs.shape[1]
+        return {"classes": self.classes, "channels": channels, "size": self.size}
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the training images scaled to [0, 1], per channel: float32 [C]."""
+        return self._moments[0]
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of the training images scaled to [0, 1], per channel: float32 [C].
+
+        It is 1 for a channel of one value, which cannot be scaled.
+        """
+        return self._moments[1]
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        # Counting the 256 values is exact and needs no float copy of the whole set.
+        counts = torch.stack(
+            [channel.flatten().bincount(minlength=256) for channel in self.train_inputs.unbind(1)]
+        ).double()
+        share = counts / counts.sum(1, keepdim=True)
+        value = torch.arange(256, dtype=torch.float64) / 255
+        mean = share @ value
+        variance = (share * (value - mean[:, None]) ** 2).sum(1)
+        # A channel of one value would be divided by 0, and all losses would be NaN.
+        std = torch.where(variance > 0, variance.sqrt(), 1.0)
+        return mean.float(), std.float()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TextData(DataSet):
+    """Texts as tokens, int32 [N, T] from 1 to ``vocabulary - 1``, cut at T and filled with `PAD`.
+
+    Those to test on are in the order of their lengths, so that batches hold little padding.
+
+    Attributes:
+        tokenizer: The tokenizer, as the JSON of the ``tokenizers`` library.
+        vocabulary: Number of tokens, `PAD` among them.
+        unit: Tokens of the mean training example, the unit of costs.
+    """
+
+    tokenizer: str
+    vocabulary: int
+    unit: float = 1.0
+
+    @property
+    def classes(self) -> int:
+        """Number of logits: the classes, or the tokens of language."""
+        return len(self.names) or self.vocabulary
+
+    @property
+    def model_sizes(self) -> dict[str, Any]:
+        """The sizes that a model of these texts depends on."""
+        length = self.train_inputs.shape[1]
+        return {"classes": self.classes, "vocabulary": self.vocabulary, "length": length}
+
+    def rescale_costs(self) -> Self:
+        """Returns it with the mean length of its training examples as the unit of cost."""
+        return replace(self, unit=float(lengths_of(self.train_inputs).double().mean()))
+
+    def sizes(self, inputs: Tensor) -> Tensor:
+        """Divides the valid tokens of each example by those of the mean example: float32[B]."""
+        return lengths_of(inputs) / self.unit
+
+
+def lengths_of(tokens: Tensor) -> Tensor:
+    """Counts the valid tokens of each text: int64[N].
+
+    >>> from torch import tensor
+    >>> lengths_of(tensor([[5, 6, PAD], [7, PAD, PAD]])).tolist()
+    [2, 1]
+    """
+    return (tokens != PAD).sum(-1)
 
 
 def check_memory(size: int, name: str) -> None:
-    """Raises if an array cannot fit in this machine's memory, before it is allocated.
+    """Checks that an array fits in this machine's memory, before it is allocated.
 
     Args:
         size: Bytes of the array.
-        name: What the array holds, for the error.
+        name: Content of the array, for the error.
 
     Raises:
-        ConfigError: If it cannot.
+        ConfigError: If it does not fit.
     """
     limit = memory_gib() or math.inf
     if size > limit * 2**30:
@@ -45,91 +233,23 @@ def check_memory(size: int, name: str) -> None:
         )
 
 
-def check_labels(data: "DataSet") -> None:
-    """Raises if there is nothing to train or to test on, or a label is no class.
+def draw_test_rows(labels: Tensor, name: str) -> Tensor:
+    """Draws a fixed fifth of each class, to test on: bool[N].
 
     Args:
-        data: A data set as it was read.
+        labels: int64[N].
+        name: Name of the data, for the error.
 
     Raises:
-        ConfigError: If a part has no examples, there are fewer than two classes, or a label lies
-            outside of ``[0, classes)``.
+        ConfigError: If a fifth of no class is an example.
     """
-    parts = {"train": data.train_labels, "test": data.test_labels}
-    for part, labels in parts.items():
-        if not len(labels):
-            raise ConfigError(f"{data.name} has no examples to {part} on: give a set that has some")
-    if data.kind == "language":
-        return
-    if data.classes < 2:
-        raise ConfigError(f"{data.name} has {data.classes} class: give examples of two or more")
-    for part, labels in parts.items():
-        least, most = int(labels.min()), int(labels.max())
-        if least < 0 or most >= data.classes:
-            raise ConfigError(
-                f"{data.name}: labels to {part} on go from {least} to {most}, and there are "
-                f"{data.classes} classes to train on: give labels from 0 to {data.classes - 1}"
-            )
-
-
-class DataSet(Protocol):
-    """Examples to train and to test on, in memory.
-
-    Attributes:
-        name: What records call it.
-        kind: What its examples are.
-        train_labels: int64 [N], the classes, from 0; of language int64 [N, T], the next tokens,
-            -100 where there is none.
-        test_labels: The same for testing.
-        names: What its classes are called, in the order of the labels; empty for language.
-        true_labels: int64 [N], the training labels before some of them were made wrong; None where
-            none are known to be.
-    """
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def kind(self) -> Kind: ...  # noqa: D102
-    @property
-    def train_labels(self) -> Tensor: ...  # noqa: D102
-    @property
-    def test_labels(self) -> Tensor: ...  # noqa: D102
-    @property
-    def names(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def true_labels(self) -> Tensor | None: ...  # noqa: D102
-
-    @property
-    def flipped(self) -> Tensor:
-        """Which training labels are known to be wrong: bool [N]."""
-
-    @property
-    def classes(self) -> int:
-        """Number of logits."""
-
-    @property
-    def model_sizes(self) -> dict[str, Any]:
-        """The sizes that a model of it depends on, by the arguments of ``models.build``."""
-
-    @property
-    def tokens_per_character(self) -> float | None:
-        """Of the text to test on, for language; None for classifiers."""
-
-    def taken(self, kept: Tensor) -> Self:
-        """With these training examples alone, int64[k]."""
-
-    def tested_on(self, other: Self, chosen: Tensor) -> Self:
-        """With these training examples of another set, int64[k], to test on."""
-
-    def relabelled(self, labels: Tensor) -> Self:
-        """With other training labels, and its own as the true ones."""
-
-    def sizes(self, inputs: Tensor) -> Tensor | None:
-        """What each of some inputs costs, in mean training examples; None if all cost the same.
-
-        Args:
-            inputs: Of B examples, as batches have them.
-
-        Returns:
-            float32[B].
-        """
+    drawn = torch.zeros(len(labels), dtype=torch.bool)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SUBSET_SEED))
+    for label in sorted({*labels.tolist()}):
+        rows = order[labels[order] == label]
+        drawn[rows[: round(TEST_SHARE * len(rows))]] = True
+    if not drawn.any():
+        raise ConfigError(
+            f"{name} has no examples to test on, and a fifth of no class is an example: give more"
+        )
+    return drawn

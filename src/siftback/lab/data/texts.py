@@ -1,167 +1,133 @@
-"""Texts become tokens, once: data sets by name, files of text, and tables with a column of texts.
+"""Texts as tokens: tables with a column of texts, and files of plain text.
 
 A classifier's texts are cut at a length and tokenised by byte-level BPE, trained on the texts to
 train on. A language model's text is cut into windows of that length, which are its examples; its
-tokens are characters unless asked otherwise. Both are kept in the cache, their tokenizer with
-them.
+tokens are characters or byte-level BPE. The tokens are kept in the cache, with their tokenizer.
+
+Tokenizers are those of the ``tokenizers`` library, as JSON, so that what a run saves can be read
+without the laboratory: ``tokenizers.Tokenizer.from_file("tokenizer.json")``.
 """
 
 import hashlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
 from siftback.errors import ConfigError
-from siftback.lab.data import parquet, tokens
 from siftback.lab.data.address import Address
 from siftback.lab.data.cache import cached
-from siftback.lab.data.data_set import check_memory
-from siftback.lab.data.text_data import PAD, Text, TextData, by_length
+from siftback.lab.data.data_set import PAD, TextData, check_memory, draw_test_rows, lengths_of
+from siftback.lab.data.tables import Tables, data_folders
 
 LENGTH = 128
 """The most tokens of an example, where the set has no length of its own."""
 
 TRAIN_SHARE = 0.9
-"""Of a long text, what is trained on, from its beginning."""
+"""The share of a long text that is trained on, from its beginning."""
 
+PADDING = "[PAD]"
+VOCABULARY, FEWEST_TOKENS, MOST_TOKENS = 4096, 257, 2**16  # the fewest are bytes and padding
 CHARACTERS, BPE = "characters", "bpe"
-_VERSION = "1"  # of how texts become tokens: another one has them made again
-
-
-class Split(NamedTuple):
-    """Some texts, and the class of each, int64[N]."""
-
-    texts: Sequence[str]
-    labels: Tensor
-
-
-Reader = Callable[[], tuple[Split, Split]]
-"""Gives the texts to train and to test on, once they are needed."""
-
-
-class Stored(NamedTuple):
-    """A set that is stored as tables of texts.
-
-    Attributes:
-        repository: Where it is on the hub.
-        columns: What the column of texts may be called.
-        names: Of its classes.
-        length: The most tokens of a text, unless asked otherwise.
-    """
-
-    repository: str
-    columns: tuple[str, ...]
-    names: tuple[str, ...]
-    length: int
-
-
-STORED = {
-    "imdb": Stored("stanfordnlp/imdb", ("text",), ("negative", "positive"), 192),
-    "sst2": Stored("SetFit/sst2", ("sentence", "text"), ("negative", "positive"), 64),
-}
-
 SHAKESPEARE = "tinyshakespeare"
-_SHAKESPEARE_FILE = "tinyshakespeare/input.txt"
-_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-_SHAKESPEARE_ORIGIN = (
+SHAKESPEARE_FILE = "tinyshakespeare/input.txt"
+SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+SHAKESPEARE_ORIGIN = (
     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 )
+TOGETHER = 1000  # texts that are encoded at a time
+VERSION = "1"  # of the way that texts become tokens: another one has them tokenised again
 
 
-def stored(name: str, length: int | None = None) -> TextData:
-    """A set of `STORED`, from local files where there are any, else from the hub.
-
-    Args:
-        name: Its name.
-        length: The most tokens of a text; the set's own where None.
-    """
-    held = STORED[name]
-    files = parquet.find(name, held.repository)
-
-    def read(split: str) -> Split:
-        texts, labels = parquet.texts(files[split], held.columns)
-        # Breaks of lines, as reviews of IMDB have them.
-        return Split([text.replace("<br />", " ") for text in texts], labels)
-
-    sources = [file for each in files.values() for file in each]
-    length = held.length if length is None else length
-    return classified(
-        name, lambda: (read("train"), read("test")), held.names, f"{name}-{length}", sources, length
-    )
-
-
-def classified(
+def read_texts(
+    tables: Tables,
     name: str,
-    read: Reader,
-    names: tuple[str, ...],
     cache: str,
-    sources: Sequence[Path],
     length: int,
-    vocabulary: int = tokens.VOCABULARY,
+    vocabulary: int = VOCABULARY,
+    *,
+    html: bool = False,
 ) -> TextData:
-    """Texts of a class each.
+    """Reads texts of a class each.
 
     Args:
-        name: What records call the set.
-        read: Gives the texts to train and to test on.
-        names: Of the classes.
+        tables: Tables of texts; a fifth of each class is held out where there is none to test on.
+        name: Name of the set in records.
         cache: Name of the file in the cache.
-        sources: The files that the texts are from.
         length: The most tokens of a text.
-        vocabulary: The most tokens there may be.
+        vocabulary: The most tokens of the tokenizer.
+        html: Whether breaks of lines are written as ``<br />``, as in reviews of IMDB.
 
     Raises:
-        ConfigError: If a text is empty, or a label is that of no class.
+        ConfigError: If the tables cannot be read, or a text is empty.
     """
 
-    def made() -> dict[str, Tensor]:
-        train, test = read()
-        tokenizer = tokens.trained_on(train.texts, vocabulary)
-        found = {"tokenizer": _as_bytes(tokenizer)}
-        for part, split in (("train", train), ("test", test)):
-            check_memory(4 * length * len(split.texts), f"{name} in rows of {length} tokens")
-            rows = tokens.rows(tokenizer, split.texts, length)
-            _check(rows, split.labels, len(names), f"{name} ({part})")
-            found |= {f"{part}_tokens": rows, f"{part}_labels": split.labels}
-        return found
+    def tokenise() -> dict[str, Tensor]:
+        splits = {}
+        for split, table in tables.read().items():
+            texts, labels = tables.read_texts(table), tables.read_labels(table, split)
+            texts = [text.replace("<br />", " ") for text in texts] if html else texts
+            splits[split] = texts, labels
+        if "test" not in splits:
+            texts, labels = splits["train"]
+            drawn = draw_test_rows(labels, tables.name)
+            for split, rows in (("train", (~drawn).nonzero()), ("test", drawn.nonzero())):
+                splits[split] = [texts[row] for row in rows.flatten()], labels[rows.flatten()]
+        tokenizer = train_tokenizer(splits["train"][0], vocabulary)
+        tensors = {"tokenizer": torch.frombuffer(bytearray(tokenizer.encode()), dtype=torch.uint8)}
+        for split, (texts, labels) in splits.items():
+            check_memory(4 * length * len(texts), f"{name} in rows of {length} tokens")
+            rows = encode_rows(tokenizer, texts, length)
+            if (empty := (rows == PAD).all(1)).any():
+                raise ConfigError(
+                    f"{name} ({split}): text {int(empty.nonzero()[0])} is empty, and has no loss: "
+                    "leave it out"
+                )
+            tensors |= {f"{split}_inputs": rows, f"{split}_labels": labels}
+        return tensors
 
-    asked = (_VERSION, f"length={length}", f"vocabulary={vocabulary}")
-    held = cached(cache, sources, made, asked) if sources else made()
-    return _data(name, held, names, length)
+    options = (VERSION, f"length={length}", f"vocabulary={vocabulary}")
+    return text_data(name, cached(cache, tables.sources, tokenise, options), tables.names)
 
 
-def shakespeare(length: int | None = None) -> TextData:
-    """Tiny Shakespeare (Karpathy 2015), of whose characters each next one is predicted.
+def read_shakespeare(length: int) -> TextData:
+    """Reads Tiny Shakespeare (Karpathy 2015), of which each next character is predicted.
 
     Args:
-        length: Characters of a window; `LENGTH` where None.
+        length: Characters of a window.
+
+    Raises:
+        ConfigError: If the file is missing, or another one.
     """
-    path = _shakespeare_path()
-    whole = path.read_bytes()
-    if hashlib.sha256(whole).hexdigest() != _SHAKESPEARE_SHA256:
+    path = next((file for d in data_folders() if (file := d / SHAKESPEARE_FILE).is_file()), None)
+    if path is None:
+        folder = os.environ.get("SIFTBACK_DATA")
         raise ConfigError(
-            f"{path} is not Tiny Shakespeare, whose SHA-256 is {_SHAKESPEARE_SHA256}: put back the "
-            f"file of {_SHAKESPEARE_ORIGIN}, or give your own text as text:PATH"
+            f"{f'SIFTBACK_DATA={folder} holds' if folder else 'there is'} no {SHAKESPEARE_FILE}: "
+            f"put {SHAKESPEARE_ORIGIN} there, or set SIFTBACK_DATA to a folder that holds it"
         )
-    length = LENGTH if length is None else length
-    return _language(SHAKESPEARE, path, f"{SHAKESPEARE}-{length}", length, CHARACTERS)
+    if hashlib.sha256(path.read_bytes()).hexdigest() != SHAKESPEARE_SHA256:
+        raise ConfigError(
+            f"{path} is not Tiny Shakespeare, whose SHA-256 is {SHAKESPEARE_SHA256}: put back the "
+            f"file of {SHAKESPEARE_ORIGIN}, or give your own text as text:PATH"
+        )
+    return read_windows(SHAKESPEARE, path, f"{SHAKESPEARE}-{length}", length)
 
 
-def from_file(address: Address, length: int | None = None) -> TextData:
-    """A plain text file, of which each next token is predicted: ``text:PATH``.
+def read_text_file(address: Address, length: int) -> TextData:
+    """Reads a plain text file, of which each next token is predicted: ``text:PATH``.
 
-    Its first nine tenths are trained on, the last is for testing. Tokens are its characters; the
-    option ``tokens=bpe`` has byte-level BPE of ``vocabulary=`` tokens in their place.
+    Its first nine tenths are trained on, the last is for testing. Tokens are its characters; with
+    the option ``tokens=bpe`` they are byte-level BPE of ``vocabulary=`` tokens.
 
     Args:
-        address: Which.
-        length: Tokens of a window; `LENGTH` where None.
+        address: Address of the file.
+        length: Tokens of a window.
 
     Raises:
         ConfigError: If the file cannot be read as text, or is shorter than two windows.
@@ -173,112 +139,181 @@ def from_file(address: Address, length: int | None = None) -> TextData:
         raise ConfigError(f"vocabulary= is that of tokens={BPE}: give both, or neither")
     if not address.path.is_file():
         raise ConfigError(f"{address}: there is no file {address.path}: give one of plain text")
-    length = LENGTH if length is None else length
-    cache = f"{address.cache}-{length}"
-    return _language(address.title, address.path, cache, length, kind, vocabulary_of(address))
+    cache, vocabulary = f"{address.cache}-{length}", vocabulary_of(address)
+    return read_windows(address.title, address.path, cache, length, kind, vocabulary)
 
 
 def vocabulary_of(address: Address) -> int:
-    """The most tokens that an address asks for."""
-    text = address.options.get("vocabulary", str(tokens.VOCABULARY))
-    if not re.fullmatch(r"\d{1,5}", text) or not tokens.FEWEST <= int(text) <= 2**16:
-        raise ConfigError(f"vocabulary={text}: give an integer from {tokens.FEWEST} to {2**16}")
+    """Returns the most tokens that an address asks for."""
+    text = address.options.get("vocabulary", str(VOCABULARY))
+    if not re.fullmatch(r"\d{1,5}", text) or not FEWEST_TOKENS <= int(text) <= MOST_TOKENS:
+        raise ConfigError(
+            f"vocabulary={text}: give an integer from {FEWEST_TOKENS} to {MOST_TOKENS}"
+        )
     return int(text)
 
 
-def windows(ids: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """A long text as examples: windows side by side, and of each position the next token.
-
-    Args:
-        ids: int32[n].
-        length: T; what fills no window at the end is left out.
-
-    Returns:
-        int32[N, T] and int64[N, T], with ``N = (n - 1) // T``.
-
-    >>> inputs, targets = windows(torch.tensor([5, 6, 7, 8, 9, 5], dtype=torch.int32), 2)
-    >>> inputs.tolist(), targets.tolist()
-    ([[5, 6], [7, 8]], [[6, 7], [8, 9]])
-    """
-    count = max(0, len(ids) - 1) // length
-    inputs, targets = ids[: count * length], ids[1 : count * length + 1]
-    return inputs.view(count, length), targets.view(count, length).long()
-
-
-def _language(
+def read_windows(
     name: str,
     path: Path,
     cache: str,
     length: int,
-    kind: str,
-    vocabulary: int = tokens.VOCABULARY,
+    kind: str = CHARACTERS,
+    vocabulary: int = VOCABULARY,
 ) -> TextData:
-    def made() -> dict[str, Tensor]:
+    """Reads the windows of a text file, of which each next token is predicted.
+
+    Args:
+        name: Name of the set in records.
+        path: The file.
+        cache: Name of the file in the cache.
+        length: Tokens of a window.
+        kind: The tokens: `CHARACTERS` or `BPE`.
+        vocabulary: The most tokens of BPE.
+
+    Raises:
+        ConfigError: If the file cannot be read as text, or is shorter than two windows.
+    """
+
+    def tokenise() -> dict[str, Tensor]:
         try:
             whole = path.read_bytes().decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} cannot be read as text in UTF-8 ({error})") from error
         middle = int(TRAIN_SHARE * len(whole))
-        parts = {"train": whole[:middle], "test": whole[middle:]}
-        # All characters of the text have a token, as one without would be left out of the loss.
+        train, test = whole[:middle], whole[middle:]
+        # All characters of the text have a token, as those without would be left out of the loss.
         tokenizer = (
-            tokens.of_characters(whole)
+            character_tokenizer(whole)
             if kind == CHARACTERS
-            else tokens.trained_on([parts["train"]], vocabulary, lower=False)
+            else train_tokenizer([train], vocabulary, lower=False)
         )
-        found = {"tokenizer": _as_bytes(tokenizer)}
-        for part, text in parts.items():
-            ids = tokens.encoded(tokenizer, text)
-            inputs, targets = windows(ids, length)
+        tensors = {"tokenizer": torch.frombuffer(bytearray(tokenizer.encode()), dtype=torch.uint8)}
+        for split, text in (("train", train), ("test", test)):
+            tokens = encode(tokenizer, text)
+            inputs, labels = split_windows(tokens, length)
             if not len(inputs):
                 raise ConfigError(
-                    f"{name} has {len(ids):,} tokens to {part} on, less than a window of {length}: "
-                    "give a longer text, or a smaller --max-tokens"
+                    f"{name} has {len(tokens):,} tokens to {split} on, less than a window of "
+                    f"{length}: give a longer text, or a smaller --max-tokens"
                 )
-            found |= {f"{part}_tokens": inputs, f"{part}_labels": targets}
-        share = torch.tensor(len(ids) / len(text), dtype=torch.float64)  # of the part to test on
-        return found | {"tokens_per_character": share}
+            tensors |= {f"{split}_inputs": inputs, f"{split}_labels": labels}
+        share = torch.tensor(len(tokens) / len(test), dtype=torch.float64)
+        return tensors | {"tokens_per_character": share}
 
-    asked = (_VERSION, f"length={length}", kind, f"vocabulary={vocabulary}")
-    return _data(name, cached(cache, [path], made, asked), (), length)
-
-
-def _data(name: str, held: dict[str, Tensor], names: tuple[str, ...], length: int) -> TextData:
-    tokenizer = bytes(held["tokenizer"].numpy()).decode()
-    share = float(held.get("tokens_per_character", torch.tensor(1.0)))
-    train = held["train_tokens"], held["train_labels"]
-    test = held["test_tokens"], held["test_labels"]
-    text = Text(tokenizer, tokens.size_of(tokenizer), length, share)
-    return TextData(name, *train, *by_length(*test), names, text, unit=1.0).with_own_unit()
+    options = (VERSION, f"length={length}", kind, f"vocabulary={vocabulary}")
+    return text_data(name, cached(cache, [path], tokenise, options), ())
 
 
-def _as_bytes(text: str) -> Tensor:
-    return torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())
+def text_data(name: str, tensors: dict[str, Tensor], names: tuple[str, ...]) -> TextData:
+    """Returns texts as tokens as a data set, with those to test on in the order of their lengths.
+
+    Args:
+        name: Name of the set in records.
+        tensors: Inputs and labels of both splits, the bytes of the tokenizer, and for language
+            ``tokens_per_character``.
+        names: Names of the classes; empty for language.
+    """
+    tokenizer = bytes(tensors["tokenizer"].numpy()).decode()
+    share = tensors.get("tokens_per_character")
+    order = lengths_of(tensors["test_inputs"]).argsort(stable=True)
+    train = tensors["train_inputs"], tensors["train_labels"]
+    test = tensors["test_inputs"][order], tensors["test_labels"][order]
+    return TextData(
+        name,
+        *train,
+        *test,
+        names,
+        kind="texts" if names else "language",
+        tokenizer=tokenizer,
+        vocabulary=Tokenizer.from_str(tokenizer).get_vocab_size(),
+        tokens_per_character=None if share is None else float(share),
+    ).rescale_costs()
 
 
-def _check(rows: Tensor, labels: Tensor, classes: int, what: str) -> None:
-    empty = (rows == PAD).all(1)
-    if empty.any():
-        raise ConfigError(
-            f"{what}: text {int(empty.nonzero()[0])} is empty, of which no loss can be had: leave "
-            "it out"
-        )
-    if not bool(((labels >= 0) & (labels < classes)).all()):
-        raise ConfigError(
-            f"{what}: labels go from {int(labels.min())} to {int(labels.max())}, and there are "
-            f"{classes} classes: give labels from 0 to {classes - 1}"
-        )
+def split_windows(tokens: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Cuts a long text into windows side by side, and gives each position its next token.
+
+    Args:
+        tokens: int32[n].
+        length: T; tokens at the end that fill no window are left out.
+
+    Returns:
+        int32[N, T] and int64[N, T], with ``N = (n - 1) // T``.
+
+    >>> inputs, labels = split_windows(torch.tensor([5, 6, 7, 8, 9, 5], dtype=torch.int32), 2)
+    >>> inputs.tolist(), labels.tolist()
+    ([[5, 6], [7, 8]], [[6, 7], [8, 9]])
+    """
+    count = max(0, len(tokens) - 1) // length
+    inputs, labels = tokens[: count * length], tokens[1 : count * length + 1]
+    return inputs.view(count, length), labels.view(count, length).long()
 
 
-def _shakespeare_path() -> Path:
-    given = os.environ.get("SIFTBACK_DATA")
-    found = next(
-        (at for place in parquet.places() if (at := place / _SHAKESPEARE_FILE).is_file()), None
+def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY, lower: bool = True) -> str:
+    """Trains a byte-level BPE tokenizer on texts (Sennrich et al. 2016); returns its JSON.
+
+    Args:
+        texts: Texts to train it on.
+        vocabulary: The most tokens it may have, from 257 on: padding, the bytes, and merges.
+        lower: Whether texts are lower-cased; a language model needs them as they are.
+
+    >>> tokenizer = Tokenizer.from_str(train_tokenizer(["low lower lowest"] * 9, 270))
+    >>> tokenizer.encode("Lower").tokens
+    ['Ġlower']
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=lower)
+    tokenizer.decoder = decoders.ByteLevel()
+    if lower:
+        tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[PADDING],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
-    if found is None:
-        where = f"SIFTBACK_DATA={given} holds no" if given else "there is no"
-        raise ConfigError(
-            f"{where} {_SHAKESPEARE_FILE}: put {_SHAKESPEARE_ORIGIN} there, or set SIFTBACK_DATA "
-            "to a folder that holds it"
-        )
-    return found
+    tokenizer.train_from_iterator(texts, trainer)
+    return str(tokenizer.to_str())
+
+
+def character_tokenizer(text: str) -> str:
+    """Returns the JSON of a tokenizer with a token for each character of a text.
+
+    >>> tokenizer = Tokenizer.from_str(character_tokenizer("to be"))
+    >>> tokenizer.encode("bet").ids, tokenizer.decode([5, 4, 1, 2, 3])
+    ([2, 3, 5], 'to be')
+    """
+    vocabulary = {PADDING: PAD} | {c: number for number, c in enumerate(sorted({*text}), 1)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return str(tokenizer.to_str())
+
+
+def encode(tokenizer: str, text: str) -> Tensor:
+    """Encodes a long text as tokens: int32[n]."""
+    return torch.tensor(Tokenizer.from_str(tokenizer).encode(text).ids, dtype=torch.int32)
+
+
+def encode_rows(tokenizer: str, texts: Sequence[str], length: int) -> Tensor:
+    """Encodes texts as rows of tokens, cut at a length and filled up: int32[N, length].
+
+    Args:
+        tokenizer: As JSON.
+        texts: N of them.
+        length: The most tokens of a text; of a longer one the first are taken.
+
+    >>> encode_rows(character_tokenizer("to be"), ["bet", "b", "to be"], 4)
+    tensor([[2, 3, 5, 0],
+            [2, 0, 0, 0],
+            [5, 4, 1, 2]], dtype=torch.int32)
+    """
+    reader = Tokenizer.from_str(tokenizer)
+    reader.enable_truncation(length)
+    table = np.full((len(texts), length), PAD, np.int32)
+    for start in range(0, len(texts), TOGETHER):
+        encodings = reader.encode_batch_fast(list(texts[start : start + TOGETHER]))
+        for row, encoding in enumerate(encodings, start):
+            table[row, : len(encoding.ids)] = encoding.ids
+    return torch.from_numpy(table)

@@ -11,13 +11,13 @@ from typing import Any, Literal
 from torch import nn
 
 from siftback.errors import ConfigError
-from siftback.lab.data.batch_stream import BatchStream
-from siftback.lab.data.data_set import KINDS, DataSet
-from siftback.lab.data.datasets import load, subset, with_own_unit
-from siftback.lab.data.text_data import TextData
+from siftback.lab.data.data_set import KINDS, DataSet, TextData
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments import example_scores as scores
 from siftback.lab.experiments.subsets import read_subset
 from siftback.lab.forward import check_model_fits, training_device
+from siftback.lab.length import BACKWARD, FORWARD, NOTHING, Length
 from siftback.lab.records import run_files
 from siftback.lab.records.atomic_write import atomic_write
 from siftback.lab.records.comparison_record import SUMMARY, Comparison, RecordWriter, is_begun
@@ -25,23 +25,25 @@ from siftback.lab.records.environment import environment
 from siftback.lab.records.folder_lock import locked
 from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
 from siftback.lab.records.run_summary import RunSummary
-from siftback.lab.run import suspects
 from siftback.lab.run.checkpoints import CHECKPOINTS, CheckpointPolicy, Checkpoints
 from siftback.lab.run.observer import Observer
 from siftback.lab.run.progress import TENSORBOARD, Reporter
+from siftback.lab.run.suspects import forget_suspects
 from siftback.lab.run.train import train
-from siftback.lab.settings import Run, Settings, check_keep, check_seed, parse_numbers
-from siftback.lab.training import strategies
-from siftback.lab.training.length import BACKWARD, FORWARD, NOTHING, Length
-from siftback.lab.training.rule_schedule import warmup_epochs
-from siftback.lab.training.score_price import measure
-from siftback.lab.training.strategy import has_guard, learns, needs_passes
+from siftback.lab.settings import Run, Settings, check_keep, check_run_seed, parse_numbers
+from siftback.lab.strategies.after_reading import measure_scoring_cost
+from siftback.lab.strategies.strategy import learns
+from siftback.lab.strategies.table import find_strategy
 
 TOKENIZER = "tokenizer.json"  # of the texts that a comparison trained on
 
 DEFAULT_POLICY = CheckpointPolicy()
 
 Existing = Literal["refuse", "overwrite", "resume"]
+
+
+class FolderBusyError(ConfigError):
+    """Another process works in a comparison's folder."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Plan:
                 "unless --no-matched or --budget says otherwise; leave it out of the list"
             )
         for seed in self.seeds:
-            check_seed(seed)
+            check_run_seed(seed)
         for keep in self.keeps:
             check_keep(keep)
         runs = self.runs()  # which checks names and shares
@@ -99,7 +101,7 @@ class Plan:
             name, keeps = parse_entry(entry, self.keeps)
             for keep in keeps:
                 runs.append(Run(name, keep, seed))
-                selects = strategies.find(name).selects
+                selects = find_strategy(name).selects
                 if selects and self.matched and self.settings.epochs is not None:
                     runs.append(Run("matched", keep, seed, matched_to=name))
         return runs
@@ -117,7 +119,7 @@ def parse_entry(text: str, keeps: Sequence[float]) -> tuple[str, Sequence[float]
     (('sb', [0.5]), ('kath18', [0.3333333333333333]))
     """
     name, at, share = text.partition("@")
-    selects = strategies.find(name).selects
+    selects = find_strategy(name).selects
     if not at:
         return name, keeps if selects else [1.0]
     if not selects:
@@ -137,12 +139,12 @@ def check_strategy(run: Run, settings: Settings) -> None:
     Raises:
         ConfigError: If it cannot.
     """
-    strategy = strategies.find(run.strategy)
+    strategy = find_strategy(run.strategy)
     try:
         choice = strategy.choice(run.keep, settings)
     except ConfigError as error:
         raise ConfigError(f"{strategy.name} at keep={run.keep:g}: {error}") from None
-    if settings.mixup and (learns(choice) or strategy.single_pass):
+    if settings.mixup and (learns(choice) or strategy.moment.fills_batches):
         raise ConfigError(
             f"mixup={settings.mixup} with {strategy.name}, which chooses by losses of training "
             "itself: they would be those of mixed images; leave one of them out, or take a "
@@ -154,7 +156,7 @@ def check_strategy(run: Run, settings: Settings) -> None:
                 f"{name}={value:g} with {strategy.name}, which goes by the losses of labels as "
                 "they are: leave one of them out"
             )
-    if settings.noise_guard and strategy.selects and not has_guard(choice):
+    if settings.noise_guard and strategy.selects and not strategy.has_guard(settings):
         raise ConfigError(
             f"{strategy.name} cannot have a noise guard, which is a part of sb-memory "
             "and sb-memory-ratio: leave --noise-guard or the strategy out"
@@ -193,62 +195,40 @@ def compare(
         data: The result of `prepare_data`, for a caller that has it.
 
     Raises:
-        ConfigError: If the folder holds a comparison and ``existing`` does not allow it, one to
-            resume was made with other settings, or another process works in it.
+        ConfigError: If the folder holds a comparison and ``existing`` does not allow it, or one to
+            resume was made with other settings.
+        FolderBusyError: If another process works in the folder.
         StateError: If what is to be resumed is damaged.
     """
     data = data or prepare_data(plan)  # before the folder is made
     with locked(folder) as is_ours:
         if not is_ours:
-            raise ConfigError(
+            raise FolderBusyError(
                 f"another process is at work in {folder}: wait until it has ended, or give "
                 "another --out"
             )
-        return compare_locked(plan, data, folder, reporter, existing, on_model, policy)
-
-
-def compare_locked(
-    plan: Plan,
-    data: DataSet,
-    folder: Path,
-    reporter: Reporter,
-    existing: Existing = "refuse",
-    on_model: Callable[[Run, nn.Module], None] = lambda run, model: None,
-    policy: CheckpointPolicy = DEFAULT_POLICY,
-) -> Comparison:
-    """Runs a plan as `compare` does, after its caller has prepared the data and locked the folder.
-
-    Args:
-        plan: The runs.
-        data: The result of `prepare_data`.
-        folder: The folder of records and summary.
-        reporter: Reports what happens.
-        existing: What to do with a folder that holds a comparison.
-        on_model: Gets each trained model.
-        policy: How often to save checkpoints.
-    """
-    comparison = _open(plan, folder, existing)
-    if isinstance(data, TextData):
-        write_tokenizer(data, folder, existing)
-    finished = {summary.record: summary for summary in comparison.runs}
-    runs = plan.runs()
-    order = {run.record: index for index, run in enumerate(runs)}
-    for number, run in enumerate(runs, start=1):
-        checkpoints = Checkpoints(folder / CHECKPOINTS / run.name, policy)
-        if run.record not in finished:
-            if run.matched_to is not None:
-                original = Run(run.matched_to, run.keep, run.seed)
-                run = replace(run, cost_budget=finished[original.record].cost_forward_units)
-            reporter.start(run, number, len(runs))
-            summary = finished[run.record] = _train(
-                run, plan.settings, data, comparison, reporter, checkpoints, on_model
-            )
-            comparison.runs.append(summary)
-            # As if a plan that was added to had been whole; runs that it lacks come last.
-            comparison.runs.sort(key=lambda summary: order.get(summary.record, len(order)))
-            comparison.write()
-            reporter.finish(summary)
-        checkpoints.clear()
+        comparison = _open(plan, folder, existing)
+        if isinstance(data, TextData):
+            write_tokenizer(data, folder, existing)
+        finished = {summary.record: summary for summary in comparison.runs}
+        runs = plan.runs()
+        order = {run.record: index for index, run in enumerate(runs)}
+        for number, run in enumerate(runs, start=1):
+            checkpoints = Checkpoints(folder / CHECKPOINTS / run.name, policy)
+            if run.record not in finished:
+                if run.matched_to is not None:
+                    original = Run(run.matched_to, run.keep, run.seed)
+                    run = replace(run, cost_budget=finished[original.record].cost_forward_units)
+                reporter.start(run, number, len(runs))
+                summary = finished[run.record] = _train(
+                    run, plan.settings, data, comparison, reporter, checkpoints, on_model
+                )
+                comparison.runs.append(summary)
+                # As if a plan that was added to had been whole; runs that it lacks come last.
+                comparison.runs.sort(key=lambda summary: order.get(summary.record, len(order)))
+                comparison.write()
+                reporter.finish(summary)
+            checkpoints.clear()
     return comparison
 
 
@@ -269,7 +249,7 @@ def prepare_data(plan: Plan) -> DataSet:
         settings.max_tokens,
     )
     if settings.subset is not None:
-        data = with_own_unit(subset(data, read_subset(Path(settings.subset), settings, data)))
+        data = data.subset(read_subset(Path(settings.subset), settings, data)).rescale_costs()
     BatchStream(data, settings.batch_size, seed=0)  # which refuses a size that does not fit
     check_model_fits(settings, data)
     for name in ("mixup", "cutout"):
@@ -298,7 +278,7 @@ def check_run(run: Run, settings: Settings, data: DataSet) -> None:
     Raises:
         ConfigError: If it would fail.
     """
-    strategy, examples = strategies.find(run.strategy), len(data.train_labels)
+    strategy, examples = find_strategy(run.strategy), len(data.train_labels)
     choice = strategy.choice(run.keep, settings)
     if data.kind not in strategy.kinds:
         kinds = " and ".join(KINDS[kind] for kind in strategy.kinds)
@@ -306,13 +286,13 @@ def check_run(run: Run, settings: Settings, data: DataSet) -> None:
             f"{strategy.name} is a strategy for {kinds}, and {data.name} holds {KINDS[data.kind]}: "
             "leave it out"
         )
-    if data.kind == "language" and has_guard(choice):
+    if data.kind == "language" and strategy.has_guard(settings):
         raise ConfigError(
             f"{strategy.name} with a noise guard, which holds back wrong labels, and the examples "
             f"of {data.name} have none: leave it out"
         )
     spent = NOTHING
-    if (name := strategy.score(run.keep)) is not None:
+    if name := strategy.score(run.keep):
         scores.check_score(name, settings, data)
         spent = NOTHING._replace(cost=scores.least_cost(settings, examples))
     length = Length.of(run, settings, examples // settings.batch_size * settings.batch_size, spent)
@@ -324,12 +304,12 @@ def check_run(run: Run, settings: Settings, data: DataSet) -> None:
             "smaller --batch-size, a larger --keep or more examples"
         )
     # A rule that learns trains on each example at least once; seconds tell nothing beforehand.
-    if choice is None or length.kind == "seconds" or (learns(choice) and not needs_passes(choice)):
+    if choice is None or length.kind == "seconds" or (learns(choice) and not choice.needs_passes):
         return
     price = strategy.cost.amount(run.keep, settings.stale_every)
     by_cost = 1 if length.kind == "epochs" else (FORWARD + BACKWARD) * left
     whole = length.amount / by_cost
-    warm = warmup_epochs(strategy.warmed(settings), whole)
+    warm = strategy.warmed(settings).warmup_epochs(whole)
     epochs = (whole - warm) * (1 if length.kind == "epochs" else by_cost / (price * left))
     trained = (warm + math.ceil(epochs) * strategy.kept_of_left(run.keep)) * left
     if trained < settings.batch_size:
@@ -351,7 +331,9 @@ def _train(
 ) -> RunSummary:
     folder, prices = comparison.folder, comparison.prices
     # What a score costs in forwards; where it is measured, that is recorded before the run.
-    price = prices.get(run.strategy) or measure(strategies.find(run.strategy), settings, data)
+    price = prices.get(run.strategy) or measure_scoring_cost(
+        find_strategy(run.strategy), settings, data
+    )
     if price and run.strategy not in prices:
         prices[run.strategy] = price
         comparison.write()
@@ -363,9 +345,8 @@ def _train(
         reporter.note(f"{path} is damaged, and left aside: the run goes on from the one before")
     observer = None
     if kinds := kinds_of(settings.observe):
-        trained, kept = (data, None) if scored is None else (scored.data, scored.kept)
-        path = folder_of(folder, run.record)
-        observer = Observer(kinds, path, trained, settings, training_device(settings), kept)
+        path, device = folder_of(folder, run.record), training_device(settings)
+        observer = Observer(kinds, path, scored.data, settings, device, scored.kept)
     record = RecordWriter(folder / run.record, header, state and state["record"])
     try:
         summary, model = train(
@@ -386,7 +367,7 @@ def write_tokenizer(data: TextData, folder: Path, existing: Existing) -> None:
         ConfigError: If the folder's runs were trained on texts that another one made tokens of.
     """
     path = folder / TOKENIZER
-    tokenizer = data.text.tokenizer
+    tokenizer = data.tokenizer
     if existing == "resume" and path.exists() and path.read_text(encoding="utf-8") != tokenizer:
         raise ConfigError(
             f"{path} is not the tokenizer of {data.name} as it is now: its texts are others than "
@@ -402,7 +383,7 @@ def _open(plan: Plan, folder: Path, existing: Existing) -> Comparison:
     refuse_begun(folder, existing, "with it")
     if existing == "overwrite":
         run_files.forget(folder)
-        suspects.forget(folder)
+        forget_suspects(folder)
         for name in (scores.SCORES_FOLDER, CHECKPOINTS, OBSERVED, TENSORBOARD):
             shutil.rmtree(folder / name, ignore_errors=True)
     comparison = Comparison.recover(folder) if existing == "resume" else None

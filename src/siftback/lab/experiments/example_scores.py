@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from siftback import Fresh
 from siftback.errors import ConfigError, StateError
-from siftback.lab.data.batch_stream import Batch, test_batches
 from siftback.lab.data.data_set import KINDS, DataSet
-from siftback.lab.data.datasets import load, subset
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import Batch, test_batches
 from siftback.lab.forward import (
     autocast_context,
     check_model_fits,
@@ -26,13 +26,13 @@ from siftback.lab.forward import (
     token_cross_entropies,
     training_device,
 )
+from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.environment import environment
 from siftback.lab.records.formatting import one_of
 from siftback.lab.run.train import Scored, stages
 from siftback.lab.settings import Run, Settings
-from siftback.lab.training import strategies
-from siftback.lab.training.length import BACKWARD, FORWARD
+from siftback.lab.strategies.table import find_strategy
 from siftback.pruning import AUM, Forgetting, el2n, entropy, grand, margin, prune
 
 SCORES_FOLDER = "scores"  # the folder of a comparison's own tables
@@ -287,10 +287,10 @@ def _score_held_out(
     cost, seconds = 0.0, 0.0
     halves = order[: count // 2].sort().values, order[count // 2 :].sort().values
     for number, (seen, unseen) in enumerate((halves, halves[::-1])):
-        half, update_half = data.taken(seen), report_share(update, number, 2)
+        half, update_half = data.subset(seen), report_share(update, number, 2)
         *_, stage = stages(seed, settings, half, settings.score_epochs, update_half)
         started = time.perf_counter()
-        tested = half.tested_on(data, unseen)  # normalised as the model's own half was
+        tested = half.with_test(data, unseen)  # normalised as the model's own half was
         with autocast_context(settings, device):
             batches = test_batches(tested, settings.batch_size, device, settings.channels_last)
             values[unseen] = HELD_OUT[name](stage.model, batches)
@@ -334,8 +334,8 @@ def _reported(batches: Iterator[Batch], count: int, update: Update) -> Iterator[
 
 def score_for_run(
     run: Run, settings: Settings, data: DataSet, folder: Path, update: Update = ignore_progress
-) -> Scored | None:
-    """Returns the scores of all examples that a run needs before training; None if it needs none.
+) -> Scored:
+    """Returns the data that a run trains on, with the scores of all examples that it needs.
 
     The scores of a seed are made once per comparison, kept in its folder, and shared by its runs;
     each is charged what they cost.
@@ -347,10 +347,10 @@ def score_for_run(
         folder: Its folder.
         update: Called with the share of it that is done, where they are made now.
     """
-    strategy = strategies.find(run.strategy)
+    strategy = find_strategy(run.strategy)
     name = strategy.score(run.keep)
-    if name is None:
-        return None
+    if not name:
+        return Scored(data, 0.0, 0.0)
     path = folder / SCORES_FOLDER / f"{name}-seed{run.seed}.parquet"
     if path.exists():
         try:
@@ -363,7 +363,7 @@ def score_for_run(
     cost, seconds = table.origin["cost"], table.origin["seconds"]
     if drop := strategy.dropped(run.keep):
         indices = prune(table.scores, drop=drop)
-        return Scored(subset(data, indices), cost, seconds, kept=indices)
+        return Scored(data.subset(indices), cost, seconds, kept=indices)
     return Scored(data, cost, seconds, table.scores)
 
 

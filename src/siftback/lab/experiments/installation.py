@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from packaging.requirements import Requirement
 
-from siftback.lab.data import parquet
-from siftback.lab.data.datasets import NAMES
+from siftback.lab.data.load import NAMES
+from siftback.lab.data.tables import local_folder
 from siftback.lab.records.environment import environment
 
 _SELF = "siftback"
@@ -93,4 +93,4 @@ def data_sets() -> dict[str, Path | None]:
     ``digits`` comes with the laboratory, and lies nowhere.
     """
     named = [name for name in NAMES if name != "digits" and not {":", "+"} & set(name)]
-    return {name: parquet.at_hand(name) for name in named}
+    return {name: local_folder(name) for name in named}

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from siftback import ProbeResult, Scorer, probe
 from siftback.errors import ConfigError
-from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.data_set import DataSet
-from siftback.lab.data.datasets import load
+from siftback.lab.data.load import load
+from siftback.lab.data.stream import BatchStream
 from siftback.lab.forward import (
     autocast_context,
     autocast_of,
@@ -29,7 +29,7 @@ from siftback.lab.forward import (
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.tables import terminal
 from siftback.lab.settings import Settings
-from siftback.lab.training.strategies import STRATEGIES
+from siftback.lab.strategies.table import STRATEGIES
 
 SEED = 0
 
@@ -104,7 +104,7 @@ def cheap_scorers(settings: Settings, data: DataSet) -> dict[str, Scorer]:
         for name in (names if autocast_of(settings) is None else names[1:])
     }
     return {
-        name: strategy.scorer(settings, data)
+        name: strategy.scorer(settings, data, None)
         for name, strategy in strategies.items()
         if strategy.scorer and data.kind in strategy.kinds
     }

@@ -18,7 +18,7 @@ from siftback.lab.records.atomic_write import check_writable
 from siftback.lab.records.columns import column_of, read_columns, write_columns
 from siftback.lab.records.formatting import readable
 from siftback.lab.records.tables import terminal
-from siftback.lab.settings import Settings, check_seed
+from siftback.lab.settings import Settings, check_run_seed
 from siftback.pruning import prune
 
 # Training examples are counted from 0 within what these settings leave of the data set.
@@ -41,7 +41,7 @@ def score_to(
         Its content and its cost, in a line.
     """
     refuse_folder(out)
-    check_seed(seed)
+    check_run_seed(seed)
     check_writable(out)
     table = score_examples(name, settings, seed, update=update)
     table.write(out)
@@ -76,7 +76,7 @@ def prune_to(
         The number of examples kept, in a line.
     """
     refuse_folder(out)
-    check_seed(seed)
+    check_run_seed(seed)
     if easiest and window is not None:
         raise ConfigError(f"--easiest and --window {window}: give one of them")
     if window is not None and len(window) != 2:

@@ -17,7 +17,7 @@ from siftback.lab.records.columns import read_columns, write_columns
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.records.tables import terminal
-from siftback.lab.run.suspects import SUFFIX
+from siftback.lab.run.suspects import SUSPECTS_SUFFIX
 
 WRITER = "siftback compare --strategies sb-memory-guarded"
 
@@ -37,7 +37,10 @@ def read_suspects(folder: Path, name: str | None = None) -> dict[str, pd.DataFra
     Raises:
         ConfigError: If there is none, a file holds something else, or cleanlab is not installed.
     """
-    paths = {path.name.removesuffix(SUFFIX): path for path in (folder / RECORDS).glob(f"*{SUFFIX}")}
+    paths = {
+        path.name.removesuffix(SUSPECTS_SUFFIX): path
+        for path in (folder / RECORDS).glob(f"*{SUSPECTS_SUFFIX}")
+    }
     if not paths:
         raise ConfigError(
             f"{folder} holds no run with a noise guard: make one with {WRITER}, or with "

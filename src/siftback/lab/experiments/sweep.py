@@ -14,8 +14,9 @@ from siftback.errors import ConfigError
 from siftback.lab.experiments.comparison import (
     DEFAULT_POLICY,
     Existing,
+    FolderBusyError,
     Plan,
-    compare_locked,
+    compare,
     prepare_data,
     refuse_begun,
 )
@@ -157,14 +158,15 @@ def sweep(
     # What another process has begun since is gone on with, or left to it.
     go_on: Existing = "overwrite" if existing == "overwrite" else "resume"
     for cell in grid:
-        with locked(cell.folder) as is_ours:
-            if not is_ours or (go_on == "resume" and cell.state == "done"):
+        with locked(cell.folder):  # which refuses a folder that cannot be written
+            if go_on == "resume" and cell.state == "done":
                 continue
-            try:
-                data = prepare_data(cell.plan)
-                compare_locked(cell.plan, data, cell.folder, reporter, go_on, policy=policy)
-            except SiftbackError as error:
-                on_error(cell, error)
+        try:
+            compare(cell.plan, cell.folder, reporter, go_on, policy=policy)
+        except FolderBusyError:
+            continue
+        except SiftbackError as error:
+            on_error(cell, error)
 
 
 def sweep_table(grid: Sequence[GridCell]) -> Table:

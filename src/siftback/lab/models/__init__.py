@@ -15,23 +15,25 @@ from torch import nn
 
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import KINDS, Kind
-from siftback.lab.models.cnn import Cnn
 from siftback.lab.models.densenet import DenseNet
-from siftback.lab.models.fast_cnn import FastCnn
 from siftback.lab.models.googlenet import GoogLeNet
-from siftback.lab.models.mlp import Mlp
+from siftback.lab.models.layers import NORMS, ModelSpec
 from siftback.lab.models.mobilenet import MobileNetV2
-from siftback.lab.models.model_spec import ModelSpec
-from siftback.lab.models.norm import NORMS
-from siftback.lab.models.resnet import BasicBlock, Bottleneck, ResNet, SmallResNet
+from siftback.lab.models.resnet import (
+    ResNet,
+    SmallResNet,
+    WideResNet,
+    basic_layers,
+    bottleneck_layers,
+)
+from siftback.lab.models.small import Cnn, FastCnn, Mlp
 from siftback.lab.models.text_models import Gpt, Ngrams, Transformer
 from siftback.lab.models.vit import Vit
-from siftback.lab.models.wide_resnet import WideResNet
 from siftback.lab.records.formatting import one_of
 
 
-class Recipe(NamedTuple):
-    """How a model is trained where nothing else is asked.
+class TrainingDefaults(NamedTuple):
+    """Settings that a model is trained with by default.
 
     Attributes:
         optimizer: "sgd", with Nesterov momentum and an L2 penalty, or "adamw".
@@ -51,18 +53,24 @@ class Architecture(NamedTuple):
 
     Attributes:
         make: Builds the model of a `ModelSpec`.
-        width: The width it has where none is asked.
+        width: Its default width.
         what: What it is, and what its width is, for a reader.
-        takes: What its examples are.
-        recipe: How it is trained.
+        takes: The kind of its examples.
+        training: The settings that it is trained with by default.
     """
 
     make: Callable[[ModelSpec], nn.Module]
     width: int
     what: str
     takes: Kind = "images"
-    recipe: Recipe = Recipe()
+    training: TrainingDefaults = TrainingDefaults()
 
+
+RESNETS = {
+    18: (basic_layers, 1, (2, 2, 2, 2)),
+    34: (basic_layers, 1, (3, 4, 6, 3)),
+    50: (bottleneck_layers, 4, (3, 4, 6, 3)),
+}
 
 MODELS: dict[str, Architecture] = {
     "cnn": Architecture(Cnn, 8, "six convolutions, for quick runs; width: the first stage's"),
@@ -70,31 +78,22 @@ MODELS: dict[str, Architecture] = {
         FastCnn, 16, "six convolutions that pool early, fast on CPUs; width: the first stage's"
     ),
     "mlp": Architecture(Mlp, 512, "two hidden layers; width: their units"),
-    "resnet18": Architecture(
-        partial(ResNet, block=BasicBlock, blocks=(2, 2, 2, 2)),
-        64,
-        "ResNet-18 with a 3x3 stem; width: the first stage's",
-    ),
-    "resnet34": Architecture(
-        partial(ResNet, block=BasicBlock, blocks=(3, 4, 6, 3)),
-        64,
-        "ResNet-34 with a 3x3 stem; width: the first stage's",
-    ),
-    "resnet50": Architecture(
-        partial(ResNet, block=Bottleneck, blocks=(3, 4, 6, 3)),
-        64,
-        "ResNet-50 with a 3x3 stem; width: the first stage's",
-    ),
-    "resnet20": Architecture(
-        partial(SmallResNet, blocks=3),
-        16,
-        "the ResNet-20 of CIFAR, padding shortcuts; width: the first stage's",
-    ),
-    "resnet32": Architecture(
-        partial(SmallResNet, blocks=5),
-        16,
-        "the ResNet-32 of CIFAR, padding shortcuts; width: the first stage's",
-    ),
+    **{
+        f"resnet{depth}": Architecture(
+            partial(ResNet, layers=layers, growth=growth, blocks=blocks),
+            64,
+            f"ResNet-{depth} with a 3x3 stem; width: the first stage's",
+        )
+        for depth, (layers, growth, blocks) in RESNETS.items()
+    },
+    **{
+        f"resnet{depth}": Architecture(
+            partial(SmallResNet, blocks=(depth - 2) // 6),
+            16,
+            f"the ResNet-{depth} of CIFAR, padding shortcuts; width: the first stage's",
+        )
+        for depth in (20, 32)
+    },
     "densenet121": Architecture(
         partial(DenseNet, layers=(6, 12, 24, 16)),
         32,
@@ -112,57 +111,64 @@ MODELS: dict[str, Architecture] = {
         64,
         "two blocks of attention on a text, to classify it; width: a token's",
         "texts",
-        Recipe("adamw", 5e-4, 0.01, 64),
+        TrainingDefaults("adamw", 5e-4, 0.01, 64),
     ),
     "ngrams": Architecture(
         Ngrams,
         32,
         "a bag of words and pairs of words, to classify a text; width: a word's",
         "texts",
-        Recipe("adamw", 1e-2, 0.01, 64),
+        TrainingDefaults("adamw", 1e-2, 0.01, 64),
     ),
     "gpt": Architecture(
         Gpt,
         64,
         "four blocks of causal attention, for the next token; width: a token's",
         "language",
-        Recipe("adamw", 3e-3, 0.01, 32),
+        TrainingDefaults("adamw", 3e-3, 0.01, 32),
     ),
 }
 
+NAMES = (*MODELS, "wrn-D-K", "densenet-bc-D")
+"""The names that `find_architecture` takes; in the last two, capitals stand for numbers."""
 
-class _Family(NamedTuple):
-    """Models whose names carry numbers.
+LISTED = (*MODELS, "wrn-28-10", "wrn-28-10-drop0.3", "wrn-16-2", "densenet-bc-100")
+"""The names that ``siftback models`` lists."""
 
-    Attributes:
-        pattern: What their names match; its groups are what ``of`` takes.
-        of: The architecture of those numbers.
-        known: Names to list.
+DEEPEST = 1204
+
+
+def find_architecture(name: str) -> Architecture:
+    """Returns the architecture of a name.
+
+    Raises:
+        ConfigError: For a name that is not known.
+
+    >>> find_architecture("wrn-16-4").width
+    16
     """
-
-    pattern: re.Pattern[str]
-    of: Callable[..., Architecture]
-    known: tuple[str, ...]
-
-
-def _wide_resnet(depth: str, factor: str, dropout: str | None) -> Architecture:
-    """The architecture of ``wrn-<depth>-<factor>[-drop<dropout>]``."""
-    probability = float(dropout or 0)
-    make = partial(WideResNet, blocks=_blocks(depth), factor=int(factor), dropout=probability)
-    dropping = f", dropout {probability:g}" if dropout else ""
-    return Architecture(make, 16, f"wide ResNet, {factor} times{dropping}; width: the stem's")
-
-
-def _densenet(depth: str) -> Architecture:
-    """The architecture of ``densenet-bc-<depth>``."""
-    make = partial(DenseNet, layers=(_blocks(depth),) * 3)
-    return Architecture(make, 12, "DenseNet-BC in three blocks; width: the growth rate")
+    if name in MODELS:
+        return MODELS[name]
+    if match := re.fullmatch(r"wrn-(\d{1,9})-([1-9]\d{0,3})(?:-drop(0\.\d+))?", name):
+        blocks, factor, dropout = blocks_of(match[1]), int(match[2]), float(match[3] or 0)
+        what = f"wide ResNet, {factor} times{f', dropout {dropout:g}' if match[3] else ''}"
+        make = partial(WideResNet, blocks=blocks, factor=factor, dropout=dropout)
+        return Architecture(make, 16, f"{what}; width: the stem's")
+    if match := re.fullmatch(r"densenet-bc-(\d{1,9})", name):
+        make_dense = partial(DenseNet, layers=(blocks_of(match[1]),) * 3)
+        what = "DenseNet-BC in three blocks; width: the growth rate"
+        return Architecture(make_dense, 12, what)
+    raise ConfigError(f"no model {name!r}: {one_of(name, NAMES)}")
 
 
-def _blocks(depth: str) -> int:
-    """The n of a depth of 6n + 4: three stages of n pairs of convolutions."""
-    blocks, rest = divmod(int(depth) - 4, 6)
-    if blocks < 1 or rest or int(depth) > DEEPEST:
+def blocks_of(depth: str) -> int:
+    """Returns the n of a depth of 6n + 4: three stages of n pairs of convolutions.
+
+    Raises:
+        ConfigError: For another depth.
+    """
+    blocks, remainder = divmod(int(depth) - 4, 6)
+    if blocks < 1 or remainder or int(depth) > DEEPEST:
         raise ConfigError(
             f"a model of depth {depth}: wrn and densenet-bc have depths of 6n + 4, such as "
             f"10, 16, 28, 40 or 100, up to {DEEPEST}"
@@ -170,55 +176,20 @@ def _blocks(depth: str) -> int:
     return blocks
 
 
-DEEPEST = 1204
-
-_FAMILIES = {
-    "wrn-D-K": _Family(
-        re.compile(r"wrn-(\d{1,9})-([1-9]\d{0,3})(?:-drop(0\.\d+))?"),
-        _wide_resnet,
-        ("wrn-28-10", "wrn-28-10-drop0.3", "wrn-16-2"),
-    ),
-    "densenet-bc-D": _Family(re.compile(r"densenet-bc-(\d{1,9})"), _densenet, ("densenet-bc-100",)),
-}
-
-NAMES = (*MODELS, *_FAMILIES)
-"""What may be asked for; in those of families, capitals stand for numbers."""
-
-LISTED = (*MODELS, *(name for family in _FAMILIES.values() for name in family.known))
-"""The names that ``siftback models`` lists."""
-
-
-def find(name: str) -> Architecture:
-    """The architecture of a name.
-
-    Raises:
-        ConfigError: For a name that is not known.
-
-    >>> find("wrn-16-4").width
-    16
-    """
-    if name in MODELS:
-        return MODELS[name]
-    for family in _FAMILIES.values():
-        if numbers := family.pattern.fullmatch(name):
-            return family.of(*numbers.groups())
-    raise ConfigError(f"no model {name!r}: {one_of(name, NAMES)}")
-
-
 def check_kind(name: str, kind: Kind, data: str) -> None:
-    """Refuses a model of something else than the examples of a data set.
+    """Checks that a model takes the examples of a data set.
 
     Args:
-        name: Of the model.
-        kind: What the examples are.
-        data: What to call the data set.
+        name: Name of the model.
+        kind: Kind of the examples.
+        data: Name of the data set.
 
     Raises:
-        ConfigError: If it is one.
+        ConfigError: If it takes others.
     """
-    takes = find(name).takes
+    takes = find_architecture(name).takes
     if takes != kind:
-        others = [other for other in LISTED if find(other).takes == kind]
+        others = [other for other in LISTED if find_architecture(other).takes == kind]
         raise ConfigError(
             f"model {name!r} takes {KINDS[takes]}, and {data} holds {KINDS[kind]}: give --model "
             f"one of {', '.join(others)}, or other --data"
@@ -240,7 +211,7 @@ def build(
 
     Args:
         name: One of ``NAMES``.
-        width: What the model calls its width; the architecture's own where None.
+        width: The model's measure of width; the architecture's default where None.
         classes: Number of logits.
         channels: Channels of the images: 1 for grey, 3 for colour.
         norm: ``"batch"`` or ``"group"``; ``mlp``, ``vit`` and models of texts have neither.
@@ -256,21 +227,21 @@ def build(
     >>> model(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """
-    own = find(name)
-    width = own.width if width is None else width
+    architecture = find_architecture(name)
+    width = architecture.width if width is None else width
     sizes = {"width": width, "classes": classes, "channels": channels}
-    for given, value in (sizes | {"vocabulary": vocabulary, "length": length}).items():
+    for size_name, value in (sizes | {"vocabulary": vocabulary, "length": length}).items():
         if not isinstance(value, int) or not 1 <= value < 2**31:
-            raise ConfigError(f"{given}={value} is not a size: give an integer of 1 or more")
+            raise ConfigError(f"{size_name}={value} is not a size: give an integer of 1 or more")
     if norm not in NORMS:
         raise ConfigError(f"norm={norm!r} is not known: {one_of(norm, NORMS)}")
-    return own.make(ModelSpec(width, classes, channels, norm, size, vocabulary, length))
+    return architecture.make(ModelSpec(width, classes, channels, norm, size, vocabulary, length))
 
 
 def count(
     name: str, width: int | None = None, classes: int = 10, channels: int = 3, **sizes: Any
 ) -> int:
-    """The number of a model's parameters; nothing is allocated.
+    """Counts the parameters of a model; nothing is allocated.
 
     Args:
         name: As for `build`, like the others.

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from siftback.lab.models.model_spec import ModelSpec
-from siftback.lab.models.norm import classified, convolved
+from siftback.lab.models.layers import ModelSpec, classifier, conv_norm_relu
 
 # Channels of a block's paths: 1x1; 3x3, reduced and made; 5x5, reduced and made; pooled.
 # Szegedy et al. 2015, table 1; None is a pooling between stages.
@@ -31,7 +30,7 @@ class GoogLeNet(nn.Sequential):
     that costs; each convolution is followed by a normalisation and a ReLU.
 
     Args:
-        spec: Its width is that of the stem; 192 is Szegedy et al.'s, and all layers are in
+        spec: Its width is the stem's; 192 is Szegedy et al.'s, and all layers are in
             proportion.
 
     Shape:
@@ -40,7 +39,7 @@ class GoogLeNet(nn.Sequential):
 
     def __init__(self, spec: ModelSpec) -> None:
         inputs, norm = spec.width, spec.norm
-        layers = convolved(norm, spec.channels, inputs)
+        layers = conv_norm_relu(norm, spec.channels, inputs)
         for block in BLOCKS:
             if block is None:
                 layers.append(nn.MaxPool2d(3, stride=2, padding=1))
@@ -48,10 +47,7 @@ class GoogLeNet(nn.Sequential):
             paths = [max(1, channels * spec.width // STEM) for channels in block]
             layers.append(_Inception(inputs, paths, norm))
             inputs = paths[0] + paths[2] + paths[4] + paths[5]
-        super().__init__(
-            *layers,
-            *classified(inputs, spec.classes),
-        )
+        super().__init__(*layers, *classifier(inputs, spec.classes))
 
 
 class _Inception(nn.Module):
@@ -59,19 +55,19 @@ class _Inception(nn.Module):
 
     def __init__(self, inputs: int, paths: list[int], norm: str) -> None:
         super().__init__()
-        one, reduced3, three, reduced5, five, pooled = paths
+        pointwise, reduced3, three, reduced5, five, pooled = paths
         self.paths = nn.ModuleList(
             nn.Sequential(*layers)
             for layers in (
-                convolved(norm, inputs, one, 1),
-                convolved(norm, inputs, reduced3, 1) + convolved(norm, reduced3, three),
-                convolved(norm, inputs, reduced5, 1)
-                + convolved(norm, reduced5, five)
-                + convolved(norm, five, five),
-                [nn.MaxPool2d(3, stride=1, padding=1), *convolved(norm, inputs, pooled, 1)],
+                conv_norm_relu(norm, inputs, pointwise, 1),
+                conv_norm_relu(norm, inputs, reduced3, 1) + conv_norm_relu(norm, reduced3, three),
+                conv_norm_relu(norm, inputs, reduced5, 1)
+                + conv_norm_relu(norm, reduced5, five)
+                + conv_norm_relu(norm, five, five),
+                [nn.MaxPool2d(3, stride=1, padding=1), *conv_norm_relu(norm, inputs, pooled, 1)],
             )
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """The paths' features, one path's channels after the other's."""
+        """Returns the paths' features, one path's channels after the other's."""
         return torch.cat([path(features) for path in self.paths], 1)

@@ -2,8 +2,14 @@
 
 from torch import Tensor, nn
 
-from siftback.lab.models.model_spec import ModelSpec
-from siftback.lab.models.norm import classified, convolution, convolved, norm_layer
+from siftback.lab.models.layers import (
+    ModelSpec,
+    classifier,
+    conv_norm_relu,
+    convolution,
+    norm_layer,
+)
+from siftback.lab.models.resnet import projection
 
 # Expansion, channels, blocks and stride of each stage: Sandler et al. 2018, table 2, with a
 # stride of 1 where their images of 224 pixels are halved a second time.
@@ -27,7 +33,7 @@ class MobileNetV2(nn.Sequential):
     stands for ReLU6.
 
     Args:
-        spec: Its width is that of the stem; 32 is the paper's, and all layers are in proportion.
+        spec: Its width is the stem's; 32 is the paper's, and all layers are in proportion.
 
     Shape:
         float [B, channels, H, W] to float [B, classes].
@@ -38,17 +44,17 @@ class MobileNetV2(nn.Sequential):
             return max(1, channels * spec.width // STEM)
 
         inputs, norm = spec.width, spec.norm
-        layers = convolved(norm, spec.channels, inputs)
+        layers = conv_norm_relu(norm, spec.channels, inputs)
         for expansion, channels, count, first in STAGES:
             outputs = scaled(channels)
-            for place in range(count):
-                stride = 1 if place else first
+            for block in range(count):
+                stride = 1 if block else first
                 layers.append(_InvertedResidual(inputs, outputs, expansion, stride, norm))
                 inputs = outputs
         super().__init__(
             *layers,
-            *convolved(norm, inputs, scaled(LAST), 1),
-            *classified(scaled(LAST), spec.classes),
+            *conv_norm_relu(norm, inputs, scaled(LAST), 1),
+            *classifier(scaled(LAST), spec.classes),
         )
 
 
@@ -59,20 +65,16 @@ class _InvertedResidual(nn.Module):
         super().__init__()
         wide = expansion * inputs
         self.residual = nn.Sequential(
-            *convolved(norm, inputs, wide, 1),
+            *conv_norm_relu(norm, inputs, wide, 1),
             convolution(wide, wide, stride=stride, groups=wide),
             norm_layer(norm, wide),
             nn.ReLU(inplace=True),
             convolution(wide, outputs, 1),
             norm_layer(norm, outputs),
         )
-        self.shortcut: nn.Module | None = None
-        if stride == 1:
-            self.shortcut = nn.Sequential()
-            if inputs != outputs:
-                self.shortcut.extend([convolution(inputs, outputs, 1), norm_layer(norm, outputs)])
+        self.shortcut = projection(inputs, outputs, 1, norm) if stride == 1 else None
 
     def forward(self, features: Tensor) -> Tensor:
-        """The block's features."""
+        """Returns the block's features."""
         residual: Tensor = self.residual(features)
         return residual if self.shortcut is None else residual + self.shortcut(features)

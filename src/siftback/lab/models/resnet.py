@@ -1,85 +1,76 @@
-"""Residual networks for small images (He et al. 2016): those of ImageNet, and those of CIFAR."""
+"""Residual networks for small images (He et al. 2016; Zagoruyko & Komodakis 2016)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.lab.models.model_spec import ModelSpec
-from siftback.lab.models.norm import classified, convolution, convolved, norm_layer
+from siftback.lab.models.layers import (
+    Layers,
+    ModelSpec,
+    classifier,
+    conv_norm_relu,
+    convolution,
+    norm_layer,
+)
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around a shortcut: ``relu(f(x) + shortcut(x))``.
+class Residual(nn.Module):
+    """A block of layers beside a shortcut: ``relu(f(x) + shortcut(x))``.
 
     Args:
-        inputs: Channels that come in.
-        outputs: Channels that go out.
-        stride: Of the first convolution.
-        norm: ``"batch"`` or ``"group"``.
-        shortcut: What the input becomes; by default the identity, or where the shape changes a
-            strided 1x1 convolution (option B of He et al. 2016).
-
-    Shape:
-        float [B, inputs, H, W] to float [B, outputs, ceil(H / stride), ceil(W / stride)].
+        layers: The layers of f.
+        shortcut: The module that the input goes through.
     """
 
-    growth = 1
-
-    def __init__(
-        self, inputs: int, outputs: int, stride: int, norm: str, shortcut: nn.Module | None = None
-    ) -> None:
+    def __init__(self, layers: Layers, shortcut: nn.Module) -> None:
         super().__init__()
-        self.residual = nn.Sequential(
-            *convolved(norm, inputs, outputs, stride=stride),
-            convolution(outputs, outputs),
-            norm_layer(norm, outputs),
-        )
-        if shortcut is None:
-            shortcut = _projection(inputs, outputs, stride, norm)
+        self.residual = nn.Sequential(*layers)
         self.shortcut = shortcut
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, features: Tensor) -> Tensor:
-        """The block's features."""
+        """Returns the block's features."""
         merged: Tensor = self.relu(self.residual(features) + self.shortcut(features))
         return merged
 
 
-class Bottleneck(nn.Module):
-    """A 1x1, a 3x3 and a 1x1 convolution to four times the channels, around a shortcut.
+def basic_layers(inputs: int, outputs: int, stride: int, norm: str) -> Layers:
+    """Returns two 3x3 convolutions."""
+    return [
+        *conv_norm_relu(norm, inputs, outputs, stride=stride),
+        convolution(outputs, outputs),
+        norm_layer(norm, outputs),
+    ]
 
-    Shape:
-        float [B, inputs, H, W] to float [B, 4 * outputs, ceil(H / stride), ceil(W / stride)].
+
+def bottleneck_layers(inputs: int, outputs: int, stride: int, norm: str) -> Layers:
+    """Returns a 1x1 and a 3x3 convolution to a quarter of the channels, and a 1x1 one to all."""
+    return [
+        *conv_norm_relu(norm, inputs, outputs // 4, 1),
+        *conv_norm_relu(norm, outputs // 4, outputs // 4, stride=stride),
+        convolution(outputs // 4, outputs, 1),
+        norm_layer(norm, outputs),
+    ]
+
+
+def projection(inputs: int, outputs: int, stride: int, norm: str) -> nn.Sequential:
+    """Returns the identity, or where the shape changes a strided 1x1 convolution.
+
+    Option B of He et al. 2016.
     """
-
-    growth = 4
-
-    def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
-        super().__init__()
-        wide = self.growth * outputs
-        self.residual = nn.Sequential(
-            *convolved(norm, inputs, outputs, 1),
-            *convolved(norm, outputs, outputs, stride=stride),
-            convolution(outputs, wide, 1),
-            norm_layer(norm, wide),
-        )
-        self.shortcut = _projection(inputs, wide, stride, norm)
-        self.relu = nn.ReLU(inplace=True)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """The block's features."""
-        merged: Tensor = self.relu(self.residual(features) + self.shortcut(features))
-        return merged
+    if stride == 1 and inputs == outputs:
+        return nn.Sequential()
+    return nn.Sequential(convolution(inputs, outputs, 1, stride), norm_layer(norm, outputs))
 
 
 class Padding(nn.Module):
-    """Every stride-th pixel, and channels of zeros after those that are there.
+    """Every stride-th pixel, and channels of zeros after the input's.
 
     The shortcut without parameters, option A of He et al. 2016, section 4.2.
 
     Args:
-        channels: How many channels of zeros.
+        channels: Number of channels of zeros.
         stride: Distance between the pixels.
     """
 
@@ -88,7 +79,7 @@ class Padding(nn.Module):
         self.channels, self.stride = channels, stride
 
     def forward(self, features: Tensor) -> Tensor:
-        """The features [B, C + channels, ceil(H / stride), ceil(W / stride)]."""
+        """Returns the features [B, C + channels, ceil(H / stride), ceil(W / stride)]."""
         smaller = features[:, :, :: self.stride, :: self.stride]
         return F.pad(smaller, (0, 0, 0, 0, 0, self.channels))
 
@@ -100,27 +91,34 @@ class ResNet(nn.Sequential):
     paper's ResNet18 has (Jiang et al. 2019, appendix).
 
     Args:
-        spec: Its width is that of the first stage, w; 64 is He et al.'s.
-        block: What the stages are made of.
-        blocks: How many each stage has.
+        spec: Its width is the first stage's, w; 64 is He et al.'s.
+        layers: Returns the layers of a block: `basic_layers` or `bottleneck_layers`.
+        growth: Channels of a block over the width of its stage: 1, or 4 of bottlenecks.
+        blocks: Number of blocks of each stage.
 
     Shape:
         float [B, channels, H, W] to float [B, classes].
     """
 
     def __init__(
-        self, spec: ModelSpec, block: type[BasicBlock] | type[Bottleneck], blocks: Sequence[int]
+        self,
+        spec: ModelSpec,
+        layers: Callable[[int, int, int, str], Layers],
+        growth: int,
+        blocks: Sequence[int],
     ) -> None:
         inputs, norm = spec.width, spec.norm
-        layers = convolved(norm, spec.channels, inputs)
+        stages = conv_norm_relu(norm, spec.channels, inputs)
         for number, count in enumerate(blocks):
-            outputs = spec.width * 2**number
-            layers.append(_stage(block, count, inputs, outputs, 2 if number else 1, norm))
-            inputs = outputs * block.growth
-        super().__init__(
-            *layers,
-            *classified(inputs, spec.classes),
-        )
+            stage = nn.Sequential()
+            outputs = spec.width * 2**number * growth
+            for block in range(count):
+                stride = 2 if number and not block else 1
+                shape = (inputs, outputs, stride, norm)
+                stage.append(Residual(layers(*shape), projection(*shape)))
+                inputs = outputs
+            stages.append(stage)
+        super().__init__(*stages, *classifier(inputs, spec.classes))
 
 
 class SmallResNet(nn.Sequential):
@@ -131,7 +129,7 @@ class SmallResNet(nn.Sequential):
     parameters and not the published 0.46.
 
     Args:
-        spec: Its width is that of the first stage, w; 16 is He et al.'s.
+        spec: Its width is the first stage's, w; 16 is He et al.'s.
         blocks: n.
 
     Shape:
@@ -140,33 +138,73 @@ class SmallResNet(nn.Sequential):
 
     def __init__(self, spec: ModelSpec, blocks: int) -> None:
         inputs, norm = spec.width, spec.norm
-        layers = convolved(norm, spec.channels, inputs)
+        layers = conv_norm_relu(norm, spec.channels, inputs)
         for outputs in (inputs, 2 * inputs, 4 * inputs):
             for _ in range(blocks):
                 wider = outputs != inputs
                 shortcut = Padding(outputs - inputs, 2) if wider else nn.Identity()
-                layers.append(BasicBlock(inputs, outputs, 2 if wider else 1, norm, shortcut))
+                block = basic_layers(inputs, outputs, 2 if wider else 1, norm)
+                layers.append(Residual(block, shortcut))
+                inputs = outputs
+        super().__init__(*layers, *classifier(inputs, spec.classes))
+
+
+class WideResNet(nn.Sequential):
+    """WRN-d-k: three stages of (d - 4) / 6 blocks, k times as wide as a ResNet's.
+
+    Normalisation and ReLU come before each convolution. A stem of w channels is followed by
+    stages of k w, 2 k w and 4 k w, of which the second and the third halve the map.
+
+    Args:
+        spec: Its width is the stem's, w; 16 is the paper's.
+        blocks: Of each stage, n = (d - 4) / 6.
+        factor: k.
+        dropout: Chance of a feature to be dropped between a block's convolutions. Jiang et al.
+            2019 train as DeVries & Taylor 2017 do, whose code has 0.3 for CIFAR, 0.4 for SVHN.
+
+    Shape:
+        float [B, channels, H, W] to float [B, classes].
+    """
+
+    def __init__(self, spec: ModelSpec, blocks: int, factor: int, dropout: float) -> None:
+        inputs, norm = spec.width, spec.norm
+        layers: Layers = [convolution(spec.channels, inputs)]
+        for number in range(3):
+            outputs = spec.width * factor * 2**number
+            for block in range(blocks):
+                stride = 2 if number and not block else 1
+                layers.append(WideBlock(inputs, outputs, stride, norm, dropout))
                 inputs = outputs
         super().__init__(
             *layers,
-            *classified(inputs, spec.classes),
+            norm_layer(norm, inputs),
+            nn.ReLU(inplace=True),
+            *classifier(inputs, spec.classes),
         )
 
 
-def _projection(inputs: int, outputs: int, stride: int, norm: str) -> nn.Sequential:
-    if stride == 1 and inputs == outputs:
-        return nn.Sequential()
-    return nn.Sequential(convolution(inputs, outputs, 1, stride), norm_layer(norm, outputs))
+class WideBlock(nn.Module):
+    """``f(a(x)) + shortcut``: the identity, or a 1x1 convolution of a(x) where the shape changes.
 
+    ``a`` is the first normalisation and ReLU.
+    """
 
-def _stage(
-    block: type[BasicBlock] | type[Bottleneck],
-    count: int,
-    inputs: int,
-    outputs: int,
-    stride: int,
-    norm: str,
-) -> nn.Sequential:
-    wide = outputs * block.growth
-    rest = (block(wide, outputs, 1, norm) for _ in range(count - 1))
-    return nn.Sequential(block(inputs, outputs, stride, norm), *rest)
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: str, dropout: float) -> None:
+        super().__init__()
+        self.activation = nn.Sequential(norm_layer(norm, inputs), nn.ReLU(inplace=True))
+        self.residual = nn.Sequential(
+            convolution(inputs, outputs, stride=stride),
+            norm_layer(norm, outputs),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+            convolution(outputs, outputs),
+        )
+        changes = stride != 1 or inputs != outputs
+        self.shortcut = convolution(inputs, outputs, 1, stride) if changes else None
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Returns the block's features."""
+        activated = self.activation(features)
+        shortcut = features if self.shortcut is None else self.shortcut(activated)
+        merged: Tensor = self.residual(activated) + shortcut
+        return merged

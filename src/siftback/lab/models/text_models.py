@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from siftback.lab.data.text_data import PAD
-from siftback.lab.models.attention import AttentionBlock
-from siftback.lab.models.model_spec import ModelSpec
+from siftback.lab.data.data_set import PAD
+from siftback.lab.models.layers import AttentionBlock, ModelSpec
 
 HEAD = 32
 CLASSIFIER_DEPTH, GPT_DEPTH = 2, 4
@@ -19,7 +18,7 @@ CLASSIFIER_DEPTH, GPT_DEPTH = 2, 4
 BUCKETS = 1 << 14
 _FACTOR = 8191
 
-_SPREAD = 0.02  # standard deviation of new embeddings, as in GPT-2
+_SPREAD = 0.02  # standard deviation of new embeddings
 
 
 class Transformer(nn.Module):
@@ -29,7 +28,8 @@ class Transformer(nn.Module):
     over the valid tokens (Vaswani et al. 2017; Xiong et al. 2020 for the order of norms).
 
     Args:
-        spec: Its width is that of a token's features; heads have 32 of them where that divides.
+        spec: Its width is the number of a token's features; a head has 32 of them where that
+            divides.
 
     Shape:
         int64 [B, T], T up to ``spec.length``, to float [B, classes].
@@ -37,8 +37,8 @@ class Transformer(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.embeddings = _embedding(spec.vocabulary, spec.width)
-        self.places = _embedding(spec.length, spec.width)
+        self.embeddings = embed(spec.vocabulary, spec.width)
+        self.places = embed(spec.length, spec.width)
         self.blocks = nn.ModuleList(
             AttentionBlock(spec.width, HEAD) for _ in range(CLASSIFIER_DEPTH)
         )
@@ -46,13 +46,13 @@ class Transformer(nn.Module):
         self.head = nn.Linear(spec.width, spec.classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The logits."""
+        """Returns the logits."""
         valid = tokens != PAD
         features = self.embeddings(tokens) + self.places.weight[: tokens.shape[1]]
         seen = valid[:, None, None]
         for block in self.blocks:
             features = block(features, seen)
-        logits: Tensor = self.head(_mean_of_valid(self.norm(features), valid))
+        logits: Tensor = self.head(mean_of_valid(self.norm(features), valid))
         return logits
 
 
@@ -62,7 +62,7 @@ class Ngrams(nn.Module):
     As Joulin et al. 2017: pairs of neighbours share `BUCKETS` embeddings by a hash.
 
     Args:
-        spec: Its width is that of the embeddings.
+        spec: Its width is the embeddings'.
 
     Shape:
         int64 [B, T] to float [B, classes].
@@ -70,16 +70,16 @@ class Ngrams(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.words = _embedding(spec.vocabulary, spec.width)
-        self.pairs = _embedding(BUCKETS, spec.width)
+        self.words = embed(spec.vocabulary, spec.width)
+        self.pairs = embed(BUCKETS, spec.width)
         self.head = nn.Linear(spec.width, spec.classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The logits."""
+        """Returns the logits."""
         valid = tokens != PAD
         first = F.pad(tokens[:, :-1], (1, 0))  # the word before each
         pairs = self.pairs((first * _FACTOR + tokens) % BUCKETS)
-        logits: Tensor = self.head(_mean_of_valid(self.words(tokens) + pairs, valid))
+        logits: Tensor = self.head(mean_of_valid(self.words(tokens) + pairs, valid))
         return logits
 
 
@@ -90,7 +90,8 @@ class Gpt(nn.Module):
     and a linear layer.
 
     Args:
-        spec: Its width is that of a token's features; heads have 32 of them where that divides.
+        spec: Its width is the number of a token's features; a head has 32 of them where that
+            divides.
 
     Shape:
         int64 [B, T], T up to ``spec.length``, to float [B, T, classes], the classes being tokens.
@@ -98,8 +99,8 @@ class Gpt(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.embeddings = _embedding(spec.vocabulary, spec.width)
-        self.places = _embedding(spec.length, spec.width)
+        self.embeddings = embed(spec.vocabulary, spec.width)
+        self.places = embed(spec.length, spec.width)
         self.blocks = nn.Sequential(
             *(AttentionBlock(spec.width, HEAD, causal=True) for _ in range(GPT_DEPTH))
         )
@@ -107,24 +108,25 @@ class Gpt(nn.Module):
         self.head = nn.Linear(spec.width, spec.classes, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The logits of what follows each token."""
+        """Returns the logits of the token after each."""
         logits: Tensor = self.head(self.hidden(tokens))
         return logits
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """What the head is applied to: float [B, T, width]."""
+        """Returns the features before the head: float [B, T, width]."""
         features = self.embeddings(tokens) + self.places.weight[: tokens.shape[1]]
-        found: Tensor = self.norm(self.blocks(features))
-        return found
+        normalised: Tensor = self.norm(self.blocks(features))
+        return normalised
 
 
-def _embedding(count: int, width: int) -> nn.Embedding:
+def embed(count: int, width: int) -> nn.Embedding:
+    """Returns new embeddings, as in GPT-2."""
     embedding = nn.Embedding(count, width)
     nn.init.normal_(embedding.weight, std=_SPREAD)
     return embedding
 
 
-def _mean_of_valid(features: Tensor, valid: Tensor) -> Tensor:
-    """The mean over the valid positions: float [B, T, F] and bool [B, T] to [B, F]."""
+def mean_of_valid(features: Tensor, valid: Tensor) -> Tensor:
+    """Computes the mean over the valid positions: float [B, T, F] and bool [B, T] to [B, F]."""
     weights = valid / valid.sum(1, keepdim=True)
     return torch.einsum("btf,bt->bf", features, weights.to(features.dtype))

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from siftback.lab.models.attention import AttentionBlock
-from siftback.lab.models.model_spec import ModelSpec
+from siftback.lab.models.layers import AttentionBlock, ModelSpec
 
 PATCH, DEPTH, HEAD = 4, 6, 64
 
@@ -12,11 +11,12 @@ PATCH, DEPTH, HEAD = 4, 6, 64
 class Vit(nn.Module):
     """Patches of 4x4 pixels, six blocks of attention, and the mean over the patches.
 
-    The simplified form of Beyer et al. 2022: fixed sines and cosines encode the patches' places,
+    The simplified form of Beyer et al. 2022: fixed sines and cosines encode the patches' positions,
     so that images may have any size, and the mean stands for a token of its own.
 
     Args:
-        spec: Its width is that of a patch's features; heads have 64 of them where that divides.
+        spec: Its width is the number of a patch's features; a head has 64 of them where that
+            divides.
 
     Shape:
         float [B, channels, H, W] to float [B, classes]. Rows and columns that fill no patch are
@@ -31,17 +31,19 @@ class Vit(nn.Module):
         self.head = nn.Linear(spec.width, spec.classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits."""
+        """Returns the logits."""
         patches: Tensor = self.patches(images)
         height, width = patches.shape[2:]
         tokens = patches.flatten(2).transpose(1, 2)
-        tokens = tokens + places(height, width, tokens.shape[2], tokens.device)
+        tokens = tokens + encode_positions(height, width, tokens.shape[2], tokens.device)
         logits: Tensor = self.head(self.norm(self.blocks(tokens)).mean(1))
         return logits
 
 
-def places(height: int, width: int, features: int, device: torch.device | str = "cpu") -> Tensor:
-    """Where each patch of a grid is, as sines and cosines of its row and its column.
+def encode_positions(
+    height: int, width: int, features: int, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Encodes the position of each patch of a grid by sines and cosines of its row and column.
 
     A quarter of the features each are ``sin(y w_i)``, ``cos(y w_i)``, ``sin(x w_i)`` and
     ``cos(x w_i)``, with ``w_i = 10000^(-i / n)`` for i from 0 to n - 1 (Vaswani et al. 2017,
@@ -50,7 +52,7 @@ def places(height: int, width: int, features: int, device: torch.device | str = 
     Returns:
         float32 [height * width, features].
 
-    >>> places(1, 2, 4)
+    >>> encode_positions(1, 2, 4)
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.0000, 1.0000, 0.8415, 0.5403]])
     """

@@ -1,18 +1,21 @@
-"""What a recipe says, and how its file is read."""
+"""Recipes: how their files are read, and how they are run and drawn."""
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from siftback.errors import ConfigError
-from siftback.lab.analyses import ANALYSES
-from siftback.lab.experiments.comparison import Plan
+from siftback.lab.analyses import ANALYSES, Analysis, analyse, write_analysis
+from siftback.lab.experiments.comparison import Existing, Plan, compare, is_finished
+from siftback.lab.recipes import Scale
+from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import one_of
+from siftback.lab.run.progress import Reporter
 from siftback.lab.settings import (
     TYPES,
     Settings,
@@ -22,33 +25,15 @@ from siftback.lab.settings import (
     parse_warmup,
 )
 
-Scale = Literal["full", "small"]
-SCALES: tuple[Scale, ...] = get_args(Scale)
-
-# What a comparison is given beside its settings: the type of each, and what it is left out.
-_PLAN: dict[str, tuple[Any, Any]] = {
-    "strategies": (tuple[str, ...], None),
-    "keep": (tuple[float, ...], (0.33,)),
-    "seeds": (tuple[int, ...], (0,)),
-    "matched": (bool, False),
-}
-_TYPES = TYPES | {name: kind for name, (kind, _) in _PLAN.items()}
-_ABOUT = {
-    "title": str,
-    "source": str,
-    "draw": tuple[str, ...],
-    "uses": tuple[str, ...],
-    "note": str,
-}
-
-# Settings that are written as parts of the training, in a file too.
-_PARTS_OF_TRAINING: dict[str, Callable[[str, Any], Any]] = {
-    "warmup": parse_warmup,
-    "tail": parse_share,
-}
-
-# Each length of a training stands for the others.
-_LENGTHS = ("epochs", "budget")
+_FOLDER = Path(__file__).parent
+_STRINGS, _NUMBERS, _INTEGERS = tuple[str, ...], tuple[float, ...], tuple[int, ...]
+# The types of a file's keys, beside those of settings, and what a comparison is left out of them.
+_ABOUT = {"title": str, "source": str, "draw": _STRINGS, "uses": _STRINGS, "note": str}
+_OF_PLAN = {"strategies": _STRINGS, "keep": _NUMBERS, "seeds": _INTEGERS, "matched": bool}
+_DEFAULTS = {"keep": (0.33,), "seeds": (0,), "matched": False}
+_KEYS = TYPES | _OF_PLAN
+# Settings that a file says in words.
+_IN_WORDS: dict[str, Callable[[str, Any], Any]] = {"warmup": parse_warmup, "tail": parse_share}
 
 
 @dataclass(frozen=True)
@@ -71,12 +56,17 @@ class Recipe:
     title: str
     source: str
     draw: tuple[str, ...]
-    uses: tuple[str, ...]
-    note: str
     comparisons: Mapping[Scale, Mapping[str, Mapping[str, Any]]]
+    uses: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def trains(self) -> bool:
+        """Whether it has comparisons; other recipes only draw."""
+        return any(self.comparisons.values())
 
     def plans(self, scale: Scale, changes: Mapping[str, Any] | None = None) -> dict[str, Plan]:
-        """Its comparisons as plans, by name; none for a recipe that only draws.
+        """Returns its comparisons as plans, by name.
 
         Args:
             scale: Which scale.
@@ -86,9 +76,57 @@ class Recipe:
             ConfigError: If a key or a value is none that a comparison can have.
         """
         return {
-            name: _plan(f"recipe {self.name} [{_section(scale, name)}]", given, changes or {})
-            for name, given in self.comparisons[scale].items()
+            name: read_plan(f"recipe {self.name} [{_section(scale, name)}]", keys, changes or {})
+            for name, keys in self.comparisons[scale].items()
         }
+
+
+@cache
+def recipe_names() -> list[str]:
+    """Returns the recipes of this package: those of figures in their order, then the others."""
+
+    def order(name: str) -> tuple[bool, list[tuple[int, str]]]:  # fig2 before fig10
+        numbered = re.findall(r"(\d*)(\D*)", name)
+        return not name.startswith("fig"), [(int(n or 0), letters) for n, letters in numbered]
+
+    return sorted((path.stem for path in _FOLDER.glob("*.toml")), key=order)
+
+
+def find_recipe(name: str) -> Recipe:
+    """Returns the recipe of a name, or of a file's path.
+
+    Raises:
+        ConfigError: If there is none, or the file does not say what it must.
+
+    >>> find_recipe("fig6").title
+    'Test error over training iterations'
+    """
+    path = Path(name)
+    if path.suffix != ".toml":
+        if name not in recipe_names():
+            raise ConfigError(
+                f"no recipe {name!r}: {one_of(name, recipe_names())}, or a file, such as own.toml"
+            )
+        path = _FOLDER / f"{name}.toml"
+    elif not path.is_file():
+        raise ConfigError(f"no file {name}: give the path of a recipe, or the name of one")
+    return read_recipe(path)
+
+
+def recipes_used(recipe: Recipe) -> list[Recipe]:
+    """Returns the recipes whose runs a recipe draws from, itself at the end if it trains.
+
+    Raises:
+        ConfigError: If it uses one that there is not, or that trains nothing itself.
+    """
+    used = [find_recipe(name) for name in recipe.uses]
+    for other in used:
+        if not all(other.comparisons.values()):
+            raise ConfigError(
+                f"recipe {recipe.name} uses {other.name}, which trains nothing: name those that "
+                f"{other.name} uses ({', '.join(other.uses)})"
+            )
+    return [*used, *([recipe] if recipe.trains else [])]
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -104,152 +142,242 @@ def read_recipe(path: Path) -> Recipe:
         ConfigError: Names the file and the key, and says what is wrong.
     """
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
-    where = str(path)
-    _check_names(where, given, [*_ABOUT, "both", *SCALES])
-    for name in ("title", "source", "draw"):
-        if name not in given:
-            raise ConfigError(f"{where} says no {name}: add it")
+    check_keys(str(path), content, [*_ABOUT, "both", *Scale], ("title", "source", "draw"))
     about = {
-        name: _value(where, name, given[name], _ABOUT[name]) for name in _ABOUT if name in given
+        name: read_value(str(path), name, content[name], _ABOUT[name])
+        for name in _ABOUT
+        if name in content
     }
     if unknown := [name for name in about["draw"] if name not in ANALYSES]:
         raise ConfigError(
-            f"{where}: draw: no analysis {', '.join(unknown)}; {one_of(unknown[0], ANALYSES)}"
+            f"{path}: draw: no analysis {', '.join(unknown)}; {one_of(unknown[0], ANALYSES)}"
         )
-    for table in ("both", *SCALES):
-        if not isinstance(given.get(table, {}), dict):
-            raise ConfigError(f"{where}: {table} is a table, write it as [{table}]")
-    shared = given.get("both", {})
+    for table in ("both", *Scale):
+        if not isinstance(content.get(table, {}), dict):
+            raise ConfigError(f"{path}: {table} is a table, write it as [{table}]")
     comparisons = {
-        scale: dict(_comparisons(shared, given[scale])) if scale in given else {}
-        for scale in SCALES
+        scale: dict(_comparisons(content.get("both", {}) | content[scale]))
+        if scale in content
+        else {}
+        for scale in Scale
     }
-    recipe = Recipe(path.stem, **({"uses": (), "note": ""} | about), comparisons=comparisons)
-    for scale in SCALES:
+    recipe = Recipe(path.stem, comparisons=comparisons, **about)
+    for scale in Scale:
         if not comparisons[scale] and not recipe.uses:
-            raise ConfigError(f"{where} trains nothing: add [{scale}], or uses = [...]")
+            raise ConfigError(f"{path} trains nothing: add [{scale}], or uses = [...]")
         for name, keys in comparisons[scale].items():
             if not re.fullmatch(r"[\w-]*|[\w.-]*\w", name):
-                raise ConfigError(
-                    f"{where}: {name!r} is not a name of a folder: take letters and -"
-                )
-            _plan(f"{where} [{_section(scale, name)}]", keys, {})
+                raise ConfigError(f"{path}: {name!r} is not a name of a folder: take letters and -")
+            read_plan(f"{path} [{_section(scale, name)}]", keys, {})
     return recipe
 
 
-def changes_of(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Changes as they are written on a command line, lists with commas between.
+def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
+    """Returns changes, each written as ``KEY=VALUE``, lists with commas between.
 
     Raises:
-        ConfigError: For a key that no comparison has, or a value that it cannot have.
+        ConfigError: For a key that no comparison has or that comes twice, or a value that it
+            cannot have.
 
-    >>> changes_of({"time_budget": "12h", "strategies": "traditional,sb"})
+    >>> parse_changes(["time_budget=12h", "strategies=traditional,sb"])
     {'time_budget': 43200.0, 'strategies': ['traditional', 'sb']}
     """
-    _check_names("--set", texts, [name for name in _TYPES if name != "seeds"])
-    return {name: _OWN.get(name, parse_setting)(name, text) for name, text in texts.items()}
+    changes: dict[str, Any] = {}
+    for assignment in texts:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {assignment}: give a key and a value, such as epochs=2")
+        if name in changes:
+            raise ConfigError(f"--set {name}: given more than once; give each key once")
+        check_keys("--set", [name], [key for key in _KEYS if key != "seeds"])
+        if name == "matched" and text not in ("true", "false"):
+            raise ConfigError(f"--set {name}={text}: give true or false")
+        if name == "strategies":
+            changes[name] = [strategy.strip() for strategy in text.split(",")]
+        elif name in _IN_WORDS:  # as in a file, and read with it
+            changes[name] = text
+        elif name == "matched":
+            changes[name] = text == "true"
+        else:
+            changes[name] = (parse_numbers if name == "keep" else parse_setting)(name, text)
+    return changes
 
 
-def _strategies(name: str, text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
-
-
-def _matched(name: str, text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ConfigError(f"--set {name}={text}: give true or false")
-    return text == "true"
-
-
-# How the keys are written that are no settings.
-_OWN: Mapping[str, Callable[[str, str], Any]] = {
-    "strategies": _strategies,
-    "keep": parse_numbers,
-    "matched": _matched,
-    # As in a file, and read with it.
-    **dict.fromkeys(_PARTS_OF_TRAINING, lambda name, text: text),
-}
-
-
-def _comparisons(
-    shared: Mapping[str, Any], table: Mapping[str, Any]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The comparisons of one scale's table, each with what it shares with the others."""
-    common = {**shared, **{k: v for k, v in table.items() if not isinstance(v, dict)}}
-    named = {name: value for name, value in table.items() if isinstance(value, dict)}
-    for name, own in named.items():
-        budgets = own.get("budgets")
-        if not isinstance(budgets, dict):
-            yield name, common | own
-            continue
-        rest = common | {key: value for key, value in own.items() if key != "budgets"}
-        for budget, given in budgets.items():
-            yield f"{name}-{budget}", rest | {"budget": _budget(budget), "strategies": given}
-    if not named:
-        yield "", common
-
-
-def _budget(text: str) -> float:
-    """The budget that is a key; what is none, `Settings` refuse."""
-    try:
-        return float(text)
-    except ValueError:
-        return -1.0
-
-
-def _plan(where: str, given: Mapping[str, Any], changes: Mapping[str, Any]) -> Plan:
-    """The plan of a comparison's keys.
+def read_plan(where: str, keys: Mapping[str, Any], changes: Mapping[str, Any]) -> Plan:
+    """Returns the plan of a comparison's keys.
 
     Args:
         where: What an error begins with.
-        given: The keys.
-        changes: What to take in place of some.
+        keys: The keys of its file.
+        changes: What to take in place of some; a length takes the place of any other.
+
+    Raises:
+        ConfigError: If a key or a value is none that a comparison can have.
     """
-    if any(name in changes for name in _LENGTHS):
-        given = {name: value for name, value in given.items() if name not in _LENGTHS}
-    given = {**given, **changes}
-    _check_names(where, given, list(_TYPES))
-    values = {name: _value(where, name, value, _TYPES[name]) for name, value in given.items()}
-    for name in ("data", "model", "strategies"):
-        if name not in values:
-            raise ConfigError(f"{where} says no {name}: add it")
-    own = {name: values.pop(name, default) for name, (_, default) in _PLAN.items()}
+    lengths = {"epochs", "budget"}
+    if lengths & changes.keys():
+        keys = {name: value for name, value in keys.items() if name not in lengths}
+    keys = {**keys, **changes}
+    check_keys(where, keys, list(_KEYS), ("data", "model", "strategies"))
+    values: dict[str, Any] = dict(_DEFAULTS)
+    values |= {name: read_value(where, name, keys[name], _KEYS[name]) for name in keys}
+    lists = [values.pop(name) for name in _OF_PLAN]
     try:
-        return Plan(
-            Settings(**values), own["strategies"], own["keep"], own["seeds"], own["matched"]
-        )
+        return Plan(Settings(**values), *lists)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def _check_names(where: str, given: Mapping[str, Any], known: list[str]) -> None:
-    for name in given:
+def _comparisons(table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the comparisons of a scale's table by name, each with the keys that all share."""
+    shared = {name: value for name, value in table.items() if not isinstance(value, dict)}
+    named = {name: value for name, value in table.items() if isinstance(value, dict)}
+    for name, keys in named.items():
+        if not isinstance(keys.get("budgets"), dict):
+            yield name, shared | keys
+            continue
+        budgets = keys.pop("budgets")
+        for budget, strategies in budgets.items():
+            number = float(budget) if re.fullmatch(r"[\d.]+", budget) else -1.0  # which is refused
+            yield f"{name}-{budget}", shared | keys | {"budget": number, "strategies": strategies}
+    if not named:
+        yield "", shared
+
+
+def check_keys(
+    where: str, keys: Collection[str], known: Sequence[str], needed: Sequence[str] = ()
+) -> None:
+    """Checks that a table's keys are known, and that it has those that are needed.
+
+    Raises:
+        ConfigError: If one is not.
+    """
+    for name in keys:
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"give some of {', '.join(known)}"
             raise ConfigError(f"{where}: no key {name!r}; {hint}")
+    for name in needed:
+        if name not in keys:
+            raise ConfigError(f"{where} says no {name}: add it")
 
 
-def _value(where: str, name: str, value: Any, kind: Any) -> Any:
-    """A value as its key has it: a list as a tuple, and nothing of another type."""
-    if name in _PARTS_OF_TRAINING:
-        return _PARTS_OF_TRAINING[name](f"{where}: {name}", value)
-    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    lists = [option for option in options if get_origin(option) in (tuple, Sequence)]
-    if lists:
-        if not isinstance(value, list | tuple):
-            raise ConfigError(f"{where}: {name} = {value!r} is not a list; write it as [...]")
-        return tuple(_value(where, name, each, get_args(lists[0])[0]) for each in value)
-    types = {str if get_origin(option) is Literal else option for option in options}
-    if float in types:
-        types.add(int)
-    if type(value) not in types:
-        names = " or ".join(sorted(t.__name__ for t in types - {type(None)}))
-        raise ConfigError(f"{where}: {name} = {value!r} is not {names}")
-    return value
+def read_value(where: str, name: str, value: Any, kind: Any) -> Any:
+    """Returns a value as its key has it: a list as a tuple, and nothing of another type."""
+    if name in _IN_WORDS:
+        return _IN_WORDS[name](f"{where}: {name}", value)
+    is_list = any(get_origin(option) in (tuple, Sequence) for option in (kind, *get_args(kind)))
+    if is_list and not isinstance(value, list | tuple):
+        raise ConfigError(f"{where}: {name} = {value!r} is not a list; write it as [...]")
+    types = plain_types(kind)
+    for entry in value if is_list else [value]:
+        if type(entry) not in types:
+            names = " or ".join(sorted(option.__name__ for option in types))
+            raise ConfigError(f"{where}: {name} = {entry!r} is not {names}")
+    return tuple(value) if is_list else value
+
+
+def plain_types(kind: Any) -> set[type]:
+    """Returns the types of a hint's values, of a list those of its entries."""
+    if get_origin(kind) is Literal:
+        return {str}
+    if options := get_args(kind):
+        return set().union(*map(plain_types, options)) - {type(None)}
+    return {float, int} if kind is float else {kind} if isinstance(kind, type) else set()
 
 
 def _section(scale: str, name: str) -> str:
     return f"{scale}.{name}" if name else scale
+
+
+def recipe_plans(
+    recipe: Recipe, scale: Scale, out: Path, changes: Mapping[str, Any] | None = None
+) -> dict[Path, Plan]:
+    """Returns the comparisons that a recipe draws from by folder, with those that it uses.
+
+    Each experiment has a folder, named after it and the scale, and a comparison of several one
+    within that: recipes that share runs find them under the same ``out``.
+
+    Args:
+        recipe: The recipe.
+        scale: Which scale.
+        out: The folder of all runs.
+        changes: What to take in place of what the files say.
+    """
+    return {
+        out / f"{used.name}-{scale}" / name: plan
+        for used in recipes_used(recipe)
+        for name, plan in used.plans(scale, changes).items()
+    }
+
+
+def run_unfinished(plan: Plan, folder: Path, reporter: Reporter, existing: Existing) -> None:
+    """Runs a comparison, unless it is finished and not to be overwritten.
+
+    Args:
+        plan: The plan.
+        folder: Its folder.
+        reporter: Reports what happens.
+        existing: What to do with a folder that holds a part of it, or another comparison.
+    """
+    if existing == "overwrite" or not is_finished(plan, folder):
+        compare(plan, folder, reporter, existing)
+
+
+def draw_recipe(
+    recipe: Recipe, scale: Scale, out: Path, folders: Iterable[Path]
+) -> Iterator[tuple[Analysis, list[Path]]]:
+    """Yields each of a recipe's figures and tables, from what was recorded, with its files.
+
+    They go into the folder of its experiment, or of the first that it uses where it trains
+    nothing itself: a folder of figures holds records too.
+
+    Args:
+        recipe: The recipe.
+        scale: Which scale.
+        out: The folder of all runs.
+        folders: The folders of its comparisons, run before.
+    """
+    home = recipe if recipe.trains else recipes_used(recipe)[0]
+    recorded = [Comparison.read(folder) for folder in folders if (folder / SUMMARY).is_file()]
+    for analysis in analyse(recorded, recipe.draw).values():
+        yield analysis, write_analysis(analysis, out / f"{home.name}-{scale}")
+
+
+def comparisons_for(analysis: str, comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Returns what an analysis is made of, where many comparisons are shown together.
+
+    Where they are of several recipes, which their folders are named after, those of a recipe are
+    left to the analyses that it or a recipe that uses it draws. All others are in every analysis,
+    and so is everything in one that no recipe draws.
+    """
+    wanted = _recipes_drawn().get(analysis)
+    recipes = {_recipe_of(comparison.folder) for comparison in comparisons} - {""}
+    if wanted is None or len(recipes) < 2:
+        return list(comparisons)
+    return [
+        comparison for comparison in comparisons if _recipe_of(comparison.folder) in {"", *wanted}
+    ]
+
+
+@cache
+def _recipes_drawn() -> dict[str, set[str]]:
+    """Returns by analysis the recipes whose runs are drawn in it."""
+    drawn: dict[str, set[str]] = {}
+    for recipe in map(find_recipe, recipe_names()):
+        for analysis in recipe.draw:
+            drawn.setdefault(analysis, set()).update(used.name for used in recipes_used(recipe))
+    return drawn
+
+
+@cache
+def _recipe_of(folder: Path) -> str:
+    """Returns the recipe that a folder, or the one around it, is named after; "" if none is."""
+    for path in (folder, folder.parent):
+        recipe, _, scale = path.name.rpartition("-")
+        if scale in [*Scale] and recipe in recipe_names():
+            return recipe
+    return ""

@@ -1,10 +1,14 @@
-"""What a page carries within itself, so that it needs no other file."""
+"""Contents that a page carries within itself, so that it needs no other file."""
 
 import base64
 import gzip
 import io
+import json
+import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -12,6 +16,8 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
+from siftback.lab.analyses.figure import Figure, Series
+from siftback.lab.analyses.styles import Styles, assign_styles
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.tables import as_csv
 
@@ -21,7 +27,7 @@ _THUMBNAIL = 96  # pixels, the longer side
 
 
 def data_link(content: bytes, kind: str) -> str:
-    """Content as an address that carries it.
+    """Writes content as an address that carries it.
 
     >>> data_link(b"a,b", "text/csv")
     'data:text/csv;base64,YSxi'
@@ -30,12 +36,12 @@ def data_link(content: bytes, kind: str) -> str:
 
 
 def compressed_link(content: bytes) -> str:
-    """Content as an address that carries it compressed, the same for the same content."""
+    """Writes content as an address that carries it compressed, the same for the same content."""
     return data_link(gzip.compress(content, mtime=0), "application/gzip")
 
 
 def picture_link(image: NDArray[np.uint8]) -> str:
-    """An image, uint8 [H, W, C], as the address of a PNG of at most 96 pixels a side."""
+    """Writes an image, uint8 [H, W, C], as the address of a PNG of at most 96 pixels a side."""
     picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
     picture.thumbnail((_THUMBNAIL, _THUMBNAIL))
     file = io.BytesIO()
@@ -43,26 +49,62 @@ def picture_link(image: NDArray[np.uint8]) -> str:
     return data_link(file.getvalue(), "image/png")
 
 
+def chart_json(figure: Figure, shared: Styles, strategy_of: Mapping[str, str]) -> str:
+    """Writes a figure's views as JSON that may stand within a script element.
+
+    Args:
+        figure: The figure.
+        shared: The styles of the series that figures of a page have in common.
+        strategy_of: The strategy of a group or a label, which hides and shows its series.
+    """
+    styles = assign_styles(key for key in figure.keys if key not in shared) | dict(shared)
+
+    def describe(series: Series) -> dict[str, Any]:
+        group, label = series.key
+        entry = asdict(series) | styles[series.key]._asdict()
+        del entry["group"]
+        entry["strategy"] = strategy_of.get(group, strategy_of.get(label))
+        for name in ("x", "y", "low", "high"):
+            if entry[name] is not None:
+                entry[name] = [round_value(value) for value in entry[name]]
+        return entry
+
+    views = {
+        view: [
+            {name: value for name, value in vars(panel).items() if name != "series"}
+            | {"series": [describe(series) for series in panel.series]}
+            for panel in panels
+        ]
+        for view, panels in figure.views.items()
+    }
+    text = json.dumps(views, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("<", "\\u003c")
+
+
+def round_value(value: str | float) -> str | float | None:
+    """Rounds to five digits, as many as a screen shows; None if not finite."""
+    if isinstance(value, str):
+        return value
+    if not math.isfinite(value):
+        return None
+    short = float(f"{value:.5g}")
+    return int(short) if short.is_integer() else short
+
+
 def evaluations_csv(comparison: Comparison) -> str:
-    """Every evaluation of a comparison, a line each, with the run's configuration and seed."""
-    lines: list[dict[str, object]] = []
+    """Writes each evaluation of a comparison as a line, with the run's configuration and seed."""
+    lines = []
     for run in comparison.runs:
+        about = {"configuration": run.label, "seed": run.seed, "data": run.data, "model": run.model}
         for evaluation in comparison.evaluations(run):
-            line: dict[str, object] = {
-                "configuration": run.label,
-                "seed": run.seed,
-                "data": run.data,
-                "model": run.model,
-            }
-            line |= asdict(evaluation)
-            phases = line.pop("phases")
-            assert isinstance(phases, dict)
-            lines.append(line | {f"seconds_{phase}": spent for phase, spent in phases.items()})
+            fields = asdict(evaluation)
+            phases = fields.pop("phases")
+            lines.append(about | fields | {f"seconds_{name}": phases[name] for name in phases})
     return as_csv(lines)
 
 
-def template() -> Environment:
-    """The page's template, which escapes whatever records say."""
+def read_template() -> Environment:
+    """Reads the page's template, which escapes whatever records say."""
     return Environment(
         loader=PackageLoader(__package__, "template"),
         autoescape=True,
@@ -72,7 +114,7 @@ def template() -> Environment:
     )
 
 
-def script(package: str, *path: str) -> Markup:
-    """A script or style sheet of an installed package, as it may stand within its element."""
+def read_script(package: str, *path: str) -> Markup:
+    """Reads a script or style sheet of an installed package, as it may stand within its element."""
     text = files(package).joinpath(*path).read_text(encoding="utf-8")
     return Markup(text.replace("</script", "<\\/script"))

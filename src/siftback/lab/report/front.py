@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from siftback.errors import ConfigError
 from siftback.lab.analyses.budget_ratios import budget_ratio
-from siftback.lab.analyses.drawing import FORMATS, picture
+from siftback.lab.analyses.drawing import FORMATS, render
 from siftback.lab.analyses.figure import Missing
 from siftback.lab.analyses.pays import Experiment, curves, measured
 from siftback.lab.records.comparison_record import Comparison
@@ -107,7 +107,7 @@ def write_picture(comparisons: Sequence[Comparison], path: Path) -> None:
     if isinstance(figure, Missing):
         raise ConfigError(f"{path}: {figure.why}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(picture(figure, path.suffix[1:]))
+    path.write_bytes(render(figure, path.suffix[1:]))
 
 
 def put_between(text: str, marks: tuple[str, str], inner: str) -> str:

@@ -10,31 +10,26 @@ from typing import Any
 from markupsafe import Markup
 
 from siftback import __version__
-from siftback.lab.analyses import ANALYSES, analyse, as_csv, read, write
+from siftback.lab.analyses import ANALYSES, analyse, export_csv, read, write_analysis
 from siftback.lab.analyses.configurations import AXES, configurations, setup
-from siftback.lab.analyses.figure import (
-    Analysis,
-    Figure,
-    Gallery,
-    Grid,
-    Missing,
-    shown,
-)
+from siftback.lab.analyses.figure import Analysis, Figure, Gallery, Grid, Missing
+from siftback.lab.analyses.styles import assign_styles
+from siftback.lab.analyses.writing import format_rows
 from siftback.lab.papers import RUNS, beside
-from siftback.lab.recipes.running import comparisons_for
+from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, fact, facts_line, listed
 from siftback.lab.records.measures import ordered_labels
 from siftback.lab.records.summary_table import measured, phase_rows, rows
 from siftback.lab.records.tables import columns_of, worded
-from siftback.lab.report.charts import chart_data, looks, pairs_of
 from siftback.lab.report.embedding import (
     CARRIED_MOST,
+    chart_json,
     compressed_link,
     evaluations_csv,
     picture_link,
-    script,
-    template,
+    read_script,
+    read_template,
 )
 from siftback.lab.report.results_page import BENCHMARKS, benchmarks_of
 from siftback.lab.report.verdict import (
@@ -49,22 +44,8 @@ from siftback.lab.report.verdict import (
 
 PAGE = "index.html"
 PAGE_MOST = 10_000_000  # bytes
-# What stands open: figures of few panels, verdicts in words, and tables of few rows.
-OPEN = ("budget", "fig7")
-PANELS_SHOWN = 2
-SHOWN = 6
-ROWS_SHOWN = 12
 FIGURES = "figures"
 DATA = "data"
-
-_PAPERS = """\
-Theirs as they print them; ours from the runs of their recipes at the small scale, and of table 1 \
-from longer ones too. The scales are far apart: other networks, fewer images, fewer epochs, other \
-machines. Where a number differs, that says what was seen here at this size, and nothing about \
-theirs. Speed-ups are medians over the seeds, in time and in cost, with a dash where a seed did \
-not reach the target; differences in error are in percentage points, mean and standard deviation \
-over the seeds, and below zero where the method ends lower than Traditional.\
-"""
 
 
 def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
@@ -85,103 +66,118 @@ def write_report(folders: Sequence[Path], out: Path) -> tuple[Path, list[str]]:
     Raises:
         ConfigError: If a folder does not exist, or none holds a comparison.
     """
-    measured_in = [folder for folder in folders if folder.resolve().name == BENCHMARKS]
-    comparisons, problems = read([one for one in folders if one not in measured_in])
-    tables, damaged = _tables(folders, measured_in)
-    problems += damaged
+    by_name = {folder: folder.resolve().name for folder in folders}
+    comparisons, problems = read([path for path in folders if by_name[path] != BENCHMARKS])
+    papers = [beside(path.resolve().parent) for path in folders if by_name[path] == RUNS]
+    benchmarks: list[dict[str, Any]] = []
+    for path in (path for path in folders if by_name[path] == BENCHMARKS):
+        tables, damaged = benchmarks_of(path)
+        benchmarks += tables
+        problems += damaged
     analyses = [
         analysis
         for name in ANALYSES
         for analysis in analyse(comparisons_for(name, comparisons), [name]).values()
     ]
-    page, files, most = out, {}, [math.inf]
+    page, files, limits = out, {}, [math.inf]
     if out.suffix != ".html":
-        page, files, most = out / PAGE, _beside(comparisons, analyses, out), [CARRIED_MOST, 0]
-    for carried_most in most:
-        text = rendered(comparisons, problems, analyses, files, carried_most, tables).encode()
+        page, limits = out / PAGE, [CARRIED_MOST, 0]
+        (out / DATA).mkdir(parents=True, exist_ok=True)
+        for name, comparison in named(comparisons):
+            for file, content in raw_files(name, comparison).items():
+                (out / file).write_bytes(content)
+        for analysis in analyses:
+            paths = write_analysis(analysis, out / FIGURES)
+            files[analysis.name] = [f"{FIGURES}/{path.name}" for path in paths]
+    for carried_most in limits:
+        text = render_page(
+            comparisons, problems, analyses, files, carried_most, papers, benchmarks
+        ).encode()
         if len(text) <= PAGE_MOST:
             break
     else:
-        problems = [
-            *problems,
-            f"{page.name} has {len(text) / 1e6:.1f} MB: report fewer comparisons",
-        ]
+        size = f"{len(text) / 1e6:.1f} MB"
+        problems = [*problems, f"{page.name} has {size}: report fewer comparisons"]
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_bytes(text)
     return page, problems
 
 
-def _beside(
-    comparisons: Sequence[Comparison], analyses: Sequence[Analysis], out: Path
-) -> dict[str, list[str]]:
-    """Writes what lies beside the page; returns the figures' files by the analysis' name."""
-    (out / DATA).mkdir(parents=True, exist_ok=True)
-    for name, comparison in named(comparisons):
-        for file, content in _raw(name, comparison).items():
-            (out / file).write_bytes(content)
-    return {
-        analysis.name: [f"{FIGURES}/{path.name}" for path in write(analysis, out / FIGURES)]
-        for analysis in analyses
-    }
-
-
-def rendered(
+def render_page(
     comparisons: Sequence[Comparison],
     problems: Sequence[str],
     analyses: Sequence[Analysis],
     files: Mapping[str, Sequence[str]],
     carried_most: float = CARRIED_MOST,
-    tables: Sequence[Mapping[str, Any]] = (),
+    papers: Sequence[Sequence[dict[str, str]]] = (),
+    benchmarks: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """The page.
+    """Renders the page.
 
     Args:
-        comparisons: What it is of.
-        problems: What it goes without, a line each.
-        analyses: What it shows.
+        comparisons: The records.
+        problems: A line for each damaged record, which it leaves out.
+        analyses: Its figures, tables and galleries.
         files: By an analysis' name, the files beside the page that show it too.
-        carried_most: How many bytes a file of raw numbers may have, compressed, for the page to
+        carried_most: The bytes that a file of raw numbers may have, compressed, for the page to
             carry it; larger ones are linked beside the page.
-        tables: What it has beside the comparisons: ``id``, ``title``, ``note`` and ``grids``.
+        papers: Tables of the papers' numbers beside ours.
+        benchmarks: Tables of benchmarks: ``title``, ``environment`` and ``rows``.
     """
-    environment = template()
-    environment.filters |= {"points": difference_of, "interval": _interval, "ratio": _ratio}
-    content = _compared(comparisons) | _analysed(analyses, comparisons, files)
-    page = environment.get_template("page.html.j2")
-    link = partial(_link, carried_most)
-    return page.render(content | {"damaged": problems, "link": link, "tables": tables})
+    judged = verdicts(comparisons)
+    described = [describe_comparison(name, comparison) for name, comparison in named(comparisons)]
+    figures = [analysis for analysis in analyses if isinstance(analysis, Figure)]
+    every = [config for comparison in comparisons for config in configurations(comparison)]
+    strategy_of = {config.family: config.family for config in every}
+    strategies = list(strategy_of)
+    strategy_of |= {config.label: config.family for config in every}
+    keys = (key for figure in figures for key in figure.keys)
+    shared = assign_styles(key for key in keys if key[0] in strategy_of)
+    environment = read_template()
+    environment.filters |= {
+        "chart": lambda figure: Markup(chart_json(figure, shared, strategy_of)),
+        "csv": lambda analysis: export_csv(analysis).encode(),
+        "facts": facts_line,
+        "format_rows": format_rows,
+        "in_rows": lambda pictures: groupby(pictures, lambda picture: picture.row),
+        "interval": format_interval,
+        "measured": measured,
+        "picture": picture_link,
+        "points": difference_of,
+        "ratio": lambda value: f"{value:.2f}" if value else NOT_REACHED,
+        "tabulate": tabulate,
+    }
+    return environment.get_template("page.html.j2").render(
+        version=__version__,
+        title=describe_data(comparisons),
+        subtitle=describe_extent(comparisons),
+        style=read_script(__package__, "template", "style.css"),
+        theme=read_script(__package__, "template", "theme.js"),
+        script=read_script(__package__, "template", "page.js"),
+        plotly=read_script("plotly", "package_data", "plotly.min.js"),
+        headline=headline(judged),
+        paid=[verdict for verdict in judged if verdict.outcome == "paid"],
+        decided=[verdict for verdict in judged if verdict.outcome != "undecided"],
+        undecided=[verdict for verdict in judged if verdict.outcome == "undecided"],
+        outcomes=OUTCOMES,
+        comparisons=described,
+        grids=[analysis for analysis in analyses if isinstance(analysis, Grid)],
+        figures=figures,
+        galleries=[analysis for analysis in analyses if isinstance(analysis, Gallery)],
+        missing=[analysis for analysis in analyses if isinstance(analysis, Missing)],
+        axes=list(AXES),
+        strategies=strategies,
+        damaged=problems,
+        link=partial(link_file, carried_most),
+        files_of=files,
+        figures_folder=FIGURES,
+        papers=papers,
+        benchmarks=benchmarks,
+    )
 
 
-def _tables(
-    folders: Sequence[Path], measured_in: Sequence[Path]
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """The papers' numbers and the benchmarks, and what of them is damaged, a line each."""
-    tables = [
-        {
-            "id": "papers",
-            "title": "The papers' numbers beside ours",
-            "note": _PAPERS,
-            "grids": [_filled("The papers' numbers", beside(folder.resolve().parent))],
-        }
-        for folder in folders
-        if folder.resolve().name == RUNS
-    ]
-    problems: list[str] = []
-    for folder in measured_in:
-        found, damaged = benchmarks_of(folder)
-        problems += damaged
-        grids = [
-            _filled(one["title"], measured(one["rows"]))
-            | {"caption": f"{one['title']}. Measured on: {facts_line(one['environment'])}"}
-            for one in found
-        ]
-        note = "A ratio beside its goal, where it has one."
-        tables.append({"id": "benchmarks", "title": "Benchmarks", "note": note, "grids": grids})
-    return tables, problems
-
-
-def _link(carried_most: float, path: str, content: bytes) -> dict[str, str]:
-    """Where a file's content is found: in the page, compressed, if it is not too large for that."""
+def link_file(carried_most: float, path: str, content: bytes) -> dict[str, str]:
+    """Links a file's content: in the page, compressed, if it is not too large for that."""
     name = Path(path).name
     carried = compressed_link(content)
     if len(carried) > carried_most:
@@ -189,146 +185,38 @@ def _link(carried_most: float, path: str, content: bytes) -> dict[str, str]:
     return {"href": carried, "download": f"{name}.gz"}
 
 
-def _compared(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """What the page says of the comparisons themselves."""
-    judged = verdicts(comparisons)
-    each = [_comparison(name, comparison) for name, comparison in named(comparisons)]
-    return {
-        "version": __version__,
-        "title": _title(comparisons),
-        "subtitle": _subtitle(comparisons),
-        "style": script(__package__, "template", "style.css"),
-        "theme": script(__package__, "template", "theme.js"),
-        "script": script(__package__, "template", "page.js"),
-        "plotly": script("plotly", "package_data", "plotly.min.js"),
-        "headline": headline(judged),
-        "shown": SHOWN,
-        "rows_shown": ROWS_SHOWN,
-        "paid": [one for one in judged if one.outcome == "paid"],
-        "decided": [one for one in judged if one.outcome != "undecided"],
-        "undecided": [one for one in judged if one.outcome == "undecided"],
-        "outcomes": OUTCOMES,
-        "comparisons": each,
-        "configured": [one for one in each if one["table"]["rows"]],
-        "phases": [one for one in each if one["phases"]["rows"]],
-    }
+def tabulate(table: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """Arranges rows, of which not every one has every column, and says which are of words."""
+    columns = columns_of(table)
+    cells = [[row.get(column, "") for column in columns] for row in table]
+    return {"columns": columns, "rows": cells, "worded": worded(cells)}
 
 
-def _analysed(
-    analyses: Sequence[Analysis],
-    comparisons: Sequence[Comparison],
-    files: Mapping[str, Sequence[str]],
-) -> dict[str, Any]:
-    """What the page shows of the analyses."""
-    figures = [one for one in analyses if isinstance(one, Figure)]
-    strategy_of = _strategies(comparisons)
-    pairs = [pair for figure in figures for pair in pairs_of(figure)]
-    shared = looks(pair for pair in pairs if pair[0] in strategy_of)
-    return {
-        "grids": [_grid(one, files) for one in analyses if isinstance(one, Grid)],
-        "figures": [
-            _head(one, files)
-            | {
-                "open": one.name in OPEN and _panels(one) <= PANELS_SHOWN,
-                "views": list(one.views),
-                "choice": "x axis" if set(one.views) <= set(AXES) else "View",
-                "data": Markup(chart_data(one, shared, strategy_of)),
-            }
-            for one in figures
-        ],
-        "galleries": [_gallery(one, files) for one in analyses if isinstance(one, Gallery)],
-        "missing": [one for one in analyses if isinstance(one, Missing)],
-        "strategies": list(dict.fromkeys(strategy_of.values())),
-    }
-
-
-def _panels(figure: Figure) -> int:
-    return max(map(len, figure.views.values()))
-
-
-def _strategies(comparisons: Sequence[Comparison]) -> dict[str, str]:
-    """The strategy, whatever its interval, of each strategy's name and each configuration's."""
-    found = [one for comparison in comparisons for one in configurations(comparison)]
-    return {one.family: one.family for one in found} | {one.label: one.family for one in found}
-
-
-def _head(analysis: Figure | Grid | Gallery, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What is said of every analysis."""
-    return {
-        "name": analysis.name,
-        "title": analysis.title,
-        "sentence": analysis.sentence,
-        "sentences": analysis.sentences,
-        "source": analysis.source,
-        "alt": analysis.alt,
-        "csv": (f"{FIGURES}/{analysis.name}.csv", as_csv(analysis).encode()),
-        "files": [file for file in files.get(analysis.name, []) if not file.endswith(".csv")],
-    }
-
-
-def _grid(grid: Grid, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    cells = [[shown(cell) for cell in row] for row in grid.rows]
-    return _head(grid, files) | {
-        "columns": grid.columns,
-        "rows": cells,
-        "worded": worded(cells),
-    }
-
-
-def _gallery(gallery: Gallery, files: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    return _head(gallery, files) | {
-        "rows": [
-            {
-                "title": row,
-                "pictures": [
-                    {
-                        "source": picture_link(picture.image),
-                        "alt": f"Image of class {picture.label}, {picture.caption}",
-                        "label": picture.label,
-                        "caption": picture.caption,
-                    }
-                    for picture in pictures
-                ],
-            }
-            for row, pictures in groupby(gallery.pictures, lambda picture: picture.row)
-        ]
-    }
-
-
-def _comparison(name: str, comparison: Comparison) -> dict[str, Any]:
+def describe_comparison(name: str, comparison: Comparison) -> dict[str, Any]:
+    """Returns what the page says of a comparison beside its figures."""
     seeds = sorted({run.seed for run in comparison.runs})
+    # Table 1 has the same speed-ups, in time and in cost, with their range over the seeds.
+    numbers = [
+        {column: cell for column, cell in row.items() if not column.startswith("speed-up")}
+        for row in rows(comparison)
+    ]
     return {
         "name": name,
         "setup": setup(comparison) if comparison.runs else "no finished run",
         "extent": f"{counted(len(comparison.runs), 'run')}, seeds {listed(seeds)}",
-        "facts": list(_facts(comparison)),
-        "raw": list(_raw(name, comparison).items()),
+        "facts": list(list_facts(comparison)),
+        "raw": list(raw_files(name, comparison).items()),
         "judged": comparison.metric.axis.capitalize(),
-        # Table 1 has the same speed-ups, in time and in cost, with their range over the seeds.
-        "table": _filled(
-            f"{name}: every configuration",
-            [
-                {column: cell for column, cell in row.items() if not column.startswith("speed-up")}
-                for row in rows(comparison)
-            ],
-        ),
-        "phases": _filled(f"{name}: seconds by phase", phase_rows(comparison)),
+        "numbers": numbers,
+        "phases": phase_rows(comparison),
     }
 
 
-def _filled(title: str, table: Sequence[dict[str, str]]) -> dict[str, Any]:
-    """A table of rows by column name, of which not every row has every column."""
-    columns = columns_of(table)
-    cells = [[row.get(column, "") for column in columns] for row in table]
-    filled = {"title": title, "columns": columns, "rows": cells, "worded": worded(cells)}
-    return filled | {"caption": ""}
-
-
-def _facts(comparison: Comparison) -> Iterable[tuple[str, str]]:
-    """What was asked for, then where it ran and with which versions."""
+def list_facts(comparison: Comparison) -> Iterable[tuple[str, str]]:
+    """Yields the settings, then where it ran and with which versions."""
     environment = dict(comparison.environment)
-    asked = environment.pop("arguments", None) or {}
-    for name, value in (asked | environment).items():
+    settings = environment.pop("arguments", None) or {}
+    for name, value in (settings | environment).items():
         if value not in (None, []):
             yield name.replace("_", " "), fact(value)
     machines: dict[str, list[str]] = {}
@@ -339,8 +227,8 @@ def _facts(comparison: Comparison) -> Iterable[tuple[str, str]]:
         yield "several machines, whose seconds do not compare", where
 
 
-def _raw(name: str, comparison: Comparison) -> dict[str, bytes]:
-    """The raw numbers of a comparison, by their place beside the page."""
+def raw_files(name: str, comparison: Comparison) -> dict[str, bytes]:
+    """Returns the raw numbers of a comparison, by their path beside the page."""
     stem = f"{DATA}/{name.replace('/', '-')}"
     return {
         f"{stem}-{SUMMARY}": (comparison.folder / SUMMARY).read_bytes(),
@@ -348,32 +236,31 @@ def _raw(name: str, comparison: Comparison) -> dict[str, bytes]:
     }
 
 
-def _title(comparisons: Sequence[Comparison]) -> str:
+def describe_data(comparisons: Sequence[Comparison]) -> str:
+    """Says what was trained on, as the page's title."""
     data = listed(run.data for comparison in comparisons for run in comparison.runs)
     return f"Selective training on {data}" if data else "Selective training"
 
 
-def _subtitle(comparisons: Sequence[Comparison]) -> str:
+def describe_extent(comparisons: Sequence[Comparison]) -> str:
+    """Says how much was trained, when, and on which machines."""
     runs = sum(len(comparison.runs) for comparison in comparisons)
-    what = listed(setup(comparison) for comparison in comparisons if comparison.runs)
-    dates = sorted(str(one.environment.get("date", ""))[:10] for one in comparisons)
-    dates = list(dict.fromkeys(date for date in dates if date))
+    setups = listed(setup(comparison) for comparison in comparisons if comparison.runs)
+    text = f"{counted(len(comparisons), 'comparison')} of {counted(runs, 'run')}: {setups}."
+    dates = (str(comparison.environment.get("date", ""))[:10] for comparison in comparisons)
+    days = sorted(date for date in dates if date)
+    if not days:
+        return text
     machines = listed(
         comparison.machine(label) for comparison in comparisons for label in comparison.by_label()
     )
-    text = f"{counted(len(comparisons), 'comparison')} of {counted(runs, 'run')}: {what}."
-    if dates:
-        text += f" Recorded {' to '.join(dict.fromkeys((dates[0], dates[-1])))} on {machines}."
-    return text
+    return f"{text} Recorded {' to '.join(dict.fromkeys((days[0], days[-1])))} on {machines}."
 
 
-def _interval(verdict: Verdict) -> str:
+def format_interval(verdict: Verdict) -> str:
+    """Writes the ends of a verdict's interval."""
     if verdict.interval is None:
         return NOT_REACHED
     low, high = verdict.interval
     digits = verdict.metric.digits
     return f"{low:+.{digits}f} to {high:+.{digits}f}"
-
-
-def _ratio(value: float | None) -> str:
-    return f"{value:.2f}" if value else NOT_REACHED

@@ -19,7 +19,7 @@ from siftback.lab.analyses.learning_rates import by_rate
 from siftback.lab.analyses.noise import ends, with_wrong_labels
 from siftback.lab.analyses.pays import on_curves, ratios
 from siftback.lab.analyses.reading import read
-from siftback.lab.analyses.writing import as_markdown, rows_of
+from siftback.lab.analyses.writing import export_markdown, format_rows
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed
@@ -232,7 +232,7 @@ def _ratios(comparisons: Sequence[Comparison]) -> list[str]:
 
 def _by_budget(made: Grid) -> list[dict[str, str]]:
     """Budget ratios with their intervals: a row for each method, a column for each budget."""
-    found = rows_of(made)
+    found = format_rows(made)
     budgets = sorted({one["budget"] for one in found}, key=float)
     several: dict[tuple[str, str], list[dict[str, str]]] = {}
     for one in found:
@@ -419,7 +419,7 @@ def _rates(folder: Path) -> list[str]:
         one for one in folder.glob("*") if not (one / SUMMARY).is_file()
     )
     made = by_rate(comparisons)
-    table = [] if isinstance(made, Missing) else [_RATES.format(table=as_markdown(made))]
+    table = [] if isinstance(made, Missing) else [_RATES.format(table=export_markdown(made))]
     return [*table, *(f"**{problem}.**\n" for problem in problems)]
 
 

@@ -10,20 +10,20 @@ those of the trained model on images that are not augmented.
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from siftback import NoiseGuard
-from siftback.lab.data.batch_stream import BatchStream
 from siftback.lab.data.data_set import DataSet
+from siftback.lab.data.stream import BatchStream
 from siftback.lab.forward import autocast_context, training_device
 from siftback.lab.records.columns import write_columns
 from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.settings import Settings
 
-SUFFIX = ".suspects.parquet"
+SUSPECTS_SUFFIX = ".suspects.parquet"
 
 
-def write(
+def write_suspect_table(
     path: Path,
     guard: NoiseGuard,
     model: nn.Module,
@@ -31,7 +31,7 @@ def write(
     data: DataSet,
     settings: Settings,
 ) -> None:
-    """Writes what a run leaves of its suspects.
+    """Writes the table of suspects of a run.
 
     Args:
         path: Where to.
@@ -41,36 +41,30 @@ def write(
         data: The same, with the labels that are known to be true.
         settings: The run's.
     """
-    probabilities = _probabilities(model, stream, settings)
+    outputs = []
+    model.eval()
+    for images, _ in stream.plain(stream.examples):
+        with torch.no_grad(), autocast_context(settings, training_device(settings)):
+            outputs.append(model(images).float().softmax(1).cpu())
+    model.train()
+    probabilities = torch.cat(outputs)
     guard.grow(len(data.train_labels))
-    nobody = torch.zeros(len(data.train_labels), dtype=torch.bool)
+    none = torch.zeros(len(data.train_labels), dtype=torch.bool)
     columns = {
         "index": torch.arange(len(data.train_labels)),
         "label": data.train_labels,
         "guess": probabilities.argmax(1),
         "score": guard.losses,
-        "suspect": nobody.index_fill(0, guard.suspects, True),
-        "label_issue": nobody.index_fill(0, guard.label_issues, True),
+        "suspect": none.index_fill(0, guard.suspects, True),
+        "label_issue": none.index_fill(0, guard.label_issues, True),
     }
     if data.true_labels is not None:
         columns["true_label"] = data.true_labels
     columns |= {f"p_{number}": column for number, column in enumerate(probabilities.unbind(1))}
-    write_columns(path, columns, {"run": path.name.removesuffix(SUFFIX)})
+    write_columns(path, columns, {"run": path.name.removesuffix(SUSPECTS_SUFFIX)})
 
 
-@torch.no_grad()
-def _probabilities(model: nn.Module, stream: BatchStream, settings: Settings) -> Tensor:
-    device = training_device(settings)
-    found = []
-    model.eval()
-    for images, _ in stream.plain(stream.examples):
-        with autocast_context(settings, device):
-            found.append(model(images).float().softmax(1).cpu())
-    model.train()
-    return torch.cat(found)
-
-
-def forget(folder: Path) -> None:
+def forget_suspects(folder: Path) -> None:
     """Removes what the runs of a comparison left."""
-    for old in (folder / RECORDS).glob(f"*{SUFFIX}"):
+    for old in (folder / RECORDS).glob(f"*{SUSPECTS_SUFFIX}"):
         old.unlink()

@@ -37,8 +37,8 @@
         box.lastChild.className = "chart";
         holder.append(box);
       }
-      panels.forEach((panel, place) => {
-        const [heading, chart] = holder.children[place].children;
+      panels.forEach((panel, index) => {
+        const [heading, chart] = holder.children[index].children;
         heading.textContent = panel.title;
         const shown = panel.series.filter((series) => !hidden(series));
         Plotly.react(
@@ -93,9 +93,9 @@
     const toggle = (series) => {
       if (hiddenLabels.has(series.label)) hiddenLabels.delete(series.label);
       else hiddenLabels.add(series.label);
-      const place = [...legend.querySelectorAll("button")].indexOf(document.activeElement);
+      const index = [...legend.querySelectorAll("button")].indexOf(document.activeElement);
       this.draw();
-      legend.querySelectorAll("button")[place]?.focus();
+      legend.querySelectorAll("button")[index]?.focus();
     };
 
     for (const choice of element.querySelectorAll(".views input")) {
@@ -114,18 +114,18 @@
   function colours() {
     const probe = document.createElement("span");
     document.body.append(probe);
-    const found = {};
+    const palette = {};
     for (const name of ["ink", "soft", "grid", "ground", "yellow"]) {
       probe.style.color = `var(--${name})`;
-      found[name] = getComputedStyle(probe).color;
+      palette[name] = getComputedStyle(probe).color;
     }
     probe.remove();
-    return found;
+    return palette;
   }
 
-  // The eighth colour, yellow, is too faint on a light ground.
+  // Black and yellow are too faint on one of the grounds.
   const colour = (series, palette) =>
-    ({ ink: palette.ink, "#F0E442": palette.yellow })[series.colour] ?? series.colour;
+    ({ "#000000": palette.ink, "#F0E442": palette.yellow })[series.colour] ?? series.colour;
 
   function faded(name, opacity) {
     const probe = document.createElement("canvas").getContext("2d");
@@ -134,7 +134,7 @@
     return `rgba(${red},${green},${blue},${opacity})`;
   }
 
-  /** What Plotly draws of a series: the band of its spread, and itself. */
+  /** Returns a series as Plotly's traces: the band of its spread, and itself. */
   function traces(series, kind, palette) {
     const shade = colour(series, palette);
     const spread = series.low && series.high;
@@ -150,16 +150,16 @@
         `${spread ? "<br>%{customdata}" : ""}<extra></extra>`,
     };
     if (spread) {
-      shared.customdata = series.low.map((low, place) =>
-        low === null ? "" : `from ${number(low)} to ${number(series.high[place])}`,
+      shared.customdata = series.low.map((low, index) =>
+        low === null ? "" : `from ${number(low)} to ${number(series.high[index])}`,
       );
     }
     const errors = spread && {
       [lying ? "error_x" : "error_y"]: {
         type: "data",
         symmetric: false,
-        array: series.high.map((high, place) => high - series.y[place]),
-        arrayminus: series.low.map((low, place) => series.y[place] - low),
+        array: series.high.map((high, index) => high - series.y[index]),
+        arrayminus: series.low.map((low, index) => series.y[index] - low),
         color: kind === "points" ? shade : palette.ink,
         thickness: 1.2,
         width: 3,
@@ -299,9 +299,9 @@
       x: "M10 3.5l1.5-1.5 2.5 2.5 2.5-2.5 1.5 1.5-2.5 2.5 2.5 2.5-1.5 1.5-2.5-2.5-2.5 2.5-1.5-1.5 2.5-2.5z",
     };
     const draw = (name, attributes) => {
-      const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-      for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-      return made;
+      const shape = document.createElementNS("http://www.w3.org/2000/svg", name);
+      for (const [key, value] of Object.entries(attributes)) shape.setAttribute(key, value);
+      return shape;
     };
     const picture = draw("svg", { width: 28, height: 12, "aria-hidden": "true" });
     if (isBar(kind)) {
@@ -318,31 +318,31 @@
 
   /** A figure's numbers as a table: a row a point. */
   function table(panels) {
-    const made = document.createElement("table");
-    const head = made.createTHead().insertRow();
+    const numbers = document.createElement("table");
+    const head = numbers.createTHead().insertRow();
     for (const name of ["series", "panel", "x", "y", "from", "to"]) {
       const cell = document.createElement("th");
       cell.scope = "col";
       cell.textContent = name;
       head.append(cell);
     }
-    const body = made.createTBody();
+    const body = numbers.createTBody();
     for (const panel of panels) {
       for (const series of panel.series) {
-        series.x.forEach((x, place) => {
+        series.x.forEach((x, index) => {
           const row = body.insertRow();
           const name = document.createElement("th");
           name.scope = "row";
           name.textContent = series.label;
           row.append(name);
-          const cells = [panel.title, x, series.y[place], series.low?.[place], series.high?.[place]];
+          const cells = [panel.title, x, series.y[index], series.low?.[index], series.high?.[index]];
           for (const value of cells) {
             row.insertCell().textContent = typeof value === "number" ? number(value) : (value ?? "");
           }
         });
       }
     }
-    return made;
+    return numbers;
   }
 
   const isBar = (kind) => kind === "bars" || kind === "stacked";
@@ -362,9 +362,9 @@
   const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;");
   const redraw = () => figures.forEach((figure) => figure.redraw());
 
-  const chosen = root.dataset.theme ?? "system";
+  const theme = root.dataset.theme ?? "system";
   for (const choice of document.querySelectorAll("#theme input")) {
-    choice.checked = choice.value === chosen;
+    choice.checked = choice.value === theme;
     choice.addEventListener("change", () => {
       if (choice.value === "system") delete root.dataset.theme;
       else root.dataset.theme = choice.value;
@@ -381,13 +381,13 @@
   const strategies = [...document.querySelectorAll("#strategies input")];
   const choose = () => {
     hiddenStrategies.clear();
-    for (const one of strategies) if (!one.checked) hiddenStrategies.add(one.value);
+    for (const input of strategies) if (!input.checked) hiddenStrategies.add(input.value);
     redraw();
   };
-  for (const one of strategies) one.addEventListener("change", choose);
+  for (const input of strategies) input.addEventListener("change", choose);
   for (const button of document.querySelectorAll("[data-all]")) {
     button.addEventListener("click", () => {
-      for (const one of strategies) one.checked = button.dataset.all === "true";
+      for (const input of strategies) input.checked = button.dataset.all === "true";
       choose();
     });
   }
@@ -398,7 +398,7 @@
     });
   }
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") for (const one of document.querySelectorAll(".bar details")) one.open = false;
+    if (event.key === "Escape") for (const sheet of document.querySelectorAll(".bar details")) sheet.open = false;
   });
 
   /** Opens what a link of the page leads to. */

@@ -1,0 +1,135 @@
+"""A batch with what belongs to its examples."""
+
+import copy
+from collections import UserDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siftback.batches import tree
+from siftback.batches.structure import Lists
+from siftback.errors import BatchError
+
+INDEX, WEIGHT = "sift_index", "sift_weight"
+
+Pad = Mapping[Any, float] | Callable[[list[Any]], Any]
+"""The way batches of several shapes are joined: values by column, or a function."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A batch with what belongs to its examples; made once, as the wrapped loader gives it.
+
+    Attributes:
+        data: The batch, as training gets it.
+        size: N, its number of examples.
+        indices: int64[N], the dataset indices of its examples, on the CPU; None where unknown.
+        weights: float32[N], their loss weights; None where all are 1.
+        scores: float32[N], their scores, where these came with the batch.
+        lists: Which lists in it hold one example per entry, see `read_structure`; None where it
+            cannot be split into examples.
+        requested: The number of examples that its sampler asked for, of which a collate function
+            may have left out or repeated some; None without such a sampler.
+    """
+
+    data: Any
+    size: int
+    indices: Tensor | None = None
+    weights: Tensor | None = None
+    scores: Tensor | None = None
+    lists: Lists | None = None
+    requested: int | None = None
+
+    def take(self, rows: Tensor, weights: Tensor | None = None) -> "Batch":
+        """Returns a copy of some rows, int64[k], with the weights that these have from now on."""
+        indices = self.indices
+        if indices is not None:
+            indices = indices[rows.to(indices.device)]
+        data = tree.take(self.data, rows, self.lists)
+        return Batch(data, len(rows), indices, weights, lists=self.lists)
+
+    def split(self, count: int) -> tuple["Batch", "Batch"]:
+        """Returns the first ``count`` examples and the others, as views."""
+        halves = zip(
+            tree.split(self.data, count, self.lists),
+            (count, self.size - count),
+            (slice(count), slice(count, None)),
+            strict=True,
+        )
+        first, last = (
+            Batch(
+                data,
+                size,
+                None if self.indices is None else self.indices[rows],
+                None if self.weights is None else self.weights[rows],
+                lists=self.lists,
+            )
+            for data, size, rows in halves
+        )
+        return first, last
+
+    def clone(self) -> "Batch":
+        """Returns a copy that shares no memory with this batch."""
+        data, indices, weights = tree.clone((self.data, self.indices, self.weights))
+        return Batch(data, self.size, indices, weights, lists=self.lists)
+
+    def with_columns(self, weights: Tensor) -> Any:
+        """Returns the data with indices and weights: two keys of a dict, or elements of a tuple.
+
+        Args:
+            weights: float32[N], the loss weights. Unknown indices are -1.
+
+        Raises:
+            BatchError: If the data is neither, or a list of examples, or already has such a key.
+
+        >>> batch = Batch({"x": torch.zeros(1)}, 1, torch.tensor([7]), lists=frozenset())
+        >>> batch.with_columns(torch.ones(1))
+        {'x': tensor([0.]), 'sift_index': tensor([7]), 'sift_weight': tensor([1.])}
+        """
+        data, indices = self.data, self.indices
+        if indices is None:
+            indices = torch.full_like(weights, -1, dtype=torch.int64)
+        if isinstance(data, dict | UserDict):
+            for key in (INDEX, WEIGHT):
+                if key in data:
+                    raise BatchError(f"the batch already has a key {key!r}: rename it")
+            extended: Any = copy.copy(data)
+            extended[INDEX], extended[WEIGHT] = indices, weights
+            return extended
+        is_list = "" in (self.lists or ())
+        if type(data) in (tuple, list) and not is_list:
+            return type(data)([*data, indices, weights])
+        raise BatchError(
+            "attach=True adds index and weight to a dict, or to a tuple or list of parts, and the "
+            f"batch is a {type(data).__name__}{' of its examples' if is_list else ''}: have the "
+            "collate function make one of them"
+        )
+
+
+def join_batches(batches: Sequence[Batch], pad: Pad | None = None) -> Batch:
+    """Joins batches of the same structure; a single one is returned as it is.
+
+    Args:
+        batches: At least one.
+        pad: How rows of several shapes are joined, see `Pool`.
+
+    Raises:
+        BatchError: If rows differ in shape and ``pad`` does not say how to join them.
+    """
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    data = [batch.data for batch in batches]
+    joined = pad(data) if callable(pad) else tree.concatenate(data, pad, first.lists)
+    indices = [batch.indices for batch in batches if batch.indices is not None]
+    weights = [batch.weights for batch in batches if batch.weights is not None]
+    return Batch(
+        joined,
+        sum(batch.size for batch in batches),
+        torch.cat(indices) if len(indices) == len(batches) else None,
+        torch.cat(weights) if len(weights) == len(batches) else None,
+        lists=first.lists,
+    )

@@ -1,0 +1,374 @@
+"""A training step taken as it is: the losses that it computes, by catching its loss function."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from siftback.batches import tree
+from siftback.errors import BatchError, ConfigError, LossError
+from siftback.frameworks.trained_loss import CheckTimes, LossPair, ranks_alike
+from siftback.losses.per_example import find_valid, per_example
+from siftback.scorers.selection_pass import untouched
+
+
+@functools.cache
+def signature(fn: Callable[..., Any]) -> inspect.Signature:
+    """Returns `inspect.signature`, once computed for each function."""
+    return inspect.signature(fn)
+
+
+_LOSSES = frozenset(
+    fn
+    for name, fn in vars(functional).items()
+    if not name.startswith("_") and inspect.isfunction(fn)
+    # That of the last linear layer and the loss in one has no outputs to take losses from.
+    if "reduction" in signature(fn).parameters and "linear_weight" not in signature(fn).parameters
+)
+
+
+class TrainingStep:
+    """Has a function run in place of a module's ``training_step``, until that is put back.
+
+    Args:
+        module: A module with a ``training_step``.
+        run: ``run(step, *args, **kwargs)`` is called in its place, with this object.
+        advice: What to do where its losses are not known, for errors.
+
+    Attributes:
+        module: The module.
+        own: Its own ``training_step``.
+        eager: The same, without ``torch.compile`` of the step itself: its losses can be caught.
+            The forward that it calls is still the compiled one.
+        valid: bool[N], which examples of the `losses` taken last have any, with a target that is
+            not ignored; None is all.
+        times: When to check that the loss it trains on is that of its loss function.
+        checks: Whether the step that runs is checked: not if it records its losses itself.
+    """
+
+    def __init__(self, module: Any, run: Callable[..., Any], advice: str) -> None:
+        self.module, self.own = module, module.training_step
+        self._advice, self.times, self.checks = advice, CheckTimes(), False
+        compiled = getattr(module, "_compiler_ctx", None)
+        self.eager = self.own if compiled is None else compiled["original_training_step"]
+        self.valid: Tensor | None = None
+        self._before = vars(module).get("training_step")
+        module.training_step = functools.wraps(self.eager)(functools.partial(run, self))
+
+    def put_back(self) -> None:
+        """Gives the module its own ``training_step`` back."""
+        vars(self.module).pop("training_step", None)
+        if self._before is not None:
+            self.module.training_step = self._before
+
+    def losses(self, args: Any, kwargs: Any, count: int, *, reweights: bool = False) -> Tensor:
+        """Returns float[N], the losses of its first loss function; nothing after it runs.
+
+        What it does to its module, to metrics, to the parameters' ``requires_grad`` and to the
+        structure of the batch before is undone.
+
+        Args:
+            args: Of the step; a batch of N examples first.
+            kwargs: Of the step.
+            count: N.
+            reweights: Whether weights will be applied to the losses, which is then tried.
+
+        Raises:
+            ConfigError: If it calls no loss function, or changes the batch in place, or weights
+                cannot be applied.
+            LossError: If there is not one loss per example.
+        """
+        catch, (batch, *arguments) = FirstLoss(count, advice=self._advice), args
+        versions = tensor_versions(batch)
+        try:
+            with undo_effects(self.module), catch:
+                self.eager(tree.map_tensors(lambda tensor: tensor, batch), *arguments, **kwargs)
+        except StepAborted:
+            if tensor_versions(batch) != versions:
+                raise ConfigError(
+                    "training_step changes its batch in place before its loss, which a scoring "
+                    f"pass would do a second time: have it change a copy, or {self._advice}"
+                ) from None
+            self.valid = catch.calls[0].valid
+            if reweights:
+                weights = torch.ones(count, device=tree.device(batch), dtype=torch.float32)
+                catch.check_only(weights)
+                catch.calls[0].reduced(weights)
+            return catch.calls[0].checked()
+        raise ConfigError(
+            "training_step calls no loss function of torch.nn.functional outside of compiled "
+            f"code, or catches every exception: {self._advice}"
+        )
+
+    def catching(
+        self,
+        weights: Tensor | None,
+        args: Any,
+        kwargs: Any,
+        count: int,
+        *,
+        checks: bool,
+        strict: bool = True,
+    ) -> tuple[Any, "CaughtLosses"]:
+        """Runs the step, and catches its loss functions.
+
+        Args:
+            weights: float32[N], loss weights of the examples; None where there are none.
+            args: Of the step; a batch of N examples first.
+            kwargs: Of the step.
+            count: N.
+            checks: Whether to compare the loss that it trains on with its loss function's.
+            strict: As for `CaughtLosses`.
+
+        Returns:
+            What the step returned, and what was caught.
+
+        Raises:
+            ConfigError: If the loss that is trained on prefers other examples.
+        """
+        self.checks = checks
+        batch, *arguments = args
+        same = None
+        if checks:
+            with suppress(BatchError):  # of a structure that is unknown, and need not be split
+                same = tree.map_tensors(lambda tensor: tensor, batch)  # the step may pop some
+        catch = CaughtLosses(count, weights, strict=strict, advice=self._advice)
+
+        def on_rows(rows: Tensor) -> LossPair:
+            some = tree.take(same, rows)
+            again = CaughtLosses(len(rows), strict=False, advice=self._advice)
+            with (
+                undo_effects(self.module),
+                untouched(self.module, "eval", tree.device(some)),
+                again,
+            ):
+                output = self.eager(some, *arguments, **kwargs)
+            return again.pair(cast(Tensor, loss_of_output(output)))
+
+        automatic = self.module.automatic_optimization
+        with catch:
+            if automatic or not checks:
+                output = self.eager(batch, *arguments, **kwargs)
+            else:  # which steps its optimizers, so that it cannot be run for some rows again
+                with watch_backward(self.module, functools.partial(self._check, catch)):
+                    output = self.eager(batch, *arguments, **kwargs)
+                self.times.reset()
+        if automatic:
+            self._check(catch, loss_of_output(output), on_rows)
+        return output, catch
+
+    def _check(
+        self,
+        catch: "CaughtLosses",
+        loss: Any,
+        on_rows: Callable[[Tensor], LossPair] | None = None,
+    ) -> None:
+        """Makes sure that a loss ranks the examples as the losses that were caught."""
+        # A skipped step has no loss; several calls are for `check_only` to refuse.
+        is_scalar = isinstance(loss, Tensor) and loss.numel() == 1
+        if not (self.checks and is_scalar) or len(catch.calls) != 1:
+            return
+        self.times.reset()
+        cause = None
+        try:
+            alike = ranks_alike(catch.pair(loss), catch.count, on_rows)
+        except Exception as error:  # a step of the user's may need all rows
+            alike, cause = False, error
+        if not alike:
+            name, value = catch.calls[0].name, float(catch.value.detach().float().mean())
+            raise ConfigError(
+                f"training_step trains on {float(loss.detach()):g}, and {name} in it is {value:g}: "
+                "besides a constant factor and terms without the examples, the two differ, and "
+                f"examples would be selected by {name} alone: {self._advice}"
+            ) from cause
+
+
+class StepAborted(BaseException):
+    """Ends a training step at its loss. No ``Exception``, which a step may catch."""
+
+
+class LossCall:
+    """A call of a loss function of ``torch.nn.functional``.
+
+    Args:
+        fn: The function.
+        args: Its arguments.
+        kwargs: Its arguments by name.
+        count: Of how many examples its losses should be.
+        advice: What to do if they are not, for errors.
+    """
+
+    def __init__(self, fn: Any, args: Any, kwargs: Any, count: int, advice: str) -> None:
+        bound = signature(fn).bind(*args, **kwargs).arguments
+        self.name, self._count, self._advice = fn.__name__, count, advice
+        self.reduction = bound.pop("reduction", "mean")
+        if bound.pop("size_average", None) is not None or bound.pop("reduce", None) is not None:
+            raise ConfigError(f"{self.name} with size_average= or reduce=: give reduction= instead")
+        self._whole = functools.partial(fn, *args, **kwargs)
+        self._pair = [bound.pop(name) for name in list(bound)[:2]]
+        of_pair = functools.partial(fn, **bound)
+        self._each: Callable[..., Tensor] = per_example(of_pair)
+        self.valid = find_valid(of_pair, self._pair[1])
+        with torch.no_grad():
+            self.losses: Tensor = self._each(*self._pair)
+
+    def checked(self) -> Tensor:
+        """Returns float[N], one loss per example, detached."""
+        if self.losses.shape != (self._count,):
+            raise LossError(
+                f"{self.name} in training_step has losses of shape {list(self.losses.shape)}, and "
+                f"the batch {self._count} examples: {self._advice}"
+            )
+        return self.losses
+
+    def reduced(self, weights: Tensor | None) -> Tensor:
+        """Returns the loss for the step: with weights, the weighted mean."""
+        whole: Tensor = self._whole()
+        if weights is None or self.reduction == "none":
+            return whole
+        mean, value = self.checked().float().mean(), whole.detach().float().mean()
+        close = torch.isclose(mean, value.to(mean.device), rtol=1e-3, atol=1e-6, equal_nan=True)
+        if self.reduction != "mean" or not close:
+            raise ConfigError(
+                f"{self.name} in training_step is not the mean of one loss per example, to which "
+                'the weights of the selection could be applied: compute it with reduction="mean", '
+                "without class weights and ignored positions, or take a rule without weights"
+            )
+        losses: Tensor = self._each(*self._pair)
+        return (losses * weights.to(losses)).mean()
+
+
+class CaughtLosses(TorchFunctionMode):
+    """Notes the loss functions that are called within, and applies weights to their means.
+
+    Args:
+        count: Examples of the batch.
+        weights: float32[N], loss weights of the examples; None where there are none.
+        strict: Whether a second call is refused at once.
+        advice: What to do where the losses are not known, for errors.
+
+    Attributes:
+        count: As given.
+        calls: The calls.
+        value: What the first of them returned.
+    """
+
+    value: Tensor
+
+    def __init__(
+        self, count: int, weights: Tensor | None = None, *, strict: bool = True, advice: str
+    ) -> None:
+        super().__init__()
+        self.calls: list[LossCall] = []
+        self.count, self._weights, self._strict, self._advice = count, weights, strict, advice
+
+    def __torch_function__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if fn in _LOSSES and not torch.compiler.is_compiling():
+            return self.record_call(LossCall(fn, args, kwargs or {}, self.count, self._advice))
+        return fn(*args, **(kwargs or {}))
+
+    def record_call(self, call: LossCall) -> Tensor:
+        """Returns the loss for the step, of a call."""
+        self.calls.append(call)
+        if self._strict:
+            self.check_only(None)
+        value = call.reduced(self._weights)
+        if len(self.calls) == 1:
+            self.value = value
+        return value
+
+    def pair(self, trained: Tensor) -> LossPair:
+        """Returns the loss that the step trains on, beside what its loss function returned."""
+        value = self.value
+        # Of losses that the step reduces itself, those of ignored positions are 0, whatever their
+        # gradient is.
+        scale = value.detach() if value.ndim else 1.0
+        return LossPair(trained, value.sum(), value, torch.ones_like(value), scale)
+
+    def check_only(self, weights: Tensor | None) -> None:
+        """Makes sure that one loss function was called, and that weights were applied to it."""
+        names = [call.name for call in self.calls]
+        if len(names) != 1:
+            listed = (
+                f"{len(names)} loss functions ({', '.join(names)})" if names else "no loss function"
+            )
+            raise ConfigError(
+                f"training_step calls {listed}, so that which loss each example has is "
+                f"not known: {self._advice}"
+            )
+        self.calls[0].checked()
+        if weights is not None and self.calls[0].reduction == "none":
+            raise ConfigError(
+                f'{names[0]} in training_step has reduction="none", and the examples have weights, '
+                'which nothing applied: leave reduction="none" out, or take a selector or rule '
+                "without weights"
+            )
+
+
+class FirstLoss(CaughtLosses):
+    """Ends a step at its first loss."""
+
+    def record_call(self, call: LossCall) -> Tensor:
+        """Notes the call, and ends the step."""
+        self.calls.append(call)
+        raise StepAborted
+
+
+@contextmanager
+def undo_effects(module: nn.Module) -> Iterator[None]:
+    """Restores the attributes of a module, its metrics and which weights require a gradient."""
+    before = dict(vars(module))
+    lists = [(value, value.copy()) for value in before.values() if isinstance(value, list)]
+    required = [(weight, weight.requires_grad) for weight in module.parameters()]
+    children: Iterator[Any] = module.modules()
+    metrics = [  # of torchmetrics, whose state is no buffer
+        (child, {**vars(child), **child._copy_state_dict()})
+        for child in children
+        if hasattr(child, "_copy_state_dict")
+    ]
+    vars(module)["log"] = vars(module)["log_dict"] = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        for owner, state in [(module, before), *metrics]:
+            vars(owner).clear()
+            vars(owner).update(state)
+        for items, copied in lists:
+            items[:] = copied
+        for weight, requires_grad in required:
+            weight.requires_grad_(requires_grad)
+
+
+@contextmanager
+def watch_backward(module: Any, watch: Callable[[Any], None]) -> Iterator[None]:
+    """Passes the losses of a module's ``manual_backward`` to a function before they are used."""
+    backward, variables = module.manual_backward, vars(module)
+    before = variables.get("manual_backward")
+
+    def manual_backward(loss: Any, *args: Any, **kwargs: Any) -> None:
+        watch(loss)
+        backward(loss, *args, **kwargs)
+
+    variables["manual_backward"] = manual_backward
+    try:
+        yield
+    finally:
+        del variables["manual_backward"]
+        if before is not None:
+            variables["manual_backward"] = before
+
+
+def loss_of_output(output: Any) -> Any:
+    """Returns the loss in what a training step returned; None where it skips the step."""
+    return output.get("loss") if isinstance(output, Mapping) else output
+
+
+def tensor_versions(batch: Any) -> list[int]:
+    """Counts, for each tensor of a batch, how often it was changed in place."""
+    return [tensor._version for tensor in tree.tensors(batch) if not tensor.is_inference()]

@@ -1,0 +1,304 @@
+"""Data sets by name or address, decoded or tokenised once.
+
+``digits`` comes with scikit-learn. The sets of ``PUBLISHED`` are read from files with the
+Hugging Face hub's names and columns: those under ``SIFTBACK_DATA``, else those under
+``../shared/data``, else the hub's own. A user's own data have an `Address`. Decoded images and
+tokens are kept in ``SIFTBACK_CACHE``, or ``~/.cache/siftback``, until their source changes.
+"""
+
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siftback.errors import ConfigError
+from siftback.lab.data import texts
+from siftback.lab.data.address import ADDRESSES, Address, parse_address
+from siftback.lab.data.arrays import read_arrays
+from siftback.lab.data.augment import Augment
+from siftback.lab.data.cache import cached
+from siftback.lab.data.data_set import (
+    SUBSET_SEED,
+    TEST_SHARE,
+    DataSet,
+    ImageData,
+    draw_test_rows,
+)
+from siftback.lab.data.images import decode_splits, read_folders
+from siftback.lab.data.tables import Published, Tables, open_address, open_published
+from siftback.lab.records.formatting import one_of
+
+Data = TypeVar("Data", bound=DataSet)
+
+SENTIMENT = ("negative", "positive")
+
+# What nearly every paper does to CIFAR, Jiang et al. 2019 among them.
+CIFAR_AUGMENTATION = Augment(padding=4, flip=True)
+
+# Without augmentation, as in DeVries & Taylor 2017, and with them Jiang et al. 2019.
+SVHN = Published("ufldl-stanford/svhn", ("image",), config="cropped_digits")
+
+PUBLISHED = {
+    # A mirrored digit is another sign or none, so they are only shifted, and by little.
+    "mnist": Published("ylecun/mnist", ("image",), Augment(padding=2), channels=1),
+    "cifar10": Published("uoft-cs/cifar10", ("img",), CIFAR_AUGMENTATION),
+    "cifar100": Published(
+        "uoft-cs/cifar100", ("img",), CIFAR_AUGMENTATION, classes=100, label="fine_label"
+    ),
+    "svhn": SVHN,
+    "svhn+extra": SVHN._replace(train=("train", "extra"), folder="svhn"),
+    "fashion_mnist": Published(
+        "zalando-datasets/fashion_mnist", ("image",), Augment(padding=2, flip=True), channels=1
+    ),
+    "imdb": Published("stanfordnlp/imdb", ("text",), names=SENTIMENT, length=192),
+    "sst2": Published("SetFit/sst2", ("sentence", "text"), names=SENTIMENT, length=64),
+}
+
+NAMES = ("digits", *PUBLISHED, texts.SHAKESPEARE, *ADDRESSES)
+"""The names and the forms of addresses that `load` takes."""
+
+
+def load(
+    name: str,
+    train_limit: int | None = None,
+    validation: int | None = None,
+    flipped: float = 0.0,
+    max_tokens: int | None = None,
+) -> DataSet:
+    """Loads a data set.
+
+    Args:
+        name: A name of ``NAMES``, or an address: ``imagefolder:PATH``, ``hf:NAME``,
+            ``npz:PATH`` or ``text:PATH``, with options such as ``,size=32``.
+        train_limit: Number of training examples to keep, as in ``limit``; all where None.
+        validation: Number of them to hold out in place of the test set, as in ``hold_out``.
+        flipped: Share of the labels left to train on that are made wrong, as in ``flip``.
+        max_tokens: The most tokens of a text, and those of a window; the set's own where None.
+
+    Raises:
+        ConfigError: For an unknown name, a limit out of range, data that are missing or damaged, or
+            ``max_tokens`` of images.
+
+    >>> load("digits").train_inputs.shape
+    torch.Size([1437, 1, 8, 8])
+    """
+    address = parse_address(name)
+    data = read_address(address, max_tokens) if address else load_named(name, max_tokens)
+    if max_tokens is not None and data.kind == "images":
+        raise ConfigError(f"max_tokens={max_tokens} of {name}, which are images: leave it out")
+    check_labels(data)
+    data = data if train_limit is None else limit(data, train_limit)
+    data = data if validation is None else hold_out(data, validation)
+    data = data.rescale_costs()
+    return flip(data, flipped) if flipped else data
+
+
+def check_labels(data: DataSet) -> None:
+    """Checks that there are examples to train and to test on, and that labels are classes.
+
+    Raises:
+        ConfigError: If a split has no examples, there are fewer than two classes, or a label lies
+            outside of ``[0, classes)``.
+    """
+    for split, labels in (("train", data.train_labels), ("test", data.test_labels)):
+        if not len(labels):
+            raise ConfigError(f"{data.name} has no examples to {split} on: give a set with some")
+        if data.kind == "language":
+            continue
+        if data.classes < 2:
+            raise ConfigError(f"{data.name} has {data.classes} class: give examples of two or more")
+        least, most = int(labels.min()), int(labels.max())
+        if least < 0 or most >= data.classes:
+            raise ConfigError(
+                f"{data.name}: labels to {split} on go from {least} to {most}, and there are "
+                f"{data.classes} classes to train on: give labels from 0 to {data.classes - 1}, "
+                "or a split that has them"
+            )
+
+
+def hold_out(data: Data, n: int) -> Data:
+    """Takes ``n`` training examples for the test set, class-balanced, the same in every run.
+
+    The test set's own examples are left aside, so that settings can be chosen without them.
+
+    Raises:
+        ConfigError: For ``n`` below 1 or not below the number of training examples.
+
+    >>> data = hold_out(load("digits"), 100)
+    >>> len(data.train_labels), data.test_labels.bincount().tolist()
+    (1337, [10, 10, 10, 10, 10, 10, 10, 10, 10, 10])
+    """
+    available = len(data.train_labels)
+    if not 1 <= n < available:
+        raise ConfigError(f"validation={n}: give an integer from 1 to {available - 1}")
+    rows = draw_balanced(data, n)
+    training = torch.ones(available, dtype=torch.bool)
+    training[rows] = False
+    return data.subset(training.nonzero().flatten()).with_test(data, rows)
+
+
+def limit(data: Data, n: int) -> Data:
+    """Keeps a class-balanced subset of ``n`` training examples, the same one in every run.
+
+    The classes' counts differ by at most one, until a class has no more examples. A smaller
+    subset is part of every larger one.
+
+    Raises:
+        ConfigError: For ``n`` below 1 or above the number of training examples.
+
+    >>> limit(load("digits"), 25).train_labels.bincount().tolist()
+    [3, 3, 3, 3, 3, 2, 2, 2, 2, 2]
+    """
+    available = len(data.train_labels)
+    if not 1 <= n <= available:
+        raise ConfigError(f"train_limit={n}: give an integer from 1 to {available}")
+    return data.subset(draw_balanced(data, n))
+
+
+def flip(data: Data, share: float) -> Data:
+    """Makes a share of the training labels wrong, the same ones in every run.
+
+    The UniformFlip noise of Ren et al. 2018, which Jiang et al. 2019 train under (section 5.4):
+    each drawn example gets a label drawn uniformly from the other classes. Labels that a larger
+    share makes wrong include those of a smaller one, with the same wrong label.
+
+    Args:
+        data: The data set; its test set stays as it is.
+        share: In [0, 1]; ``round(share * N)`` labels are flipped.
+
+    Returns:
+        The data, with the former labels in ``true_labels``, and the wrong ones in ``flipped``. The
+        share and the number of labels decide both, so a run's settings are their record.
+
+    Raises:
+        ConfigError: For a share outside of [0, 1], or examples without a class.
+
+    >>> noisy = flip(load("digits"), 0.2)
+    >>> int((noisy.train_labels != noisy.true_labels).sum()), len(noisy.train_labels)
+    (287, 1437)
+    """
+    if not 0 <= share <= 1:
+        raise ConfigError(f"flip={share}: give a share of the labels, in [0, 1]")
+    if data.kind == "language":
+        raise ConfigError(
+            f"flip={share} of {data.name}, whose examples have no class that could be made wrong: "
+            "leave it out"
+        )
+    count = len(data.train_labels)
+    generator = torch.Generator().manual_seed(SUBSET_SEED)
+    order = torch.randperm(count, generator=generator)
+    shifts = torch.randint(1, data.classes, (count,), generator=generator)
+    labels, rows = data.train_labels.clone(), order[: round(share * count)]
+    labels[rows] = (labels[rows] + shifts[rows]) % data.classes
+    return data.relabel(labels)
+
+
+def draw_balanced(data: DataSet, n: int) -> Tensor:
+    """Draws n training examples, evenly from all classes: their indices, ascending."""
+    available = len(data.train_labels)
+    order = torch.randperm(available, generator=torch.Generator().manual_seed(SUBSET_SEED))
+    if data.kind == "language":
+        return order[:n].sort().values
+    labels = data.train_labels[order]
+    by_class = labels.argsort(stable=True)
+    counts = labels.bincount(minlength=data.classes)
+    first = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    rank = torch.empty_like(order)  # among the examples of its own class
+    rank[by_class] = torch.arange(available) - first
+    return order[(rank * data.classes + labels).argsort()[:n]].sort().values
+
+
+def load_digits() -> ImageData:
+    """Loads the digits of scikit-learn, a fifth of them to test on."""
+    from sklearn import datasets, model_selection
+
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
+    splits = model_selection.train_test_split(
+        images, labels, test_size=TEST_SHARE, stratify=labels, random_state=SUBSET_SEED
+    )
+    columns = ("train_inputs", "test_inputs", "train_labels", "test_labels")
+    tensors = dict(zip(columns, map(torch.from_numpy, splits), strict=True))
+    # Without augmentation: at 8x8 a shift of one pixel cuts strokes off.
+    return image_data("digits", tensors, tuple("0123456789"), Augment())
+
+
+def load_named(name: str, max_tokens: int | None) -> DataSet:
+    """Loads a data set by its name.
+
+    Raises:
+        ConfigError: For an unknown name, or data that are missing or damaged.
+    """
+    if name == "digits":
+        return load_digits()
+    if name == texts.SHAKESPEARE:
+        return texts.read_shakespeare(max_tokens or texts.LENGTH)
+    if name not in PUBLISHED:
+        raise ConfigError(f"data set {name!r} is not known: {one_of(name, NAMES)}")
+    published = PUBLISHED[name]
+    tables = open_published(name, published)
+    if tables.is_text:
+        length = max_tokens or published.length
+        return texts.read_texts(tables, name, f"{name}-{length}", length, html=True)
+    tensors = read_images(tables, name, None)
+    return image_data(name, tensors, tables.names, published.augmentation)
+
+
+def image_data(
+    name: str, tensors: dict[str, Tensor], names: tuple[str, ...], augmentation: Augment
+) -> ImageData:
+    """Returns images as a data set: inputs and labels of both splits, by name."""
+    train, test = ((tensors[f"{s}_inputs"], tensors[f"{s}_labels"]) for s in ("train", "test"))
+    return ImageData(name, *train, *test, names, augmentation=augmentation)
+
+
+def read_images(tables: Tables, cache: str, size: tuple[int, int] | None) -> dict[str, Tensor]:
+    """Reads tables of images: ``<split>_inputs`` and ``<split>_labels``.
+
+    Args:
+        tables: The tables.
+        cache: Name of the file in the cache.
+        size: Height and width to bring all images to; None where they have to be of one size.
+
+    Raises:
+        ConfigError: If the tables hold something else, or an image cannot be read.
+    """
+
+    def decode() -> dict[str, Tensor]:
+        splits = tables.read()
+        labels = {f"{s}_labels": tables.read_labels(table, s) for s, table in splits.items()}
+        images = {split: tables.read_images(table) for split, table in splits.items()}
+        return decode_splits(images, tables.name, tables.title, size) | labels
+
+    return cached(cache, tables.sources, decode)
+
+
+def read_address(address: Address, max_tokens: int | None) -> DataSet:
+    """Reads a user's data; a fifth of each class is held out where there is no test set."""
+    if address.kind == "text":
+        return texts.read_text_file(address, max_tokens or texts.LENGTH)
+    augmentation = address.augmentation  # refused before anything is read
+    if address.kind == "hf":
+        tables = open_address(address)
+        if tables.is_text:
+            length, vocabulary = max_tokens or texts.LENGTH, texts.vocabulary_of(address)
+            cache = f"{address.cache}-{length}"
+            return texts.read_texts(tables, address.title, cache, length, vocabulary)
+        tensors, names = read_images(tables, address.cache, address.size), tables.names
+    else:
+        tensors, names = (read_arrays if address.kind == "npz" else read_folders)(address)
+    if "test_inputs" not in tensors:
+        drawn = draw_test_rows(tensors["train_labels"], str(address))
+        tensors = {
+            f"{split}_{column}": tensors[f"train_{column}"][rows]
+            for split, rows in (("train", ~drawn), ("test", drawn))
+            for column in ("inputs", "labels")
+        }
+    data = image_data(address.title, tensors, names, augmentation)
+    if augmentation.padding >= min(data.size):
+        raise ConfigError(
+            f"crop={augmentation.padding} of images of {data.size[0]}x{data.size[1]} pixels can "
+            f"shift all of an image out of sight: give fewer than {min(data.size)} pixels"
+        )
+    return data

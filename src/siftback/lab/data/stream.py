@@ -1,0 +1,238 @@
+"""Batches of examples: one epoch in an order that only the seed and the epoch's number decide."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siftback.errors import ConfigError
+from siftback.lab.data.augment import Augment
+from siftback.lab.data.data_set import IGNORED, PAD, DataSet, ImageData, lengths_of
+
+Batch = tuple[Tensor, Tensor]
+
+PADDING = {0: PAD, 1: IGNORED}
+"""The filling of shorter rows as batches of texts are joined: of their inputs and their labels."""
+
+BUCKET = 8
+"""Batches of which texts are sorted by length, so that each of them holds little padding."""
+
+
+class BatchStream:
+    """Training batches, shuffled and augmented; each ``iter()`` gives one epoch.
+
+    Order and augmentation of epoch e depend on ``(seed, e)`` alone, so every strategy sees the
+    same. Its state is a position in an epoch; a stream that loads it goes on from it.
+
+    Images stay uint8 on ``device`` as long as they can: rows are gathered and augmented as bytes,
+    and turned into floats last, ``(image / 255 - mean) / std`` with the training images' own mean
+    and standard deviation per channel. Texts are padded to the longest of their batch; of each
+    `BUCKET` batches they come in the order of their lengths, by turns rising and falling, so that
+    batches next to each other hold texts of like length, and can be joined with little padding.
+
+    Args:
+        data: The data set.
+        batch_size: Examples a batch, B; a last short batch is dropped.
+        seed: At least 0.
+        augment: Augmentation of images; ``data.augmentation`` where None. A cutout leaves the
+            training images' mean, which is 0 once normalised.
+        device: Device of the batches.
+        channels_last: Whether images have torch's ``channels_last`` memory format, the
+            faster one for convolutions.
+        indexed: Whether to give each example's index too.
+
+    Attributes:
+        examples: Number of training examples.
+
+    Yields:
+        ``(inputs, labels)``: images float32 [B, C, H, W] or tokens int64 [B, T], and int64 [B], or
+        of language [B, T]; or ``(indices, (inputs, labels))``, the indices int64 [B].
+
+    Raises:
+        ConfigError: For a batch size below 1 or above the number of examples, or a negative seed.
+    """
+
+    drop_last = True
+
+    def __init__(
+        self,
+        data: DataSet,
+        batch_size: int,
+        seed: int,
+        augment: Augment | None = None,
+        device: str | torch.device = "cpu",
+        channels_last: bool = True,
+        indexed: bool = False,
+    ) -> None:
+        if not 1 <= batch_size <= len(data.train_labels):
+            raise ConfigError(
+                f"batch_size={batch_size} does not fit {len(data.train_labels)} training "
+                "examples: give an integer from 1 up to theirs"
+            )
+        if seed < 0:
+            raise ConfigError(f"seed={seed} is negative: give 0 or more")
+        self.batch_size = batch_size
+        self.examples = len(data.train_labels)
+        self.indexed = indexed
+        self._left = torch.ones(self.examples, dtype=torch.bool)  # by `only`
+        self._batches = self.examples // batch_size
+        self._seed, self._epoch = seed, 0
+        self._position = 0  # batches of this epoch that were given
+        self._generator = torch.Generator()
+        self._resumed: Tensor | None = None  # the generator's state at the position to go on from
+        self._finish = finisher(data, device, channels_last, augment)
+        self._sizes = data.sizes(data.train_inputs)
+        self._channels_last = channels_last and data.kind == "images"
+        # Rows that are contiguous, channels last or not, are gathered several times faster.
+        inputs = data.train_inputs.to(device)
+        self._inputs = (inputs.permute(0, 2, 3, 1) if self._channels_last else inputs).contiguous()
+        self._labels = data.train_labels.to(device)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch, from 0, that the next ``iter()`` gives."""
+        if epoch != self._epoch:
+            self._epoch, self._position, self._resumed = epoch, 0, None
+
+    def only(self, indices: Tensor | None) -> None:
+        """Leaves all other examples out, from the next epoch on; None leaves none out.
+
+        The examples that are left come in the order of the whole epoch; the last batch is short.
+        """
+        self._left = torch.full((self.examples,), indices is None)
+        self._batches = self.examples // self.batch_size
+        if indices is not None:
+            self._left[indices] = True
+            self._batches = -(-int(self._left.sum()) // self.batch_size)
+
+    def resize(self, batch_size: int) -> None:
+        """Gives batches of another size from the next epoch on."""
+        self.batch_size = batch_size
+        self._batches = self.examples // batch_size
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __iter__(self) -> Iterator[Any]:
+        # SeedSequence spreads neighbouring pairs far apart, where adding them would collide.
+        state = np.random.SeedSequence([self._seed, self._epoch]).generate_state(1)
+        generator = self._generator = torch.Generator().manual_seed(int(state[0]))
+        order = torch.randperm(self.examples, generator=generator)
+        order = order[self._left[order]][: len(self) * self.batch_size]
+        if self._sizes is not None:
+            buckets = enumerate(torch.split(order, BUCKET * self.batch_size))
+            order = torch.cat(
+                [
+                    rows[self._sizes[rows].argsort(stable=True, descending=number % 2 == 1)]
+                    for number, rows in buckets
+                ]
+            )
+        if self._resumed is None:
+            self._position = 0
+        else:
+            generator.set_state(self._resumed)
+            self._resumed = None
+        for indices in torch.split(order, self.batch_size)[self._position :]:
+            batch = self._batch(indices, generator)
+            self._position += 1
+            yield (indices, batch) if self.indexed else batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the epoch, the number of its batches so far, and its random numbers' state.
+
+        The examples that `only` leaves are no part of it: the caller chooses them again.
+        """
+        generator = self._generator.get_state() if self._resumed is None else self._resumed
+        return {"epoch": self._epoch, "given": self._position, "generator": generator}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Has the next ``iter()`` give the remaining batches of an interrupted epoch."""
+        self._epoch, self._position = state["epoch"], state["given"]
+        self._resumed = state["generator"] if self._position else None
+
+    def plain(self, count: int) -> Iterator[Batch]:
+        """Yields the first training examples, by index, not augmented."""
+        for rows in torch.split(torch.arange(min(count, self.examples)), self.batch_size):
+            yield self.plain_of(rows)
+
+    def plain_of(self, indices: Tensor) -> Batch:
+        """Returns training examples by index, int64[n], not augmented."""
+        return self._batch(indices, None)
+
+    def _batch(self, indices: Tensor, generator: torch.Generator | None) -> Batch:
+        rows = indices.to(self._labels.device)
+        inputs = self._inputs.index_select(0, rows)
+        inputs = inputs.permute(0, 3, 1, 2) if self._channels_last else inputs
+        return self._finish(inputs, self._labels.index_select(0, rows), generator)
+
+
+def test_batches(
+    data: DataSet,
+    batch_size: int,
+    device: str | torch.device = "cpu",  # noqa: PT028
+    channels_last: bool = True,  # noqa: PT028
+) -> Iterator[Batch]:
+    """Yields the test examples in order, as ``BatchStream``'s but not augmented.
+
+    Args:
+        data: The data set.
+        batch_size: Examples a batch; the last one holds the remaining.
+        device: Device of the batches.
+        channels_last: As for ``BatchStream``.
+
+    Yields:
+        ``(inputs, labels)``, as ``BatchStream`` does.
+    """
+    finish = finisher(data, device, channels_last)
+    for start in range(0, len(data.test_labels), batch_size):
+        rows = slice(start, start + batch_size)
+        yield finish(data.test_inputs[rows].to(device), data.test_labels[rows].to(device), None)
+
+
+# The name is the field's; pytest would otherwise take it for a test wherever it is imported.
+test_batches.__test__ = False  # type: ignore[attr-defined]
+
+
+def finisher(
+    data: DataSet,
+    device: str | torch.device,
+    channels_last: bool,
+    augment: Augment | None = None,
+) -> Callable[[Tensor, Tensor, torch.Generator | None], Batch]:
+    """Returns the last step to a batch of a data set, with its arguments as in `BatchStream`."""
+    if isinstance(data, ImageData):
+        return NormalisedImages(data, device, channels_last, augment or data.augmentation)
+    return trim_texts
+
+
+def trim_texts(tokens: Tensor, labels: Tensor, generator: torch.Generator | None) -> Batch:
+    """Cuts tokens, int64[B, T], at the longest text, and labels to as many positions."""
+    longest = max(1, int(lengths_of(tokens).max())) if len(tokens) else 1
+    return tokens[:, :longest].long(), labels if labels.ndim == 1 else labels[:, :longest]
+
+
+class NormalisedImages:
+    """Augments images, and turns bytes to floats: ``image * 1 / (255 * std) - mean / std``."""
+
+    def __init__(
+        self, data: ImageData, device: str | torch.device, channels_last: bool, augment: Augment
+    ) -> None:
+        self._augment = augment
+        self._layout = torch.channels_last if channels_last else torch.contiguous_format
+        # The byte nearest to the mean of each channel, which becomes 0.
+        self._zero = (255 * data.mean).round().to(torch.uint8).to(device)
+        # A whole image of constants, in the batch's own layout, lets torch run over both as over
+        # one long vector: several times faster than broadcasting three numbers.
+        shape = (1, *data.train_inputs.shape[1:])
+        self._scale, self._shift = (
+            constants.view(1, -1, 1, 1).expand(shape).contiguous(memory_format=self._layout)
+            for constants in ((1 / (255 * data.std)).to(device), (-data.mean / data.std).to(device))
+        )
+
+    def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator | None) -> Batch:
+        """Returns images, float32[B, C, H, W], augmented where there is a generator; and labels."""
+        if generator is not None:
+            images = self._augment(images, generator, self._zero)
+        floats = images.to(torch.float32, memory_format=self._layout)
+        return floats.mul_(self._scale).add_(self._shift), labels

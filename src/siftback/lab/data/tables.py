@@ -1,0 +1,404 @@
+"""Tables of images and texts: where they are found, and what their columns hold.
+
+They are sets of the Hugging Face hub, files of its client on disk, or files of the hub's layout:
+``<split>-*.parquet`` for each split, with a column of labels, and one of texts or
+``struct{bytes, path}`` of encoded images.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+import numpy as np
+import pyarrow as pa
+import torch
+from pyarrow import parquet
+from torch import Tensor
+
+from siftback.errors import ConfigError
+from siftback.lab.data.address import IMAGE_OPTIONS, Address
+from siftback.lab.data.augment import Augment
+
+PROJECT = Path(__file__).parents[4]
+TEST_SPLITS = ("test", "validation", "valid", "val", "dev")
+LABEL = "label"
+STRINGS = ("string", "large_string")
+# Types of labels: the numbers of the classes, or values that are numbered in their order.
+NUMBERS, CLASSES = frozenset({int}), frozenset({int, bool, str})
+
+
+class Published(NamedTuple):
+    """A data set that is read by its name.
+
+    Attributes:
+        repository: Its repository on the hub.
+        columns: Names that the column of images or texts may have.
+        augmentation: Augmentation that is known to help it.
+        channels: Channels of its images.
+        classes: Number of classes.
+        label: Name of the labels' column.
+        names: Names of the classes; the files' own, or numbers, where empty.
+        config: Its configuration; empty where the repository has but one.
+        train: Splits to train on.
+        folder: Name of its folder; the set's where empty.
+        length: The most tokens of a text.
+    """
+
+    repository: str
+    columns: tuple[str, ...]
+    augmentation: Augment = Augment()
+    channels: int = 3
+    classes: int = 10
+    label: str = LABEL
+    names: tuple[str, ...] = ()
+    config: str = ""
+    train: tuple[str, ...] = ("train",)
+    folder: str = ""
+    length: int = 0
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Tables of examples with a class each, a row for each example.
+
+    Attributes:
+        name: Name of the tables in errors.
+        title: Name of the set in progress bars.
+        read: Reads the table to train on and, where there is one, the table to test on, by split.
+        inputs: Name of the column of images or texts.
+        label: Name of the column of labels.
+        names: Names of the classes, in their order.
+        values: Labels of the classes, in their order; where empty, labels are their numbers.
+        is_text: Whether inputs are texts, and not images.
+        sources: The files of the tables; empty where they are in memory.
+    """
+
+    name: str
+    title: str
+    read: Callable[[], dict[str, pa.Table]]
+    inputs: str
+    label: str
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+    is_text: bool
+    sources: list[Path]
+
+    def read_texts(self, table: pa.Table) -> list[str]:
+        """Reads the texts of a table.
+
+        Raises:
+            ConfigError: If the column is missing, or a row has no text.
+        """
+        return read_cells(table, self.inputs, frozenset({str}), self.name, "a text")
+
+    def read_images(self, table: pa.Table) -> pa.ChunkedArray:
+        """Returns the column of encoded images, ``struct{bytes, path}``.
+
+        Raises:
+            ConfigError: If the column is missing, or holds something else.
+        """
+        check_columns(table.column_names, (self.inputs,), self.name)
+        cells = table[self.inputs]
+        if not pa.types.is_struct(cells.type) or cells.type.get_field_index("bytes") < 0:
+            raise ConfigError(
+                f"{self.name}: column {self.inputs!r} of type {cells.type} has to hold images, as "
+                "struct{bytes, path}"
+            )
+        return cells
+
+    def read_labels(self, table: pa.Table, split: str) -> Tensor:
+        """Reads the numbers of the classes: int64 [N].
+
+        Raises:
+            ConfigError: If a label is missing, of another type, or that of no class to train on.
+        """
+        if not self.values:
+            cells = read_cells(table, self.label, NUMBERS, self.name, "an integer")
+            return torch.from_numpy(np.asarray(cells).astype(np.int64))
+        cells = read_cells(table, self.label, CLASSES, self.name, "an integer or a name")
+        if unknown := {*cells} - {*self.values}:
+            raise ConfigError(
+                f"{self.name} has {min(unknown)!r} among the labels to {split} on, and not to "
+                "train on: name other splits by train= and test="
+            )
+        numbers = {value: number for number, value in enumerate(self.values)}
+        return torch.tensor([numbers[cell] for cell in cells])
+
+
+def read_cells(
+    table: pa.Table, column: str, kinds: frozenset[type], name: str, noun: str
+) -> list[Any]:
+    """Reads the cells of a column, all of some kinds.
+
+    Raises:
+        ConfigError: If the column is missing, or a cell is of another kind.
+    """
+    check_columns(table.column_names, (column,), name)
+    cells: list[Any] = table[column].to_pylist()
+    if not {*map(type, cells)} <= kinds:
+        raise ConfigError(
+            f"{name}: column {column!r} of type {table[column].type} has to hold {noun} in each "
+            "row: leave the other rows out, or name another column"
+        )
+    return cells
+
+
+def check_columns(columns: Sequence[str], names: Sequence[str], name: str) -> None:
+    """Checks that a table has a column of one of some names."""
+    if not {*columns} & {*names}:
+        raise ConfigError(
+            f"{name} has the columns {', '.join(columns)}: expected {' or '.join(names)}"
+        )
+
+
+def open_published(name: str, published: Published) -> Tables:
+    """Opens a published set: its local files where there are any, else the hub's.
+
+    Raises:
+        ConfigError: If ``SIFTBACK_DATA`` lacks the set, a file is damaged or lacks a column, or
+            the hub cannot be reached.
+    """
+    splits = {"train": published.train, "test": ("test",)}
+    files = find_files(published.folder or name, published, (*published.train, "test"))
+    paths = {split: [path for part in splits[split] for path in files[part]] for split in splits}
+    first = paths["train"][0]
+    with naming_damage(first):
+        is_arrow = first.suffix != ".parquet"
+        schema = read_file(first).schema if is_arrow else parquet.read_schema(first)
+        metadata = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
+        feature = metadata.get("info", {}).get("features", {}).get(published.label, {})
+        names = published.names or tuple(feature.get("names", ()))
+    for columns in (published.columns, (published.label,)):
+        check_columns(schema.names, columns, str(first))
+
+    def read() -> dict[str, pa.Table]:
+        tables = {}
+        for split, sources in paths.items():
+            with naming_damage(sources[0]):  # a later file may have other columns
+                tables[split] = pa.concat_tables(map(read_file, sources))
+            if not len(tables[split]):
+                raise ConfigError(
+                    f"{sources[0]} has no rows: put a file with examples in its place"
+                )
+        return tables
+
+    return Tables(
+        name=str(first),
+        title=name,
+        read=read,
+        inputs=next(column for column in published.columns if column in schema.names),
+        label=published.label,
+        names=names or tuple(map(str, range(published.classes))),
+        values=(),
+        is_text=published.length > 0,
+        sources=[path for split in splits for path in paths[split]],
+    )
+
+
+def find_files(name: str, published: Published, splits: Sequence[str]) -> dict[str, list[Path]]:
+    """Finds the files of each split: in a folder of `data_folders`, else on the hub."""
+    config = published.config
+    for folder in data_folders():
+        files = {split: sorted((folder / name).glob(f"{split}-*.parquet")) for split in splits}
+        if all(files.values()):
+            return files
+    expected = " and ".join(f"{name}/{split}-*.parquet" for split in splits)
+    origin = f"they are at https://huggingface.co/datasets/{published.repository}"
+    origin += f", under {config}" if config else ""
+    if root := os.environ.get("SIFTBACK_DATA"):
+        raise ConfigError(
+            f"SIFTBACK_DATA={root} holds no {name}: expected {expected} there; add them "
+            f"({origin}), or unset it to ask the Hugging Face hub"
+        )
+    advice = f"put its files at {expected} in a folder and set SIFTBACK_DATA to it ({origin})"
+    hub = load_from_hub(published.repository, config, advice)
+    return {split: [Path(file["filename"]) for file in hub[split].cache_files] for split in splits}
+
+
+def data_folders() -> list[Path]:
+    """Lists the folders that may hold data.
+
+    ``SIFTBACK_DATA`` alone where it is set, else ``../shared/data`` beside the working directory
+    and beside the project.
+    """
+    if folder := os.environ.get("SIFTBACK_DATA"):
+        return [Path(folder)]
+    return [path.parent / "shared" / "data" for path in (Path.cwd(), PROJECT)]
+
+
+def local_folder(name: str) -> Path | None:
+    """Finds the folder of a data set on this machine; None where there is none, or an empty one."""
+    folders = [folder / name for folder in data_folders()]
+    return next((folder for folder in folders if folder.is_dir() and any(folder.iterdir())), None)
+
+
+def read_file(path: Path) -> pa.Table:
+    """Reads a Parquet file, or an Arrow stream that the hub's client wrote."""
+    with naming_damage(path):
+        if path.suffix == ".parquet":
+            return parquet.read_table(path)
+        with pa.memory_map(str(path)) as stream:
+            return pa.ipc.open_stream(stream).read_all()
+
+
+@contextmanager
+def naming_damage(path: Path) -> Iterator[None]:
+    """Raises errors of reading a file as errors that name it."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:  # a damaged file can fail in any way
+        raise ConfigError(
+            f"{path} is damaged ({type(error).__name__}: {error}): put a whole file in its place"
+        ) from error
+
+
+def open_address(address: Address) -> Tables:
+    """Opens a set of the hub, a folder of ``save_to_disk``, or one that ``load_dataset`` takes.
+
+    The column of images is the one of that feature, that of texts the one of strings, and that of
+    labels the one of class labels or else the one named ``label``; the options ``image``, ``text``
+    and ``label`` name others, ``train`` and ``test`` the splits, ``config`` the configuration.
+
+    Raises:
+        ConfigError: If the set cannot be read, a split or a column is missing or not told from
+            others, or an option is for other examples.
+    """
+    splits = choose_splits(load_splits(address), address)
+    import datasets
+
+    features, options = splits["train"].features, address.options
+    strings = [name for name in features if getattr(features[name], "dtype", "") in STRINGS]
+    images = [name for name in features if isinstance(features[name], datasets.Image)]
+    labels = [name for name in features if isinstance(features[name], datasets.ClassLabel)]
+    texts = [name for name in strings if name != options.get("label", LABEL)]
+    is_text = "text" in options or bool(texts and not images and "image" not in options)
+    if is_text:
+        inputs = choose_column(features, address, "text", texts)
+        if inputs not in strings:
+            raise ConfigError(
+                f"{address}: column {inputs!r} holds no texts: give text= one that does"
+            )
+        if options_of_images := sorted({*IMAGE_OPTIONS, "image"} & {*options}):
+            raise ConfigError(
+                f"{address}: {options_of_images[0]}= is of images, and these are texts"
+            )
+    else:
+        if "vocabulary" in options:
+            raise ConfigError(f"{address}: vocabulary= is of texts, and these are images")
+        inputs = choose_column(features, address, "image", images)
+    label = choose_column(features, address, "label", labels or [LABEL] * (LABEL in features))
+    tables = {}
+    for split, data in splits.items():
+        columns = [name for name in dict.fromkeys((inputs, label)) if name in data.features]
+        tables[split] = data.select_columns(columns).with_format("arrow")[:]
+    values: list[Any] = []
+    names: Iterable[str] = getattr(features[label], "names", ())
+    if label not in labels:
+        cells = read_cells(tables["train"], label, CLASSES, str(address), "an integer or a name")
+        values = sorted({*cells})
+        names = map(str, values)
+    return Tables(
+        name=str(address),
+        title=address.path.name,
+        read=lambda: tables,
+        inputs=inputs,
+        label=label,
+        names=tuple(names),
+        values=tuple(values),
+        is_text=is_text,
+        sources=[Path(file["filename"]) for data in splits.values() for file in data.cache_files],
+    )
+
+
+def load_splits(address: Address) -> Mapping[str, Any]:
+    """Loads all splits of a set, each a ``datasets.Dataset``, which brings no types."""
+    folders = [address.path, *(folder / address.target for folder in data_folders())]
+    path = next((path for path in folders if path.exists()), None)
+    config = address.options.get("config", "")
+    if path is None:
+        advice = (
+            f'where it is at hand call datasets.load_dataset("{address.target}").save_to_disk('
+            '"FOLDER"), put the folder here, and give hf:FOLDER'
+        )
+        return load_from_hub(address.target, config, advice)
+    import datasets
+
+    try:
+        if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+            data = datasets.load_from_disk(str(path))
+        elif path.is_file():
+            data = datasets.load_dataset("parquet", data_files=str(path))
+        else:
+            data = datasets.load_dataset(str(path.resolve()), *([config] if config else []))
+    except Exception as error:  # its errors are of no common kind
+        raise ConfigError(
+            f"{path} cannot be read as a data set ({error}): give a folder that "
+            "Dataset.save_to_disk wrote, one of Parquet files, or one of images by class"
+        ) from error
+    return data if isinstance(data, Mapping) else {"train": data}
+
+
+def load_from_hub(repository: str, config: str, advice: str) -> Mapping[str, Any]:
+    """Loads all splits of a set of the hub; the client keeps what it downloads.
+
+    Raises:
+        ConfigError: If it cannot be read; the error gives the advice.
+    """
+    if "HF_HUB_OFFLINE" not in os.environ and not getproxies():
+        host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
+        try:
+            socket.getaddrinfo(host, 443)
+        except OSError:
+            # Read as the client is first imported; it would try again for half a minute otherwise.
+            os.environ["HF_HUB_OFFLINE"] = "1"
+    # Imported when it is needed, as it takes seconds and most runs read local files.
+    import datasets
+
+    try:
+        splits: Mapping[str, Any] = datasets.load_dataset(repository, *([config] if config else []))
+    except Exception as error:  # the client's errors are of no common kind
+        raise ConfigError(
+            f"there is no such file or folder, and {repository} could not be read from the Hugging "
+            f"Face hub ({error}): connect to the internet, or {advice}"
+        ) from error
+    return splits
+
+
+def choose_splits(splits: Mapping[str, Any], address: Address) -> dict[str, Any]:
+    """Chooses the split to train on, and the one to test on where there is one."""
+    options, names = address.options, ", ".join(splits)
+    train = options.get("train", next(iter(splits)) if len(splits) == 1 else "train")
+    test = options.get("test") or next((name for name in TEST_SPLITS if name in splits), train)
+    for role, name in (("train", train), ("test", test)):
+        if name not in splits:
+            raise ConfigError(
+                f"{address} has no split {name!r}: name the one to {role} on by {role}=, one of "
+                f"{names}"
+            )
+        if not len(splits[name]):
+            raise ConfigError(f"{address}: split {name!r} is empty: give another of {names}")
+    return {"train": splits[train]} | ({"test": splits[test]} if test != train else {})
+
+
+def choose_column(
+    features: Mapping[str, Any], address: Address, role: str, candidates: list[str]
+) -> str:
+    """Chooses the column that an option names, or else the only candidate."""
+    columns, option = ", ".join(features), address.options.get(role)
+    if option and option not in features:
+        raise ConfigError(f"{address} has no column {option!r}: give {role}= one of {columns}")
+    if not option and len(candidates) != 1:
+        number = f"{len(candidates)} columns" if candidates else "no column known to be"
+        raise ConfigError(
+            f"{address} has {number} of {role}s: name it by {role}=, one of {candidates or columns}"
+        )
+    return option or candidates[0]

@@ -1,0 +1,187 @@
+"""How long a run trains: by its epochs, its cost, or the clock, which knows what took the time."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
+
+import torch
+
+from siftback.errors import ConfigError
+from siftback.lab.settings import Run, Settings
+
+# Costs of one example, in forwards: the unit of every budget and of `cost_forward_units`.
+FORWARD, BACKWARD = 1, 2
+
+PHASES = (
+    "scoring", "loading", "selection", "forward", "backward", "optimizer", "syncing", "other"
+)  # fmt: skip
+
+Unit = Literal["epochs", "cost", "seconds"]
+
+
+class Spent(NamedTuple):
+    """The epochs, cost and time that a run has used up.
+
+    Attributes:
+        epochs: Epochs of source examples, with fractions.
+        cost: Forwards of one example.
+        seconds: Seconds of training.
+    """
+
+    epochs: float
+    cost: float
+    seconds: float
+
+
+NOTHING = Spent(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a run trains.
+
+    Attributes:
+        kind: What the length is counted in.
+        amount: How much of it there is.
+        most_cost: The most that it may cost, where that is not its length.
+        most_seconds: The longest that it may take, likewise.
+
+    >>> length = Length("epochs", 10.0, most_seconds=60.0)
+    >>> length.done(Spent(4.0, 1e6, 59.0)), length.is_over(Spent(4.0, 1e6, 61.0))
+    (0.4, True)
+    """
+
+    kind: Unit
+    amount: float
+    most_cost: float = math.inf
+    most_seconds: float = math.inf
+
+    @classmethod
+    def of(cls, run: Run, settings: Settings, examples: int, scoring: Spent = NOTHING) -> Self:
+        """Returns the length of a run.
+
+        Args:
+            run: Which run; one with a budget of its own has that length.
+            settings: Those of the comparison.
+            examples: Those of an epoch of the whole data set.
+            scoring: What scores of the whole set took before training; a budget includes it.
+
+        Raises:
+            ConfigError: If that was all of a budget.
+        """
+        cost, seconds = settings.cost_budget or math.inf, settings.time_budget or math.inf
+        if settings.budget:
+            cost = (FORWARD + BACKWARD) * examples * settings.budget
+        cost = run.cost_budget or cost
+        for unit, budget, taken in (
+            ("forwards", cost, scoring.cost),
+            ("seconds", seconds, scoring.seconds),
+        ):
+            if budget <= taken:
+                raise ConfigError(
+                    f"{run.strategy} has a budget of {budget:.0f} {unit}, and its scores cost "
+                    f"{taken:.0f}: give more, or fewer models or epochs to score by "
+                    "(--score-models, --score-epochs)"
+                )
+        cost -= scoring.cost
+        if settings.epochs and not run.cost_budget:
+            return cls("epochs", settings.epochs, cost, seconds)
+        if cost < math.inf:
+            return cls("cost", cost, most_seconds=seconds)
+        return cls("seconds", seconds)
+
+    def done(self, spent: Spent) -> float:
+        """Returns the share of the training done, in [0, 1]."""
+        return min(float(getattr(spent, self.kind)) / self.amount, 1.0)
+
+    def is_over(self, spent: Spent) -> bool:
+        """Returns whether the training is done, or has used up what it may."""
+        return (
+            self.done(spent) >= 1
+            or spent.cost >= self.most_cost
+            or spent.seconds >= self.most_seconds
+        )
+
+
+class PhaseClock:
+    """Every second from the start on belongs to one phase, so that phases sum to the total.
+
+    Marks are explicit: each says what begins. What a loader does within another phase, and times
+    itself, is moved to its own by `move`.
+
+    Args:
+        device: Where the work is done. On an accelerator its queue is waited for whenever the
+            clock is read, not at each mark: there, phases are those of the host.
+
+    >>> clock = PhaseClock(torch.device("cpu"))
+    >>> clock.start("loading")
+    >>> clock.mark("forward")
+    >>> with clock.paused():
+    ...     seconds, phases = clock.seconds, clock.phases
+    >>> phases["loading"] > 0, sum(phases.values()) == seconds
+    (True, True)
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._spent = dict.fromkeys(PHASES, 0.0)
+        self._phase = ""  # while it does not count
+        self._since = 0.0
+
+    def start(self, phase: str) -> None:
+        """Begins to count."""
+        self._phase, self._since = phase, self._now()
+
+    def mark(self, phase: str) -> None:
+        """Ends a phase: time from now on belongs to another."""
+        now = time.perf_counter()
+        self._spent[self._phase] += now - self._since
+        self._phase, self._since = phase, now
+
+    def move(self, seconds: float, source: str, target: str) -> None:
+        """Takes seconds from one phase to another."""
+        self._spent[source] -= seconds
+        self._spent[target] += seconds
+
+    def add(self, seconds: float, phase: str) -> None:
+        """Counts seconds that were spent before."""
+        self._spent[phase] += seconds
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Seconds so far of each phase."""
+        spent = dict(self._spent)
+        if self._phase:
+            spent[self._phase] += self._now() - self._since
+        return spent
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return sum(self.phases.values())
+
+    @property
+    def passed(self) -> float:
+        """Seconds so far by the host, which does not wait for what it has queued."""
+        running = time.perf_counter() - self._since if self._phase else 0.0
+        return sum(self._spent.values()) + running
+
+    def load(self, phases: dict[str, float]) -> None:
+        """Takes up the seconds of another clock, before this one is started."""
+        self._spent = dict.fromkeys(PHASES, 0.0) | phases
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stops counting within the context."""
+        phase, self._spent, self._phase = self._phase, self.phases, ""
+        yield
+        if phase:
+            self.start(phase)
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # work that is queued is work to be timed
+        return time.perf_counter()

@@ -1,0 +1,143 @@
+"""Sizes of models, and the layers that they are made of."""
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Layers = list[nn.Module]
+
+NORMS = ("batch", "group")
+MOST_GROUPS = 32
+FEWEST_CHANNELS = 4
+
+
+class ModelSpec(NamedTuple):
+    """The sizes of a model and of what it takes and gives.
+
+    Attributes:
+        width: The model's measure of width, which its class defines.
+        classes: Number of logits.
+        channels: Channels of the images, of a model of images.
+        norm: ``"batch"`` or ``"group"``, where the model has such a normalisation.
+        size: Height and width of the images; only `Mlp` depends on them.
+        vocabulary: Number of tokens, of a model of texts.
+        length: The most tokens of a text.
+    """
+
+    width: int
+    classes: int
+    channels: int = 3
+    norm: str = "batch"
+    size: tuple[int, int] = (32, 32)
+    vocabulary: int = 4096
+    length: int = 128
+
+
+def groups_for(channels: int) -> int:
+    """Computes the number of groups for ``channels``, within Wu & He's bounds.
+
+    It is the largest divisor of ``channels`` that is at most 32 (Wu & He 2018's choice) and leaves
+    a group four channels or more: with one channel a group the layer would be instance norm,
+    which loses everything where a feature map has shrunk to a single pixel.
+
+    >>> [groups_for(channels) for channels in (1, 6, 7, 16, 64, 512)]
+    [1, 1, 1, 4, 16, 32]
+    """
+    most = min(MOST_GROUPS, max(1, channels // FEWEST_CHANNELS))
+    return next(groups for groups in range(most, 0, -1) if channels % groups == 0)
+
+
+def norm_layer(norm: str, channels: int) -> nn.Module:
+    """Returns a normalisation layer over ``channels``.
+
+    Args:
+        norm: One of ``NORMS``. Batch norm couples a batch's examples; group norm keeps
+            them apart, so that a row of a batch has the gradient it would have alone.
+        channels: Number of channels.
+    """
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
+    return nn.GroupNorm(groups_for(channels), channels)
+
+
+def convolution(
+    inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1
+) -> nn.Conv2d:
+    """Returns a convolution that keeps the size except for its stride, Kaiming-initialised.
+
+    It has no bias because a normalisation follows; the weights are normal with variance
+    2 / (kernel^2 * outputs) (He et al. 2015, eq. 14).
+    """
+    layer = nn.Conv2d(
+        inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False
+    )
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return layer
+
+
+def conv_norm_relu(
+    norm: str, inputs: int, outputs: int, kernel: int = 3, stride: int = 1
+) -> Layers:
+    """Returns the layers of a convolution, its normalisation and a ReLU."""
+    return [
+        convolution(inputs, outputs, kernel, stride),
+        norm_layer(norm, outputs),
+        nn.ReLU(inplace=True),
+    ]
+
+
+def norm_relu_conv(
+    norm: str, inputs: int, outputs: int, kernel: int = 3, stride: int = 1
+) -> Layers:
+    """Returns the layers of a normalisation, a ReLU and a convolution: pre-activation."""
+    return [
+        norm_layer(norm, inputs),
+        nn.ReLU(inplace=True),
+        convolution(inputs, outputs, kernel, stride),
+    ]
+
+
+def classifier(inputs: int, classes: int) -> Layers:
+    """Returns the mean over the map, and a linear layer from it to the classes."""
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)]
+
+
+class AttentionBlock(nn.Module):
+    """Attention among the tokens, then two layers for each, both after a LayerNorm.
+
+    Args:
+        width: Features of a token.
+        head: The fewest features of a head; the number of heads divides the width.
+        causal: Whether a token sees none after it.
+
+    Shape:
+        float [B, T, width] to the same.
+    """
+
+    def __init__(self, width: int, head: int, causal: bool = False) -> None:
+        super().__init__()
+        most = max(1, width // head)
+        self.heads = next(heads for heads in range(most, 0, -1) if width % heads == 0)
+        self.causal = causal
+        self.before = nn.LayerNorm(width)
+        self.projections, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, tokens: Tensor, seen: Tensor | None = None) -> Tensor:
+        """Returns the tokens, changed.
+
+        Args:
+            tokens: float [B, T, width].
+            seen: bool [B, 1, 1, T], the tokens that the others see; all where None.
+        """
+        projected = self.projections(self.before(tokens)).unflatten(2, (3, self.heads, -1))
+        queries, keys, values = projected.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=seen, is_causal=self.causal
+        )
+        tokens = tokens + self.out(mixed.transpose(1, 2).flatten(2))
+        changed: Tensor = tokens + self.mlp(tokens)
+        return changed

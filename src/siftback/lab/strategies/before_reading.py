@@ -1,0 +1,175 @@
+"""Selection before an example is read: rules that draw each epoch by what training taught."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siftback import (
+    IES,
+    EpochRule,
+    Epochs,
+    InfoBatch,
+    Kakurenbo,
+    Memory,
+    NoiseGuard,
+    RatioMemory,
+    Schedule,
+    SeTa,
+    Share,
+)
+from siftback.errors import ConfigError
+from siftback.lab.data.stream import Batch
+from siftback.lab.forward import autocast_context, cross_entropies
+from siftback.lab.length import FORWARD
+from siftback.lab.settings import Settings
+from siftback.lab.strategies.selective import LoaderBatches, ProgressSchedule, rank_agreement
+from siftback.lab.strategies.weighted_memory import WeightedMemory
+
+
+class BeforeReading(LoaderBatches):
+    """Batches of the examples that a rule draws for each epoch."""
+
+    def selection(self) -> dict[str, Any]:
+        """Returns the loader's arguments: the stream, the rule and its schedule."""
+        job = self.job
+        self.rule: EpochRule = job.strategy.choice(job.run.keep, job.settings, job.data.classes)
+        return {"loader": self.stream, "memory": self.rule, "schedule": self._schedule()}
+
+    def _schedule(self) -> Schedule | None:
+        """Returns when the rule is on; None where it knows best itself."""
+        job, settings = self.job, self.job.settings
+        if self.rule.needs_passes:
+            return Schedule(warmup=Epochs(settings.whole_warmup))
+        tail = settings.tail or job.strategy.tail
+        if not job.strategy.own_schedule or (settings.epochs or settings.budget) is None:
+            return ProgressSchedule(self.done, settings.warmup or Epochs(0), 1 - tail)
+        if settings.budget is None:
+            return None
+        warmup = warmup_share(settings, settings.budget)
+        first = round(warmup * settings.budget)
+        selective = (1 - warmup - tail) * settings.budget / job.run.keep
+        end = Epochs(first + max(1, round(selective))) if tail else None
+        return Schedule(warmup=Epochs(first), end=end)
+
+    def records_losses(self) -> bool:
+        """Returns whether the rule learns from training."""
+        return self.rule.learns
+
+    def batches_of_epoch(self) -> Iterator[Batch]:
+        """Yields the rest of the current epoch, and forwards what was left out where asked."""
+        yield from self.loader
+        if self.job.strategy.forwards_left_out:
+            self._forward_left_out()
+
+    def recorded_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Returns the mean loss of losses, and maybe predictions, that the loader records."""
+        if not self.rule.needs_predictions:
+            return super().recorded_loss(inputs, labels)
+        losses, correct, confidence = self._predict(inputs, labels)
+        return self.loader.loss(losses, correct=correct, confidence=confidence)
+
+    def _predict(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns losses, whether each guess is right, of a window all, and its probability."""
+        model = self.job.model
+        outputs = (self.call if model.training else model)(inputs)
+        confidence, guess = outputs.detach().float().softmax(-1).max(-1)
+        right = guess == labels
+        if labels.ndim == 2:
+            right, confidence = right.all(1), confidence.mean(1)
+        losses = cross_entropies(outputs, labels, self.job.settings.label_smoothing)
+        return losses, right, confidence
+
+    @torch.no_grad()
+    def _forward_left_out(self) -> None:
+        """Has the rule remember the examples left out of an epoch as the model now sees them."""
+        job, started = self.job, time.perf_counter()
+        job.model.eval()
+        for indices in torch.split(self.loader.left_out, job.settings.batch_size):
+            if self.is_over():  # no epoch will be drawn by it
+                break
+            with autocast_context(job.settings, job.device):
+                inputs, labels = self.stream.plain_of(indices)
+                losses, correct, confidence = self._predict(inputs, labels)
+            self.count_lengths(inputs, FORWARD)
+            self.loader.record(losses, correct=correct, confidence=confidence, indices=indices)
+            self.loader.stats.scored += len(indices)
+        job.model.train()
+        self.loader.stats.seconds_selection += time.perf_counter() - started
+
+    def agreement(self) -> float | None:
+        """Returns how the scores that the rule draws by agree with fresh losses."""
+        scores = self.rule.scores(self.loader.epoch)
+        return None if scores is None else rank_agreement(scores, self.fresh_losses(self.sample()))
+
+    @property
+    def guard(self) -> NoiseGuard | None:  # type: ignore[override]
+        """The guard that holds back examples that seem mislabelled, where the rule has it."""
+        return self.rule.guard
+
+
+def warmup_share(settings: Settings, budget: float) -> float:
+    """Returns the share of a training of a given budget that its warm-up takes."""
+    warmup = settings.warmup or Epochs(0)
+    return min(warmup.value / budget if isinstance(warmup, Epochs) else warmup.value, 1.0)
+
+
+def memory(keep: float, settings: Settings) -> Memory:
+    """Returns a memory of the last losses."""
+    return Memory(keep, **_memory_options(settings))
+
+
+def weighted_memory(keep: float, settings: Settings) -> Memory:
+    """Returns a memory whose weights undo the bias of its draws."""
+    return WeightedMemory(keep, **_memory_options(settings))
+
+
+def annealed_memory(keep: float, settings: Settings) -> Memory:
+    """Returns a memory whose weights are whole once the training ends."""
+    epochs = settings.epochs
+    if settings.budget is not None:  # as `BeforeReading` spreads it
+        warmup = warmup_share(settings, settings.budget)
+        epochs = settings.budget * (warmup + (1 - warmup) / keep)
+    if epochs is None:
+        raise ConfigError("its weights rise over a known number of epochs: give epochs or budget")
+    return WeightedMemory(keep, epochs=epochs - 1, **_memory_options(settings))
+
+
+def _memory_options(settings: Settings) -> dict[str, Any]:
+    return {
+        "floor": settings.floor,
+        "warmup": settings.warmup or Epochs(0),
+        "tail": Share(settings.tail),
+        "decay": settings.decay,
+    }
+
+
+# What the share to keep is to the other rules. When selection is on, the laboratory's schedule
+# says, so that their own warm-ups and tails are off here.
+
+
+def infobatch(keep: float, settings: Settings) -> EpochRule:
+    """Returns the rule whose r is the share pruned of those below the mean: more than it stay."""
+    return InfoBatch(ratio=1 - keep, delta=1.0)
+
+
+def ratio_memory(keep: float, settings: Settings) -> EpochRule:
+    """Returns the rule of which any share may stay, of at least the floor."""
+    return RatioMemory(floor=settings.floor)
+
+
+def kakurenbo(keep: float, settings: Settings) -> EpochRule:
+    """Returns the rule whose F is the most that it hides: ``keep`` is the least that stays."""
+    return Kakurenbo(ratio=1 - keep)
+
+
+def seta(keep: float, settings: Settings) -> EpochRule:
+    """Returns the rule whose window is that share of the groups: any share may stay."""
+    return SeTa(window=keep, delta=1.0)
+
+
+def ies(keep: float, settings: Settings) -> EpochRule:
+    """Returns the rule whose threshold decides: ``keep`` is the least that stays."""
+    return IES(keep=min(keep, 0.999))

@@ -1,0 +1,432 @@
+"""What a strategy is, and the batches of a run that trains on every example."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from siftback import (
+    EpochRule,
+    Epochs,
+    NoiseGuard,
+    Schedule,
+    Scorer,
+    Selector,
+    Share,
+    SinglePassStats,
+    Stats,
+)
+from siftback.lab.data.augment import mix
+from siftback.lab.data.data_set import KINDS, DataSet, ImageData, Kind
+from siftback.lab.data.stream import Batch, BatchStream
+from siftback.lab.forward import example_losses, mean_loss
+from siftback.lab.length import BACKWARD, FORWARD, Length, PhaseClock, Spent
+from siftback.lab.settings import Run, Settings
+
+AN_EPOCH = Epochs(1)
+
+TokenScore = Literal["loss", "reference", "memory", "entropy", "random"]
+"""The score that tokens are selected by, the highest first."""
+
+
+@dataclass(frozen=True)
+class IdealCost:
+    """The ideal cost of one source example: a forward counts 1, a backward 2.
+
+    With s the share kept, n the epochs from one selection pass to the next, and r what a score
+    costs in forwards, it is ``offered * r / n + proxy * r * s + kept * s``. As text, numbers
+    stand for themselves and s, n and r for what the settings or a measurement say.
+
+    Attributes:
+        kept: Forwards that each kept example costs.
+        offered: Forwards that each example costs, kept or not.
+        interval: n, where it is fixed; None leaves it to the settings.
+        cheap_scores: Whether a score costs r forwards in place of one.
+        proxy: Forwards of a smaller model, of r each, that each kept example costs.
+        note: What the number leaves out, in words.
+
+    >>> str(IdealCost(3, offered=1)), str(IdealCost(3, offered=1, interval=None))
+    ('1 + 3s', '1/n + 3s')
+    >>> IdealCost(3, offered=1, interval=None).amount(keep=0.5, stale_every=2)
+    2.0
+    """
+
+    kept: float = 0.0
+    offered: float = 0.0
+    interval: int | None = 1
+    cheap_scores: bool = False
+    proxy: float = 0.0
+    note: str = ""
+
+    def amount(self, keep: float, stale_every: int = 3, price: float = 1.0) -> float:
+        """Returns the number of forwards.
+
+        Args:
+            keep: s, the share kept.
+            stale_every: n, where it is not fixed.
+            price: r, what a score costs in forwards.
+        """
+        offered = self.offered * (price if self.cheap_scores else 1.0)
+        passes = offered / (self.interval or stale_every)
+        return passes + self.proxy * price * keep + self.kept * keep
+
+    def __str__(self) -> str:
+        interval = "" if self.interval == 1 else f"/{self.interval or 'n'}"
+        terms = {
+            "r" if self.cheap_scores else f"{self.offered:g}{interval}": self.offered,
+            f"{self.proxy:g}rs": self.proxy,
+            f"{self.kept:g}s": self.kept,
+        }
+        text = " + ".join(term for term, forwards in terms.items() if forwards)
+        return ", ".join(filter(None, (text, self.note)))
+
+
+class Job(NamedTuple):
+    """The run that batches are made for.
+
+    Attributes:
+        run: Name, share to keep and seed.
+        strategy: The run's.
+        settings: Those of the comparison, with the strategy's warm-up.
+        data: What is trained on.
+        model: The model, for selection passes and for the loss.
+        device: Where it is.
+        length: How long the training is.
+        clock: The training's, not yet started.
+        scores: float32[N], of the examples, for a strategy that needs them before it trains.
+        counts_uses: Whether to count how often each example is trained on.
+        score_cost: What scoring an example costs in forwards, where it is no fresh one.
+    """
+
+    run: Run
+    strategy: "Strategy"
+    settings: Settings
+    data: DataSet
+    model: nn.Module
+    device: torch.device
+    length: Length
+    clock: PhaseClock
+    scores: Tensor | None = None
+    counts_uses: bool = False
+    score_cost: float = 1.0
+
+    def progress_in_steps(self) -> dict[str, Any]:
+        """Returns the warm-up and the steps of an epoch, for selection within a step."""
+        return {
+            "schedule": Schedule(warmup=Epochs(self.settings.whole_warmup)),
+            "steps_per_epoch": len(self.data.train_labels) // self.settings.batch_size,
+        }
+
+
+class TrainingBatches:
+    """The batches of a run that trains on every example, their loss and their cost.
+
+    Strategies that select override what is other for them. An iteration goes through epoch after
+    epoch until the training is over.
+
+    Args:
+        job: The run.
+
+    Attributes:
+        stream: All examples, in the order of the seed.
+        source: Gives the batches, and holds the state of their order.
+        stats: Counts of examples so far.
+        uses: float32[N], how often each example was trained on; None where that is not counted.
+    """
+
+    fills_batches = False  # with the rows that it keeps of larger ones
+    lr_scale = 1.0  # of a strategy that changes the rate
+    refreshing = 0.0  # seconds that the scorer took to copy or train its model
+    guard: NoiseGuard | None = None
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        settings, data = job.settings, job.data
+        augment = None
+        if isinstance(data, ImageData):
+            augment = replace(data.augmentation, cutout=settings.cutout)
+        self.call = job.model
+        if settings.compile:
+            # Shapes are few, as all batches are full, except those of texts.
+            dynamic = None if augment is None else False
+            self.call = cast(nn.Module, torch.compile(job.model, dynamic=dynamic))
+        self.losses = partial(example_losses, smoothing=settings.label_smoothing)
+        self.stream = BatchStream(
+            data,
+            job.strategy.selection_batch(job.run.keep, settings),
+            job.run.seed,
+            augment,
+            job.device,
+            settings.channels_last,
+            indexed=True,
+        )
+        self.source: Any = self.stream
+        self.stats: Stats | SinglePassStats = Stats()
+        self.epoch_examples = len(data.train_labels) // settings.batch_size * settings.batch_size
+        self.uses = torch.zeros(len(data.train_labels)) if job.counts_uses else None
+        self.epoch = 0
+        self.positions = torch.arange(0)  # of the stream's last batch
+        self._mixed = 0  # batches
+        self._surplus = 0.0  # cost that lengths of texts add to that of mean examples
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            self.source.set_epoch(self.epoch)
+            for batch in self.batches_of_epoch():
+                yield batch
+                if self.is_over():
+                    return
+            self.epoch += 1
+            if self.is_over():
+                return
+
+    def batches_of_epoch(self) -> Iterator[Batch]:
+        """Yields the rest of the current epoch, counted as a loader would."""
+        assert isinstance(self.stats, Stats)
+        for indices, batch in self.stream:
+            self.positions = indices
+            self.stats.seen += len(batch[1])
+            self.stats.released += len(batch[1])
+            yield batch
+
+    def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Returns the mean loss to run backward, after the strategy has learned from it."""
+        if self.job.settings.mixup:
+            return self._mixed_loss(inputs, labels)
+        return self.plain_loss(inputs, labels)
+
+    def plain_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Returns the loss of a batch that is not mixed."""
+        self.count_lengths(inputs, FORWARD + BACKWARD)
+        return mean_loss(self.call, (inputs, labels), self.job.settings.label_smoothing)
+
+    def count_lengths(self, inputs: Tensor, price: float) -> None:
+        """Counts what texts cost beyond mean ones, at this many forwards of each."""
+        sizes = self.job.data.sizes(inputs)
+        if sizes is not None:
+            self._surplus += price * (float(sizes.sum()) - len(sizes))
+
+    def weights(self, labels: Tensor) -> Tensor:
+        """float[B], the weights of the last batch's losses."""
+        return torch.ones(len(labels), device=labels.device)
+
+    def _mixed_loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Returns the loss of mixed images against both labels, each of its example's weight."""
+        smoothing = self.job.settings.label_smoothing
+        weights = self.weights(labels)
+        mixed, partners, share = mix(
+            images, self.job.settings.mixup, self.job.run.seed, self._mixed
+        )
+        self._mixed += 1
+        outputs = self.call(mixed)
+        first, second = (
+            F.cross_entropy(outputs, labels[rows], reduction="none", label_smoothing=smoothing)
+            * weights[rows]
+            for rows in (torch.arange(len(labels), device=labels.device), partners)
+        )
+        return (share * first + (1 - share) * second).mean()
+
+    def used_indices(self) -> Tensor:
+        """int64[n], the examples of the last loss."""
+        return self.positions
+
+    def count_uses(self) -> None:
+        """Counts the examples of the last loss, where the run asks for it."""
+        if self.uses is not None:
+            used = self.used_indices()  # where an example that was carried may be twice
+            self.uses.index_add_(0, used, torch.ones(len(used)))
+
+    @property
+    def kept_share(self) -> float:
+        """Share kept of the examples that selection decided on, or of their tokens."""
+        return self.stats.kept_share
+
+    @property
+    def cost(self) -> float:
+        """Cost so far in forwards of the mean example."""
+        return self.stats.cost + self._surplus
+
+    @property
+    def epochs(self) -> float:
+        """Epochs of source examples done, a fraction where training is within one."""
+        return self.stats.seen / self.epoch_examples
+
+    @property
+    def spent(self) -> Spent:
+        """Epochs, cost and seconds so far."""
+        return Spent(self.epochs, self.cost, self.job.clock.passed)
+
+    def done(self) -> float:
+        """Returns the share of the training done: of its source examples, its cost or its time."""
+        return self.job.length.done(self.spent)
+
+    def is_over(self) -> bool:
+        """Returns whether the training ends."""
+        return self.job.length.is_over(self.spent)
+
+    def rate_progress(self) -> float:
+        """Returns how far the learning rate is, by what was seen, or by what was trained on."""
+        if self.job.settings.rate_by == "seen":
+            return self.done()
+        length = self.job.length
+        unit = FORWARD + BACKWARD if length.kind == "cost" else 1 / self.epoch_examples
+        return min(self.stats.backwards * unit / length.amount, 1.0)
+
+    @property
+    def selecting(self) -> float:
+        """Seconds that selection took so far; waiting for a replica's scores is loading's."""
+        return self.stats.seconds_selection
+
+    def agreement(self) -> float | None:
+        """Returns how scores agree with fresh losses; None without scores of another kind."""
+        return None
+
+    def close(self) -> None:
+        """Ends other processes."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all that decides which batches come next, and the counts.
+
+        Training is then done with its last batch.
+        """
+        source = self.source.state_dict()  # which ends the step that is counted
+        return {
+            "epoch": self.epoch,
+            "mixed": self._mixed,
+            "surplus": self._surplus,
+            "uses": self.uses,
+            "source": source,
+            "stats": asdict(self.stats),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a state of the same run."""
+        self.epoch, self._mixed = state["epoch"], state["mixed"]
+        self._surplus = state["surplus"]
+        self.uses = None if self.uses is None else state["uses"].clone()
+        self.source.load_state_dict(state["source"])
+        vars(self.stats).update(state["stats"])
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A named way to train.
+
+    Attributes:
+        name: Its name on the command line.
+        summary: What it does, in one line.
+        cost: Its ideal cost of one source example.
+        moment: When it selects, as the class of its batches.
+        build: Makes, from the share to keep and the settings, the selector or the rule that
+            chooses among the examples; None where it trains on every one, or all left by pruning.
+        scorer: Makes a scorer from the settings, the data and the scores that `prior` names; None
+            for a fresh forward pass.
+        prior: Name of the score that each example has before training: "el2n" to prune by,
+            "irreducible" or "token-irreducible" for the scores of batches; "" for none.
+        guardable: Whether the settings may have its rule hold back mislabelled examples.
+        guarded: Whether it does so in any case.
+        own_schedule: Whether the rule says itself when it selects, so that its counts are exact.
+        forwards_left_out: Whether examples left out of an epoch are forwarded after it, as its
+            paper does, so that what is remembered of them stays fresh.
+        warmup: How long it trains on everything at first, if the settings do not say. By default
+            one epoch, as the authors of Selective-Backprop had it; strategies that choose in
+            batches at random have it too, so that they differ by what they choose alone.
+        tail: The last share of training on everything, as its paper has it; the settings may ask
+            for another. Only of rules.
+        drop: Share of the examples that it prunes by EL2N before training, from the share to
+            keep. The selector keeps its share of what is left.
+        weighted: Computes, from logits and labels, the loss of a batch whose losses it weighs.
+        tokens: The score by which it selects the tokens of each batch.
+        kinds: The kinds of examples that it trains on.
+    """
+
+    name: str
+    summary: str
+    cost: IdealCost
+    moment: type[TrainingBatches] = TrainingBatches
+    build: Callable[[float, Settings], Selector | EpochRule] | None = None
+    scorer: Callable[[Settings, DataSet, Tensor | None], Scorer] | None = None
+    prior: str = ""
+    guardable: bool = False
+    guarded: bool = False
+    own_schedule: bool = False
+    forwards_left_out: bool = False
+    warmup: Epochs | Share = AN_EPOCH
+    tail: float = 0.0
+    drop: Callable[[float], float] | None = None
+    weighted: Callable[[Tensor, Tensor], Tensor] | None = None
+    tokens: TokenScore | None = None
+    kinds: tuple[Kind, ...] = tuple(KINDS)
+
+    @property
+    def selects(self) -> bool:
+        """Whether it leaves examples out, or tokens."""
+        return any((self.build, self.drop, self.tokens))
+
+    @property
+    def plain_losses(self) -> bool:
+        """Whether the losses it trains on must be those of examples and labels as they are."""
+        return any((self.weighted, self.tokens))
+
+    def warmed(self, settings: Settings) -> Settings:
+        """Returns settings that say how long it trains on everything at first.
+
+        Raises:
+            ConfigError: If that leaves no training to select in.
+        """
+        if settings.warmup is not None or not self.selects:
+            return settings
+        return replace(settings, warmup=self.warmup)
+
+    def has_guard(self, settings: Settings) -> bool:
+        """Whether it holds back examples that seem mislabelled."""
+        return self.guarded or (self.guardable and settings.noise_guard)
+
+    def choice(self, keep: float, settings: Settings, classes: int = 2) -> Any:
+        """Returns the selector or rule that chooses examples; None if all that are left stay.
+
+        Args:
+            keep: The share to keep.
+            settings: Those of the run.
+            classes: The data's, for a noise guard; where nothing is drawn it may be left out.
+
+        Raises:
+            ConfigError: If it cannot have the share to keep, or the settings.
+        """
+        if self.build is None:
+            return None
+        choice = self.build(self.kept_of_left(keep), self.warmed(settings))
+        if isinstance(choice, EpochRule) and self.has_guard(settings):
+            choice.guard = NoiseGuard(classes)
+        return choice
+
+    def kept_of_left(self, keep: float) -> float:
+        """Returns the share to keep of what pruning leaves, from the share to keep of all."""
+        return min(1.0, keep / (1 - self.dropped(keep)))
+
+    def selection_batch(self, keep: float, settings: Settings) -> int:
+        """Returns the examples in each batch that it chooses among."""
+        size = settings.batch_size
+        return round(size / self.kept_of_left(keep)) if self.moment.fills_batches else size
+
+    def dropped(self, keep: float) -> float:
+        """Returns the share of the examples pruned before training."""
+        return 0.0 if self.drop is None else self.drop(keep)
+
+    def score(self, keep: float) -> str:
+        """Returns the score that it needs of each example before it trains; "" for none."""
+        return "" if self.drop and not self.dropped(keep) else self.prior
+
+
+def learns(choice: Selector | EpochRule | None) -> bool:
+    """Returns whether examples are chosen by a rule that goes by training's own losses.
+
+    >>> from siftback import RS2, Memory, Uniform
+    >>> learns(RS2(0.5)), learns(Memory(0.5)), learns(Uniform(keep=0.5))
+    (False, True, False)
+    """
+    return isinstance(choice, EpochRule) and choice.learns

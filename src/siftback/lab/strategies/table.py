@@ -1,0 +1,255 @@
+"""The strategies that the laboratory compares, one table."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from siftback import (
+    RS2,
+    UCB,
+    EpochRule,
+    Epochs,
+    Ewma,
+    GradientBound,
+    InBatchRank,
+    Irreducible,
+    Kath18,
+    Percentile,
+    Reduced,
+    Selector,
+    Share,
+    SoftTopK,
+    Stale,
+    TopK,
+    Uniform,
+)
+from siftback.contrib import Downsampled, GaussianProcess, Int8
+from siftback.errors import ConfigError
+from siftback.lab.data.data_set import DataSet, Kind
+from siftback.lab.forward import autocast_of, weighted_example_loss, weighted_token_loss
+from siftback.lab.records.formatting import one_of
+from siftback.lab.settings import Settings
+from siftback.lab.strategies import before_reading as rules
+from siftback.lab.strategies.after_forward import SinglePassBatches, TokenBatches, WeightedBatches
+from siftback.lab.strategies.after_reading import (
+    AfterReading,
+    ScoredElsewhere,
+    fresh_scorer,
+    proxy_scorer,
+)
+from siftback.lab.strategies.before_reading import BeforeReading
+from siftback.lab.strategies.strategy import IdealCost, Strategy
+from siftback.language import dft_weights, inverse_probability_weights, linupper_weights
+
+# What Diet-SB prunes in all of its runs, those of 1/2 and of 3/8 kept in all: its table 1.
+DIET_SHARE = 0.25
+
+# Costs. Traditional keeps everything; the layers cost what they cost, and h is the head's share
+# of the cost of all tokens.
+_ALL = IdealCost(offered=3)
+_SCORED = IdealCost(3, offered=1)
+_KEPT = IdealCost(3)
+_FORWARDED = IdealCost(2, offered=1)
+_STALE = IdealCost(3, offered=1, interval=None)
+_CHEAP = IdealCost(3, offered=1, cheap_scores=True)
+_APART = "scoring apart"
+_TOKENS = IdealCost(offered=3, note="less h(2 - 3s) for a head's share h")
+
+# How long rules train on everything at first, where not for one epoch.
+_OF_MEMORY, _AT_ONCE = Share(0.15), Epochs(0)
+
+_IMAGES: tuple[Kind, ...] = ("images",)
+_LABELLED: tuple[Kind, ...] = ("images", "texts")
+_LANGUAGE: tuple[Kind, ...] = ("language",)
+
+
+def _diet(keep: float) -> float:
+    return min(DIET_SHARE, 1 - keep)
+
+
+def _selector(make: Callable[..., Selector]) -> Callable[[float, Settings], Selector]:
+    """Returns the builder of a selector that takes the share to keep alone."""
+    return lambda keep, settings: make(keep=keep)
+
+
+def _percentile(keep: float, settings: Settings) -> Selector:
+    return Percentile(keep=keep, history=settings.history)
+
+
+def _irreducible(settings: Settings, data: DataSet, scores: Tensor | None) -> Irreducible:
+    assert scores is not None
+    return Irreducible(scores, fresh_scorer(settings))
+
+
+def _refreshed(
+    make: Callable[..., EpochRule],
+) -> Callable[[float, Settings], EpochRule]:
+    """Returns the builder of a rule that a pass refreshes every so many epochs."""
+    return lambda keep, settings: make(
+        keep, every=settings.stale_every, scorer=fresh_scorer(settings)
+    )
+
+
+_uniform, _topk = _selector(Uniform), _selector(TopK)
+
+# Each row: name, summary, cost, moment, and how the selector or the rule is built.
+# fmt: off
+_ROWS = (
+    Strategy("traditional", "every example, every epoch", _ALL),
+    Strategy("sb",
+             "Selective-Backprop: a forward pass scores each example, high losses are kept",
+             _SCORED, AfterReading, _percentile),
+    Strategy("random", "Random-Backprop: a random share of the examples, no scores", _KEPT,
+             AfterReading, _uniform),
+    Strategy("sb-single-pass",
+             "Selective-Backprop with one forward: its kept rows alone are run backward",
+             _FORWARDED, SinglePassBatches, _percentile),
+    Strategy("random-single-pass",
+             "a forward of everything, a backward of a random share: what the scores must beat",
+             _FORWARDED, SinglePassBatches, _uniform),
+    Strategy("stale-sb",
+             "Stale-SB: a selection pass every n-th epoch, its losses used again in between",
+             _STALE, BeforeReading, _refreshed(Stale)),
+    Strategy("sb-memory",
+             "no selection pass: examples are drawn by the loss they had when last trained on",
+             _KEPT, BeforeReading, rules.memory, guardable=True, own_schedule=True,
+             warmup=_OF_MEMORY),
+    Strategy("sb-memory-guarded",
+             "as sb-memory, but examples whose labels stay doubtful are held back", _KEPT,
+             BeforeReading, rules.memory, guarded=True, own_schedule=True, warmup=_OF_MEMORY),
+    Strategy("sb-memory-weighted",
+             "as sb-memory, each loss weighted by one over its probability, which undoes its bias",
+             _KEPT, BeforeReading, rules.weighted_memory, own_schedule=True, warmup=_OF_MEMORY),
+    Strategy("sb-memory-annealed",
+             "as sb-memory-weighted, the weights rising from none to whole over the training",
+             _KEPT, BeforeReading, rules.annealed_memory, own_schedule=True, warmup=_OF_MEMORY),
+    Strategy("sb-memory-ratio",
+             "as sb-memory, but drawn by the loss over the mean of all, so that the share follows "
+             "them",
+             _KEPT, BeforeReading, rules.ratio_memory, guardable=True, warmup=_OF_MEMORY),
+    Strategy("sb-memory-ratio-guarded",
+             "as sb-memory-ratio, but examples whose labels stay doubtful are held back", _KEPT,
+             BeforeReading, rules.ratio_memory, guarded=True, warmup=_OF_MEMORY),
+    Strategy("sb-ewma",
+             "as stale-sb, but by an average of past losses, those of training among them",
+             _STALE, BeforeReading, _refreshed(Ewma)),
+    Strategy("sb-gp", "as sb-ewma, but by the prediction of a Gaussian process over epochs",
+             _STALE, BeforeReading, _refreshed(GaussianProcess)),
+    Strategy("sb-bf16", "as sb, its passes in bfloat16", _CHEAP, AfterReading, _percentile,
+             lambda *_: Reduced("bf16", channels_last=True)),
+    Strategy("sb-int8", "as sb, its passes in eight-bit integers", _CHEAP, AfterReading,
+             _percentile, lambda *_: Int8(channels_last=True), kinds=_IMAGES),
+    Strategy("sb-small", "as sb, its passes on images of half the side", _CHEAP, AfterReading,
+             _percentile, lambda settings, *_: Downsampled(2, fresh_scorer(settings)),
+             kinds=_IMAGES),
+    Strategy("sb-proxy", "as sb, its passes with a smaller model that is trained alongside",
+             IdealCost(3, offered=1, cheap_scores=True, proxy=3), AfterReading, _percentile,
+             lambda settings, data, _: proxy_scorer(settings, data), kinds=_IMAGES),
+    Strategy("sb-pipelined",
+             "as sb, its passes made a step before by a replica in another process",
+             IdealCost(3, offered=1, note="the 1 elsewhere"), ScoredElsewhere, _percentile,
+             kinds=_IMAGES),
+    Strategy("infobatch",
+             "InfoBatch: of the examples below the mean loss a share is pruned, the rest weighted "
+             "up",
+             _KEPT, BeforeReading, rules.infobatch, warmup=_AT_ONCE, tail=0.125),
+    Strategy("rs2", "RS2: every epoch the next random subset, until all were used", _KEPT,
+             BeforeReading, lambda keep, _: RS2(keep), warmup=_AT_ONCE),
+    Strategy("kakurenbo",
+             "KAKURENBO: hides low losses that are confidently right, and scales the learning rate",
+             _FORWARDED, BeforeReading, rules.kakurenbo, forwards_left_out=True, warmup=_AT_ONCE,
+             kinds=_LABELLED),
+    Strategy("ucb", "prunes the lowest upper confidence bounds of the losses an example had",
+             _KEPT, BeforeReading, lambda keep, _: UCB(keep), warmup=_AT_ONCE),
+    Strategy("seta",
+             "SeTa: a random subset, of it a window of losses that slides from easy to hard",
+             _KEPT, BeforeReading, rules.seta, warmup=_AT_ONCE, tail=0.125),
+    Strategy("ies", "IES: leaves out an example once its loss has settled", _FORWARDED,
+             BeforeReading, rules.ies, forwards_left_out=True, warmup=_AT_ONCE),
+    Strategy("el2n", "pruned once: the examples of the highest EL2N scores, every epoch",
+             IdealCost(3, note=_APART), prior="el2n", drop=lambda keep: 1 - keep,
+             warmup=_AT_ONCE, kinds=_LABELLED),
+    Strategy("diet-sb",
+             f"Diet-SB: the {DIET_SHARE:.0%} of lowest EL2N scores pruned once, then sb on the "
+             "others",
+             IdealCost(3, offered=1 - DIET_SHARE, note=_APART), AfterReading, _percentile,
+             prior="el2n", drop=_diet, kinds=_LABELLED),
+    Strategy("diet-random", "as diet-sb, with random in place of sb", IdealCost(3, note=_APART),
+             AfterReading, _uniform, prior="el2n", drop=_diet, kinds=_LABELLED),
+    Strategy("kath18",
+             "importance sampling by the loss once its variance reduction pays, not reweighted",
+             _SCORED, AfterReading, lambda keep, _: Kath18(keep=keep, reweight=False)),
+    Strategy("kath18-bound",
+             "as kath18, by the bound of the gradient's norm, and reweighted to be unbiased",
+             _SCORED, AfterReading, _selector(Kath18),
+             lambda settings, *_: GradientBound(
+                 autocast=autocast_of(settings), compile=settings.compile)),
+    Strategy("topk", "the highest losses of each batch", _SCORED, AfterReading, _topk),
+    Strategy("rho",
+             "RHO-LOSS: the highest losses less those of a model that was trained on other "
+             "examples",
+             IdealCost(3, offered=1, note=_APART), AfterReading, _topk,
+             _irreducible,
+             prior="irreducible"),
+    Strategy("soft-topk", "the highest of the losses of each batch plus noise", _SCORED,
+             AfterReading, _selector(SoftTopK)),
+    Strategy("in-batch", "exactly k of each batch, by the rank of the loss within it", _SCORED,
+             AfterReading, _selector(InBatchRank)),
+    Strategy("token-loss",
+             "the tokens of the highest losses of each batch; only the head leaves the others out",
+             _TOKENS, TokenBatches, tokens="loss", kinds=_LANGUAGE),
+    Strategy("token-rho",
+             "Rho-1: as token-loss, by the loss less that of a model trained on other text",
+             replace(_TOKENS, note=f"{_TOKENS.note}, {_APART}"), TokenBatches,
+             prior="token-irreducible", tokens="reference", kinds=_LANGUAGE),
+    Strategy("token-memory",
+             "as token-loss, by the loss less that of the same token when it was last seen",
+             _TOKENS, TokenBatches, tokens="memory", kinds=_LANGUAGE),
+    Strategy("token-entropy",
+             "as token-loss, by the entropy of the prediction, whatever the token is", _TOKENS,
+             TokenBatches, tokens="entropy", kinds=_LANGUAGE),
+    Strategy("token-random", "as token-loss, random tokens: what the scores must beat",
+             IdealCost(offered=3, note="less 3h(1 - s) for a head's share h"), TokenBatches,
+             tokens="random", warmup=_AT_ONCE, kinds=_LANGUAGE),
+    Strategy("linupper",
+             "every example; weights rise with the loss up to the middle of the batch, and stay",
+             _ALL, WeightedBatches, weighted=partial(weighted_example_loss, linupper_weights)),
+    Strategy("dft",
+             "every example, or token of language, weighted by the probability of its label",
+             _ALL, WeightedBatches, weighted=partial(weighted_token_loss, dft_weights)),
+    Strategy("inverse-probability", "as dft, weighted by one over that probability, up to a cap",
+             _ALL, WeightedBatches,
+             weighted=partial(weighted_token_loss, inverse_probability_weights)),
+    Strategy("matched",
+             "Traditional given the budget of a selective run, its learning rates fully decayed",
+             IdealCost(note="that of the run it is matched to")),
+)
+# fmt: on
+
+STRATEGIES = {row.name: row for row in _ROWS}
+
+
+def find_strategy(name: str) -> Strategy:
+    """Returns the strategy of a name; ``stale-sb-5`` is ``stale-sb`` with n = 5 in any settings.
+
+    Raises:
+        ConfigError: If there is none.
+
+    >>> str(find_strategy("sb").cost), str(find_strategy("stale-sb-5").cost)
+    ('1 + 3s', '1/5 + 3s')
+    """
+    if match := re.fullmatch(r"stale-sb-([1-9]\d{0,8})", name):
+        every = int(match[1])
+        stale = STRATEGIES["stale-sb"]
+        return replace(
+            stale,
+            name=name,
+            cost=replace(stale.cost, interval=every),
+            build=lambda keep, settings: Stale(keep, every=every, scorer=fresh_scorer(settings)),
+        )
+    if name not in STRATEGIES:
+        raise ConfigError(f"no strategy {name!r}: {one_of(name, STRATEGIES)}")
+    return STRATEGIES[name]

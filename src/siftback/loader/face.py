@@ -1,0 +1,597 @@
+"""The one new line in a training loop."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from siftback.arguments import (
+    check_flag,
+    check_integer,
+    check_number,
+    check_object,
+    check_seed,
+)
+from siftback.batches.collating import TestedCollate
+from siftback.batches.order import batches_of, sampler_of
+from siftback.batches.pool import Pool
+from siftback.batches.stats import Stats
+from siftback.errors import ConfigError
+from siftback.loader.after_reading import after_reading
+from siftback.loader.before_reading import before_reading
+from siftback.loader.losses import LossRecord, watched_loss
+from siftback.loader.pipeline import Pipeline
+from siftback.loader.resume import OF_ALL, VERSION, check_loader_state, flow_state, load_flow
+from siftback.loader.selection import (
+    BatchSelection,
+    OnNonfinite,
+    is_exact,
+    resolve_loader_selector,
+)
+from siftback.loader.wrapped import no_indices, open_source, regroups, resolve_draw, resolve_pool
+from siftback.losses.per_example import Losses, LossFn
+from siftback.processes.distributed import rank_and_world
+from siftback.rules.rule import EpochRule
+from siftback.schedule import Schedule, check_schedule
+from siftback.scorers.scorer import Scorer
+from siftback.selectors.selection import Selector
+from siftback.state import load_all_or_none, seal
+from siftback.tensor_arguments import check_module
+
+_PASSED_THROUGH = ("dataset", "num_workers", "collate_fn", "pin_memory", "persistent_workers")
+
+
+class SelectiveLoader:
+    """Wraps a loader so that training gets only examples worth it.
+
+    With ``memory=``, examples are chosen **before they are read**, by what training taught::
+
+        loader = SelectiveLoader(loader, memory=Memory(), epochs=20)
+        for epoch in range(20):
+            for x, y in loader:
+                loss = loader.loss(F.cross_entropy(model(x), y, reduction="none"))
+
+    With a model, a loss function and ``keep`` (or a selector), **after they are read**:
+    Selective-Backprop (Jiang et al. 2019, Algorithm 1). Each batch of the wrapped loader is scored
+    by a forward pass, each example is kept with probability ``CDF_R(loss)^beta``, and kept examples
+    are pooled into full batches. Ideal cost of an epoch with share s kept, in forwards (1) and
+    backwards (2): ``3s`` with memory, ``1 + 3s`` with a scoring pass, instead of 3.
+
+    Args:
+        loader: Any iterable of batches, iterated once an epoch. With ``memory=``, a ``DataLoader``
+            over a map-style data set is enough: its random or sequential sampler is replaced.
+        model: The model, for scoring passes. It is read, never changed; batches are moved to its
+            device.
+        loss_fn: ``loss_fn(outputs, targets)`` for batches that are ``(inputs, targets)`` pairs.
+            A loss of ``torch.nn`` or ``torch.nn.functional`` is called without reduction; any
+            other function must give one loss per example.
+        losses: In place of ``loss_fn``, for any batch: ``losses(model, batch) -> Tensor[N]``.
+            A selector that needs no scores needs neither.
+        keep: Share of the examples to keep, in (0, 1]: short for ``Percentile(keep=keep)``.
+        selector: In place of ``keep``, any selector.
+        scorer: Where scores come from; by default `Fresh`, a forward pass of the model as it is.
+        memory: An `EpochRule`, such as `Memory`, in place of ``keep``, ``selector`` and ``scorer``.
+        schedule: When to select. By default what the rule says; without one, after one epoch on
+            all examples, or always by a selector that needs no scores.
+        epochs: Epochs of the whole training, for `progress`, `total_steps` and schedules in shares.
+        pool: A `Pool`, which makes the training batches; by default of the wrapped loader's
+            ``batch_size`` and ``drop_last``, or of the size of its first batch.
+        exact: Whether exactly ``round(keep * N)`` of each scored batch are kept, so that counts
+            of steps are known beforehand. By default where the selector can, and no example is
+            dropped or kept as its loss is not finite; in several processes always. With False the
+            number is left to chance, as in the paper.
+        attach: Whether each batch carries what belongs to it: keys ``sift_index`` and
+            ``sift_weight`` of a dict, two more elements of a tuple or list.
+        on_nonfinite: What to do with an example whose loss is not finite, in a scoring pass and in
+            `loss`: "error", "keep" (in training, but its loss is not remembered) or "drop" it.
+        seed: Of all that is left to chance here; no global generator is used.
+
+    Attributes:
+        stats: What was done so far, a `Stats`.
+
+    Raises:
+        ConfigError: If an argument is out of its range or two exclude each other.
+
+    While iterating:
+
+    Raises:
+        BatchError: If the wrapped loader gives no batch or an empty one, parts of a batch
+            have mismatched sizes; or where indices that are needed are missing, out of range, or
+            repeated within an epoch.
+        ConfigError: If a rule that learns from training was not given the losses of an epoch,
+            or weights were never applied.
+        LossError: If there is not one finite floating-point loss per example.
+
+    >>> from torch.nn import functional as F
+    >>> from siftback import Memory
+    >>> x, y = torch.randn(512, 8), torch.randint(4, (512,))
+    >>> data = torch.utils.data.TensorDataset(x, y)
+    >>> plain = torch.utils.data.DataLoader(data, batch_size=64, shuffle=True)
+    >>> model = nn.Linear(8, 4)
+    >>> loader = SelectiveLoader(plain, memory=Memory(keep=0.5), epochs=10)
+    >>> for _ in range(10):
+    ...     for inputs, targets in loader:
+    ...         loss = loader.loss(F.cross_entropy(model(inputs), targets, reduction="none"))
+    ...         loss.backward()
+    >>> loader.total_steps, loader.stats.released
+    (48, 3072)
+    >>> loader = SelectiveLoader(plain, model, F.cross_entropy, keep=1 / 2)
+    >>> for _ in range(2):
+    ...     for inputs, targets in loader:
+    ...         F.cross_entropy(model(inputs), targets).backward()
+    >>> loader.stats.seen, loader.stats.scored, loader.stats.released == 512 + loader.stats.kept
+    (1024, 512, True)
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        model: nn.Module | None = None,
+        loss_fn: LossFn | None = None,
+        *,
+        losses: Losses | None = None,
+        keep: float | None = None,
+        selector: Selector | None = None,
+        scorer: Scorer | None = None,
+        memory: EpochRule | None = None,
+        schedule: Schedule | None = None,
+        epochs: float | None = None,
+        pool: Pool | None = None,
+        exact: bool | None = None,
+        attach: bool = False,
+        on_nonfinite: OnNonfinite = "error",
+        seed: int = 0,
+    ) -> None:
+        self.epochs = None if epochs is None else check_number("epochs", epochs, above=0)
+        if model is not None:
+            check_module(model)
+        if loss_fn is not None:
+            kind = "a loss function of (outputs, targets)"
+            check_object("loss_fn", loss_fn, kind, "__call__")
+        if losses is not None:
+            check_object("losses", losses, "a function losses(model, batch)", "__call__")
+        self.model, self.stats, self._loss = model, Stats(), losses if loss_fn is None else loss_fn
+        check_flag("attach", attach)
+        self._seed = check_seed(seed)
+        self._generator = torch.Generator().manual_seed(self._seed)
+        draw = resolve_draw(loader, memory, epochs, schedule, seed)
+        source = open_source(loader, draw, seed)
+        if draw is None:
+            selector = resolve_loader_selector(selector, keep, model)
+            self.schedule = check_schedule(schedule, by_losses=selector.needs_scores)
+            self.schedule.is_on(0, epochs)  # shares without epochs are an error now, not later
+            self.schedule.check_selector(selector)
+        else:
+            name = type(draw.rule).__name__
+            for argument, value in (("keep", keep), ("selector", selector), ("scorer", scorer)):
+                if value is not None:
+                    raise ConfigError(
+                        f"both memory={name}(...) and {argument}= given: the rule chooses; leave "
+                        f"{argument}= out, and give {name} what it is to keep"
+                    )
+            self.schedule = draw.schedule
+            selector = draw.rule.selector
+            scorer = draw.rule.scorer
+        self._exact = is_exact(exact, selector, on_nonfinite)
+        self.schedule.warn_if_never_on(self.epochs)
+        selection = None
+        if selector is not None:
+            selection = BatchSelection(
+                selector,
+                scorer,
+                model,
+                loss_fn,
+                losses,
+                on_nonfinite,
+                self._generator,
+                self._exact,
+            )
+        self._record = LossRecord(
+            draw, on_nonfinite, self.stats, attach=attach, knows_indices=source.knows_indices
+        )
+        self._pipeline = Pipeline(
+            wrapped=loader,
+            source=source,
+            draw=draw,
+            selection=selection,
+            schedule=self.schedule,
+            epochs=self.epochs,
+            model=model,
+            pool=resolve_pool(loader, pool),
+            regroups=regroups(loader, pool),
+            record=self._record,
+            stats=self.stats,
+            attach=attach,
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        """One epoch of training batches; continues the epoch that a loaded state was within.
+
+        An epoch that the loop left early has ended, and this is the next one; there is one warning.
+        But an epoch begins again if no more was done than to look at it: no loss was recorded, and
+        where a rule does not need losses, a single batch was taken.
+        """
+        epoch = self._pipeline.begin_epoch(self._common_settings())
+        way = before_reading if self._pipeline.chooses_before_reading else after_reading
+        try:
+            for batch in way(self._pipeline, epoch):
+                yield self._pipeline.give(batch, epoch)
+                if self._pipeline.epoch is not epoch:
+                    raise ConfigError(
+                        "the loader was iterated again since this iterator gave a batch: take the "
+                        "batches of one iter(loader) at a time"
+                    )
+                self._pipeline.finish_step()
+            self._pipeline.end_epoch(epoch)
+        finally:
+            epoch.is_open = False
+
+    def __len__(self) -> int:
+        """Training batches of the current epoch, or of the next one between epochs.
+
+        Raises:
+            TypeError: If that is not known before the epoch is over; or, between epochs, if it is
+                not known before all of them, and so not before the first one either.
+        """
+        return self._pipeline.length
+
+    def __bool__(self) -> bool:
+        return True  # not by its length, which may be unknown
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler that batches are made from: the wrapped loader's, or what replaced it."""
+        return sampler_of(self._pipeline.source.loader)
+
+    @property
+    def batch_sampler(self) -> Any:
+        """The batch sampler: the wrapped loader's, or what replaced it."""
+        return batches_of(self._pipeline.source.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _PASSED_THROUGH and "_pipeline" in self.__dict__:
+            value = getattr(self._pipeline.source.loader, name)
+            return value.function if isinstance(value, TestedCollate) else value
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def batch_size(self) -> int | None:
+        """Examples per training batch; None before the first batch says so."""
+        pool = self._pipeline.pool
+        return None if pool is None else pool.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether examples that fill no batch at an epoch's end are not given."""
+        pool = self._pipeline.pool
+        return pool is not None and pool.drop_last is not False
+
+    def steps(self, epoch: int) -> int:
+        """Training batches of an epoch, from 0.
+
+        Raises:
+            TypeError: If they are not known before it: where a selector leaves the number to
+                chance (``exact=True`` does not), or a rule or the wrapped loader cannot say.
+        """
+        check_integer("epoch", epoch, 0)
+        batches = self._pipeline.batches
+        if epoch == self._pipeline.current and batches is not None:
+            return batches
+        return self._pipeline.steps.of_epoch(epoch)
+
+    @property
+    def total_steps(self) -> int:
+        """Training batches of the whole training, for learning-rate schedules.
+
+        Raises:
+            ConfigError: If the loader was not given its ``epochs``.
+            TypeError: If they are not known beforehand, see `steps`.
+        """
+        if self.epochs is None:
+            raise ConfigError(
+                "total_steps needs the length of training: give epochs= to the loader"
+            )
+        steps = self._pipeline.steps
+        return sum(steps.of_epoch(epoch) for epoch in range(math.ceil(self.epochs)))
+
+    def loss(
+        self,
+        losses: Tensor,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+        indices: Tensor | None = None,
+        weights: Tensor | None = None,
+        reduced: bool = False,
+    ) -> Tensor:
+        """The mean loss to run backward: records the losses, and applies weights if there are any.
+
+        That is the plain mean over the batch's examples, ``1/b * sum of w_i * losses_i``, without
+        those that are dropped as not finite; `watch` keeps the reduction of a loss function.
+
+        Args:
+            losses: float[b], one for each example of the batch: of those that wait for their
+                losses, the one that was given first.
+            correct: bool[b], whether each was predicted right, for rules that need it.
+            confidence: float[b], the probability of the prediction, likewise.
+            indices: int64[b], in place of the order: of which examples the losses are, such as
+                ``sift_index`` of a batch with ``attach=True``.
+            weights: float32[b], at least 0, with ``indices``: their weights, such as
+                ``sift_weight``; by default those that they were given with.
+            reduced: Whether ``losses`` is one number for the whole batch. Each of its examples
+                is then remembered by the mean of the numbers it had a part in.
+
+        Raises:
+            BatchError: If ``indices`` are not those of examples.
+            ConfigError: If no batch waits for its losses, or weights or a `NoiseGuard` do not fit.
+            LossError: If there is not one finite loss for each example, or one weight.
+        """
+        weights, stays = self._record.record(
+            losses,
+            correct=correct,
+            confidence=confidence,
+            indices=indices,
+            weights=weights,
+            reduced=reduced,
+        )
+        if reduced:
+            return losses.reshape(())
+        if weights is not None:
+            losses = losses * weights.to(losses.device)
+        if stays is not None:
+            losses = losses[stays]
+        return losses.mean() if len(losses) else losses.sum()  # of none, a zero
+
+    def record(
+        self,
+        losses: Tensor,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+        indices: Tensor | None = None,
+        reduced: bool = False,
+    ) -> None:
+        """Records losses as `loss` does, and no more; weights are then the loop's to apply.
+
+        Args:
+            losses: As for `loss`; gradients are not followed.
+            correct: As for `loss`.
+            confidence: As for `loss`.
+            indices: int64[b], the examples, where they are not those of the next batch that waits
+                for its losses: such as some of those `left_out`, forwarded after the epoch.
+            reduced: As for `loss`.
+
+        Raises:
+            BatchError: As for `loss`.
+            ConfigError: As for `loss`.
+            LossError: As for `loss`.
+        """
+        self._record.record(
+            losses,
+            correct=correct,
+            confidence=confidence,
+            indices=indices,
+            reduced=reduced,
+            apply_weights=False,
+        )
+
+    def watch(self, loss_fn: LossFn) -> Callable[..., Tensor]:
+        """The same loss function, which also records the losses of the examples.
+
+        Its value and gradient are those of ``loss_fn`` itself, whatever its reduction; of one loss
+        per example, their mean. Weights of a rule multiply the examples' terms of it. What is
+        recorded is `per_example`, by a second call; without gradients nothing is.
+
+        Args:
+            loss_fn: ``loss_fn(outputs, targets)``, or of other arguments, such as a ``CTCLoss``.
+
+        Raises:
+            ConfigError: If its ``reduction`` is not one of PyTorch's, or a `NoiseGuard` of the rule
+                needs plain cross-entropy.
+            LossError: On a call, as for `loss`, or if weights cannot be applied to its reduction.
+
+        >>> from torch.nn import functional as F
+        >>> from siftback import Memory
+        >>> data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.randint(4, (8,)))
+        >>> loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+        >>> loader = SelectiveLoader(loader, memory=Memory(), epochs=2)
+        >>> criterion, model = loader.watch(F.cross_entropy), nn.Linear(4, 4)
+        >>> for x, y in loader:
+        ...     criterion(model(x), y).backward()
+        """
+        return watched_loss(loss_fn, self._record, self.loss)
+
+    @property
+    def weights(self) -> Tensor:
+        """float32[b], the loss weights of the batch in training: all 1 where nothing reweights.
+
+        Raises:
+            ConfigError: If the loop reads ahead, so that it could be that of several batches.
+        """
+        return self._record.pending.current("weights").weights
+
+    @property
+    def indices(self) -> Tensor:
+        """int64[b], the dataset indices of the batch in training.
+
+        Raises:
+            ConfigError: If the loader does not know them, or the loop reads ahead.
+        """
+        indices = self._record.pending.current("indices").indices
+        if indices is None:
+            raise ConfigError(no_indices("loader.indices", self._pipeline.source))
+        return indices
+
+    @property
+    def left_out(self) -> Tensor:
+        """int64[n], the examples left out unread of this epoch, or of the one just done."""
+        draw = self._pipeline.draw
+        return torch.arange(0) if draw is None else draw.left_out
+
+    @property
+    def lr_scale(self) -> float:
+        """Factor of the learning rate in this epoch: 1 but for `Kakurenbo`."""
+        draw = self._pipeline.draw
+        return 1.0 if draw is None else draw.lr_scale
+
+    @property
+    def memory(self) -> EpochRule | None:
+        """The rule that chooses before reading; None where none does."""
+        draw = self._pipeline.draw
+        return None if draw is None else draw.rule
+
+    @property
+    def selector(self) -> Selector | None:
+        """The selector among the examples of scored batches; None where nothing does."""
+        selection = self._pipeline.selection
+        return None if selection is None else selection.selector
+
+    @property
+    def scorer(self) -> Scorer | None:
+        """The scorer of batches; None where nothing does."""
+        selection = self._pipeline.selection
+        return None if selection is None else selection.scorer
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, from 0; or the next one, between epochs."""
+        return self._pipeline.next_epoch
+
+    @property
+    def epochs_done(self) -> float:
+        """Epochs of source examples done before the batch in training."""
+        return self._pipeline.done
+
+    @property
+    def progress(self) -> float:
+        """Share of training done before the batch in training, in [0, 1].
+
+        It is counted in source examples, and moves on by equal parts over the batches that come
+        of them; after the last batch it is 1.
+
+        Raises:
+            ConfigError: If the loader was not given its ``epochs``.
+        """
+        if self.epochs is None:
+            raise ConfigError("progress needs the length of training: give epochs= to the loader")
+        return min(self._pipeline.done / self.epochs, 1.0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets which epoch comes next, of this loader and of the one it wraps.
+
+        What is left of another epoch that was broken off is then not given any more.
+        """
+        self._pipeline.set_epoch(check_integer("epoch", epoch, 0))
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that decides which examples come next; fit for ``torch.save``.
+
+        Of a ``DataLoader`` over a map-style data set, the rest of the epoch's order is part of it,
+        so that nothing done is read again. Another loader's own state is saved with it where it has
+        one; otherwise the batches done are read again and skipped on resuming, which needs an order
+        that repeats. PyTorch's global generator is the training loop's own to save, and random
+        augmentation is the same again only as a function of seed, epoch and index. Of a rule with
+        shards, ``torch.distributed.checkpoint`` re-shards what is saved between epochs.
+        """
+        pipeline = self._pipeline
+        pipeline.finish_step()
+        # The state of all processes together.
+        is_common = self._is_common and pipeline.is_between_epochs
+        members = self._members().items()
+        state = {
+            "version": VERSION,
+            "settings": self._settings() | (OF_ALL if is_common else {}),
+            **flow_state(pipeline),
+            **{name: None if member is None else member.state_dict() for name, member in members},
+            "generator": self._generator.get_state(),
+        }
+        # Seconds and PyTorch's global generator are each process's own, and a checkpoint of all
+        # processes may take them, and the digest, from different ones.
+        return seal(state, uncovered=("source", "stats") if is_common else ())
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits, and changes nothing.
+
+        Raises:
+            StateError: As for `load_state_dict`.
+        """
+        check_loader_state(
+            self,
+            state,
+            self._settings(),
+            self._members(),
+            self._pipeline,
+            is_common=self._is_common,
+        )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where another loader, built with the same arguments, was stopped.
+
+        Raises:
+            StateError: If the state is of another version, of a loader with other settings or
+                another wrapped loader, or damaged; this one is then as it was.
+        """
+        self.check_state(state)
+        members = self._members().items()
+        pairs = [(member, state[name]) for name, member in members if member is not None]
+        load_all_or_none(*pairs, finish=lambda: load_flow(self._pipeline, state))
+        self._generator.set_state(state["generator"])
+
+    @property
+    def _is_common(self) -> bool:
+        draw = self._pipeline.draw
+        return draw is not None and draw.is_common
+
+    def _members(self) -> dict[str, Any]:
+        """Returns the objects with a state, besides the batches on their way; None without one."""
+        return {
+            "selector": self.selector,
+            "scorer": self.scorer,
+            "draw": self._pipeline.draw,
+            "record": self._record,
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        """Returns the settings that a state must have been saved with to fit."""
+        selection, draw, pool = self._pipeline.selection, self._pipeline.draw, self._pipeline.pool
+        rank, world = rank_and_world()
+        return {
+            "rank": rank,
+            "world": world,
+            "memory": None if draw is None else type(draw.rule).__name__,
+            "selector": None if selection is None else type(selection.selector).__name__,
+            "keep": 1.0 if selection is None else selection.keep,
+            "scorer": None if selection is None else type(selection.scorer).__name__,
+            **self.schedule.settings(self.epochs),
+            "on_nonfinite": self._record.on_nonfinite,
+            "exact": self._exact,
+            "seed": self._seed,
+            "examples": self._pipeline.examples,
+            "batch_size": None if pool is None else pool.batch_size,
+            "drop_last": None if pool is None else pool.drop_last,
+        }
+
+    def _common_settings(self) -> dict[str, Any]:
+        """Returns the settings that all processes must have alike; of a common order, with it."""
+        pipeline, pool = self._pipeline, self._pipeline.pool
+        source = pipeline.source.settings()
+        order = source.get("source", source)
+        settings = {
+            **self._settings(),
+            "memory": self.memory,
+            "selector": self.selector,
+            "scorer": self.scorer,
+            "epochs": self.epochs,
+            "loss": self._loss,
+            "attach": pipeline.attach,
+            "pad": None if pool is None else pool.pad,
+        }
+        del settings["rank"]
+        if pipeline.draw is None or not pipeline.shares_order:
+            del settings["seed"]  # each may select by random numbers of its own
+        if not pipeline.shares_order:  # but each has a data set of its own
+            del settings["examples"]
+            order = order | {"shuffle": None, "seed": None}
+        return settings | {"loader": order}

@@ -1,0 +1,340 @@
+"""Losses that training records: which batch they are of, and what becomes of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siftback.arguments import check_flag
+from siftback.batches.indices import check_indices
+from siftback.batches.pending import MOST_AHEAD, PendingBatch, PendingBatches
+from siftback.batches.stats import Stats
+from siftback.epochs.epoch_draw import EpochDraw
+from siftback.errors import ConfigError, LossError
+from siftback.loader.selection import OnNonfinite
+from siftback.losses.per_example import LossFn, Reduction
+from siftback.rules.noise_guard import check_cross_entropy
+from siftback.state import check_entries, flag, nothing, state_of
+from siftback.tables.score_table import ScoreTable
+from siftback.tensor_arguments import is_dense
+
+_FEW = 5
+"""Batches that a loop may have read before it trains on the first batch of an epoch."""
+
+
+class LossRecord:
+    """Matches losses with the batches given, and gives them to a rule.
+
+    Args:
+        draw: Whose rule learns from the losses; None without a rule.
+        on_nonfinite: What to do with an example whose loss is not finite.
+        stats: Counts those.
+        attach: Whether batches carry their weights, which are then the loop's to apply.
+        knows_indices: Whether the examples of batches are known by index.
+
+    Attributes:
+        pending: The batches whose losses were not recorded yet.
+        learns: Whether a rule learns from the losses, which must then be recorded.
+        guard: The rule's `NoiseGuard`; None without one.
+    """
+
+    def __init__(
+        self,
+        draw: EpochDraw | None,
+        on_nonfinite: OnNonfinite,
+        stats: Stats,
+        *,
+        attach: bool,
+        knows_indices: bool,
+    ) -> None:
+        self.on_nonfinite, self.pending = on_nonfinite, PendingBatches()
+        self._draw, self._stats = draw, stats
+        self._attach, self._knows_indices = attach, knows_indices
+        self.learns = draw is not None and draw.rule.learns
+        self.guard: Any = None if draw is None else draw.rule.guard
+        self._epoch = 0  # of the batch given last
+        self._reweights = False  # any batch given
+        self._nonfinite_batches = 0  # one after another
+        self._guarded_calls = 0
+        # Of losses of whole batches: their mean for each example in them, and their number.
+        self._means: ScoreTable | None = None
+
+    def give(self, weights: Tensor, indices: Tensor | None, epoch: int, reweights: bool) -> None:
+        """Notes a batch that training is being given.
+
+        Args:
+            weights: float32[b], its loss weights.
+            indices: int64[b], the dataset indices of its examples; None where unknown.
+            epoch: The epoch that it is given in.
+            reweights: Whether its weights must be applied.
+
+        Raises:
+            ConfigError: If the losses or weights of many batches before it were not used.
+        """
+        if max(self.pending.without_losses, self.pending.without_weights) >= MOST_AHEAD:
+            self.check_used(0)
+        self._epoch, self._reweights = epoch, self._reweights or reweights
+        needs_weights = reweights and not self._attach
+        self.pending.add(PendingBatch(weights, indices, epoch, self.learns, needs_weights))
+
+    def end_epoch(self) -> None:
+        """Checks that losses and weights of an epoch were used, as far as can be known by now.
+
+        A loop may have read the last few batches ahead.
+
+        Raises:
+            ConfigError: If none were.
+        """
+        if not self.pending.recorded:
+            self.check_used(_FEW)
+
+    def clear(self) -> None:
+        """Forgets the batches given."""
+        self.pending.clear()
+        self._reweights = False
+
+    def check_used(self, most: int) -> None:
+        """Checks that losses and weights of all batches given were used, or all but ``most``.
+
+        Raises:
+            ConfigError: If they were not.
+        """
+        losses, weights = self.pending.without_losses, self.pending.without_weights
+        if max(losses, weights) <= most:
+            return
+        self.pending.clear()
+        if losses and self._draw is not None:
+            raise ConfigError(
+                f"{type(self._draw.rule).__name__} learns from training, and of {losses} batches "
+                "no losses were recorded: call loader.loss(losses) for each batch, in the order "
+                "they were given, with one loss per example"
+            )
+        raise ConfigError(
+            f"the weights of {weights} batches were never used: run loader.loss(losses) backward, "
+            "which applies them, or multiply each batch's losses with loader.weights"
+        )
+
+    def record(
+        self,
+        losses: Tensor,
+        *,
+        correct: Tensor | None = None,
+        confidence: Tensor | None = None,
+        indices: Tensor | None = None,
+        weights: Tensor | None = None,
+        reduced: bool = False,
+        apply_weights: bool = True,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Records losses: see `SelectiveLoader.loss`, and `SelectiveLoader.record`.
+
+        Returns:
+            float32[b], the weights to multiply the losses with, None if all are 1; and bool[b], the
+            losses that stay in the mean, None if all do.
+        """
+        self._check_losses(losses, reduced)
+        if indices is None:
+            if weights is not None:
+                raise ConfigError(
+                    "weights= are those of the examples in indices=: give both, or neither"
+                )
+            batch = self.pending.next(None if reduced else len(losses), apply_weights=apply_weights)
+            indices, epoch, count = batch.indices, batch.epoch, len(batch.weights)
+            if batch.needs_weights or (self._attach and self._reweights):
+                weights = batch.weights
+        else:
+            count, epoch = len(indices) if reduced else len(losses), self._epoch
+            indices = check_indices(indices, count, "loader.loss")
+            if self._knows_indices and self._draw is not None:
+                self._draw.rows_of(indices)  # raises if one is not that of an example
+            if weights is not None:
+                check_loss_weights(weights, count)
+            known = self.pending.find(indices, apply_weights=apply_weights)
+            if weights is None and self._reweights and apply_weights:
+                weights = known
+                if known is None:
+                    raise ConfigError(
+                        "the examples in indices= are not those of batches that wait for their "
+                        "losses, so that their weights are not known: give weights= too, or call "
+                        "loader.record(losses, indices=...), which applies none"
+                    )
+        if not apply_weights or (weights is not None and not bool((weights != 1).any())):
+            weights = None
+        # Also while all weights are 1, as in a warm-up, since others will come.
+        will_weigh = self._reweights or (self._draw is not None and self._draw.rule.reweights)
+        if reduced and apply_weights and (weights is not None or will_weigh):
+            raise ConfigError(
+                "the examples of this batch have weights, which cannot be applied to a loss of "
+                "the whole batch: give one loss per example"
+            )
+        values = losses.detach().float().cpu()
+        values = values.reshape(()).expand(count) if reduced else values
+        finite = values.isfinite()
+        all_finite = bool(finite.all())
+        if all_finite:
+            self._nonfinite_batches = 0
+        else:
+            self._take_nonfinite(values, finite, indices)
+        if self.learns and self._draw is not None and indices is not None:
+            if reduced and all_finite:
+                values = self._average(self._draw.rows_of(indices), values)
+            self._draw.update(indices, values, epoch, correct=correct, confidence=confidence)
+        drops = self.on_nonfinite == "drop" and not all_finite and not reduced
+        return weights, finite.to(losses.device) if drops else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the means of losses of whole batches."""
+        means = None if self._means is None else self._means.state_dict()
+        return {"averages": means is not None, "means": means}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Checks that a state fits.
+
+        Raises:
+            StateError: If it is damaged.
+        """
+        check_entries(self, state, {"averages": flag})
+        means = state_of(ScoreTable(columns=2)) if state["averages"] else nothing
+        check_entries(self, state, {"means": means})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from another's state, which was checked."""
+        self._means = None
+        if state["averages"]:
+            self._means = ScoreTable(columns=2)
+            self._means.load_state_dict(state["means"])
+
+    @property
+    def has_means(self) -> bool:
+        """Whether there are means of losses of whole batches."""
+        return self._means is not None
+
+    def _check_losses(self, losses: Any, reduced: bool) -> None:
+        """Checks that there is a loss for each example, or a single one for the batch."""
+        check_flag("reduced", reduced)
+        if not is_dense(losses) or not losses.is_floating_point():
+            kind = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+            raise LossError(
+                f"the losses are {kind}: give a floating-point tensor, one loss per example"
+            )
+        shape = list(losses.shape)
+        if reduced and losses.numel() != 1:
+            raise LossError(
+                f"reduced=True means one loss of the whole batch, and the losses have shape "
+                f"{shape}: leave reduced= out, or give their mean"
+            )
+        if not reduced and losses.ndim != 1:
+            raise LossError(
+                f"the losses have shape {shape}: give one loss per example, averaged over the "
+                "other dimensions"
+                if shape
+                else 'the loss is reduced to one number: compute it with reduction="none", one '
+                "loss per example; or, where they cannot be had, give reduced=True"
+            )
+        if self.guard is not None and losses.grad_fn is not None:
+            self._guarded_calls += 1
+            if self._guarded_calls.bit_count() == 1:  # the 1st, 2nd, 4th, ...: it reads numbers
+                check_cross_entropy(losses)
+
+    def _take_nonfinite(self, values: Tensor, finite: Tensor, indices: Tensor | None) -> None:
+        """Counts losses that are not finite, and raises where they end a training.
+
+        Two batches without a finite loss, as with several processes all then have them, and raise
+        in the same step.
+        """
+        self._stats.nonfinite += int((~finite).sum())
+        if self.on_nonfinite == "error":
+            row = int((~finite).nonzero()[0])
+            example = f"{row} of the batch" if indices is None else f"{int(indices[row])}"
+            raise LossError(
+                f"the loss of example {example} is {float(values[row])}: lower the learning rate "
+                'or fix the example, or give the loader on_nonfinite="keep" or "drop"'
+            )
+        self._nonfinite_batches = 0 if finite.any() else self._nonfinite_batches + 1
+        if self.on_nonfinite == "drop" and self._nonfinite_batches > 1:
+            raise LossError(
+                "no loss of two batches is finite, so the weights are not either: "
+                "a NaN within the model's forward, as of a NaN in an input, makes all gradients "
+                'NaN, though on_nonfinite="drop" leaves its loss out. Go back to a checkpoint, '
+                "and leave the example out of the data, or select by a scoring pass, which drops "
+                "it before training's forward"
+            )
+
+    def _average(self, indices: Tensor, values: Tensor) -> Tensor:
+        """Returns the mean of the losses of all batches that each example was in."""
+        if self._means is None:
+            self._means = ScoreTable(columns=2)
+        self._means.grow(int(indices.max()) + 1)
+        before = self._means.values[indices].nan_to_num(0.0)
+        visits = before[:, 1] + 1
+        mean: Tensor = before[:, 0] + (values - before[:, 0]) / visits
+        self._means.record(indices, torch.stack((mean, visits), 1))
+        return mean
+
+
+def check_loss_weights(weights: Any, count: int) -> None:
+    """Checks the weights of some losses.
+
+    Raises:
+        LossError: If there is not one finite number, at least 0, for each.
+    """
+    problem = ""
+    if not isinstance(weights, Tensor):
+        problem = f"weights is a {type(weights).__name__}"
+    elif weights.shape != (count,):
+        problem = f"weights has shape {list(weights.shape)}"
+    elif not weights.is_floating_point():
+        problem = f"weights is {weights.dtype}"
+    elif len(wrong := (~(weights.isfinite() & (weights >= 0))).nonzero()):
+        problem = f"weights[{int(wrong[0])}] is {float(weights[wrong[0]])}"
+    if problem:
+        raise LossError(
+            f"{problem}, and there are {count} examples: give one weight for each, "
+            f"float[{count}], at least 0"
+        )
+
+
+def watched_loss(loss_fn: LossFn, record: LossRecord, mean: Callable[[Tensor], Tensor]) -> LossFn:
+    """Returns a loss function that records its losses: see `SelectiveLoader.watch`.
+
+    Args:
+        loss_fn: The loss function.
+        record: Records the losses.
+        mean: Returns the weighted mean of losses, which it records.
+    """
+    reduction = Reduction(loss_fn)
+    reduction.check_name()
+    if record.guard is not None:
+        reduction.check_cross_entropy()
+
+    def losses_of(*arguments: Any, **options: Any) -> Tensor:
+        losses = reduction.per_example(*arguments, **options)
+        if isinstance(losses, Tensor) and losses.ndim == 0:
+            raise LossError(
+                f"{reduction} gives one number, and loader.watch needs one loss per example: "
+                "give it the loss function of PyTorch itself, with its options, or a function "
+                "that returns one loss for each example of a batch"
+            )
+        return losses
+
+    def mean_of_examples(*arguments: Any, **options: Any) -> Tensor:
+        losses = losses_of(*arguments, **options)
+        return mean(losses) if torch.is_grad_enabled() else losses.mean()
+
+    def watched(*arguments: Any, **options: Any) -> Tensor:
+        value: Tensor = loss_fn(*arguments, **options)
+        if not torch.is_grad_enabled():
+            return value
+        with torch.no_grad():
+            losses = losses_of(*arguments, **options)
+        weights, finite = record.record(losses)
+        if weights is None and finite is None:
+            return value
+        terms = reduction.terms(*arguments, **options)
+        if not reduction.is_known:
+            reduction.check(value, terms, *arguments, **options)
+        stays = torch.ones_like(losses, dtype=torch.bool) if finite is None else finite
+        rows = stays.nonzero().squeeze(1)
+        return reduction.reduce(terms, rows, weights, *arguments, **options)
+
+    return mean_of_examples if reduction.name == "none" else watched

@@ -1,0 +1,187 @@
+"""Selection among the examples of one batch, by scores computed before training's forward."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from siftback.arguments import check_choice, check_flag
+from siftback.batches import tree
+from siftback.batches.batch import Batch
+from siftback.batches.stats import Stats
+from siftback.errors import ConfigError, LossError
+from siftback.losses.per_example import Losses, LossFn, check_losses, resolve_losses
+from siftback.processes.distributed import rank_and_world
+from siftback.scorers.fresh import check_scorer
+from siftback.scorers.scorer import Scorer
+from siftback.selectors.in_batch import check_takes_count, takes_count
+from siftback.selectors.percentile import resolve_selector
+from siftback.selectors.sampling import count_of
+from siftback.selectors.selection import Selection, Selector
+
+OnNonfinite = Literal["error", "keep", "drop"]
+
+
+class BatchSelection:
+    """Scores a batch and selects by the scores.
+
+    Args:
+        selector: Selects by the scores.
+        scorer: Computes the scores; by default `Fresh`.
+        model: The model; None is enough where no scores are needed.
+        loss_fn: ``loss_fn(outputs, targets)``.
+        losses: In its place, ``losses(model, batch)``.
+        on_nonfinite: What to do with an example whose score is not finite.
+        generator: Source of random numbers.
+        exact: Whether exactly ``max(1, round(keep * N))`` of N examples are kept.
+
+    Attributes:
+        losses: The losses that the scorer is called with; None if the selector needs no scores.
+        keep: The selector's own share, which a schedule may change.
+        leaves_out: Whether some examples are left out where it is on.
+
+    Raises:
+        ConfigError: If scores are needed, and no model or not one loss function was given; or if
+            exact numbers are, and the selector cannot keep them.
+    """
+
+    def __init__(
+        self,
+        selector: Selector,
+        scorer: Scorer | None,
+        model: nn.Module | None,
+        loss_fn: LossFn | None,
+        losses: Losses | None,
+        on_nonfinite: OnNonfinite,
+        generator: torch.Generator,
+        exact: bool,
+    ) -> None:
+        if selector.needs_scores and model is None:
+            raise ConfigError(no_model(type(selector).__name__))
+        if exact:
+            check_takes_count(selector)
+        self.losses = resolve_losses(loss_fn, losses) if selector.needs_scores else None
+        self.selector, self.scorer, self.exact = selector, check_scorer(scorer), exact
+        self.model = nn.Identity() if model is None else model
+        self._on_nonfinite, self._generator = on_nonfinite, generator
+        self.keep = selector.keep
+        self.leaves_out = self.keep < 1 or getattr(selector, "above", None) is not None
+
+    def score(self, batch: Batch) -> Tensor:
+        """Returns float32[N], the scores of a batch; zeros if the selector needs none."""
+        device = tree.device(batch.data)
+        if self.losses is None:
+            return torch.zeros(batch.size, device=device, dtype=torch.float32)
+        if batch.scores is not None:
+            return check_losses(batch.scores, batch.size).to(device)
+        return self.scorer.score(self.losses, self.model, batch.data, batch.indices)
+
+    def select(self, scores: Tensor, where: str, stats: Stats) -> Selection:
+        """Selects by the scores.
+
+        Args:
+            scores: float32[N].
+            where: Description of the batch, for errors.
+            stats: Counts the scores that are not finite.
+
+        Raises:
+            LossError: If a score is not finite and ``on_nonfinite="error"``, or if fewer scores
+                are finite than examples must be kept.
+        """
+        count = count_of(self.selector.keep, len(scores)) if self.exact else None
+        if self.losses is None:
+            return self.selector.select(scores, self._generator, count)
+        finite = scores.isfinite()
+        if self._on_nonfinite != "error":
+            return self._select_finite(scores, finite, count, where, stats)
+        # Read only after the selection, which waits for the scores in any case, so that there is
+        # one synchronization with the accelerator.
+        all_finite = finite.all()
+        ranked = scores.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        selection = self.selector.select(ranked, self._generator, count)
+        if not all_finite:
+            stats.nonfinite += int((~finite).sum())
+            row = int((~finite).nonzero()[0])
+            raise LossError(
+                f"the loss of example {row} in {where} is {float(scores[row])}: "
+                "lower the learning rate or fix the example, or give "
+                'on_nonfinite="keep" or "drop"'
+            )
+        return selection
+
+    def after_step(self, data: Any) -> None:
+        """Calls the scorer once training is done with a batch."""
+        if self.losses is not None:
+            self.scorer.after_step(self.losses, self.model, data)
+
+    def _select_finite(
+        self, scores: Tensor, finite: Tensor, count: int | None, where: str, stats: Stats
+    ) -> Selection:
+        """Selects among the finite scores; keeps all or none of the others."""
+        rows, others = finite.nonzero().squeeze(1), (~finite).nonzero().squeeze(1)
+        stats.nonfinite += len(others)
+        if self._on_nonfinite == "drop":
+            others = others[:0]
+        if count is not None:
+            others = others[:count]
+            count -= len(others)
+            if count > len(rows):
+                raise LossError(
+                    f"only {len(rows)} losses of {where} are finite, and {count} must be kept: "
+                    'lower the learning rate, give exact=False, or leave on_nonfinite="drop" out'
+                )
+        positions, weights = rows[:0], scores[:0]
+        if len(rows) and count != 0:
+            positions, weights = self.selector.select(scores[rows], self._generator, count)
+            positions = rows[positions]
+        if not len(others):
+            return Selection(positions, weights)
+        positions, order = torch.cat((positions, others)).sort()
+        return Selection(positions, torch.cat((weights, weights.new_ones(len(others))))[order])
+
+
+def is_exact(exact: bool | None, selector: Selector | None, on_nonfinite: OnNonfinite) -> bool:
+    """Returns whether exact numbers are kept: by default wherever they can be.
+
+    Args:
+        exact: As `SelectiveLoader` was given it.
+        selector: The selector; None where there is none.
+        on_nonfinite: What to do with an example whose score is not finite, which may leave fewer
+            or more than an exact number.
+
+    Raises:
+        ConfigError: If an argument is out of its range.
+    """
+    check_choice("on_nonfinite", on_nonfinite, "error", "keep", "drop")
+    if exact is None:
+        exact = selector is not None and takes_count(selector) and on_nonfinite == "error"
+    # Several processes must make equally many steps, without asking each other.
+    return check_flag("exact", exact) or rank_and_world()[1] > 1
+
+
+def resolve_loader_selector(
+    selector: Selector | None, keep: float | None, model: nn.Module | None
+) -> Selector:
+    """Returns the selector given, or Selective-Backprop's of a share.
+
+    Raises:
+        ConfigError: If both are given, or neither, or a share without a model.
+    """
+    if selector is None and keep is None:
+        raise ConfigError(
+            "nothing says what to keep: give memory=Memory(), which chooses before reading, or "
+            "keep= or selector="
+        )
+    resolved = resolve_selector(selector, keep)
+    if keep is not None and model is None:
+        raise ConfigError(no_model(f"keep={keep}"))
+    return resolved
+
+
+def no_model(name: str) -> str:
+    """Returns the message that something selects by losses, and there is no model."""
+    return (
+        f"{name} selects by losses, and no model was given: give a model and its loss function "
+        "after the loader, (loader, model, loss_fn, ...), or memory=Memory() in place of it, "
+        "which needs neither"
+    )

@@ -1,0 +1,60 @@
+"""How much a run computes, and what follows from it."""
+
+import os
+
+import pytest
+import torch
+
+from siftback.lab.data.load import load
+from siftback.lab.run.workload import SMALL, batch_work, is_short, most_work, threads_for
+from siftback.lab.settings import Settings
+
+
+def settings(**others):
+    return Settings("digits", device="cpu", **{"epochs": 10.0} | others)
+
+
+def test_work_is_that_of_the_layers():
+    mlp = settings(model="mlp", width=32, batch_size=100)
+    multiplied = 64 * 32 + 32 * 32 + 32 * 10  # a multiplication and an addition each
+    assert batch_work(mlp, load("digits")) == 100 * 2 * multiplied
+    assert most_work([mlp, settings(model="mlp", width=32, batch_size=50)]) == 200 * multiplied
+
+
+def test_a_run_is_short_by_its_work_or_its_time():
+    data = load("digits")
+    assert is_short(settings(), data)
+    assert not is_short(settings(epochs=1e5), data)
+    assert is_short(settings(epochs=None, budget=2.0), data)
+    assert not is_short(settings(epochs=None, cost_budget=1e12), data)
+    assert is_short(settings(epochs=None, time_budget=60.0), data)
+    assert not is_short(settings(epochs=None, time_budget=61.0), data)
+
+
+@pytest.fixture
+def four_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("load_now", "free"), [(0.0, 4), (0.4, 4), (1.0, 3), (2.6, 1), (4.0, 1), (64.0, 1)]
+)
+def test_threads_are_what_other_work_leaves(monkeypatch, four_threads, load_now, free):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load_now, 9.0, 9.0))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4))
+    threads, why = threads_for(lambda: SMALL)
+    assert threads == free
+    assert (why == "the processors are free") == (free == 4)
+    assert threads_for(lambda: SMALL - 1) == (1, "the model is small")
+
+
+def test_threads_are_no_more_than_torch_takes():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert threads_for(lambda: 1e12) == (1, "torch takes no more here")
+    finally:
+        torch.set_num_threads(before)

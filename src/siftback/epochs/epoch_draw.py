@@ -270,7 +270,7 @@ class EpochDraw:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many of the drawn examples, and of all, this epoch has come past."""
+        """Counts of the drawn examples, and of all, that this epoch has come past."""
         return self._read, self._passed
 
     @progress.setter

@@ -334,12 +334,14 @@ class SelectiveSampler(Sampler[int]):
         """
         check_digest(self, state)
         epoch, draw, settings = integer(most=MOST_EPOCHS), self._own_draw, self._settings()
-        parts = {"epoch": epoch, "last": epoch, "current": integer(_NONE, MOST_EPOCHS)}
+        checks = {"epoch": epoch, "last": epoch, "current": integer(_NONE, MOST_EPOCHS)}
         if draw and draw.is_common:
             check_entries(self, state, {"settings": dict_of(dict.fromkeys(settings, anything))})
             if all(state["settings"][name] is None for name in _OF_ALL):
                 settings |= _OF_ALL
-        check_entries(self, state, {**parts, "draw": state_of(draw) if draw else nothing}, settings)
+        check_entries(
+            self, state, {**checks, "draw": state_of(draw) if draw else nothing}, settings
+        )
         if state["current"] not in (_NONE, state["last"]):
             raise_damaged(
                 "SelectiveSampler.current", state["current"], f"{state['last']}, as its last"

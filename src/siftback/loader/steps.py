@@ -11,7 +11,7 @@ from siftback.batches.pool import Pool
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.epochs.filtered_sampler import FilteredSampler
 from siftback.loader.selection import BatchSelection
-from siftback.loader.wrapped import is_own_size
+from siftback.loader.wrapped import is_own_size, size_owner
 from siftback.schedule import Schedule
 from siftback.selectors.sampling import count_of
 
@@ -208,8 +208,7 @@ class StepCounts:
 
     def _read_of(self, examples: int) -> int:
         """Returns the examples that are read, without a last short batch that is dropped."""
-        owner = batches_of(self.loader)
-        owner = owner if is_plain(owner) else self.loader
+        owner = size_owner(self.loader)
         size = getattr(owner, "batch_size", None)
         if size and getattr(owner, "drop_last", False):
             return int(examples // size * size)

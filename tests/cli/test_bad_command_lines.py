@@ -216,7 +216,7 @@ LINES = {
     "run {folder}/x.toml": "no file {folder}/x.toml",
     "run {bad}": "{bad} is not TOML",
     "run {empty}": "{empty} says no title",
-    "run fig5 --scale huge": "'--scale'",
+    "run fig5 --scale huge": "--scale huge",
     "run fig5 --set x": "--set x",
     "run fig5 --set nosuch=1": "no key 'nosuch'",
     "run fig5 --set lr=x": "lr 'x'",
@@ -232,7 +232,7 @@ LINES = {
     "run fig5 --seeds x": "'x'",
     "run fig5 --seeds=-1 --dry-run": "seed=-1",
     "run fig5 --seeds 1,1 --dry-run": "seeds [1, 1]",
-    "recipes --scale huge": "'--scale'",
+    "recipes --scale huge": "--scale huge",
     # probes
     "probe --keep x": "--keep 'x'",
     "probe --keep 2": "keeps [2.0]",

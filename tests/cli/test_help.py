@@ -69,7 +69,7 @@ def test_commands_are_listed_and_completed_at_once(found: dict[str, dict[str, An
 def test_options_are_listed_completed_and_guessed_at_once(
     found: dict[str, dict[str, Any]], name: str
 ) -> None:
-    own = typer.main.get_command(app).get_command(None, name).params
+    own = typer.main.get_command(app).resolve_command(None, [name])[1].params
     options = {each for one in own for each in (*one.opts, *one.secondary_opts) if each[0] == "-"}
     (status, printed), completed = found[name]["help"], found[name]["completed"]
     assert status == 0

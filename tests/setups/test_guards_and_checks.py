@@ -222,7 +222,7 @@ def test_what_a_table_records(indices, scores, said, mapped, tmp_path):
 
 
 def test_a_column_of_a_table():
-    with pytest.raises(ConfigError, match="column=2 of a table with 2"):
+    with pytest.raises(ConfigError, match="column=2 of 2 columns"):
         ScoreTable(4, columns=2).record(ROWS, LOSSES, column=2)
 
 

@@ -288,7 +288,7 @@ def test_each_shard_answers_for_its_values(damage):
         rules[1].load_state_dict(changed(state, ("table", damage), new))
     # What is re-sharded is left out of the digests round it, and comes in other pieces.
     assert seal(state)["digest"] == seal(changed(state, ("table", "values"), 0))["digest"]
-    assert comparable(Shards(4, 10).own(state["table"])) == comparable(rules[0].values)
+    assert comparable(Shards(4, 10).rows_of_state(state["table"])) == comparable(rules[0].values)
 
 
 # States of other settings: every argument is in one of these, or says why it is not

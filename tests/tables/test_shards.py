@@ -125,7 +125,7 @@ def test_orders_have_every_drawn_example_once_in_any_place(examples, whole, monk
         monkeypatch.setattr("siftback.tables.shards.WHOLE", 0)
         monkeypatch.setattr("siftback.tables.shards._BLOCK", 64)
     weights = torch.zeros(shards.rows)
-    for _, rows in shards.parts():
+    for _, rows in shards.shards():
         weights[rows][::2] = 1.0
     expected = shards.indices_of(weights.nonzero().squeeze(1))
     places = torch.empty(epochs, 1003)

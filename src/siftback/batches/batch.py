@@ -16,7 +16,7 @@ from siftback.errors import BatchError
 INDEX, WEIGHT = "sift_index", "sift_weight"
 
 Pad = Mapping[Any, float] | Callable[[list[Any]], Any]
-"""How batches of several shapes are joined: values by part of the batch, or a function."""
+"""The way batches of several shapes are joined: values by column, or a function."""
 
 
 @dataclass(frozen=True, eq=False)

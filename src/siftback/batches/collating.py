@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from siftback.batches.generators import Generators
-from siftback.batches.structure import leaves, parts, read_structure
+from siftback.batches.structure import columns, leaves, read_structure
 from siftback.errors import BatchError
 
 Collate = Callable[[list[Any]], Any]
@@ -99,23 +99,23 @@ def _reorders(batch: Any, reverse: Any, size: int) -> bool:
 
 
 def _rows(batch: Any, size: int) -> dict[str, list[bytes]]:
-    """What tells the rows of each part of a batch from each other, by path; nothing if unknown."""
+    """Returns a key of each row, of each column of a batch by path; nothing if unknown."""
     try:
-        found = parts(batch, read_structure(batch, size).lists)
+        reached = columns(batch, read_structure(batch, size).lists)
     except BatchError:
         return {}
-    return {path: [_key(row) for row in part] for path, part in found if len(part) == size}
+    return {path: [_key(row) for row in member] for path, member in reached if len(member) == size}
 
 
 def _key(value: Any) -> bytes:
     """Bytes that are equal for equal examples, of tensors and what is made of them."""
-    found = []
+    reached = []
     for leaf in leaves(value):
         if isinstance(leaf, Tensor):
             leaf = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         is_array = isinstance(leaf, np.ndarray)
-        found.append(leaf.tobytes() if is_array else repr(leaf).encode())
-    return b"|".join(found)
+        reached.append(leaf.tobytes() if is_array else repr(leaf).encode())
+    return b"|".join(reached)
 
 
 @contextmanager
@@ -130,28 +130,30 @@ def undisturbed(*roots: Any) -> Iterator[None]:
         roots: Functions and objects.
     """
     objects = _reached(roots)
-    attributes = [(part, dict(vars(part))) for part in objects if _has_attributes(part)]
+    attributes = [(member, dict(vars(member))) for member in objects if _has_attributes(member)]
     contents: list[tuple[Any, Any]] = [
-        (part, copy.copy(part)) for part in objects if isinstance(part, _CONTAINERS)
+        (member, copy.copy(member)) for member in objects if isinstance(member, _CONTAINERS)
     ]
-    tensors = [part for part in objects if isinstance(part, Tensor) and part.numel() < _MANY]
-    values = [(part, part.detach().clone()) for part in tensors]
+    tensors = [
+        member for member in objects if isinstance(member, Tensor) and member.numel() < _MANY
+    ]
+    values = [(member, member.detach().clone()) for member in tensors]
     generators = Generators(objects)
     states, python, numpy = generators.states(), random.getstate(), np.random.get_state()
     try:
         yield
     finally:
-        for part, before in attributes:
-            _put_back(vars(part), before)
-        for part, before in contents:
-            if isinstance(part, dict):
-                _put_back(part, before)
-            elif isinstance(part, set):
-                part.intersection_update(before)
-                part.update(before)
-            elif len(part) != len(before) or any(map(operator.is_not, part, before)):
-                part.clear()
-                part.extend(before)
+        for member, before in attributes:
+            _put_back(vars(member), before)
+        for member, before in contents:
+            if isinstance(member, dict):
+                _put_back(member, before)
+            elif isinstance(member, set):
+                member.intersection_update(before)
+                member.update(before)
+            elif len(member) != len(before) or any(map(operator.is_not, member, before)):
+                member.clear()
+                member.extend(before)
         for tensor, value in values:
             tensor.data.copy_(value)
         generators.put_back(states)
@@ -172,29 +174,29 @@ def _put_back(entries: dict[Any, Any], before: dict[Any, Any]) -> None:
             entries[key] = value
 
 
-def _has_attributes(part: Any) -> bool:
+def _has_attributes(member: Any) -> bool:
     kinds = (type, ModuleType, FunctionType, partial, nn.Module, Tensor)
-    return hasattr(part, "__dict__") and not isinstance(part, kinds)
+    return hasattr(member, "__dict__") and not isinstance(member, kinds)
 
 
 def _reached(roots: Iterable[Any]) -> list[Any]:
-    found: list[Any] = []
+    reached: list[Any] = []
     seen: set[int] = set()
     waiting = [*roots]
-    while waiting and len(found) < _MANY:
-        part = waiting.pop()
-        if isinstance(part, partial):
-            waiting += [part.func, *part.args, *part.keywords.values()]
+    while waiting and len(reached) < _MANY:
+        member = waiting.pop()
+        if isinstance(member, partial):
+            waiting += [member.func, *member.args, *member.keywords.values()]
             continue
-        part = part.__self__ if isinstance(part, MethodType) else part
-        known = isinstance(part, (*_CONTAINERS, Tensor)) or _has_attributes(part)
-        if id(part) in seen or not known:
+        member = member.__self__ if isinstance(member, MethodType) else member
+        known = isinstance(member, (*_CONTAINERS, Tensor)) or _has_attributes(member)
+        if id(member) in seen or not known:
             continue
-        seen.add(id(part))
-        found.append(part)
-        if isinstance(part, _CONTAINERS):
-            if len(part) < _MANY:
-                waiting += part.values() if isinstance(part, dict) else part
-        elif not isinstance(part, Tensor):
-            waiting += vars(part).values()
-    return found
+        seen.add(id(member))
+        reached.append(member)
+        if isinstance(member, _CONTAINERS):
+            if len(member) < _MANY:
+                waiting += member.values() if isinstance(member, dict) else member
+        elif not isinstance(member, Tensor):
+            waiting += vars(member).values()
+    return reached

@@ -37,11 +37,11 @@ class Generators:
         waiting = list(owners)
         while waiting:
             owner = waiting.pop(0)
-            if owner is None or any(owner is one for one in seen):
+            if owner is None or any(owner is known for known in seen):
                 continue
             seen.append(owner)
             for value in getattr(owner, "__dict__", {}).values():
-                if isinstance(value, _KINDS) and not any(value is one for one in self._found):
+                if isinstance(value, _KINDS) and not any(value is known for known in self._found):
                     self._found.append(value)
             waiting += [getattr(owner, name, None) for name in ("batch_sampler", "sampler")]
 
@@ -50,7 +50,7 @@ class Generators:
 
     def states(self) -> list[Any]:
         """The state of each, that of PyTorch's global generator last."""
-        return [*(_state(one) for one in self._found), torch.get_rng_state()]
+        return [*(_state(known) for known in self._found), torch.get_rng_state()]
 
     def check(self, name: str, states: Any) -> None:
         """Checks that states are those of as many generators of the same kinds.
@@ -59,19 +59,21 @@ class Generators:
             StateError: If they are not.
         """
         list_of(anything)(name, states)
-        before, here = len(states) - 1, len(self)
-        if before != here:
+        before, count = len(states) - 1, len(self)
+        if before != count:
             raise StateError(
                 f"the state was saved with {before} generators in the wrapped loader and its "
-                f"sampler, and here are {here}: wrap the same kind of loader"
+                f"sampler, and here are {count}: wrap the same kind of loader"
             )
-        for place, (own, state) in enumerate(zip(self._found, states, strict=False)):
-            if isinstance(own, torch.Generator):
-                generator_state(f"{name}[{place}]", state)
+        for index, (generator, state) in enumerate(zip(self._found, states, strict=False)):
+            if isinstance(generator, torch.Generator):
+                generator_state(f"{name}[{index}]", state)
             try:
-                _put_back(copy.deepcopy(own), state)
+                _put_back(copy.deepcopy(generator), state)
             except Exception:  # whatever each kind raises
-                raise_damaged(f"{name}[{place}]", state, f"the state of a {type(own).__name__}")
+                raise_damaged(
+                    f"{name}[{index}]", state, f"the state of a {type(generator).__name__}"
+                )
         generator_state(f"{name}[-1]", states[-1])
 
     def put_back(self, states: list[Any]) -> None:
@@ -81,8 +83,8 @@ class Generators:
 
     def put_back_own(self, states: list[Any]) -> None:
         """Restores the state of each except the global one."""
-        for own, state in zip(self._found, states[:-1], strict=True):
-            _put_back(own, state)
+        for generator, state in zip(self._found, states[:-1], strict=True):
+            _put_back(generator, state)
 
 
 def _state(generator: Any) -> Any:

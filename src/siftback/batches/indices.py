@@ -105,8 +105,8 @@ class _IndexedIterable(IterableDataset[tuple[int, Any]]):
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         worker = get_worker_info()
         first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        for place, example in enumerate(self.dataset):
-            yield first + place * stride, example
+        for number, example in enumerate(self.dataset):
+            yield first + number * stride, example
 
 
 class _IndexedLoader:
@@ -146,8 +146,8 @@ def is_indexed(loader: object) -> bool:
     ``indexed = True``.
     """
     data = getattr(loader, "dataset", None)
-    own = getattr(loader, "indexed", False) is True
-    return own or (isinstance(loader, DataLoader) and _is_indexed_data(data))
+    declared = getattr(loader, "indexed", False) is True
+    return declared or (isinstance(loader, DataLoader) and _is_indexed_data(data))
 
 
 def _is_indexed_data(data: object) -> bool:
@@ -155,7 +155,7 @@ def _is_indexed_data(data: object) -> bool:
         return True
     if isinstance(data, Subset | ConcatDataset):
         wrapped = [data.dataset] if isinstance(data, Subset) else data.datasets
-        if any(_is_indexed_data(each) for each in wrapped):
+        if any(_is_indexed_data(dataset) for dataset in wrapped):
             kind = type(data).__name__
             raise ConfigError(
                 f"a {kind} of Indexed(...) gives the indices of another data set as examples: "
@@ -214,13 +214,13 @@ class _IndexedCollate:
         return torch.tensor(indices), self.function(list(examples))
 
 
-def checked_indices(indices: Any, count: int, place: str) -> Tensor:
+def check_indices(indices: Any, count: int, where: str) -> Tensor:
     """The indices of a batch as int64[N] on the CPU.
 
     Args:
         indices: Indices as given by the wrapped loader.
         count: N.
-        place: Description of the batch, for the error.
+        where: Description of the batch, for the error.
 
     Raises:
         BatchError: If there is not one integer per example.
@@ -230,12 +230,12 @@ def checked_indices(indices: Any, count: int, place: str) -> Tensor:
             indices = torch.as_tensor(indices)
         except (TypeError, ValueError, RuntimeError):
             raise BatchError(
-                f"the indices of {place} are a {type(indices).__name__} that is not a tensor: "
+                f"the indices of {where} are a {type(indices).__name__} that is not a tensor: "
                 f"give one integer for each example, int64[{count}]"
             ) from None
     if indices.shape != (count,) or indices.dtype not in _INTEGERS:
         raise BatchError(
-            f"{place} has {count} examples, and its indices are {indices.dtype} of shape "
+            f"{where} has {count} examples, and its indices are {indices.dtype} of shape "
             f"{list(indices.shape)}: give one integer for each, int64[{count}]; where a collate "
             f"function leaves out or repeats examples, {CARRY}"
         )
@@ -267,12 +267,12 @@ class IndexCheck:
         """Starts a new epoch, in which each index may appear again."""
         self._given.zero_()
 
-    def check(self, indices: Tensor, place: str) -> None:
+    def check(self, indices: Tensor, where: str) -> None:
         """Checks the indices of a batch.
 
         Args:
             indices: int64[N], on the CPU.
-            place: Description of the batch, for the error.
+            where: Description of the batch, for the error.
 
         Raises:
             BatchError: If one is negative, too large, or repeated in this epoch.
@@ -281,27 +281,27 @@ class IndexCheck:
             return
         least, most = int(indices.min()), int(indices.max())
         if least < 0:
-            raise BatchError(f"{place} has the index {least}: give indices from 0 on")
+            raise BatchError(f"{where} has the index {least}: give indices from 0 on")
         if self.examples is not None and most >= self.examples:
             raise BatchError(
-                f"{place} has the index {most}, and the data set has {self.examples} examples: "
+                f"{where} has the index {most}, and the data set has {self.examples} examples: "
                 f"give indices from 0 to {self.examples - 1}"
             )
         if not self._repeats:
-            self._check_repeats(indices, place)
+            self._check_repeats(indices, where)
 
-    def _check_repeats(self, indices: Tensor, place: str) -> None:
+    def _check_repeats(self, indices: Tensor, where: str) -> None:
         rows = indices if self._rows_of is None else self._rows_of(indices)
         most = int(rows.max())
         if most >= len(self._given):
-            more = max(most + 1, 2 * len(self._given)) - len(self._given)
-            self._given = torch.cat((self._given, torch.zeros(more, dtype=torch.bool)))
+            added = max(most + 1, 2 * len(self._given)) - len(self._given)
+            self._given = torch.cat((self._given, torch.zeros(added, dtype=torch.bool)))
         ordered = indices.sort().values
         repeated = torch.cat((indices[self._given[rows]], ordered[1:][ordered.diff() == 0]))
         self._given[rows] = True
         if len(repeated):
             raise BatchError(
-                f"the index {int(repeated[0])} came before {place} in this epoch, or twice in it: "
+                f"the index {int(repeated[0])} came before {where} in this epoch, or twice in it: "
                 "remembered losses need each example at most once per epoch, so sample "
                 "without replacement and give each example an index of its own"
             )

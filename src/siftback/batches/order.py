@@ -120,7 +120,7 @@ def is_trackable(loader: object) -> bool:
 
 
 def data_loader_of(loader: Any) -> Any:
-    """What gives a loader's batches: itself, or the loader whose batches hold their indices."""
+    """Returns what gives a loader's batches: itself, or the loader that it finds indices for."""
     return loader.loader if has_indices_within(loader) else loader
 
 
@@ -175,8 +175,8 @@ def sampler_of(loader: object) -> Any:
     >>> sampler_of(DataLoader(range(4), batch_sampler=BatchSampler(range(3), 2, False)))
     range(0, 3)
     """
-    own = getattr(loader, "sampler", None)
-    return getattr(batches_of(loader), "sampler", own)
+    sampler = getattr(loader, "sampler", None)
+    return getattr(batches_of(loader), "sampler", sampler)
 
 
 def is_plain(batches: object) -> bool:
@@ -192,7 +192,7 @@ def is_plain(batches: object) -> bool:
 
 
 def integers(keys: list[Any]) -> list[int] | None:
-    """What a sampler gave as Python's integers; None where something else is among it."""
+    """Returns a sampler's keys as Python's integers; None where there is another key."""
     try:
         return [operator.index(key) for key in keys]
     except TypeError:
@@ -223,4 +223,4 @@ def unpacked(value: Any) -> list[list[Any]]:
     """The index lists that `packed` was called with."""
     if not isinstance(value, dict):
         return cast(list[list[Any]], value)
-    return [part.tolist() for part in value["indices"].split(value["sizes"].tolist())]
+    return [indices.tolist() for indices in value["indices"].split(value["sizes"].tolist())]

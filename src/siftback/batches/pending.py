@@ -1,7 +1,7 @@
 """Which batch a loss is of, in loops that read batches ahead too."""
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from siftback.errors import ConfigError, LossError
 
 MOST_AHEAD = 100
-"""How many batches may wait for their losses: no loop reads further ahead."""
+"""The most batches that may wait for their losses: no loop reads further ahead."""
 
 
 @dataclass(eq=False)
@@ -32,12 +32,9 @@ class PendingBatch:
     epoch: int
     needs_losses: bool = False
     needs_weights: bool = False
-    missing: int = field(init=False)
+    missing: int = 0
     weights_used: bool = False
     was_read: bool = False
-
-    def __post_init__(self) -> None:
-        self.missing = len(self.weights)
 
 
 class PendingBatches:
@@ -80,6 +77,7 @@ class PendingBatches:
             if not is_past and len(self._queue) < MOST_AHEAD:
                 break
             self._queue.popleft()
+        batch.missing = len(batch.weights)
         self._queue.append(batch)
         self.without_losses += batch.needs_losses
         self.without_weights += batch.needs_weights

@@ -247,11 +247,11 @@ class Pool:
         if size == 2:
             return 3
         # A batch of unknown structure is released whole or not at all.
-        rest = self._pooled - pooled + size - 1
+        remaining = self._pooled - pooled + size - 1
         for batch in self._batches:
-            if rest < batch.size:
-                return size if rest and batch.lists is None else size - 1
-            rest -= batch.size
+            if remaining < batch.size:
+                return size if remaining and batch.lists is None else size - 1
+            remaining -= batch.size
         return size - 1
 
     def _release(self, count: int) -> Batch:
@@ -260,10 +260,12 @@ class Pool:
         while count:
             batch = self._batches.popleft()
             if batch.size > count:
-                batch, rest = batch.split(count)
+                batch, remaining = batch.split(count)
                 # The rest is copied, so that it does not keep the released batch's memory alive,
                 # unless the next batch takes it immediately.
-                self._batches.appendleft(rest.clone() if self._pooled < self.batch_size else rest)
+                self._batches.appendleft(
+                    remaining.clone() if self._pooled < self.batch_size else remaining
+                )
             batches.append(batch)
             count -= batch.size
         return join_batches(batches, self.pad)

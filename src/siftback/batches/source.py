@@ -2,6 +2,7 @@
 
 import copy
 import json
+import operator
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple, cast
@@ -15,7 +16,7 @@ from siftback.batches.batch import Batch
 from siftback.batches.collating import Reordered
 from siftback.batches.generators import Generators
 from siftback.batches.indices import (
-    checked_indices,
+    check_indices,
     collating,
     end_test,
     is_indexed,
@@ -27,7 +28,6 @@ from siftback.batches.order import (
     check_packed,
     data_loader_of,
     has_indices_within,
-    integers,
     is_plain,
     is_trackable,
     keeps_order,
@@ -134,10 +134,12 @@ class Source:
         self._began: list[Any] = []  # the generators' states as the epoch began
         self._state: dict[str, Any] | None = None  # to be gone on from
         self._iterated = False
+        self._batches: int | None = None  # of this epoch, 0 where that is not known
 
     def batches(self) -> Iterator[Batch]:
         """The batches of this epoch: from the place of a loaded state on, else from the start."""
         state, self._state = self._state, None
+        self._batches = None
         if state is None:
             self.position = 0
         if self._order is None:
@@ -190,7 +192,9 @@ class Source:
     @property
     def epochs_done(self) -> float:
         """Epochs done, with the fraction of the current one where the loader has a length."""
-        length = self._length()
+        if self.position and self._batches is None:  # known with the first batch at the latest
+            self._batches = self._length() or 0
+        length = self._batches if self.position else 0
         return self.epoch + (min(self.position / length, 1.0) if length else 0.0)
 
     def set_epoch(self, epoch: int) -> None:
@@ -222,13 +226,13 @@ class Source:
             "lists": None if self.lists is None else json.dumps(sorted(self.lists)),
         }
         if self._order is not None:
-            begun, rest = self._order.begun, None
+            begun, remaining = self._order.begun, None
             if begun and self._replayed is None:
                 # Before the generators' states, which a sampler may draw it from.
-                rest = packed(self._order.rest())
+                remaining = packed(self._order.rest())
             states = self._generators.states()
-            more = {"kind": "ordered", "generators": states, "rest": rest, "begun": begun}
-            return state | more
+            extra = {"kind": "ordered", "generators": states, "rest": remaining, "begun": begun}
+            return state | extra
         inner = getattr(self.loader, "loader", self.loader)
         if self.is_within and type(inner).__module__.startswith("torchdata.nodes."):
             raise StateError(
@@ -236,25 +240,25 @@ class Source:
                 "last batch, which it does not tell from the others: save the state between "
                 "epochs, or wrap a StatefulDataLoader"
             )
-        own = _own_state(self.loader)
-        if own is None and self.is_within and not keeps_order(self.loader):
+        saved = _own_state(self.loader)
+        if saved is None and self.is_within and not keeps_order(self.loader):
             raise StateError(
                 "a DataLoader with in_order=False gives batches in an order that cannot be "
                 "repeated: save the state between epochs, or leave in_order= out"
             )
-        kind = "iterable" if own is None else "stateful"
+        kind = "iterable" if saved is None else "stateful"
         began = self._began if self.is_within else self._generators.states()
-        return state | {"kind": kind, "generators": began, "loader": own}
+        return state | {"kind": kind, "generators": began, "loader": saved}
 
     def settings(self) -> dict[str, Any]:
-        """What the order depends on, as far as the loader says it."""
+        """Returns what the order depends on, as far as the loader says it."""
         if self._order is None:
             return {"loader": type(self.loader).__name__}
         sampler, batches = sampler_of(self.loader), self._order.batches
-        own = {name: getattr(sampler, name, None) for name in ("shuffle", "seed")}
+        order = {name: getattr(sampler, name, None) for name in ("shuffle", "seed")}
         kind = {"sampler": type(sampler).__name__, "batch_sampler": type(batches).__name__}
         size = {name: getattr(batches, name, None) for name in ("batch_size", "drop_last")}
-        return {"source": {**kind, **own, **size}}
+        return {"source": {**kind, **order, **size}}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -262,8 +266,8 @@ class Source:
         Raises:
             StateError: If it is of another kind of loader or another order, or is damaged.
         """
-        parts = {"kind": choice(*_KINDS), "generators": list_of(anything)}
-        check_entries(self, state, parts)
+        checks = {"kind": choice(*_KINDS), "generators": list_of(anything)}
+        check_entries(self, state, checks)
         ordered = self._order is not None
         fits = ordered if state["kind"] == "ordered" else not ordered
         if state["kind"] == "stateful":
@@ -273,7 +277,7 @@ class Source:
                 f"the state was saved with {_KINDS[state['kind']]}, and this "
                 f"{type(self.loader).__name__} is not one: wrap the same kind of loader"
             )
-        parts = {
+        checks = {
             "generators": self._generators.check,
             "epoch": integer(most=MOST_EPOCHS),
             "batches": integer(-1),
@@ -281,7 +285,7 @@ class Source:
             "workers": flag,
             "lists": optional(_check_lists),
         }
-        check_entries(self, state, parts, self.settings())
+        check_entries(self, state, checks, self.settings())
         if self._order is not None:
             check_entries(self, state, {"begun": flag})
             stored = state["begun"] and self._replayed is None
@@ -302,7 +306,7 @@ class Source:
                 load_all_or_none((self.loader, copy.deepcopy(state["loader"])))
         else:
             self._generators.put_back_own(state["generators"])
-        self.epoch, self.position = state["epoch"], state["position"]
+        self.epoch, self.position, self._batches = state["epoch"], state["position"], None
         self.lists = saved_lists(state)
         self._state = state
 
@@ -350,17 +354,17 @@ class Source:
         within = state is not None and self.is_within
         # A loader that has a state may take numbers from the global generator as it is asked for
         # it, or as it is iterated: in a resumed run at other times. So both leave that one alone.
-        own = hasattr(self.loader, "state_dict")
+        has_state = hasattr(self.loader, "state_dict")
         # Workers that persist took their seed in an earlier epoch; new ones must not move a
         # generator.
-        again = state is not None and not within and not own and state["workers"]
+        again = state is not None and not within and not has_state and state["workers"]
         self._iterated = True
         # What orders an epoch was drawn as it began, from the global generator too. Drawing it
         # again must not move that one.
-        with torch.random.fork_rng([]) if within or again or own else nullcontext():
+        with torch.random.fork_rng([]) if within or again or has_state else nullcontext():
             if state is not None and within:
                 torch.set_rng_state(state["generators"][-1])
-            elif own:
+            elif has_state:
                 seed = int(torch.empty((), dtype=torch.int64).random_())
                 generator = generator_of(seed, self.epoch, Stream.ORDER)
                 torch.set_rng_state(generator.get_state())
@@ -396,13 +400,15 @@ class Source:
             size, lists = self.read_structure(data, known)
         if self._indexed:
             if size != UNKNOWN_SIZE:
-                indices = checked_indices(indices, size, self.place)
+                indices = check_indices(indices, size, self.place)
             if requested is not None:
                 self._check_requested(indices, requested)
         elif requested is not None and size == known:  # a collate function may leave some out
-            positions = integers(requested)
-            self.has_keys = self.has_keys or positions is None
-            indices = None if positions is None else torch.tensor(positions, dtype=torch.int64)
+            try:
+                positions = [operator.index(key) for key in requested]
+                indices = torch.tensor(positions, dtype=torch.int64)
+            except TypeError:
+                self.has_keys = True
         if self.order_is_lost:
             indices = None
         count = None if requested is None else len(requested)
@@ -443,7 +449,7 @@ class Source:
         return structure.size, structure.lists
 
     def _move_to(self, epoch: int) -> None:
-        self.epoch, self.position, self._state = epoch, 0, None
+        self.epoch, self.position, self._state, self._batches = epoch, 0, None, None
         if self._order is not None:
             self._order.begun = False
 
@@ -470,7 +476,7 @@ _KINDS = {
 
 
 def _own_state(loader: Any) -> Any:
-    """What a loader says its state is; None where it has none, whatever methods it has."""
+    """Returns the state of a loader; None where it has none, whatever methods it has."""
     if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
         return None
     try:

@@ -18,7 +18,7 @@ class _Line(NamedTuple):
 
 
 class SelectionStats(ABC):
-    """What all statistics of selection have in common: costs, and how they are shown.
+    """Statistics of selection: costs, and how they are shown.
 
     Printed, they are a few aligned lines; as the last expression of a notebook's cell, a table.
     """
@@ -105,7 +105,7 @@ class SelectionStats(ABC):
         return f'<table><caption style="text-align:left">{title}</caption>{rows}</table>'
 
     def _lines(self) -> Iterator[_Line]:
-        """What is shown: numbers that are always of interest, and others where they are not 0."""
+        """Yields the lines: numbers that are always of interest, and others that are not 0."""
         yield _Line("seen", f"{self.seen:,}")
         decided = f"{self.kept_share:.0%} of the {self.considered:,} that were decided on"
         yield _Line("kept", f"{self.kept:,}", decided if self.considered else "none was decided on")

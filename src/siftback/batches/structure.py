@@ -1,4 +1,4 @@
-"""How a batch is made of examples: its structure, its parts, and which lists hold an example each.
+"""The structure of a batch: its columns, and which lists hold an example each.
 
 A batch is a tensor or array, or a tuple, list, mapping, named tuple or dataclass of batches.
 Tensors and arrays hold one example per row. ``None`` is kept as it is. All parts have the same
@@ -31,7 +31,7 @@ Lists = frozenset[str]
 
 
 class Structure(NamedTuple):
-    """How a batch is made of examples.
+    """The structure of a batch.
 
     Attributes:
         size: N, the number of examples.
@@ -47,7 +47,7 @@ class Structure(NamedTuple):
 
 
 def read_structure(batch: Any, size: int | None = None, *, collated: bool = False) -> Structure:
-    """Finds how a batch is made of examples.
+    """Returns the structure of a batch.
 
     Args:
         batch: A batch.
@@ -89,7 +89,7 @@ def read_structure(batch: Any, size: int | None = None, *, collated: bool = Fals
 
 
 def size(batch: Any, known: int | None = None, *, lists: Lists | None = None) -> int:
-    """The number of examples in a batch.
+    """Returns the number of examples in a batch.
 
     Args:
         batch: A batch.
@@ -104,37 +104,32 @@ def size(batch: Any, known: int | None = None, *, lists: Lists | None = None) ->
     """
     if lists is None:
         return _preferred(_candidates(batch, known, False), known).size
-    sizes = {path: len(part) for path, part in parts(batch, lists)}
+    sizes = {path: len(leaf) for path, leaf in columns(batch, lists)}
     if len(set(sizes.values())) != 1:
         raise _mismatched(batch, sizes)
     return next(iter(sizes.values()))
 
 
 def leaves(batch: Any) -> list[Any]:
-    """The parts of a batch that are no structure, whatever they are; without None."""
+    """Returns the leaves of a batch, which are no structure, whatever they are; without None."""
     if batch is None:
         return []
-    children = None if isinstance(batch, ARRAYS) or is_values(batch) else children_of(batch)
-    if children is None:
+    if isinstance(batch, ARRAYS) or is_values(batch) or (children := children_of(batch)) is None:
         return [batch]
     return [leaf for child in children.values() for leaf in leaves(child)]
 
 
-def is_part(part: Any, path: str, lists: Lists) -> bool:
-    """Whether a part holds a row or an entry per example."""
-    in_rows = isinstance(part, ARRAYS) and _has_rows(part)
-    return in_rows or is_values(part) or (path in lists and isinstance(part, list | tuple))
+def is_column(leaf: Any, path: str, lists: Lists) -> bool:
+    """Returns whether a leaf holds a row or an entry per example."""
+    if isinstance(leaf, Tensor):  # in rows that can be taken and joined
+        return leaf.ndim > 0 and leaf.layout == torch.strided and not leaf.is_nested
+    if isinstance(leaf, np.ndarray):
+        return leaf.ndim > 0
+    return isinstance(leaf, list | tuple) and (path in lists or is_values(leaf))
 
 
-def _has_rows(part: Any) -> bool:
-    """Whether a tensor or array has rows that can be taken and joined."""
-    if isinstance(part, Tensor) and (part.is_nested or part.layout != torch.strided):
-        return False
-    return bool(part.ndim > 0)
-
-
-def parts(batch: Any, lists: Lists | None, path: str = "") -> list[tuple[str, Any]]:
-    """The parts of a batch that hold a row or an entry per example, by path.
+def columns(batch: Any, lists: Lists | None, path: str = "") -> list[tuple[str, Any]]:
+    """Returns the columns of a batch, which hold a row or an entry per example, by path.
 
     Args:
         batch: A batch.
@@ -146,24 +141,24 @@ def parts(batch: Any, lists: Lists | None, path: str = "") -> list[tuple[str, An
     """
     if batch is None:
         return []
-    if is_part(batch, path, lists or frozenset()):
+    if is_column(batch, path, lists or frozenset()):
         return [(path, batch)]
     if lists is None and isinstance(batch, list | tuple) and _are_objects(batch):
         return [(path, batch)]
     children = children_of(batch)
     if children is None:
         raise without_rows(batch, path)
-    return [part for step, child in children.items() for part in parts(child, lists, path + step)]
+    return [leaf for step, child in children.items() for leaf in columns(child, lists, path + step)]
 
 
-def without_rows(part: Any, path: str) -> BatchError:
-    """The error of a part that cannot be split into examples."""
-    if isinstance(part, ARRAYS):
+def without_rows(leaf: Any, path: str) -> BatchError:
+    """Returns the error of a leaf that cannot be split into examples."""
+    if isinstance(leaf, ARRAYS):
         return BatchError(
-            f"batch{path} is {describe(part)} without rows; give it a row per example"
+            f"batch{path} is {describe(leaf)} without rows; give it a row per example"
         )
     return BatchError(
-        f"batch{path} is {describe(part)}, which has no rows; "
+        f"batch{path} is {describe(leaf)}, which has no rows; "
         "give a tensor, or a list with one value per example"
     )
 
@@ -176,14 +171,14 @@ def _mismatched(batch: Any, sizes: Mapping[str, int]) -> BatchError:
 
 
 def _candidates(batch: Any, size: int | None, collated: bool) -> dict[int, Structure]:
-    """The possible readings of a batch, by number of examples; those as a structure first.
+    """Returns the possible readings of a batch, by number of examples; those as a structure first.
 
     Raises:
         BatchError: If there are none.
     """
     readings = _readings(batch, "", size, collated)
     if not readings:
-        raise _mismatched(batch, {path: len(part) for path, part in parts(batch, None)})
+        raise _mismatched(batch, {path: len(leaf) for path, leaf in columns(batch, None)})
     return readings
 
 
@@ -193,70 +188,73 @@ def _preferred(readings: dict[int, Structure], size: int | None) -> Structure:
 
 
 def lists_of(batch: Any) -> Lists:
-    """The lists of a batch by itself that hold one example per entry."""
+    """Returns the lists of a batch by itself that hold one example per entry."""
     reading = _preferred(_candidates(batch, None, False), None)
     return reading.lists | reading.values
 
 
 def _readings(
-    part: Any, path: str, size: int | None, collated: bool
+    leaf: Any, path: str, size: int | None, collated: bool
 ) -> dict[int, Structure] | None:
-    """The possible readings of a part, by number of examples; None where any number fits."""
-    if part is None:
+    """Returns the possible readings of a leaf, by number of examples; None where any fits."""
+    if leaf is None:
         return None
-    if isinstance(part, ARRAYS):
-        return {len(part): Structure(len(part))} if _has_rows(part) else {}
-    if is_values(part):
-        return {len(part): Structure(len(part), values=frozenset({path}))}
-    children = children_of(part)
+    if isinstance(leaf, ARRAYS):
+        return {len(leaf): Structure(len(leaf))} if is_column(leaf, path, frozenset()) else {}
+    if is_values(leaf):
+        return {len(leaf): Structure(len(leaf), values=frozenset({path}))}
+    children = children_of(leaf)
     if children is None:
         return {}
-    found = [_readings(child, path + step, size, collated) for step, child in children.items()]
-    whole = reduce(_common, found, None)
-    if collated or is_named_tuple(part) or not isinstance(part, list | tuple):
+    readings = [_readings(child, path + step, size, collated) for step, child in children.items()]
+    whole = reduce(_common, readings, None)
+    if collated or is_named_tuple(leaf) or not isinstance(leaf, list | tuple):
         return whole
-    return _readings_of_list(part, path, size, whole)
+    return _readings_of_list(leaf, path, size, whole)
 
 
 def _common(
-    one: dict[int, Structure] | None, other: dict[int, Structure] | None
+    first: dict[int, Structure] | None, second: dict[int, Structure] | None
 ) -> dict[int, Structure] | None:
-    """The readings of two parts together, of the numbers of examples that both may have."""
-    if one is None or other is None:
-        return other if one is None else one
+    """Returns the readings of two parts together, of the numbers of examples that both may have."""
+    if first is None or second is None:
+        return second if first is None else first
     joined: dict[int, Structure] = {}
-    for size in one.keys() & other.keys():
-        kinds = zip(one[size][1:], other[size][1:], strict=True)
+    for size in first.keys() & second.keys():
+        kinds = zip(first[size][1:], second[size][1:], strict=True)
         joined[size] = Structure(size, *(first | second for first, second in kinds))
-    return {size: joined[size] for size in one if size in joined}
+    return {size: joined[size] for size in first if size in joined}
 
 
 def _readings_of_list(
-    part: Any, path: str, size: int | None, whole: dict[int, Structure] | None
+    leaf: Any, path: str, size: int | None, whole: dict[int, Structure] | None
 ) -> dict[int, Structure] | None:
-    """The readings of a list or tuple: of its entries as parts, or as examples.
+    """Returns the readings of a list or tuple: of its entries as parts, or as examples.
 
     Args:
-        part: The list or tuple.
+        leaf: The list or tuple.
         path: Of it.
         size: The number of examples, where that is known.
         whole: The readings of it as a structure.
     """
-    count = len(part)
+    count = len(leaf)
     entries = {count: Structure(count, frozenset({path}))}
     is_asked = size is not None and count == size
-    if whole is None or (part and all(isinstance(entry, _VALUES) for entry in part)):
+    if whole is None or (leaf and all(isinstance(entry, _VALUES) for entry in leaf)):
         # Nothing but None, or a tuple of numbers, which may be something of the whole batch.
         return entries if is_asked else whole
-    if not _are_alike(part):
+    if not _are_alike(leaf):
         return whole
-    if not path and (isinstance(part, tuple) or (count == 2 and count in whole)):
-        return whole or (entries if _are_objects(part) else {})  # such as (inputs, targets)
-    if _are_objects(part):
-        if is_asked or not whole or _have_same_keys(part):
+    if not path and (isinstance(leaf, tuple) or (count == 2 and count in whole)):
+        return whole or (entries if _are_objects(leaf) else {})  # such as (inputs, targets)
+    if _are_objects(leaf):
+        same_keys = not isinstance(leaf[0], Mapping) or all(
+            entry.keys() == leaf[0].keys() for entry in leaf
+        )
+        if is_asked or not whole or same_keys:
             return {**whole, **entries} if size is not None else entries
         return whole
-    if not path and size is None and isinstance(part[0], ARRAYS):  # such as [inputs, targets]
+    if not path and size is None and isinstance(leaf[0], ARRAYS):  # such as [inputs, targets]
         return whole
     if count in whole:
         doubtful = whole[count].doubtful | {path}
@@ -264,74 +262,64 @@ def _readings_of_list(
     return {**whole, **entries}
 
 
-def _are_objects(part: Sequence[Any]) -> bool:
-    """Whether the entries of a list are of any kind but tensors, arrays and lists."""
-    return bool(part) and not any(
+def _are_objects(leaf: Sequence[Any]) -> bool:
+    """Returns whether the entries of a list are of any kind but tensors, arrays and lists."""
+    return bool(leaf) and not any(
         entry is None
         or isinstance(entry, (*ARRAYS, *_VALUES))
         or (isinstance(entry, list | tuple) and not is_named_tuple(entry))
-        for entry in part
+        for entry in leaf
     )
 
 
-def _are_alike(part: Sequence[Any]) -> bool:
-    """Whether the entries of a list are of one kind, as the examples of a data set are."""
-    if not part:
+def _are_alike(leaf: Sequence[Any]) -> bool:
+    """Returns whether the entries of a list are of one kind, as the examples of a data set are."""
+    if not leaf:
         return False
-    first = part[0]
+    first = leaf[0]
     if isinstance(first, ARRAYS):
         return all(
             isinstance(entry, ARRAYS)
             and type(entry) is type(first)
             and (entry.dtype, entry.ndim) == (first.dtype, first.ndim)
-            for entry in part
+            for entry in leaf
         )
-    return all(type(entry) is type(first) for entry in part)
-
-
-def _have_same_keys(part: Sequence[Any]) -> bool:
-    if not isinstance(part[0], Mapping):
-        return True
-    return all(entry.keys() == part[0].keys() for entry in part)
+    return all(type(entry) is type(first) for entry in leaf)
 
 
 def children_of(batch: Any) -> dict[str, Any] | None:
-    """The batches that a batch consists of, by their path within it, such as ``[0]``."""
-    if _is_object(batch):
+    """Returns the batches that a batch consists of, by their path within it, such as ``[0]``."""
+    if isinstance(batch, PackedSequence):  # a named tuple of which no rows can be taken
         return None
     if isinstance(batch, Mapping):
         return {f"[{key!r}]": value for key, value in batch.items()}
     if is_named_tuple(batch):
         return {f".{name}": getattr(batch, name) for name in batch._fields}
     if isinstance(batch, list | tuple):
-        return {f"[{place}]": value for place, value in enumerate(batch)}
+        return {f"[{index}]": value for index, value in enumerate(batch)}
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return {f".{f.name}": getattr(batch, f.name) for f in dataclasses.fields(batch)}
     return None
 
 
-def is_values(part: Any) -> bool:
-    """Whether it is a list of strings or numbers, some of which may be None."""
-    if not isinstance(part, list | tuple) or is_named_tuple(part):
+def is_values(leaf: Any) -> bool:
+    """Returns whether it is a list of strings or numbers, some of which may be None."""
+    if not isinstance(leaf, list | tuple) or hasattr(leaf, "_fields"):
         return False
     # A tuple of numbers may be the shape of an image, the same for the whole batch.
-    values = _VALUES if isinstance(part, list) else (str, bytes)
-    is_any = any(value is not None for value in part) or (not part and isinstance(part, list))
-    return is_any and all(value is None or isinstance(value, values) for value in part)
+    values = _VALUES if isinstance(leaf, list) else (str, bytes)
+    if not all(value is None or isinstance(value, values) for value in leaf):
+        return False
+    return any(value is not None for value in leaf) or leaf == []
 
 
-def is_named_tuple(part: Any) -> bool:
-    """Whether it is a named tuple."""
-    return isinstance(part, tuple) and hasattr(part, "_fields")
-
-
-def _is_object(part: Any) -> bool:
-    """Whether it is a whole of which nothing is known, although it is made as a named tuple is."""
-    return isinstance(part, PackedSequence)
+def is_named_tuple(leaf: Any) -> bool:
+    """Returns whether it is a named tuple."""
+    return isinstance(leaf, tuple) and hasattr(leaf, "_fields")
 
 
 def describe(value: Any) -> str:
-    """The type of a value, and its shape if it has one, in words."""
+    """Returns the type of a value, and its shape if it has one, in words."""
     if isinstance(value, Tensor) and (value.is_nested or value.layout != torch.strided):
         kind = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
         return f"a {kind} {type(value).__name__}"

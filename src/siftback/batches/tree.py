@@ -14,13 +14,13 @@ from siftback.batches.structure import (
     ARRAYS,
     Lists,
     children_of,
+    columns,
     describe,
+    is_column,
     is_named_tuple,
-    is_part,
     is_values,
     leaves,
     lists_of,
-    parts,
     without_rows,
 )
 from siftback.batches.structure import size as size
@@ -50,40 +50,40 @@ def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:
     on_device: dict[torch.device, Tensor] = {rows.device: rows}
     on_host: list[int] = []
 
-    def rows_of(path: str, part: Any) -> Any:
-        if isinstance(part, Tensor):
-            if part.device not in on_device:
-                on_device[part.device] = rows.to(part.device)
-            return _take_rows(part, on_device[part.device])
+    def rows_of(path: str, leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            if leaf.device not in on_device:
+                on_device[leaf.device] = rows.to(leaf.device)
+            return _take_rows(leaf, on_device[leaf.device])
         # One synchronization with the device, only for batches with parts that are not tensors.
         if not on_host:
             on_host.extend(rows.tolist())
-        if isinstance(part, np.ndarray):
-            return part[on_host]
-        return type(part)(clone(part[row]) for row in on_host)
+        if isinstance(leaf, np.ndarray):
+            return leaf[on_host]
+        return type(leaf)(clone(leaf[row]) for row in on_host)
 
     return _map(rows_of, lists_of(batch) if lists is None else lists, batch)
 
 
-def _take_rows(part: Tensor, rows: Tensor) -> Tensor:
-    """Rows in the tensor's own memory layout, so that a model computes as with the whole."""
-    if not is_dense(part):
+def _take_rows(leaf: Tensor, rows: Tensor) -> Tensor:
+    """Returns rows in the tensor's memory layout, so that a model computes as with the whole."""
+    if not is_dense(leaf):
         raise BatchError(
             "a batch has a sparse, nested, quantized or meta tensor, of which no rows can be "
             "taken: make it dense, in the collate function"
         )
-    dense = part.stride(0) == part[0].numel() if len(part) else False
-    if not dense or part.requires_grad:
-        return part[rows]
+    dense = leaf.stride(0) == leaf[0].numel() if len(leaf) else False
+    if not dense or leaf.requires_grad:
+        return leaf[rows]
     # Several times faster than indexing where the layout is channels_last.
     taken = torch.empty_strided(
-        (len(rows), *part.shape[1:]), part.stride(), dtype=part.dtype, device=part.device
+        (len(rows), *leaf.shape[1:]), leaf.stride(), dtype=leaf.dtype, device=leaf.device
     )
-    return torch.index_select(part, 0, rows, out=taken)
+    return torch.index_select(leaf, 0, rows, out=taken)
 
 
 def split(batch: Any, at: int, lists: Lists | None = None) -> tuple[Any, Any]:
-    """The first ``at`` examples and the others, as views.
+    """Returns the first ``at`` examples and the others, as views.
 
     >>> split(torch.tensor([1, 2, 3]), 2)
     (tensor([1, 2]), tensor([3]))
@@ -97,14 +97,14 @@ def split(batch: Any, at: int, lists: Lists | None = None) -> tuple[Any, Any]:
         BatchError: If the batch cannot be split into examples.
     """
     lists = lists_of(batch) if lists is None else lists
-    first = _map(lambda _, part: part[:at], lists, batch)
-    return first, _map(lambda _, part: part[at:], lists, batch)
+    first = _map(lambda _, leaf: leaf[:at], lists, batch)
+    return first, _map(lambda _, leaf: leaf[at:], lists, batch)
 
 
 def clone(batch: Any) -> Any:
-    """A copy that shares no memory with the batch, as far as it consists of tensors and arrays."""
+    """Returns a copy that shares no memory with the batch, as far as this is tensors and arrays."""
     return _map_leaves(
-        lambda part: part.clone() if isinstance(part, Tensor) else copy.copy(part), batch
+        lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else copy.copy(leaf), batch
     )
 
 
@@ -134,19 +134,18 @@ def concatenate(
         step: value for key, value in (pad or {}).items() for step in (f"[{key!r}]", f".{key}")
     }
 
-    def join(path: str, *parts: Any) -> Any:
-        return _join(path, values.get(path), parts)
+    def join(path: str, *columns: Any) -> Any:
+        return _join(path, values.get(path), columns)
 
     return _map(join, lists_of(batches[0]) if lists is None else lists, *batches)
 
 
 def shapes(batch: Any, lists: Lists) -> list[Any]:
-    """The shape and type of a row of each part: batches of the same ones can be joined."""
-    return [(path, _row_of(part)) for path, part in parts(batch, lists)]
-
-
-def _row_of(part: Any) -> Any:
-    return (tuple(part.shape[1:]), part.dtype) if isinstance(part, ARRAYS) else type(part)
+    """Returns the shape and type of a row of each column: batches of equal ones can be joined."""
+    return [
+        (path, (tuple(leaf.shape[1:]), leaf.dtype) if isinstance(leaf, ARRAYS) else type(leaf))
+        for path, leaf in columns(batch, lists)
+    ]
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -155,14 +154,14 @@ def to_device(batch: Any, device: torch.device) -> Any:
     An object of another kind moves by its own ``to``, if it has one.
     """
 
-    def moved(part: Any) -> Any:
-        if isinstance(part, Tensor):
-            if part.is_meta and device.type != "meta":
+    def moved(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            if leaf.is_meta and device.type != "meta":
                 raise BatchError(
                     "a batch has a meta tensor, which has no values: give one with them"
                 )
-            return part.to(device, non_blocking=True)
-        return part.to(device) if hasattr(part, "to") else part
+            return leaf.to(device, non_blocking=True)
+        return leaf.to(device) if hasattr(leaf, "to") else leaf
 
     return _map_leaves(moved, batch)
 
@@ -173,8 +172,8 @@ def to_device_of(batch: Any, model: nn.Module) -> Any:
     if weight is None:
         return batch
     if any(
-        part.device != weight.device if isinstance(part, Tensor) else hasattr(part, "to")
-        for part in leaves(batch)
+        leaf.device != weight.device if isinstance(leaf, Tensor) else hasattr(leaf, "to")
+        for leaf in leaves(batch)
     ):
         return to_device(batch, weight.device)
     return batch
@@ -186,17 +185,18 @@ def map_tensors(fn: Callable[[Tensor], Tensor], batch: Any) -> Any:
     >>> map_tensors(torch.neg, {"x": torch.tensor([1, 2]), "name": ["a", "b"]})
     {'x': tensor([-1, -2]), 'name': ['a', 'b']}
     """
-    return _map_leaves(lambda part: fn(part) if isinstance(part, Tensor) else part, batch)
+    return _map_leaves(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, batch)
 
 
 def tensors(batch: Any) -> list[Tensor]:
-    """The tensors of a batch, in the order of its structure."""
-    return [part for part in leaves(batch) if isinstance(part, Tensor)]
+    """Returns the tensors of a batch, in the order of its structure."""
+    return [leaf for leaf in leaves(batch) if isinstance(leaf, Tensor)]
 
 
 def device(batch: Any) -> torch.device:
-    """The device of the batch's first tensor; the CPU if there is none."""
-    return next((part.device for part in tensors(batch)), torch.device("cpu"))
+    """Returns the device of the batch's first tensor; the CPU if there is none."""
+    devices = (leaf.device for leaf in leaves(batch) if isinstance(leaf, Tensor))
+    return next(devices, torch.device("cpu"))
 
 
 def _rebuild(batch: Any, values: list[Any]) -> Any:
@@ -228,8 +228,7 @@ def _map_leaves(fn: Callable[[Any], Any], batch: Any) -> Any:
     """Applies a function to each part that is no structure, whatever it is, except None."""
     if batch is None:
         return None
-    children = None if isinstance(batch, ARRAYS) or is_values(batch) else children_of(batch)
-    if children is None:
+    if isinstance(batch, ARRAYS) or is_values(batch) or (children := children_of(batch)) is None:
         return fn(batch)
     return _rebuild(batch, [_map_leaves(fn, child) for child in children.values()])
 
@@ -237,7 +236,7 @@ def _map_leaves(fn: Callable[[Any], Any], batch: Any) -> Any:
 def _map(fn: Callable[..., Any], lists: Lists, *batches: Any, path: str = "") -> Any:
     """Applies ``fn(path, *parts)`` to the parts of batches that hold a row or entry per example."""
     first = batches[0]
-    if all(is_part(batch, path, lists) for batch in batches):
+    if all(is_column(batch, path, lists) for batch in batches):
         return fn(path, *batches)
     if any(type(other) is not type(first) for other in batches):
         kinds = ", ".join(describe(batch) for batch in batches)
@@ -259,20 +258,20 @@ def _map(fn: Callable[..., Any], lists: Lists, *batches: Any, path: str = "") ->
     return _rebuild(first, values)
 
 
-def _join(path: str, value: float | None, parts: tuple[Any, ...]) -> Any:
-    first = parts[0]
+def _join(path: str, value: float | None, columns: tuple[Any, ...]) -> Any:
+    first = columns[0]
     family = next(kind for kind in (Tensor, np.ndarray, type(first)) if isinstance(first, kind))
-    if not all(isinstance(part, family) for part in parts):
-        kinds = ", ".join(describe(part) for part in parts)
+    if not all(isinstance(leaf, family) for leaf in columns):
+        kinds = ", ".join(describe(leaf) for leaf in columns)
         raise BatchError(f"parts of mismatched types ({kinds}); give every batch the same ones")
     if not isinstance(first, ARRAYS):
-        return type(first)(value for part in parts for value in part)
-    if value is not None and len({part.shape[1:] for part in parts}) > 1:
-        parts = tuple(_padded(part, _longest(parts), value) for part in parts)
+        return type(first)(value for leaf in columns for value in leaf)
+    if value is not None and len({leaf.shape[1:] for leaf in columns}) > 1:
+        columns = tuple(_padded(leaf, _longest(columns), value) for leaf in columns)
     try:
-        return torch.cat(parts) if isinstance(first, Tensor) else np.concatenate(parts)
+        return torch.cat(columns) if isinstance(first, Tensor) else np.concatenate(columns)
     except (RuntimeError, ValueError) as error:
-        shapes = ", ".join(describe(part) for part in parts)
+        shapes = ", ".join(describe(leaf) for leaf in columns)
         raise BatchError(
             f"batch{path} has rows of several shapes ({shapes}), which cannot be pooled: pad every "
             "batch to the same shape, or give pool=Pool(batch_size, pad=...), with the value that "
@@ -280,22 +279,22 @@ def _join(path: str, value: float | None, parts: tuple[Any, ...]) -> Any:
         ) from error
 
 
-def _longest(parts: tuple[Any, ...]) -> tuple[int, ...]:
-    """The largest size of each dimension of the rows."""
-    shapes = [part.shape[1:] for part in parts]
+def _longest(columns: tuple[Any, ...]) -> tuple[int, ...]:
+    """Returns the largest size of each dimension of the rows."""
+    shapes = [leaf.shape[1:] for leaf in columns]
     if len({len(shape) for shape in shapes}) > 1:
         return tuple(shapes[0])  # does not fit, whatever it is filled with
     return tuple(max(sizes) for sizes in zip(*shapes, strict=True))
 
 
-def _padded(part: Any, shape: tuple[int, ...], value: float) -> Any:
-    """The part, its rows filled at the end of each dimension."""
-    if part.ndim != len(shape) + 1:
-        return part
-    sizes = (len(part), *shape)
-    if isinstance(part, Tensor):
-        whole: Any = part.new_full(sizes, value)
+def _padded(leaf: Any, shape: tuple[int, ...], value: float) -> Any:
+    """Returns the column, its rows filled at the end of each dimension."""
+    if leaf.ndim != len(shape) + 1:
+        return leaf
+    sizes = (len(leaf), *shape)
+    if isinstance(leaf, Tensor):
+        whole: Any = leaf.new_full(sizes, value)
     else:
-        whole = np.full(sizes, value, part.dtype)
-    whole[tuple(slice(size) for size in part.shape)] = part
+        whole = np.full(sizes, value, leaf.dtype)
+    whole[tuple(slice(size) for size in leaf.shape)] = leaf
     return whole

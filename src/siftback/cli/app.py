@@ -48,33 +48,30 @@ COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in sect
 
 
 class LazyCommands(TyperGroup):
-    """The commands; one is imported when it is asked for."""
+    """The commands by name and line of help; one is imported when it is called."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Returns the names of the commands."""
-        return list(COMMANDS)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        # Lists, completion and guesses of names need no more than these.
+        self.commands = {n: TyperCommand(n, help=line) for n, (_, line) in COMMANDS.items()}
 
-    def get_command(self, ctx: Any, name: str) -> Any:
-        """Returns a command; None if there is none of the name."""
-        if name in COMMANDS and name not in self.commands:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Imports a command that is called, or whose options are completed."""
+        name = args[0]
+        if name in COMMANDS:
             importlib.import_module(f"siftback.cli.{COMMANDS[name][0]}")
             info = next(info for info in app.registered_commands if info.name == name)
             self.commands[name] = typer.main.get_command_from_info(
                 info, pretty_exceptions_short=False, rich_markup_mode=None
             )
-        return self.commands.get(name)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Lists them without importing any."""
+        """Lists them by section."""
         widest = max(map(len, COMMANDS))
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(n.ljust(widest), line) for n, (_, line) in commands.items()])
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Completes a command's name without importing any."""
-        self.commands = {n: TyperCommand(n, help=line) for n, (_, line) in COMMANDS.items()}
-        return super().shell_complete(ctx, incomplete)
 
 
 app = typer.Typer(

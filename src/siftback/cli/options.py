@@ -12,9 +12,9 @@ import typer
 from siftback.errors import ConfigError
 from siftback.lab.settings import (
     DEFAULT_EPOCHS,
+    DURATION_UNITS,
     LENGTHS,
     SETTINGS,
-    UNITS,
     Settings,
     parse_duration,
     parse_numbers,
@@ -175,7 +175,7 @@ def checkpoint_policy(every: str, keep: int) -> "CheckpointPolicy":
         raise ConfigError(f"--checkpoints {keep}: give at least 1")
     if every == "none":
         return CheckpointPolicy(None, None, keep)
-    if every[-1:] in tuple(UNITS):
+    if every[-1:] in tuple(DURATION_UNITS):
         return CheckpointPolicy(None, parse_duration("--checkpoint-every", every), keep)
     shares = parse_numbers("--checkpoint-every", every)
     if len(shares) > 1 or not 1e-6 <= shares[0] <= 1:

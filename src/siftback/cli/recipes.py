@@ -18,17 +18,17 @@ from siftback.cli.options import (
     use_threads,
 )
 from siftback.errors import ConfigError
-from siftback.lab.recipes import Scale
+from siftback.lab.recipes import find_scale
 
 ScaleOption = Annotated[
-    Scale,
+    str,
     typer.Option(help="small, for two cores and the data at hand; or full, as the papers."),
 ]
 
 
 @app.command("recipes")
 def recipes_command(
-    scale: ScaleOption = Scale.SMALL,
+    scale: ScaleOption = "small",
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown, of both scales.")
     ] = False,
@@ -43,15 +43,15 @@ def recipes_command(
     if as_markdown:
         typer.echo(markdown_listing())
     elif as_json:
-        show_json(listing_rows(scale))
+        show_json(listing_rows(find_scale(scale)))
     else:
-        Console().print(listing(scale))
+        Console().print(listing(find_scale(scale)))
 
 
 @app.command("run")
 def run_command(
     recipe: Annotated[str, typer.Argument(help="Name of a recipe, or a TOML file like one.")],
-    scale: ScaleOption = Scale.SMALL,
+    scale: ScaleOption = "small",
     seed: Annotated[
         str | None,
         typer.Option("--seeds", help="Seeds in place of the recipe's, separated by commas."),
@@ -91,10 +91,11 @@ def run_command(
     from siftback.lab.run.progress import ConsoleReporter
     from siftback.lab.run.workload import most_work
 
-    experiment, changes = find_recipe(recipe), parse_changes(changed or [])
+    experiment, size = find_recipe(recipe), find_scale(scale)
+    changes = parse_changes(changed or [])
     if seed is not None:
         changes["seeds"] = parse_seeds(seed)
-    named = recipe_plans(experiment, scale, out, changes)
+    named = recipe_plans(experiment, size, out, changes)
     plans = {folder: plan for folder, plan in named.items() if folder.name.startswith(only or "")}
     if not plans:
         names = listed(folder.name for folder in named)
@@ -120,7 +121,7 @@ def run_command(
     for folder in plans:
         show_comparison(Comparison.read(folder))
         typer.echo()
-    for analysis, paths in draw_recipe(experiment, scale, out, plans):
+    for analysis, paths in draw_recipe(experiment, size, out, plans):
         if isinstance(analysis, Missing):
             typer.echo(f"{analysis.name} is missing: {analysis.why}", err=True)
         else:

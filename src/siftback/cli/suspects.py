@@ -28,10 +28,10 @@ def suspects_command(
     from siftback.lab.experiments.suspects_report import (
         read_suspects,
         suspects_tables,
-        write_suspects,
+        write_ranked,
     )
 
     suspects = read_suspects(run, name)
     if out is not None:
-        write_suspects(out, *next(iter(suspects.items())))
+        write_ranked(out, *next(iter(suspects.items())))
     Console().print(suspects_tables(suspects, most))

@@ -17,7 +17,7 @@ _SHIFT = 10  # the bits of a score that are left out
 
 
 def buckets_of(scores: Tensor) -> Tensor:
-    """The bucket of each score; buckets are in the order of the scores.
+    """Returns the bucket of each score; buckets are in the order of the scores.
 
     Scores in one bucket differ by less than a share of 2^-13 of their size.
 
@@ -36,7 +36,7 @@ def buckets_of(scores: Tensor) -> Tensor:
 
 
 def histogram(scores: Tensor) -> tuple[Tensor, int]:
-    """How many scores each bucket has, and how many scores are NaN.
+    """Counts the scores in each bucket, and the scores that are NaN.
 
     Args:
         scores: float32[N].
@@ -53,7 +53,7 @@ def histogram(scores: Tensor) -> tuple[Tensor, int]:
 
 
 def tied_probabilities(sizes: Tensor, beta: float, floor: float = 0.0) -> Tensor:
-    """The probabilities of `draw_probabilities`, from the number of examples of each score.
+    """Computes `draw_probabilities`, from the number of examples of each score.
 
     Args:
         sizes: int64[M], how many examples have the lowest score, the next one, and so on.
@@ -72,7 +72,7 @@ def tied_probabilities(sizes: Tensor, beta: float, floor: float = 0.0) -> Tensor
 
 
 def scale_to_count(count: int, probabilities: Tensor, sizes: Tensor) -> Tensor:
-    """``min(1, c p)``, with c such that the probabilities of all examples sum to k.
+    """Computes ``min(1, c p)``, with c such that the probabilities of all examples sum to k.
 
     As `inclusion_probabilities`, for examples in groups of one probability.
 
@@ -88,10 +88,10 @@ def scale_to_count(count: int, probabilities: Tensor, sizes: Tensor) -> Tensor:
     tensor([0.3333, 0.6667, 1.0000], dtype=torch.float64)
     """
     ordered, order = probabilities.sort(descending=True)
-    held = sizes[order].double()
-    certain = held.cumsum(0) - held  # examples of the groups before
-    scales = (count - certain) / (ordered * held).flip(0).cumsum(0).flip(0)
-    fits = (scales * ordered <= 1) | (certain + held >= count)
+    counts = sizes[order].double()
+    certain = counts.cumsum(0) - counts  # examples of the groups before
+    scales = (count - certain) / (ordered * counts).flip(0).cumsum(0).flip(0)
+    fits = (scales * ordered <= 1) | (certain + counts >= count)
     scale = scales[fits.int().argmax()]
     return (scale * probabilities).clamp(min=0.0, max=1.0)
 
@@ -129,18 +129,18 @@ def draw_in_blocks(
     weights = torch.zeros(len(scores), dtype=torch.float32)
     seed = int(torch.randint(1 << 62, (), generator=generator))
     start = float(torch.rand((), generator=generator, dtype=torch.float64))
-    place, drawn = 0.0, 0
-    for number, part in enumerate(torch.split(scores, block)):
-        each = table[buckets_of(part.nan_to_num(nan=0.0))]
-        each[part.isnan()] = of_unknown
-        order = torch.randperm(len(part), generator=generator_from(seed, number))
-        ends = each[order].cumsum(0) + place
+    position, drawn = 0.0, 0
+    for number, block_scores in enumerate(torch.split(scores, block)):
+        probabilities = table[buckets_of(block_scores.nan_to_num(nan=0.0))]
+        probabilities[block_scores.isnan()] = of_unknown
+        order = torch.randperm(len(block_scores), generator=generator_from(seed, number))
+        ends = probabilities[order].cumsum(0) + position
         points = torch.ceil(ends - start)
-        hit = points.diff(prepend=points.new_full((1,), np.ceil(place - start))) > 0
-        place = float(ends[-1]) % 1.0
+        hit = points.diff(prepend=points.new_full((1,), np.ceil(position - start))) > 0
+        position = float(ends[-1]) % 1.0
         drawn += int(hit.sum())
         if (number + 1) * block >= len(scores):
-            correct_count(hit, each[order], count - drawn)
+            correct_count(hit, probabilities[order], count - drawn)
         weights[number * block + order[hit]] = 1.0
     return weights
 
@@ -151,9 +151,9 @@ def _probabilities(scores: Tensor, beta: float, floor: float, count: int) -> tup
     table = torch.zeros(BUCKETS, dtype=torch.float64)
     if unknown >= count:
         return table, count / max(unknown, 1)
-    held = counts.nonzero().squeeze(1)
-    each = tied_probabilities(counts[held], beta, floor)
-    table[held] = scale_to_count(count - unknown, each, counts[held])
+    buckets = counts.nonzero().squeeze(1)
+    probabilities = tied_probabilities(counts[buckets], beta, floor)
+    table[buckets] = scale_to_count(count - unknown, probabilities, counts[buckets])
     return table, 1.0
 
 

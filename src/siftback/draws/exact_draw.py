@@ -40,6 +40,6 @@ def draw_exactly(
     weights[new] = 1.0
     count -= len(new)
     if count:
-        chosen = choose_exactly(proportions(scores[known]), count, generator)
-        weights[known[chosen]] = 1.0
+        rows = choose_exactly(proportions(scores[known]), count, generator)
+        weights[known[rows]] = 1.0
     return weights

@@ -11,7 +11,7 @@ SORTED = 1 << 22
 
 
 def draw_probabilities(scores: Tensor, beta: float, floor: float = 0.0) -> Tensor:
-    """The probability of each example by its percentile among all scores.
+    """Computes the probability of each example by its percentile among all scores.
 
     Jiang et al. 2019, eq. 1, with a floor::
 
@@ -38,9 +38,9 @@ def draw_probabilities(scores: Tensor, beta: float, floor: float = 0.0) -> Tenso
     last = (ordered[1:] != ordered[:-1]).nonzero().squeeze(1) + 1
     ends = torch.cat((last, last.new_tensor([len(scores)])))
     sizes = ends.diff(prepend=ends.new_zeros(1))
-    each = tied_probabilities(sizes, beta, floor)
+    tied = tied_probabilities(sizes, beta, floor)
     probabilities = torch.empty(len(scores), dtype=torch.float64)
-    probabilities[order] = each.repeat_interleave(sizes)
+    probabilities[order] = tied.repeat_interleave(sizes)
     return probabilities
 
 

@@ -12,7 +12,7 @@ from siftback.draws.exact_draw import draw_exactly
 
 
 def ratio_probabilities(losses: Tensor, floor: float, mean: float | None = None) -> Tensor:
-    """Probabilities by the loss over the mean of all: ``max(floor, min(1, loss / mean))``.
+    """Computes probabilities by the loss over the mean of all: ``max(floor, min(1, loss / mean))``.
 
     A loss that is not finite is not part of the mean, and its example is certain to be drawn. If
     the mean is not above 0, all are.
@@ -36,7 +36,7 @@ def ratio_probabilities(losses: Tensor, floor: float, mean: float | None = None)
 
 
 def finite_mean(blocks: Iterable[Tensor]) -> float:
-    """The mean of the finite losses in some tensors, float[n], summed in float64; NaN of none.
+    """Computes the mean of the finite losses in tensors, float[n], in float64; NaN of none.
 
     >>> finite_mean([torch.tensor([1.0, torch.inf]), torch.tensor([2.0])])
     1.5

@@ -55,14 +55,14 @@ def draw_in_shards(
     table = shared_probabilities(scores, beta, floor)
     seed, quota = int(torch.randint(1 << 62, (), generator=generator)), shards.quota(count)
     weights = torch.zeros(len(scores), dtype=torch.float32)
-    for shard, rows in shards.parts():
-        own = generator_from(seed, shard)
-        weights[rows][_drawn(scores[rows], table, quota, own)] = 1.0
+    for shard, rows in shards.shards():
+        chance = generator_from(seed, shard)
+        weights[rows][_draw_shard(scores[rows], table, quota, chance)] = 1.0
     return weights
 
 
 def shared_probabilities(scores: Tensor, beta: float, floor: float) -> Tensor:
-    """The probability of each bucket by its percentile among the scores of all processes.
+    """Computes the probability of each bucket by its percentile among the scores of all processes.
 
     Args:
         scores: float32[n], of this process, NaN where unknown.
@@ -73,15 +73,15 @@ def shared_probabilities(scores: Tensor, beta: float, floor: float) -> Tensor:
         float64[BUCKETS], 0 for empty ones.
     """
     counts = sum_over_processes(histogram(scores)[0])
-    held = counts.nonzero().squeeze(1)
+    buckets = counts.nonzero().squeeze(1)
     table = torch.zeros(BUCKETS, dtype=torch.float64)
-    if len(held):
-        table[held] = tied_probabilities(counts[held], beta, floor)
+    if len(buckets):
+        table[buckets] = tied_probabilities(counts[buckets], beta, floor)
     return table
 
 
-def _drawn(scores: Tensor, table: Tensor, quota: int, generator: torch.Generator) -> Tensor:
-    """int64[quota], places in a shard. Unknown scores come first, as `draw_by_percentile`."""
+def _draw_shard(scores: Tensor, table: Tensor, quota: int, generator: torch.Generator) -> Tensor:
+    """Returns int64[quota], rows of a shard. Unknown scores come first, as `draw_by_percentile`."""
     unknown = scores.isnan()
     new, known = unknown.nonzero().squeeze(1), (~unknown).nonzero().squeeze(1)
     if len(new) >= quota:
@@ -91,7 +91,7 @@ def _drawn(scores: Tensor, table: Tensor, quota: int, generator: torch.Generator
 
 
 def _systematic(probabilities: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """int64[count], the draw of `choose_exactly`, in time that grows with the number only.
+    """Returns int64[count], the draw of `choose_exactly`, in time that grows with the number only.
 
     Args:
         probabilities: float64[n].
@@ -102,16 +102,16 @@ def _systematic(probabilities: Tensor, count: int, generator: torch.Generator) -
     certain = torch.zeros(len(scaled), dtype=torch.bool)
     while True:  # a few times, as what is certain makes the others more probable
         left = count - int(certain.sum())
-        rest = scaled.masked_fill(certain, 0.0)
-        rest *= left / max(float(rest.sum()), _LEAST)
-        more = rest >= 1
-        if not left or not more.any():
+        uncertain = scaled.masked_fill(certain, 0.0)
+        uncertain *= left / max(float(uncertain.sum()), _LEAST)
+        now_certain = uncertain >= 1
+        if not left or not now_certain.any():
             break
-        certain |= more
+        certain |= now_certain
     order = torch.randperm(len(scaled), generator=generator)
     start = float(torch.rand((), generator=generator, dtype=torch.float64))
-    each = torch.where(certain, 1.0, rest)[order]
-    points = torch.ceil(each.cumsum(0) - start).clamp(min=0)
+    ordered = torch.where(certain, 1.0, uncertain)[order]
+    points = torch.ceil(ordered.cumsum(0) - start).clamp(min=0)
     hit = points.diff(prepend=points.new_zeros(1)) > 0
-    correct_count(hit, each, count - int(hit.sum()))
+    correct_count(hit, ordered, count - int(hit.sum()))
     return order[hit]

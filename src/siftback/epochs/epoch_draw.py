@@ -270,7 +270,7 @@ class EpochDraw:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many of the drawn examples, and of all, this epoch has come past."""
+        """Counts of the drawn examples, and of all, that this epoch has come past."""
         return self._read, self._passed
 
     @progress.setter
@@ -419,7 +419,7 @@ class EpochDraw:
             self._stream.load_state_dict(state["rows"])
         weights = torch.ones(state["examples"], dtype=torch.float32)
         if self._shards:
-            weights = self._shards.unpacked(self._shards.own(state["drawn"]))
+            weights = self._shards.unpack(self._shards.rows_of_state(state["drawn"]))
         elif state["draws"]:
             weights = unpack_weights(state["drawn"], state["examples"])
         self._set_draw(state["draws"], weights)
@@ -472,7 +472,7 @@ class EpochDraw:
 
     def _drawn_state(self) -> dict[str, Any] | None:
         if not self._packed and self._shards:  # once an epoch, as packing takes longer than a copy
-            self._packed = {"bits": self._shards.packed(self.weights)}
+            self._packed = {"bits": self._shards.pack(self.weights)}
         elif not self._packed and self.draws:
             self._packed = pack_weights(self.weights)
         if self._shards:

@@ -65,7 +65,7 @@ def plan_of(
     world: int = 1,
     drop_last: bool = False,
 ) -> EpochPlan:
-    """How long the epochs are that a rule draws.
+    """Plans the length of the epochs that a rule draws.
 
     Args:
         rule: The rule, which knows its examples.
@@ -94,18 +94,18 @@ def plan_of(
     while True:
         draw.epochs = epochs
         counts = [_count(draw, epoch) // world for epoch in range(math.ceil(epochs))]
-        found = [
+        batches_of_epochs = [
             count_batches(count, batch_size, drop_last, whole=rule.examples // world)
             for count in counts
         ]
-        if not all(found):
-            epoch = found.index(0)
+        if not all(batches_of_epochs):
+            epoch = batches_of_epochs.index(0)
             raise ConfigError(
                 f"the {counts[epoch]} examples of epoch {epoch} for each of {world} processes "
                 f"make no batch of {batch_size}: give smaller batches, or keep more"
             )
-        updates = [math.ceil(batches / accumulation) for batches in found]
-        last = math.ceil((epochs - len(found) + 1) * updates[-1])
+        updates = [math.ceil(batches / accumulation) for batches in batches_of_epochs]
+        last = math.ceil((epochs - len(batches_of_epochs) + 1) * updates[-1])
         steps = sum(updates[:-1]) + last
         if max_steps is None or steps >= max_steps:
             break
@@ -113,7 +113,7 @@ def plan_of(
     if max_steps is not None:
         last, steps = last - (steps - max_steps), max_steps
     read = sum(counts[:-1]) + round(counts[-1] * last / updates[-1])
-    return EpochPlan(found, accumulation, steps, read * world, epochs)
+    return EpochPlan(batches_of_epochs, accumulation, steps, read * world, epochs)
 
 
 def _count(draw: EpochDraw, epoch: int) -> int:

@@ -18,7 +18,7 @@ from siftback.arguments import (
     format_value,
     is_integer,
 )
-from siftback.batches.indices import check_length, checked_indices
+from siftback.batches.indices import check_indices, check_length
 from siftback.batches.last_batches import SelectiveBatches
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.errors import ConfigError, LossError
@@ -212,7 +212,7 @@ class SelectiveSampler(Sampler[int]):
             raise ConfigError("there is no rule to update: give SelectiveSampler(dataset, rule)")
         if not is_dense(losses) or not losses.is_floating_point() or losses.ndim != 1:
             raise LossError(f"losses={format_value(losses)}: give one for each example, float[n]")
-        indices = checked_indices(indices, len(losses), "SelectiveSampler.update")
+        indices = check_indices(indices, len(losses), "SelectiveSampler.update")
         self._has_losses = True
         self.draw.update(indices, losses, self._last, **predictions)
 
@@ -334,12 +334,14 @@ class SelectiveSampler(Sampler[int]):
         """
         check_digest(self, state)
         epoch, draw, settings = integer(most=MOST_EPOCHS), self._own_draw, self._settings()
-        parts = {"epoch": epoch, "last": epoch, "current": integer(_NONE, MOST_EPOCHS)}
+        checks = {"epoch": epoch, "last": epoch, "current": integer(_NONE, MOST_EPOCHS)}
         if draw and draw.is_common:
             check_entries(self, state, {"settings": dict_of(dict.fromkeys(settings, anything))})
             if all(state["settings"][name] is None for name in _OF_ALL):
                 settings |= _OF_ALL
-        check_entries(self, state, {**parts, "draw": state_of(draw) if draw else nothing}, settings)
+        check_entries(
+            self, state, {**checks, "draw": state_of(draw) if draw else nothing}, settings
+        )
         if state["current"] not in (_NONE, state["last"]):
             raise_damaged(
                 "SelectiveSampler.current", state["current"], f"{state['last']}, as its last"

@@ -12,9 +12,9 @@ from siftback.lab import models
 from siftback.lab.data.data_set import IGNORED, DataSet
 from siftback.lab.data.stream import Batch
 from siftback.lab.records.environment import memory_gib
-from siftback.lab.settings import Precision, Settings
+from siftback.lab.settings import Settings, TrainingPrecision
 
-AUTOCAST_TYPES: dict[Precision, torch.dtype | None] = {
+AUTOCAST_TYPES: dict[TrainingPrecision, torch.dtype | None] = {
     "fp32": None,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,

@@ -1,5 +1,6 @@
 """How long a run trains: by its epochs, its cost, or the clock, which knows what took the time."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ class Length:
     Attributes:
         kind: What the length is counted in.
         amount: How much of it there is.
-        most_cost: The most that it may cost, where that is not its length; None is any.
+        most_cost: The most that it may cost, where that is not its length.
         most_seconds: The longest that it may take, likewise.
 
     >>> length = Length("epochs", 10.0, most_seconds=60.0)
@@ -55,8 +56,8 @@ class Length:
 
     kind: Unit
     amount: float
-    most_cost: float | None = None
-    most_seconds: float | None = None
+    most_cost: float = math.inf
+    most_seconds: float = math.inf
 
     @classmethod
     def of(cls, run: Run, settings: Settings, examples: int, scoring: Spent = NOTHING) -> Self:
@@ -71,27 +72,25 @@ class Length:
         Raises:
             ConfigError: If that was all of a budget.
         """
-        cost, seconds = settings.cost_budget, settings.time_budget
-        if settings.budget is not None:
+        cost, seconds = settings.cost_budget or math.inf, settings.time_budget or math.inf
+        if settings.budget:
             cost = (FORWARD + BACKWARD) * examples * settings.budget
-        if run.cost_budget is not None:
-            cost = run.cost_budget
+        cost = run.cost_budget or cost
         for unit, budget, taken in (
             ("forwards", cost, scoring.cost),
             ("seconds", seconds, scoring.seconds),
         ):
-            if budget is not None and budget <= taken:
+            if budget <= taken:
                 raise ConfigError(
                     f"{run.strategy} has a budget of {budget:.0f} {unit}, and its scores cost "
                     f"{taken:.0f}: give more, or fewer models or epochs to score by "
                     "(--score-models, --score-epochs)"
                 )
-        cost = None if cost is None else cost - scoring.cost
-        if run.cost_budget is None and settings.epochs is not None:
+        cost -= scoring.cost
+        if settings.epochs and not run.cost_budget:
             return cls("epochs", settings.epochs, cost, seconds)
-        if cost is not None:
+        if cost < math.inf:
             return cls("cost", cost, most_seconds=seconds)
-        assert seconds is not None  # settings make sure that there is a length
         return cls("seconds", seconds)
 
     def done(self, spent: Spent) -> float:
@@ -102,8 +101,8 @@ class Length:
         """Returns whether the training is done, or has used up what it may."""
         return (
             self.done(spent) >= 1
-            or (self.most_cost is not None and spent.cost >= self.most_cost)
-            or (self.most_seconds is not None and spent.seconds >= self.most_seconds)
+            or spent.cost >= self.most_cost
+            or spent.seconds >= self.most_seconds
         )
 
 
@@ -129,7 +128,7 @@ class PhaseClock:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._spent = dict.fromkeys(PHASES, 0.0)
-        self._phase: str | None = None
+        self._phase = ""  # while it does not count
         self._since = 0.0
 
     def start(self, phase: str) -> None:
@@ -138,7 +137,6 @@ class PhaseClock:
 
     def mark(self, phase: str) -> None:
         """Ends a phase: time from now on belongs to another."""
-        assert self._phase is not None
         now = time.perf_counter()
         self._spent[self._phase] += now - self._since
         self._phase, self._since = phase, now
@@ -156,7 +154,7 @@ class PhaseClock:
     def phases(self) -> dict[str, float]:
         """Seconds so far of each phase."""
         spent = dict(self._spent)
-        if self._phase is not None:
+        if self._phase:
             spent[self._phase] += self._now() - self._since
         return spent
 
@@ -168,7 +166,7 @@ class PhaseClock:
     @property
     def passed(self) -> float:
         """Seconds so far by the host, which does not wait for what it has queued."""
-        running = 0.0 if self._phase is None else time.perf_counter() - self._since
+        running = time.perf_counter() - self._since if self._phase else 0.0
         return sum(self._spent.values()) + running
 
     def load(self, phases: dict[str, float]) -> None:
@@ -178,9 +176,9 @@ class PhaseClock:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stops counting within the context."""
-        phase, self._spent, self._phase = self._phase, self.phases, None
+        phase, self._spent, self._phase = self._phase, self.phases, ""
         yield
-        if phase is not None:
+        if phase:
             self.start(phase)
 
     def _now(self) -> float:

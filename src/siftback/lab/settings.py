@@ -19,7 +19,7 @@ from siftback.lab import rates
 from siftback.lab.records.formatting import one_of
 from siftback.lab.records.run_summary import RECORDS
 
-Precision = Literal["fp32", "bf16", "fp16"]
+TrainingPrecision = Literal["fp32", "bf16", "fp16"]
 
 # Names that the help lists, of modules that import torch; `tests/cli/test_help.py` compares them.
 # fmt: off
@@ -37,7 +37,7 @@ LENGTHS = ("epochs", "budget", "cost_budget", "time_budget")
 DEFAULT_EPOCHS = 10.0  # where the command line gives no length
 EVALUATIONS = 10  # where the length is not given in epochs
 LARGEST_SEED = 2**32 - 1
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_number(name: str, text: str) -> float:
@@ -76,7 +76,7 @@ def parse_duration(name: str, text: str) -> float:
     """
     if re.fullmatch(r"(\d+(\.\d+)?[smhd])+", text):
         terms = re.findall(r"([\d.]+)([smhd])", text)
-        return sum(float(number) * UNITS[unit] for number, unit in terms)
+        return sum(float(number) * DURATION_UNITS[unit] for number, unit in terms)
     raise ConfigError(f"{name} {text!r}: give a time such as 90s, 30m, 12h or 1h30m")
 
 
@@ -197,7 +197,7 @@ class Settings:
     ema: Annotated[float | None,
         "Decay of an average of the weights, which is tested and kept, such as 0.999; it is "
         "shorter at first.", "(0, 1)"] = None
-    precision: Annotated[Precision,
+    precision: Annotated[TrainingPrecision,
         "fp32, or mixed: bf16, or fp16 with a scaled loss (CUDA)."] = "fp32"
     channels_last: Annotated[bool,
         "Whether images and weights lie channels last, mostly the faster."] = True
@@ -323,7 +323,7 @@ class Settings:
 
     @property
     def wanted_evaluations(self) -> int:
-        """How often to test, evenly over training."""
+        """Tests over the training, evenly."""
         length = self.epochs or self.budget
         return self.evaluations or (max(1, round(length)) if length else EVALUATIONS)
 

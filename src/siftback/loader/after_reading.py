@@ -45,33 +45,33 @@ def after_reading(pipeline: Pipeline, epoch: Epoch) -> Iterator[Batch]:
         is_copy = rows is not None and len(rows.positions) < batch.size
         if rows is None:
             weights = torch.ones(batch.size, device=device, dtype=torch.float32)
-            kept = replace(admitted, weights=weights)
+            selected = replace(admitted, weights=weights)
         else:
-            kept = admitted.take(rows.positions) if is_copy else admitted
-            kept = replace(kept, weights=rows.weights.to(device))  # a rule's are on the CPU
+            selected = admitted.take(rows.positions) if is_copy else admitted
+            selected = replace(selected, weights=rows.weights.to(device))  # a rule's are on the CPU
             stats.considered += batch.size
-            stats.kept += kept.size
+            stats.kept += selected.size
             stats.seconds_selection += time.perf_counter() - started
         epoch.offered += batch.size
-        epoch.kept += kept.size
+        epoch.kept += selected.size
         if pool is None:
             pool = pipeline.pool = Pool(batch.size, drops_last(source.loader))
         # A last batch of one row is the user's own where nothing was left out of the epoch.
         is_whole = not (len(pool) or (draw is not None and draw.leaves_out))
-        is_single = batch.size == kept.size == 1 and pipeline.is_own_size and is_whole
+        is_single = batch.size == selected.size == 1 and pipeline.is_own_size and is_whole
         if pipeline.to_come is None and source.position == 0:
             pipeline.count_batches(epoch.number)  # what a sampler gives is known with its first
         if pipeline.to_come is not None:
-            pipeline.to_come = max(pipeline.to_come - kept.size, 0)
+            pipeline.to_come = max(pipeline.to_come - selected.size, 0)
         fits = batch.lists is not None and batch.requested in (None, batch.size)
         if fits or pipeline.splits:
             if leaves_out and not pipeline.trial.is_over:
                 pipeline.trial.join(batch, pool.pad, source.place)
-            pool.add_batch(kept, is_copy=is_copy)
+            pool.add_batch(selected, is_copy=is_copy)
             source.position += 1
         else:  # it cannot be pooled with others
             source.position += 1
-            yield kept
+            yield selected
         for full in pool.release_full(pipeline.to_come):
             pipeline.trial.is_over |= is_copy  # rows of several batches were joined in earnest
             yield full

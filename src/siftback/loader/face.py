@@ -432,7 +432,7 @@ class SelectiveLoader:
 
     @property
     def lr_scale(self) -> float:
-        """What the learning rate is to be multiplied with in this epoch: 1 but for `Kakurenbo`."""
+        """Factor of the learning rate in this epoch: 1 but for `Kakurenbo`."""
         draw = self._pipeline.draw
         return 1.0 if draw is None else draw.lr_scale
 
@@ -444,13 +444,13 @@ class SelectiveLoader:
 
     @property
     def selector(self) -> Selector | None:
-        """What selects among the examples of scored batches; None where nothing does."""
+        """The selector among the examples of scored batches; None where nothing does."""
         selection = self._pipeline.selection
         return None if selection is None else selection.selector
 
     @property
     def scorer(self) -> Scorer | None:
-        """What scores batches; None where nothing does."""
+        """The scorer of batches; None where nothing does."""
         selection = self._pipeline.selection
         return None if selection is None else selection.scorer
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import check_flag
-from siftback.batches.indices import checked_indices
+from siftback.batches.indices import check_indices
 from siftback.batches.pending import MOST_AHEAD, PendingBatch, PendingBatches
 from siftback.batches.stats import Stats
 from siftback.epochs.epoch_draw import EpochDraw
@@ -72,7 +72,8 @@ class LossRecord:
         Raises:
             ConfigError: If the losses or weights of many batches before it were not used.
         """
-        self.check_used(MOST_AHEAD - 1)
+        if max(self.pending.without_losses, self.pending.without_weights) >= MOST_AHEAD:
+            self.check_used(0)
         self._epoch, self._reweights = epoch, self._reweights or reweights
         needs_weights = reweights and not self._attach
         self.pending.add(PendingBatch(weights, indices, epoch, self.learns, needs_weights))
@@ -143,7 +144,7 @@ class LossRecord:
                 weights = batch.weights
         else:
             count, epoch = len(indices) if reduced else len(losses), self._epoch
-            indices = checked_indices(indices, count, "loader.loss")
+            indices = check_indices(indices, count, "loader.loss")
             if self._knows_indices and self._draw is not None:
                 self._draw.rows_of(indices)  # raises if one is not that of an example
             if weights is not None:

@@ -255,25 +255,27 @@ class Pipeline:
         Raises:
             BatchError: If it is empty, or its indices are needed and missing or wrong.
         """
-        draw, place, indices = self.draw, self.source.place, batch.indices
+        draw, source, indices = self.draw, self.source, batch.indices
         if draw is not None and indices is None:
-            raise BatchError(f"{place}: {no_indices(type(draw.rule).__name__, self.source)}")
+            raise BatchError(f"{source.place}: {no_indices(type(draw.rule).__name__, source)}")
         if batch.lists is None and (self.splits or batch.size == UNKNOWN_SIZE):
             try:
-                self.source.read_structure(batch.data, batch.size)
+                source.read_structure(batch.data, batch.size)
             except BatchError as error:
-                raise BatchError(f"{place} cannot be split into examples: {error}") from None
+                raise BatchError(f"{source.place} cannot be split into examples: {error}") from None
         if batch.size == 0:
-            raise BatchError(f"{place} is empty: leave empty batches out of the wrapped loader")
+            raise BatchError(
+                f"{source.place} is empty: leave empty batches out of the wrapped loader"
+            )
         if draw is None:
             self.stats.seen += batch.size
         else:
             count = batch.requested or batch.size
-            unread = draw.advance(count) - count if draw.draws and self.reads_drawn else 0
-            self.count_unread(unread)
             self.stats.seen += count
+            if draw.draws and self.reads_drawn:
+                self.count_unread(draw.advance(count) - count)
             if self._check is not None and indices is not None:
-                self._check.check(indices, place)
+                self._check.check(indices, source.place)
                 draw.admit(indices)
         if self.model is None:
             return batch
@@ -298,7 +300,7 @@ class Pipeline:
         epoch.given += 1
         self._training = batch.data
         # What the source has read is spread evenly over the batches made of it.
-        ready = 0 if self.pool is None else self.pool.ready(self.to_come)
+        ready = self.pool.ready(self.to_come) if self.pool else 0
         self.done = self.done_next
         self.done_next += (self.source.epochs_done - self.done_next) / (ready + 1)
         return batch.with_columns(weights) if self.attach else batch.data

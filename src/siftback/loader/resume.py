@@ -104,7 +104,10 @@ def check_loader_state(
         pool = state_of(_empty_pool(pipeline, saved))
     stats = {name: integer() for name in vars(pipeline.stats)}
     checks = {
-        **{name: nothing if own is None else state_of(own) for name, own in members.items()},
+        **{
+            name: nothing if member is None else state_of(member)
+            for name, member in members.items()
+        },
         "generator": generator_state,
         "source": state_of(pipeline.source),
         "pool": pool,

@@ -76,12 +76,12 @@ class BatchSelection:
             return check_losses(batch.scores, batch.size).to(device)
         return self.scorer.score(self.losses, self.model, batch.data, batch.indices)
 
-    def select(self, scores: Tensor, place: str, stats: Stats) -> Selection:
+    def select(self, scores: Tensor, where: str, stats: Stats) -> Selection:
         """Selects by the scores.
 
         Args:
             scores: float32[N].
-            place: Description of the batch, for errors.
+            where: Description of the batch, for errors.
             stats: Counts the scores that are not finite.
 
         Raises:
@@ -93,7 +93,7 @@ class BatchSelection:
             return self.selector.select(scores, self._generator, count)
         finite = scores.isfinite()
         if self._on_nonfinite != "error":
-            return self._select_finite(scores, finite, count, place, stats)
+            return self._select_finite(scores, finite, count, where, stats)
         # Read only after the selection, which waits for the scores in any case, so that there is
         # one synchronization with the accelerator.
         all_finite = finite.all()
@@ -103,7 +103,7 @@ class BatchSelection:
             stats.nonfinite += int((~finite).sum())
             row = int((~finite).nonzero()[0])
             raise LossError(
-                f"the loss of example {row} in {place} is {float(scores[row])}: "
+                f"the loss of example {row} in {where} is {float(scores[row])}: "
                 "lower the learning rate or fix the example, or give "
                 'on_nonfinite="keep" or "drop"'
             )
@@ -115,7 +115,7 @@ class BatchSelection:
             self.scorer.after_step(self.losses, self.model, data)
 
     def _select_finite(
-        self, scores: Tensor, finite: Tensor, count: int | None, place: str, stats: Stats
+        self, scores: Tensor, finite: Tensor, count: int | None, where: str, stats: Stats
     ) -> Selection:
         """Selects among the finite scores; keeps all or none of the others."""
         rows, others = finite.nonzero().squeeze(1), (~finite).nonzero().squeeze(1)
@@ -127,7 +127,7 @@ class BatchSelection:
             count -= len(others)
             if count > len(rows):
                 raise LossError(
-                    f"only {len(rows)} losses of {place} are finite, and {count} must be kept: "
+                    f"only {len(rows)} losses of {where} are finite, and {count} must be kept: "
                     'lower the learning rate, give exact=False, or leave on_nonfinite="drop" out'
                 )
         positions, weights = rows[:0], scores[:0]

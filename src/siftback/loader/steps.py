@@ -1,4 +1,4 @@
-"""How many training batches an epoch has, where that is known before it or as it begins."""
+"""The number of training batches of an epoch, where it is known before it or as it begins."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from siftback.batches.pool import Pool
 from siftback.epochs.epoch_draw import EpochDraw
 from siftback.epochs.filtered_sampler import FilteredSampler
 from siftback.loader.selection import BatchSelection
-from siftback.loader.wrapped import is_own_size
+from siftback.loader.wrapped import is_own_size, size_owner
 from siftback.schedule import Schedule
 from siftback.selectors.sampling import count_of
 
@@ -207,9 +207,8 @@ class StepCounts:
             )
 
     def _read_of(self, examples: int) -> int:
-        """How many of some examples are read, as the wrapped loader may drop a last short batch."""
-        owner = batches_of(self.loader)
-        owner = owner if is_plain(owner) else self.loader
+        """Returns the examples that are read, without a last short batch that is dropped."""
+        owner = size_owner(self.loader)
         size = getattr(owner, "batch_size", None)
         if size and getattr(owner, "drop_last", False):
             return int(examples // size * size)
@@ -219,18 +218,18 @@ class StepCounts:
         """Examples kept of each batch of the wrapped loader."""
         selection, (count, size, examples) = self.selection, self._sizes()
         for batch in range(count):
-            here = min(size, examples - batch * size)
+            rows = min(size, examples - batch * size)
             done = epoch + batch / count
             if selection is None or not self.schedule.is_on(done, self.epochs, batch):
-                yield here
+                yield rows
                 continue
             keep = self.schedule.keep(done, self.epochs, own=selection.keep)
             if not selection.exact and keep < 1:
                 raise self._left_to_chance(selection)
-            yield count_of(keep, here) if selection.exact else here
+            yield count_of(keep, rows) if selection.exact else rows
 
     def _sizes(self) -> tuple[int, int, int]:
-        """How many batches the wrapped loader has, of what size, and of how many examples.
+        """Returns the wrapped loader's batches, their size, and their examples, as numbers.
 
         Raises:
             TypeError: If it cannot say.

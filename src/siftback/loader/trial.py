@@ -17,7 +17,7 @@ from siftback.loader.selection import BatchSelection
 from siftback.scorers.selection_pass import common_device, untouched
 
 
-def try_scores(selection: BatchSelection, batch: Batch, place: str) -> None:
+def try_scores(selection: BatchSelection, batch: Batch, where: str) -> None:
     """Scores a batch as it will be once selection is on, and forgets the scores.
 
     Nothing is left changed: random states, the model's modes and buffers, the scorer.
@@ -38,7 +38,7 @@ def try_scores(selection: BatchSelection, batch: Batch, place: str) -> None:
             stack.enter_context(untouched(module, None, device))
         stack.enter_context(
             explaining(
-                f"while {place} was scored, once and without effect, as every batch is after the "
+                f"while {where} was scored, once and without effect, as every batch is after the "
                 "warm-up: losses=fn(model, batch) takes a model and batches of any kind"
             )
         )
@@ -59,13 +59,13 @@ class PoolTrial:
         self._row: Batch | None = None
         self._shapes: list[Any] | None = None
 
-    def join(self, batch: Batch, pad: Pad | None, place: str) -> None:
+    def join(self, batch: Batch, pad: Pad | None, where: str) -> None:
         """Tries to pool examples of a batch with those of the one before.
 
         Args:
             batch: A batch.
             pad: How rows of several shapes are joined.
-            place: Description of the batch, for errors.
+            where: Description of the batch, for errors.
 
         Raises:
             BatchError: If they cannot be pooled.
@@ -73,13 +73,13 @@ class PoolTrial:
         shapes = tree.shapes(batch.data, batch.lists or frozenset())
         if shapes == self._shapes:
             return
-        with undisturbed(), explaining(f"while examples of {place} were pooled on trial"):
+        with undisturbed(), explaining(f"while examples of {where} were pooled on trial"):
             try:
                 row = batch.take(torch.zeros(1, dtype=torch.int64))
                 join_batches([self._row or row, row], pad)
             except (RuntimeError, NotImplementedError) as error:
                 raise BatchError(
-                    f"{place} cannot be split into examples and pooled ({error}): have the "
+                    f"{where} cannot be split into examples and pooled ({error}): have the "
                     "collate function make it of tensors with a row per example"
                 ) from error
         self.is_over = self._row is not None

@@ -291,7 +291,7 @@ class EpochRule(Stateful, ABC):
         self.check_state(state)
         table = state["table"]
         if self.shards:
-            table = seal({"values": self.shards.own(table)})
+            table = seal({"values": self.shards.rows_of_state(table)})
         # The table is the last to be loaded, so that no copy of it is needed to go back to.
         members = self.members().items()
         load_all_or_none(

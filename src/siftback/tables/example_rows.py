@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from siftback.errors import BatchError
-from siftback.state import check_entries, integer, raise_damaged, tensor
+from siftback.state import Check, Stateful, raise_damaged, tensor
 
 
-class ExampleRows:
+class ExampleRows(Stateful):
     """Gives each example a row of a table, in the order in which they first come.
 
     The indices of a stream may be any integers, such as the keys of a database. Rows between them
@@ -30,6 +30,15 @@ class ExampleRows:
         """Number of rows."""
         return len(self._rows)
 
+    @property
+    def indices(self) -> Tensor:
+        """int64[rows], the index of the example of each row."""
+        return torch.tensor([*self._rows], dtype=torch.int64)
+
+    @indices.setter
+    def indices(self, indices: Tensor) -> None:
+        self._rows = {index: row for row, index in enumerate(indices.tolist())}
+
     def add(self, indices: Tensor) -> None:
         """Gives a row to each of int64[n] that has none."""
         for index in indices.tolist():
@@ -37,7 +46,7 @@ class ExampleRows:
 
     def indices_of(self, rows: Tensor) -> Tensor:
         """Returns int64[n], the examples of rows."""
-        return torch.tensor(list(self._rows), dtype=torch.int64)[rows]
+        return self.indices[rows]
 
     def rows_of(self, indices: Tensor) -> Tensor:
         """Returns int64[n], the rows of examples.
@@ -53,26 +62,16 @@ class ExampleRows:
                 "the loader gave"
             ) from None
 
-    def state_dict(self) -> dict[str, Any]:
-        """The indices, in the order of their rows."""
-        return {"count": self.count, "indices": torch.tensor([*self._rows], dtype=torch.int64)}
+    def state_fields(self) -> dict[str, Check]:
+        """Returns the names of the attributes that are saved, with the check of each."""
+        return {"indices": tensor(torch.int64, None)}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
 
         Raises:
-            StateError: If it is not as many distinct indices as it says.
+            StateError: If it is not distinct indices.
         """
-        check_entries(self, state, {"count": integer()})
-        check_entries(self, state, {"indices": tensor(torch.int64, state["count"])})
-        if len(state["indices"].unique()) != state["count"]:
+        super().check_state(state)
+        if len(state["indices"].unique()) < len(state["indices"]):
             raise_damaged("ExampleRows.indices", "with an index twice", "distinct indices")
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes on the rows of another one.
-
-        Raises:
-            StateError: As for `check_state`, before anything is changed.
-        """
-        self.check_state(state)
-        self._rows = {index: row for row, index in enumerate(state["indices"].tolist())}

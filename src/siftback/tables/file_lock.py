@@ -38,10 +38,11 @@ class FileLock:
         self._lost = ""  # why this object does not have the file any more
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         self._close = weakref.finalize(self, _release, self._descriptor, os.getpid())
-        for other in list(_locks):
+        for other in [*_locks]:
             if os.path.sameopenfile(other._descriptor, self._descriptor):
                 other._lose("was opened again by another ScoreTable of this process, which has it")
-        if not _locked(self._descriptor, path):
+                other._close()
+        if not _lock_file(self._descriptor, path):
             self._close()
             raise ConfigError(
                 f"{path} is in use by another process, whose losses would mix with those of this "
@@ -62,33 +63,29 @@ class FileLock:
                 "training a path of its own"
             )
 
-    def _lose(self, why: str) -> None:
-        self._lost = why
+    def _lose(self, reason: str) -> None:
+        self._lost = reason
         _locks.discard(self)
-        self._close()
-
-    def _leave_to_parent(self) -> None:
-        # Unlocking here would unlock the parent's file, with which the child shares it.
-        self._lost = "was opened by the process that this one was forked from, which has it"
-        if self._close.detach():
-            os.close(self._descriptor)
 
 
 _locks: "weakref.WeakSet[FileLock]" = weakref.WeakSet()
 
 
-def _leave_all_to_parent() -> None:
-    for lock in list(_locks):
-        lock._leave_to_parent()
-    _locks.clear()
+def _leave_to_parent() -> None:
+    for lock in [*_locks]:
+        lock._lose("was opened by the process that this one was forked from, which has it")
+        # Unlocking would unlock the parent's file, with which the child shares it.
+        if lock._close.detach():
+            os.close(lock._descriptor)
 
 
 if hasattr(os, "register_at_fork"):
     # Else a worker process of a DataLoader would hold the lock when its parent was killed.
-    os.register_at_fork(after_in_child=_leave_all_to_parent)
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-def _locked(descriptor: int, path: Path) -> bool:
+def _lock_file(descriptor: int, path: Path) -> bool:
+    """Locks an open file; returns whether no other process has it."""
     if fcntl is None:
         return True
     try:
@@ -107,6 +104,6 @@ def _locked(descriptor: int, path: Path) -> bool:
 
 
 def _release(descriptor: int, process: int) -> None:
-    if fcntl is not None and os.getpid() == process:
+    if fcntl and os.getpid() == process:
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # though a child may have the file open
     os.close(descriptor)

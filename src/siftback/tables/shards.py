@@ -58,7 +58,7 @@ class Shards:
     >>> shards = Shards(2, examples=5)
     >>> shards.rows_of(torch.tensor([0, 2, 4, 1, 3])), shards.rows
     (tensor([0, 1, 2, 3, 4]), 6)
-    >>> [part.tolist() for part in shards.order(None, 2, seed=1, epoch=0, shuffle=True)]
+    >>> [block.tolist() for block in shards.order(None, 2, seed=1, epoch=0, shuffle=True)]
     [[4, 3, 2, 1]]
     """
 
@@ -75,8 +75,8 @@ class Shards:
                 f"shards={count} cannot be shared equally among {self.world} processes: give a "
                 f"multiple of all numbers of processes to be used, such as {4 * self.world}"
             )
-        self.first, held = self.rank * count // self.world, count // self.world
-        self.owned = torch.arange(self.first, self.first + held)
+        self.first = self.rank * count // self.world
+        self.owned = torch.arange(self.first, self.first + count // self.world)
         self.height = -(-examples // count)
         if self.world > 1:
             # States of torch.save hold its tensors, which torch.load takes once it is imported.
@@ -93,7 +93,7 @@ class Shards:
         return self.count * (self.examples // self.count)
 
     def quota(self, count: int) -> int:
-        """How many of each shard are drawn, where count of all examples are to be.
+        """Returns how many examples of each shard are drawn, for a count of all examples.
 
         Raises:
             ConfigError: If it is none.
@@ -106,7 +106,7 @@ class Shards:
         return count // self.count
 
     def check_processes(self, rank: int, world: int) -> None:
-        """Makes sure that shards are of the processes that read them.
+        """Checks that shards are of the processes that read them.
 
         Args:
             rank: Of the sampler that reads them.
@@ -123,7 +123,7 @@ class Shards:
             )
 
     def check_drawn(self, rule: str, weights: Tensor, count: int) -> None:
-        """Makes sure that each shard has its quota, as processes would make unequal steps else.
+        """Checks that each shard has its quota: processes would make unequal steps else.
 
         Args:
             rule: Its name, for the error.
@@ -135,8 +135,8 @@ class Shards:
         """
         quota, drawn = self.quota(count), [len(weights)]
         if len(weights) == self.rows:
-            each = weights.view(-1, self.height)  # `count_nonzero(1)` takes 8 bytes per example
-            drawn = sorted({int(shard.count_nonzero()) for shard in each})
+            tables = weights.view(-1, self.height)  # `count_nonzero(1)` takes 8 bytes per example
+            drawn = sorted({int(table.count_nonzero()) for table in tables})
         if len(weights) != self.rows or drawn != [quota]:
             raise ConfigError(
                 f"{rule} draws {drawn} of the shards of this process, and its count means {quota} "
@@ -144,8 +144,8 @@ class Shards:
                 "processes make the same number of steps"
             )
 
-    def packed(self, weights: Tensor) -> Tensor:
-        """uint8[n], a bit for each row, 0 where it is left out; those of a shard in its own bytes.
+    def pack(self, weights: Tensor) -> Tensor:
+        """Returns uint8[n], a bit for each row, 0 where it is left out, in bytes of one shard.
 
         Args:
             weights: float32[rows].
@@ -153,14 +153,14 @@ class Shards:
         drawn = (weights != 0).view(-1, self.height).numpy()
         return torch.from_numpy(np.packbits(drawn, axis=1)).flatten()
 
-    def unpacked(self, bits: Tensor) -> Tensor:
-        """float32[rows], 1 and 0, of what `packed` gave."""
+    def unpack(self, bits: Tensor) -> Tensor:
+        """Returns float32[rows], 1 and 0, of what `pack` gave."""
         of_shards = bits.view(len(self.owned), -1).numpy()
         drawn = np.unpackbits(of_shards, axis=1, count=self.height)
         return torch.from_numpy(drawn).flatten().float()
 
     def rows_of(self, indices: Tensor) -> Tensor:
-        """int64[n], the rows of examples in a table of this process.
+        """Returns int64[n], the rows of examples in a table of this process.
 
         Raises:
             BatchError: If one is another process's, or none's.
@@ -178,20 +178,20 @@ class Shards:
         return shards * self.height + indices // self.count
 
     def indices_of(self, rows: Tensor) -> Tensor:
-        """int64[m], the examples of rows, but for those that are no example's."""
+        """Returns int64[m], the examples of rows, without rows that are no example's."""
         indices = self.first + rows // self.height + rows % self.height * self.count
         return indices[indices < self.examples]
 
-    def parts(self) -> Iterator[tuple[int, slice]]:
-        """The number of each of this process's shards, and its rows that are examples'."""
-        for place, shard in enumerate(self.owned.tolist()):
-            first = place * self.height
+    def shards(self) -> Iterator[tuple[int, slice]]:
+        """Yields the number of each of this process's shards, and its rows that are examples'."""
+        for number, shard in enumerate(self.owned.tolist()):
+            first = number * self.height
             yield shard, slice(first, first + len(range(shard, self.examples, self.count)))
 
     def order(
         self, weights: Tensor | None, quota: int, seed: int, epoch: int, shuffle: bool
     ) -> Iterator[Tensor]:
-        """This process's examples of an epoch in their order, int64[n] at a time.
+        """Yields this process's examples of an epoch in their order, int64[n] at a time.
 
         Each shard is shuffled by (seed, epoch, shard). Of each shard of this process, the next
         examples are shuffled together, a million at a time, so that batches mix all of its shards.
@@ -204,26 +204,43 @@ class Shards:
             epoch: Likewise.
             shuffle: Whether they are shuffled.
         """
-        size = max(1, _BLOCK // len(self.owned))
+        size, drawn = max(1, _BLOCK // len(self.owned)), None if weights is None else weights != 0
         if not shuffle:
-            drawn = None if weights is None else weights.view(-1, self.height).T != 0
-            for first in range(0, self.height if drawn is not None else quota, size):
-                last = self.height if drawn is not None else quota
-                places = torch.arange(first, min(first + size, last))
-                indices = places[:, None] * self.count + self.owned
-                yield indices.flatten() if drawn is None else indices[drawn[places]]
+            last = quota if drawn is None else self.height
+            for start in range(0, last, size):
+                rows = torch.arange(start, min(start + size, last))
+                indices = rows[:, None] * self.count + self.owned
+                if drawn is not None:
+                    indices = indices[drawn.view(-1, self.height).T[rows]]
+                yield indices.flatten()
             return
         shuffled = [
-            _Shuffled(self, shard, None if weights is None else weights[rows], seed, epoch)
-            for shard, rows in self.parts()
+            self._shuffle(shard, None if drawn is None else drawn[rows], seed, epoch, size)
+            for shard, rows in self.shards()
         ]
-        for place in range(0, quota, size):
-            block = torch.cat([each.take(min(size, quota - place)) for each in shuffled])
-            own = seed, epoch, Stream.ORDER, self.first, len(self.owned), place
-            yield block[torch.randperm(len(block), generator=generator_from(*own))]
+        for start in range(0, quota, size):
+            block = torch.cat([next(indices)[: quota - start] for indices in shuffled])
+            numbers = seed, epoch, Stream.ORDER, self.first, len(self.owned), start
+            yield block[torch.randperm(len(block), generator=generator_from(*numbers))]
+
+    def _shuffle(
+        self, shard: int, drawn: Tensor | None, seed: int, epoch: int, size: int
+    ) -> Iterator[Tensor]:
+        """Yields the drawn examples of a shard in their order, as many at a time."""
+        # Permutations are held in memory where those of all shards are few enough for it.
+        whole = WHOLE if self.examples <= WHOLE else 0
+        count = len(range(shard, self.examples, self.count))
+        waiting = torch.empty(0, dtype=torch.int64)
+        for rows in permutation(count, generator_from(seed, epoch, Stream.ORDER, shard), whole):
+            rows = rows if drawn is None else rows[drawn[rows]]
+            waiting = torch.cat((waiting, rows * self.count + shard))
+            while len(waiting) >= size:
+                yield waiting[:size]
+                waiting = waiting[size:]
+        yield waiting
 
     def joined(self, values: Tensor) -> Tensor:
-        """A table of all processes, which ``torch.distributed.checkpoint`` saves and re-shards.
+        """Returns a table of all processes, which ``torch.distributed.checkpoint`` re-shards.
 
         Args:
             values: [rows, ...], of this process; it is not copied.
@@ -242,7 +259,7 @@ class Shards:
         return DTensor.from_local(values, mesh, [Shard(0)], run_check=False)
 
     def state_of(self, values: Tensor) -> dict[str, Any]:
-        """A table with the numbers of its shards and a digest of each; its values are copied.
+        """Returns a copy of a table, with the numbers of its shards and a digest of each.
 
         The digests are sharded as the values are, so that they go with them to other processes.
         """
@@ -263,15 +280,15 @@ class Shards:
 
         def check(name: str, state: Any) -> None:
             dict_of(fields)(name, state)
-            self.own(state)
+            self.rows_of_state(state)
             shards, values, digests = (_local(state[field]) for field in (*fields,)[:3])
             if not _digests(shards.flatten(), values.flatten(1)).equal(digests.flatten()):
                 raise_damaged(name, state["values"], "what was saved, by the digest of each shard")
 
         return check
 
-    def own(self, state: dict[str, Any]) -> Tensor:
-        """What a state of `state_of` holds of this process's shards: [rows, ...].
+    def rows_of_state(self, state: dict[str, Any]) -> Tensor:
+        """Returns the rows of this process's shards in a state of `state_of`: [rows, ...].
 
         Raises:
             StateError: If it is of other shards: those of another process, number or data set.
@@ -280,49 +297,21 @@ class Shards:
         if len(shards) == self.count:  # of one process, or whole: it has those of all
             shards, values = shards[self.owned], values[self.owned]
         if not shards.flatten().equal(self.owned):
-            found = f"{int(shards.min())} to {int(shards.max())}" if len(shards) else "none"
+            saved = f"{int(shards.min())} to {int(shards.max())}" if len(shards) else "none"
             raise StateError(
-                f"the state has shards {found}, and this process holds {self.first} to "
+                f"the state has shards {saved}, and this process holds {self.first} to "
                 f"{self.first + len(self.owned) - 1} of {self.count}: each process loads what it "
                 "saved, or all load one checkpoint of torch.distributed.checkpoint, which re-shards"
             )
         return values.flatten(0, 1)
 
 
-class _Shuffled:
-    """The drawn examples of one shard in their order, some at a time."""
-
-    def __init__(
-        self, shards: Shards, shard: int, weights: Tensor | None, seed: int, epoch: int
-    ) -> None:
-        self._shard, self._count, self._weights = shard, shards.count, weights
-        # Permutations are held in memory where those of all shards are few enough for it.
-        whole = WHOLE if shards.examples <= WHOLE else 0
-        size = len(range(shard, shards.examples, shards.count))
-        generator = generator_from(seed, epoch, Stream.ORDER, shard)
-        self._parts = permutation(size, generator, whole)
-        self._left = torch.empty(0, dtype=torch.int64)
-
-    def take(self, count: int) -> Tensor:
-        """int64[count], the next examples."""
-        taken = [self._left]
-        have = len(self._left)
-        while have < count:
-            part = next(self._parts)
-            part = part if self._weights is None else part[self._weights[part] != 0]
-            taken.append(part)
-            have += len(part)
-        found = torch.cat(taken)
-        self._left = found[count:]
-        return found[:count] * self._count + self._shard
-
-
 def _digests(shards: Tensor, values: Tensor) -> Tensor:
-    """int64[n], of the numbers of shards and their values [n, ...]."""
+    """Returns int64[n], of the numbers of shards and their values [n, ...]."""
     pairs = zip(shards.tolist(), values, strict=True)
     return torch.tensor([tensor_checksum(table, shard) for shard, table in pairs])
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor."""
+    """Returns the rows of a tensor that this process has."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor

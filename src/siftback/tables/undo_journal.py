@@ -1,4 +1,4 @@
-"""What the values of a table's file were before they changed, so that it can go back to a state."""
+"""The old values of a table's file, by which it can go back to a state."""
 
 import os
 import secrets
@@ -47,22 +47,26 @@ class UndoJournal:
         self._written = 0  # entries of this process in the last file
         self._changed = np.zeros(0, np.uint8)  # a bit for each row that changed since the last mark
         self.is_begun = False
-        self._open()
+        files = self._files()
+        for file, first, entries in files:  # half an entry at the end is cut off
+            os.truncate(file, _HEADER + len(entries) * self._entry.itemsize)
+            self._first, self._count, self.is_begun = first, len(entries), file == self._now
+        if files and not self.is_begun:  # killed as the second file was begun
+            self._begin(self._first + self._count)
 
     def write(self, rows: Rows, old: Values, height: int) -> None:
         """Adds what rows are before they change; once after a mark."""
-        if len(self._changed) * 8 < height:
-            more = height // 8 + 1 - len(self._changed)
-            self._changed = np.concatenate((self._changed, np.zeros(more, np.uint8)))
-        place, bit = rows >> 3, (1 << (rows & 7)).astype(np.uint8)
-        new = (self._changed[place] & bit) == 0
-        entries = np.empty(int(new.sum()), self._entry)
-        entries["row"], entries["old"] = rows[new], old[new]
+        missing = max(0, height // 8 + 1 - len(self._changed))
+        self._changed = np.pad(self._changed, (0, missing)) if missing else self._changed
+        byte, bit = rows >> 3, (1 << (rows & 7)).astype(np.uint8)
+        is_new = (self._changed[byte] & bit) == 0
+        entries = np.empty(int(is_new.sum()), self._entry)
+        entries["row"], entries["old"] = rows[is_new], old[is_new]
         self._append(entries)
-        np.bitwise_or.at(self._changed, place, bit)
+        np.bitwise_or.at(self._changed, byte, bit)
 
     def mark(self, height: int) -> int:
-        """Marks a state of a table of so many rows, and returns the number of the mark."""
+        """Marks a state of a table of some rows, and returns the number of the mark."""
         if not self.is_begun:
             self._begin(0)
         elif self._written > max(_LEAST, height // 2):
@@ -79,38 +83,37 @@ class UndoJournal:
         self._changed.fill(0)
 
     def check(self, number: int) -> None:
-        """Checks that a mark is there.
+        """Checks that a mark exists.
 
         Raises:
-            StateError: If it is not.
+            StateError: If it does not.
         """
-        if self._place_of(number) is None:
+        if self._find(number) < 0:
             raise StateError(
                 f"{self._now} does not go back to the state, which was saved before the last two "
                 "at least: load a later one"
             )
 
     def since(self, number: int) -> Iterator[tuple[Rows, Values]]:
-        """Old values to be set one after another, to go back to a mark that is there."""
-        place = self._place_of(number)
-        assert place is not None
-        for first, entries in reversed(self._files()):
-            start = max(place + 1 - first, 0)
+        """Yields old values to be set one after another, to go back to a mark that exists."""
+        mark = self._find(number)
+        for _, first, entries in reversed(self._files()):
+            start = max(mark + 1 - first, 0)
             for end in range(len(entries), start, -_CHUNK):
-                part = np.array(entries[max(start, end - _CHUNK) : end])
-                part = part[part["row"] >= 0]
-                rows, places = np.unique(part["row"], return_index=True)
-                yield rows, part["old"][places]
+                chunk = np.array(entries[max(start, end - _CHUNK) : end])
+                chunk = chunk[chunk["row"] >= 0]
+                rows, firsts = np.unique(chunk["row"], return_index=True)
+                yield rows, chunk["old"][firsts]
 
-    def _open(self) -> None:
-        for path in (self._before, self._now):
-            if not self._is_own(path):
-                continue
-            first, count = self._first_of(path), self._entries_of(path)
-            os.truncate(path, _HEADER + count * self._entry.itemsize)
-            self._first, self._count, self.is_begun = first, count, True
-        if self.is_begun and not self._is_own(self._now):  # killed as it was begun
-            self._begin(self._first + self._count)
+    def _find(self, number: int) -> int:
+        """Returns the number of the last entry that is a mark; -1 where there is none."""
+        for _, first, entries in reversed(self._files()):
+            for end in range(len(entries), 0, -_CHUNK):
+                start = max(end - _CHUNK, 0)
+                marks = np.flatnonzero(entries["row"][start:end] == number)
+                if len(marks):
+                    return int(first + start + marks[-1])
+        return -1
 
     def _begin(self, first: int) -> None:
         temporary = self._now.with_name(f"{self._now.name}-new")
@@ -126,40 +129,24 @@ class UndoJournal:
             with self._now.open("ab") as file:
                 file.write(entries.data)
         except OSError:
-            os.truncate(self._now, size)  # of what was written in part, the disk being full
+            os.truncate(self._now, size)  # of a write that was cut short, the disk being full
             raise
         self._count += len(entries)
         self._written += len(entries)
 
-    def _place_of(self, number: int) -> int | None:
-        """The number of the last entry that is a mark; None where there is none."""
-        for first, entries in reversed(self._files()):
-            for end in range(len(entries), 0, -_CHUNK):
-                start = max(end - _CHUNK, 0)
-                places = np.flatnonzero(entries["row"][start:end] == number)
-                if len(places):
-                    return int(first + start + places[-1])
-        return None
-
-    def _files(self) -> list[tuple[int, npt.NDArray[Any]]]:
-        """The number of the first entry of each file and its entries, the older file first."""
-        found: list[tuple[int, npt.NDArray[Any]]] = []
+    def _files(self) -> list[tuple[Path, int, npt.NDArray[Any]]]:
+        """Returns the files, the older first, with the number of the first entry, and entries."""
+        files = []
         for path in (self._before, self._now):
-            count = self._entries_of(path) if self._is_own(path) else 0
-            if count:  # mapped, they stay as they are though the file is replaced
-                entries = np.memmap(path, self._entry, "r", offset=_HEADER, shape=(count,))
-                found.append((self._first_of(path), entries))
-        return found
-
-    def _is_own(self, path: Path) -> bool:
-        if not path.exists():
-            return False
-        with path.open("rb") as file:
-            return file.read(len(self._magic)) == self._magic
-
-    def _first_of(self, path: Path) -> int:
-        with path.open("rb") as file:
-            return int(file.read(_HEADER)[len(self._magic) + len("from ") :].rstrip(b"\0\n"))
-
-    def _entries_of(self, path: Path) -> int:
-        return int((path.stat().st_size - _HEADER) // self._entry.itemsize)
+            header = b""
+            if path.exists():
+                with path.open("rb") as file:
+                    header = file.read(_HEADER)
+            if header.startswith(self._magic):
+                first = int(header[len(self._magic) + len("from ") :].rstrip(b"\0\n"))
+                count = (path.stat().st_size - _HEADER) // self._entry.itemsize
+                entries = np.empty(0, self._entry)
+                if count:  # mapped, they stay as they are though the file is replaced
+                    entries = np.memmap(path, self._entry, "r", offset=_HEADER, shape=(count,))
+                files.append((path, first, entries))
+        return files

@@ -8,9 +8,9 @@ from matplotlib import image
 
 from siftback.errors import ConfigError
 from siftback.lab.analyses import ANALYSES, Figure, Gallery, Missing
+from siftback.lab.analyses.choices import COLUMNS, ROWS, strip_of_images
 from siftback.lab.analyses.drawing import render
 from siftback.lab.analyses.loss_distributions import LEAST, losses_over_training
-from siftback.lab.analyses.strips import COLUMNS, ROWS, strip_of_images
 from siftback.lab.data.load import load
 from siftback.lab.records.observations import Look
 from written_records import add_look

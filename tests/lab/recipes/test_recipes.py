@@ -439,10 +439,10 @@ def test_two_figures_of_the_same_runs_train_once(monkeypatch, capsys, tmp_path):
     ("arguments", "said"),
     [
         (("run", "fig0"), "no recipe 'fig0'"),
-        (("run", "fig5", "--scale", "big"), "'big' is not one of 'full', 'small'"),
+        (("run", "fig5", "--scale", "big"), "--scale big: give one of full, small"),
         (("run", "fig5", "--set", "epochs"), "give a key and a value, such as epochs=2"),
         (("run", "fig5", "--set", "epoch=2"), "did you mean epochs?"),
-        (("recipes", "--scale", "big"), "'--scale'"),
+        (("recipes", "--scale", "big"), "--scale big"),
     ],
 )
 def test_a_wrong_call_is_told(monkeypatch, capsys, arguments, said):

@@ -38,10 +38,10 @@ def made(folder: Path) -> list[Evaluation]:
         ({"budget": 2.0}, Length("cost", 2.0 * 3 * 100)),
         ({"cost_budget": 700.0}, Length("cost", 700.0)),
         ({"time_budget": 60.0}, Length("seconds", 60.0)),
-        ({"epochs": 5.0, "time_budget": 60.0}, Length("epochs", 5.0, None, 60.0)),
+        ({"epochs": 5.0, "time_budget": 60.0}, Length("epochs", 5.0, most_seconds=60.0)),
         ({"epochs": 5.0, "cost_budget": 700.0}, Length("epochs", 5.0, 700.0)),
-        ({"budget": 2.0, "time_budget": 60.0}, Length("cost", 600.0, None, 60.0)),
-        ({"cost_budget": 700.0, "time_budget": 60.0}, Length("cost", 700.0, None, 60.0)),
+        ({"budget": 2.0, "time_budget": 60.0}, Length("cost", 600.0, most_seconds=60.0)),
+        ({"cost_budget": 700.0, "time_budget": 60.0}, Length("cost", 700.0, most_seconds=60.0)),
     ],
 )
 def test_the_first_of_epochs_cost_and_time_is_the_length(
@@ -53,13 +53,13 @@ def test_the_first_of_epochs_cost_and_time_is_the_length(
 def test_a_matched_run_is_as_long_as_what_it_is_matched_to_cost() -> None:
     run = Run("matched", 0.5, 0, "sb", cost_budget=900.0)
     asked = settings(epochs=5.0, time_budget=60.0)
-    assert Length.of(run, asked, 100) == Length("cost", 900.0, None, 60.0)
+    assert Length.of(run, asked, 100) == Length("cost", 900.0, most_seconds=60.0)
 
 
 def test_scores_made_before_count() -> None:
     scoring = Spent(0.0, 200.0, 8.0)
     asked = settings(cost_budget=700.0, time_budget=60.0)
-    assert Length.of(RUN, asked, 100, scoring) == Length("cost", 500.0, None, 60.0)
+    assert Length.of(RUN, asked, 100, scoring) == Length("cost", 500.0, most_seconds=60.0)
     for changes, message in (
         ({"cost_budget": 200.0}, "budget of 200 forwards, and its scores cost 200"),
         ({"time_budget": 7.0}, "budget of 7 seconds, and its scores cost 8"),

@@ -17,7 +17,7 @@ from siftback.lab.forward import AUTOCAST_TYPES, training_device
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.run.stepper import Stepper
-from siftback.lab.settings import Precision, Run, Settings
+from siftback.lab.settings import Run, Settings, TrainingPrecision
 from siftback.lab.strategies.strategy import learns
 from siftback.lab.strategies.table import STRATEGIES
 
@@ -205,7 +205,7 @@ def test_the_average_is_what_is_tested(tmp_path: Path) -> None:
 
 
 def test_every_precision_has_a_type() -> None:
-    assert set(AUTOCAST_TYPES) == set(get_args(Precision))
+    assert set(AUTOCAST_TYPES) == set(get_args(TrainingPrecision))
 
 
 def test_half_precision_needs_cuda() -> None:

@@ -22,7 +22,6 @@ from siftback.lab.analyses import (
     pays,
     phases,
     speedups,
-    strips,
 )
 from siftback.lab.analyses.figure import (
     Analysis,
@@ -68,7 +67,7 @@ ANALYSES: dict[str, Callable[[Sequence[Comparison]], Analysis]] = {
     "fig1": phases.until_near,
     "fig2": loss_distributions.extremes,
     "choices": choices.picture_choices,
-    "strip": strips.picture_strip,
+    "strip": choices.picture_strip,
     "fig3": loss_distributions.distribution,
     "losses": loss_distributions.over_training,
     "fig4": loss_distributions.probability_by_loss,

@@ -81,7 +81,7 @@ def rank_suspects(suspects: pd.DataFrame) -> pd.DataFrame:
     return listed.sort_values("score", ascending=False, kind="stable", na_position="last")
 
 
-def write_suspects(path: Path, run: str, suspects: pd.DataFrame) -> None:
+def write_ranked(path: Path, run: str, suspects: pd.DataFrame) -> None:
     """Writes the examples that the guard or cleanlab lists, by falling score."""
     ranked = rank_suspects(suspects)
     columns = {name: torch.tensor(ranked[name].to_numpy()) for name in ranked}

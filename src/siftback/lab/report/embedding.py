@@ -3,8 +3,12 @@
 import base64
 import gzip
 import io
+import json
+import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -12,6 +16,8 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
+from siftback.lab.analyses.figure import Figure, Series
+from siftback.lab.analyses.styles import Styles, assign_styles
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.tables import as_csv
 
@@ -43,21 +49,57 @@ def picture_link(image: NDArray[np.uint8]) -> str:
     return data_link(file.getvalue(), "image/png")
 
 
+def chart_json(figure: Figure, shared: Styles, strategy_of: Mapping[str, str]) -> str:
+    """Writes a figure's views as JSON that may stand within a script element.
+
+    Args:
+        figure: The figure.
+        shared: The styles of the series that figures of a page have in common.
+        strategy_of: The strategy of a group or a label, which hides and shows its series.
+    """
+    styles = assign_styles(key for key in figure.keys if key not in shared) | dict(shared)
+
+    def describe(series: Series) -> dict[str, Any]:
+        group, label = series.key
+        entry = asdict(series) | styles[series.key]._asdict()
+        del entry["group"]
+        entry["strategy"] = strategy_of.get(group, strategy_of.get(label))
+        for name in ("x", "y", "low", "high"):
+            if entry[name] is not None:
+                entry[name] = [round_value(value) for value in entry[name]]
+        return entry
+
+    views = {
+        view: [
+            {name: value for name, value in vars(panel).items() if name != "series"}
+            | {"series": [describe(series) for series in panel.series]}
+            for panel in panels
+        ]
+        for view, panels in figure.views.items()
+    }
+    text = json.dumps(views, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("<", "\\u003c")
+
+
+def round_value(value: str | float) -> str | float | None:
+    """Rounds to five digits, as many as a screen shows; None if not finite."""
+    if isinstance(value, str):
+        return value
+    if not math.isfinite(value):
+        return None
+    short = float(f"{value:.5g}")
+    return int(short) if short.is_integer() else short
+
+
 def evaluations_csv(comparison: Comparison) -> str:
     """Writes each evaluation of a comparison as a line, with the run's configuration and seed."""
-    lines: list[dict[str, object]] = []
+    lines = []
     for run in comparison.runs:
+        about = {"configuration": run.label, "seed": run.seed, "data": run.data, "model": run.model}
         for evaluation in comparison.evaluations(run):
-            line: dict[str, object] = {
-                "configuration": run.label,
-                "seed": run.seed,
-                "data": run.data,
-                "model": run.model,
-            }
-            line |= asdict(evaluation)
-            phases = line.pop("phases")
-            assert isinstance(phases, dict)
-            lines.append(line | {f"seconds_{phase}": spent for phase, spent in phases.items()})
+            fields = asdict(evaluation)
+            phases = fields.pop("phases")
+            lines.append(about | fields | {f"seconds_{name}": phases[name] for name in phases})
     return as_csv(lines)
 
 

@@ -22,9 +22,9 @@ from siftback.lab.records.formatting import NOT_REACHED, fact, facts_line, liste
 from siftback.lab.records.frame import machine_of, read_runs
 from siftback.lab.records.summary_table import measured, phase_rows, rows
 from siftback.lab.records.tables import columns_of, worded
-from siftback.lab.report.charts import chart_json
 from siftback.lab.report.embedding import (
     CARRIED_MOST,
+    chart_json,
     compressed_link,
     evaluations_csv,
     picture_link,

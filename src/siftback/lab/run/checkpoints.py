@@ -1,8 +1,9 @@
-"""Where a run can go on from: its state on disk, every so often."""
+"""Checkpoints: the state of a run on disk, every so often, to go on from."""
 
 import hashlib
 import io
 import pickle
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,12 @@ CHECKPOINTS = "checkpoints"  # the folder of a comparison's unfinished runs
 
 _VERSION = 5
 _CHECKSUM = "sha256"
+_CHECKSUM_SIZE = hashlib.new(_CHECKSUM).digest_size
 
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """How often to save a run.
+    """When to save a run, and how many checkpoints to keep.
 
     Attributes:
         share: After each such share of the training; None does not go by it.
@@ -42,7 +44,7 @@ class Checkpoints:
 
     Args:
         folder: That of the run.
-        often: When to write one.
+        policy: When to write one.
 
     Attributes:
         damaged: Those that `latest` passed over, as their checksum is another.
@@ -57,8 +59,8 @@ class Checkpoints:
     (['000000004.pt'], {'step': 4})
     """
 
-    def __init__(self, folder: Path, often: CheckpointPolicy) -> None:
-        self._folder, self._often = folder, often
+    def __init__(self, folder: Path, policy: CheckpointPolicy) -> None:
+        self._folder, self._policy = folder, policy
         self.damaged: list[Path] = []
         self._done = 0.0
         self._since = time.monotonic()
@@ -69,7 +71,7 @@ class Checkpoints:
         Args:
             done: The share of the training that is done.
         """
-        share, seconds = self._often.share, self._often.seconds
+        share, seconds = self._policy.share, self._policy.seconds
         before, self._done = self._done, done
         if share is not None and int(done / share) > int(before / share):
             return True
@@ -87,31 +89,38 @@ class Checkpoints:
                 torch.save({"version": _VERSION, "done": self._done, "state": state}, file)
             with path.open("r+b") as file:
                 file.write(hashlib.file_digest(file, _CHECKSUM).digest())
-        for old in self._written()[: -self._often.keep]:
+        for old in self._written()[: -self._policy.keep]:
             old.unlink()
         self._since = time.monotonic()
 
     def latest(self) -> dict[str, Any] | None:
-        """The state saved last; where that is damaged, the one before. None without any.
+        """Returns the state saved last; where that is damaged, the one before. None without any.
 
         Raises:
             StateError: If there are some and all are damaged, or it is of another version.
         """
         self.damaged = []
         for path in reversed(self._written()):
-            found = _read(path)
-            if found is None:
+            whole = path.read_bytes()
+            content, checksum = whole[:-_CHECKSUM_SIZE], whole[-_CHECKSUM_SIZE:]
+            if hashlib.new(_CHECKSUM, content).digest() != checksum:
                 self.damaged.append(path)
                 continue
-            if found["version"] != _VERSION:
+            try:
+                checkpoint: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+            except pickle.UnpicklingError as error:
                 raise StateError(
-                    f"{path} is a checkpoint of version {found['version']}, and this release "
+                    f"{path} holds more than tensors, numbers, strings and containers of them, so "
+                    "that no run wrote it: remove it"
+                ) from error
+            if checkpoint["version"] != _VERSION:
+                raise StateError(
+                    f"{path} is a checkpoint of version {checkpoint['version']}, and this release "
                     f"reads version {_VERSION}: resume with the release that wrote it, or remove "
                     f"{self._folder} to begin the run again"
                 )
-            self._done = found["done"]
-            state: dict[str, Any] = found["state"]
-            return state
+            self._done = checkpoint["done"]
+            return dict(checkpoint["state"])
         if self.damaged:
             raise StateError(
                 f"{' and '.join(map(str, self.damaged))}: damaged, as the checksum is another; put "
@@ -122,27 +131,8 @@ class Checkpoints:
     def clear(self) -> None:
         """Removes them all."""
         if self._folder.is_dir():
-            for path in self._folder.iterdir():
-                path.unlink()
-            self._folder.rmdir()
+            shutil.rmtree(self._folder)
 
     def _written(self) -> list[Path]:
         """The checkpoints, the oldest first."""
         return sorted(self._folder.glob("*.pt"))
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """What a checkpoint holds; None where its bytes are not those of its checksum."""
-    whole = path.read_bytes()
-    size = hashlib.new(_CHECKSUM).digest_size
-    content, checksum = whole[:-size], whole[-size:]
-    if hashlib.new(_CHECKSUM, content).digest() != checksum:
-        return None
-    try:
-        found: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise StateError(
-            f"{path} holds more than tensors, numbers, strings and containers of them, so that no "
-            "run wrote it: remove it"
-        ) from error
-    return found

@@ -2,7 +2,8 @@
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,33 +82,32 @@ class Observer:
             step: Optimizer steps done, of which the files are named.
             uses: float[N], how often each training example was trained on so far; for losses.
         """
-        seen: tuple[Tensor, Tensor] | None = None
+        forward = cache(lambda: self._forward(model, self._training_batches()))
         for kind in self.kinds:
             started = time.perf_counter()
-            if kind != "gradients" and seen is None:
-                seen = self._forwarded(model, self._training_set())
-            columns: dict[str, Any]
             if kind == "gradients":
                 columns = self._gradients(model)
             elif kind == "losses":
-                assert seen is not None
                 assert uses is not None
-                columns = {"index": self._indices, "loss": seen[0], "uses": uses.int()}
+                columns = {"index": self._indices, "loss": forward()[0], "uses": uses.int()}
             else:
-                assert seen is not None
-                columns = self._confidence(model, seen)
-            self._write(kind, epoch, step, columns)
+                columns = self._confidence(model, forward())
+            arrays = {
+                name: column.numpy() if isinstance(column, Tensor) else column
+                for name, column in columns.items()
+            }
+            write_look(self._folder / f"{kind}-{step:09d}.parquet", epoch, arrays)
             self.seconds[kind] += time.perf_counter() - started
         self._step = step
 
     def forget(self, after: int = -1) -> None:
-        """Removes what was seen of this run, by an earlier attempt, after so many steps."""
+        """Removes the files of this run, by an earlier attempt, after a number of steps."""
         for path in self._folder.glob("*.parquet"):
             if int(path.stem.rpartition("-")[2]) > after:
                 path.unlink()
 
     def state_dict(self) -> dict[str, Any]:
-        """How far it has come; fit for ``torch.save``."""
+        """Returns its last step and seconds; fit for ``torch.save``."""
         return {"step": self._step, "seconds": dict(self.seconds)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -116,87 +116,70 @@ class Observer:
         self.seconds |= state["seconds"]
         self.forget(self._step)
 
-    def _training_set(self) -> Iterator[Batch]:
+    def _training_batches(self) -> Iterator[Batch]:
         size = evaluation_batch_size(self._settings, self._data)
-        for positions in torch.split(torch.arange(len(self._indices)), size):
-            yield self._stream.plain_of(positions)
-
-    def _test_set(self) -> Iterator[Batch]:
-        size = evaluation_batch_size(self._settings, self._data)
-        return test_batches(self._data, size, self._device, self._settings.channels_last)
+        return map(self._stream.plain_of, torch.split(torch.arange(len(self._indices)), size))
 
     @torch.no_grad()
-    def _forwarded(self, model: nn.Module, batches: Iterator[Batch]) -> tuple[Tensor, Tensor]:
-        """Losses, float32[N], and whether each guess is right, of a window all of them, bool[N]."""
+    def _forward(self, model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
+        """Returns losses, float32[N], and whether guesses are right, all of a window's, bool[N]."""
         model = copy.deepcopy(model).eval()
         losses, correct = [], []
         for inputs, labels in batches:
             with autocast_context(self._settings, self._device):
                 logits = model(inputs).float()
             losses.append(cross_entropies(logits, labels).cpu())
-            right = (logits.argmax(-1) == labels).reshape(len(labels), -1).all(1)
-            correct.append(right.cpu())
+            correct.append((logits.argmax(-1) == labels).reshape(len(labels), -1).all(1).cpu())
         return torch.cat(losses), torch.cat(correct)
 
-    def _confidence(self, model: nn.Module, seen: tuple[Tensor, Tensor]) -> dict[str, Any]:
-        tested = self._forwarded(model, self._test_set())
-        losses, correct = (torch.cat(both) for both in zip(seen, tested, strict=True))
-        places = torch.arange(len(tested[0]))
+    def _confidence(self, model: nn.Module, trained: tuple[Tensor, Tensor]) -> dict[str, Any]:
+        size = evaluation_batch_size(self._settings, self._data)
+        tested = self._forward(
+            model, test_batches(self._data, size, self._device, self._settings.channels_last)
+        )
+        losses, correct = (torch.cat(splits) for splits in zip(trained, tested, strict=True))
+        counts = [len(trained[0]), len(tested[0])]
         return {
-            "split": np.repeat(["train", "test"], [len(seen[0]), len(places)]),
-            "index": torch.cat((self._indices, places)),
+            "split": np.repeat(["train", "test"], counts),
+            "index": torch.cat((self._indices, torch.arange(counts[1]))),
             "confidence": torch.exp(-losses),  # the cross-entropy is -log of it
             "correct": correct,
         }
 
-    def _gradients(self, model: nn.Module) -> dict[str, list[Any]]:
-        """Of each batch of the sample and each part of it, how alike the gradients are."""
-        names = ("batch", "subset", "share", "cosine", "same_sign")
-        columns: dict[str, list[Any]] = {name: [] for name in names}
+    def _gradients(self, model: nn.Module) -> dict[str, Any]:
+        """Returns how alike the gradients are of each batch of the sample and of its subsets."""
+        rows = []
         generator = torch.Generator().manual_seed(0)
         model = copy.deepcopy(model).train()
         for number, positions in enumerate(self._sample):
             inputs, labels = self._stream.plain_of(positions)
-            for found in self._alike(model, inputs, labels, generator):
-                for name, value in zip(names, (number, *found), strict=True):
-                    columns[name].append(value)
-        return columns
-
-    def _alike(
-        self, model: nn.Module, inputs: Tensor, labels: Tensor, generator: torch.Generator
-    ) -> Iterator[tuple[str, float, float, float]]:
-        whole, losses = self._gradient(model, inputs, labels)
-        order = losses.argsort(stable=True)
-        random = torch.randperm(len(labels), generator=generator).to(order.device)
-        for share in SHARES:
-            k = max(2, round(share * len(labels)))  # batch normalisation needs two
-            for subset, rows in zip(SUBSETS, (order[-k:], order[:k], random[:k]), strict=True):
-                part, _ = self._gradient(model, inputs[rows], labels[rows])
-                yield subset, share, *similarity(part, whole)
+            whole, losses = self._gradient(model, inputs, labels)
+            order = losses.argsort(stable=True)
+            random = torch.randperm(len(labels), generator=generator).to(order.device)
+            for share in SHARES:
+                k = max(2, round(share * len(labels)))  # batch normalisation needs two
+                for name, subset in zip(SUBSETS, (order[-k:], order[:k], random[:k]), strict=True):
+                    gradient, _ = self._gradient(model, inputs[subset], labels[subset])
+                    rows.append((number, name, share, *similarity(gradient, whole)))
+        columns = map(list, zip(*rows, strict=True))
+        return dict(zip(("batch", "subset", "share", "cosine", "same_sign"), columns, strict=True))
 
     def _gradient(self, model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean loss's gradient as one vector, and the losses, as a training step has them."""
-        parameters = [one for one in model.parameters() if one.requires_grad]
+        """Returns the mean loss's gradient as a vector, and the losses, as a training step has."""
+        parameters = [weight for weight in model.parameters() if weight.requires_grad]
         random_devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(random_devices), torch.enable_grad():
             with autocast_context(self._settings, self._device):
                 losses = cross_entropies(model(inputs), labels)
-            parts = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True)
-        return torch.cat([part.flatten() for part in parts]), losses.detach()
-
-    def _write(self, kind: str, epoch: float, step: int, columns: dict[str, Any]) -> None:
-        arrays = {
-            name: column.numpy() if isinstance(column, Tensor) else column
-            for name, column in columns.items()
-        }
-        write_look(self._folder / f"{kind}-{step:09d}.parquet", epoch, arrays)
+            gradients = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True)
+        return torch.cat([gradient.flatten() for gradient in gradients]), losses.detach()
 
 
-def similarity(part: Tensor, whole: Tensor) -> tuple[float, float]:
-    """How alike two gradients are, as in figure 5 of Jiang et al. 2019.
+def similarity(gradient: Tensor, whole: Tensor) -> tuple[float, float]:
+    """Measures how alike two gradients are, as in figure 5 of Jiang et al. 2019.
 
     Args:
-        part: float[D].
+        gradient: float[D].
         whole: float[D].
 
     Returns:
@@ -208,6 +191,6 @@ def similarity(part: Tensor, whole: Tensor) -> tuple[float, float]:
     >>> similarity(torch.tensor([3.0, 4.0]), torch.tensor([4.0, -3.0]))
     (0.0, 0.5)
     """
-    part, whole = part.double(), whole.double()
-    cosine = F.cosine_similarity(part, whole, dim=0, eps=1e-30)
-    return float(cosine), float((part.sign() == whole.sign()).double().mean())
+    gradient, whole = gradient.double(), whole.double()
+    cosine = F.cosine_similarity(gradient, whole, dim=0, eps=1e-30)
+    return float(cosine), float((gradient.sign() == whole.sign()).double().mean())

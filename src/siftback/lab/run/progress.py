@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from siftback.errors import ConfigError
 from siftback.lab.records.formatting import readable_duration
@@ -80,7 +80,7 @@ class ConsoleReporter(Reporter):
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task: TaskID | None = None
+        self._task = self._bars.add_task("", total=1.0, error="", visible=False)
         self._position, self._scoring = "", False
         self._last_line = self._first_start = self._began = time.monotonic()
         self._runs_ended = self._runs_left = 0
@@ -106,22 +106,19 @@ class ConsoleReporter(Reporter):
         if self._resumed_at < 0:
             self._resumed_at, self._began = done, time.monotonic()
         self._done = done
-        if self._task is not None:
-            self._bars.update(self._task, completed=done)
+        self._bars.update(self._task, completed=done)
 
     def scoring(self, done: float) -> None:
         """See `Reporter`."""
         if not self._scoring:
             self._add_bar(self._position, scoring=True)
-        assert self._task is not None
         self._bars.update(self._task, completed=done)
         self._print_seldom(f"{self._position} scoring".strip() + f" {done:.0%}")
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """See `Reporter`."""
         error = f"test error {evaluation.test_error:.2f} %, loss {evaluation.test_loss:.3f}"
-        if self._task is not None:
-            self._bars.update(self._task, error=error)
+        self._bars.update(self._task, error=error)
         elapsed, done = time.monotonic() - self._began, self._done - max(self._resumed_at, 0.0)
         left = remaining_time(elapsed, done, 1 - self._done)
         self._print_seldom(f"{self._position} epoch {evaluation.epoch:.2f}: {error}{left}")
@@ -151,8 +148,7 @@ class ConsoleReporter(Reporter):
         """Replaces the bar by another."""
         self._bars.start()  # not before, as loading data has a bar of its own
         self._position, self._scoring = position, scoring
-        if self._task is not None:
-            self._bars.remove_task(self._task)
+        self._bars.remove_task(self._task)
         title = f"{position} scoring".strip() if scoring else position
         self._task = self._bars.add_task(title, total=1.0, error="")
 

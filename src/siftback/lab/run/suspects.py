@@ -23,7 +23,7 @@ from siftback.lab.settings import Settings
 SUSPECTS_SUFFIX = ".suspects.parquet"
 
 
-def write_suspects(
+def write_suspect_table(
     path: Path,
     guard: NoiseGuard,
     model: nn.Module,

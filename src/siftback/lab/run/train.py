@@ -26,7 +26,7 @@ from siftback.lab.run.checkpoints import Checkpoints
 from siftback.lab.run.observer import Observer
 from siftback.lab.run.progress import Reporter
 from siftback.lab.run.stepper import Stepper
-from siftback.lab.run.suspects import SUSPECTS_SUFFIX, write_suspects
+from siftback.lab.run.suspects import SUSPECTS_SUFFIX, write_suspect_table
 from siftback.lab.settings import LENGTHS, Run, Settings
 from siftback.lab.strategies.strategy import Job
 from siftback.lab.strategies.table import find_strategy
@@ -99,9 +99,9 @@ def train(
         )
 
     try:
-        if state is not None:
+        if state:
             training.load_state_dict(state)
-        elif observer is not None:
+        elif observer:
             observer.forget()
         for is_due in training.steps(reporter.update):
             if is_due and evaluate():
@@ -120,9 +120,11 @@ def train(
             "a longer training, a larger --keep or a smaller --batch-size"
         )
     summary = training.summary(record.evaluations)
-    if batches.guard is not None:
+    if batches.guard:
         path = record.path.with_suffix(SUSPECTS_SUFFIX)
-        write_suspects(path, batches.guard, training.model, batches.stream, training.data, settings)
+        write_suspect_table(
+            path, batches.guard, training.model, batches.stream, training.data, settings
+        )
     return summary, training.stepper.tested
 
 
@@ -236,7 +238,7 @@ class Training:
             train_loss = float(self._losses) / self._trained
             self._losses.zero_()
             self._trained = 0
-            if self.observer is not None:
+            if self.observer:
                 self.observer.evaluation(self.model, batches.epochs, self.made, batches.uses)
         return Evaluation(
             epoch=batches.epochs,
@@ -280,7 +282,7 @@ class Training:
             "model": self.model.state_dict(),
             "stepper": self.stepper.state_dict(),
             "batches": batches,
-            "observer": None if self.observer is None else self.observer.state_dict(),
+            "observer": self.observer and self.observer.state_dict(),
             "phases": self.clock.phases,
             "counts": [self.made, self.evaluated, self.done, self._rate_progress, self._trained],
             "losses": self._losses,
@@ -294,7 +296,7 @@ class Training:
         self.model.load_state_dict(state["model"])
         self.stepper.load_state_dict(state["stepper"])
         self.batches.load_state_dict(state["batches"])
-        if self.observer is not None:
+        if self.observer:
             self.observer.load_state_dict(state["observer"])
         self.clock.load(state["phases"])
         self._selection, self._syncing = self.batches.selecting, self.batches.refreshing
@@ -308,7 +310,7 @@ class Training:
         """Returns the run's entry in ``summary.json``."""
         batches, data, last = self.batches, self.data, evaluations[-1]  # training ended with it
         suspects: dict[str, int] = {}
-        if batches.guard is not None:
+        if batches.guard:
             suspects["suspects"] = len(batches.guard.suspects)
             if data.true_labels is not None:
                 suspects["suspects_wrong"] = int(data.flipped[batches.guard.suspects].sum())
@@ -335,7 +337,7 @@ class Training:
             score_cost=batches.job.score_cost,
             cost_scoring=self.scoring.cost,
             seconds_scoring=round(self.scoring.seconds, 6),
-            seconds_observing={} if self.observer is None else self.observer.seconds,
+            seconds_observing=self.observer.seconds if self.observer else {},
             metric="loss" if data.kind == "language" else "error",
             test_loss_final=last.test_loss,
             test_loss_best=min(evaluation.test_loss for evaluation in evaluations),

@@ -1,4 +1,4 @@
-"""How much a run computes: about how long it takes, and how many threads it is worth."""
+"""The work of a run: about how long it takes, and the threads that it is worth."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -36,18 +36,30 @@ def batch_work(settings: Settings, data: DataSet) -> float:
     return float(counter.get_total_flops()) * settings.batch_size
 
 
-def most_work(each: Iterable[Settings]) -> float:
-    """The largest `batch_work` of several settings, zero of none; each is looked at once."""
-    found: dict[tuple[object, ...], float] = {}
-    for one in each:
-        key = (one.data, one.max_tokens, one.model, one.width, one.norm, one.batch_size)
-        if key not in found:
-            found[key] = batch_work(one, load(one.data, max_tokens=one.max_tokens))
-    return max(found.values(), default=0.0)
+def most_work(trainings: Iterable[Settings]) -> float:
+    """Returns the largest `batch_work` of several settings, zero of none."""
+    distinct = {
+        (
+            settings.data,
+            settings.max_tokens,
+            settings.model,
+            settings.width,
+            settings.norm,
+            settings.batch_size,
+        ): settings
+        for settings in trainings
+    }
+    return max(
+        (
+            batch_work(settings, load(settings.data, max_tokens=settings.max_tokens))
+            for settings in distinct.values()
+        ),
+        default=0.0,
+    )
 
 
 def is_short(settings: Settings, data: DataSet) -> bool:
-    """Whether a run takes less than about a minute, so that several seeds cost little.
+    """Returns whether a run takes less than about a minute, so that several seeds cost little.
 
     By its length where that is a time, and otherwise by its operations, on one thread. Of an
     accelerator that says nothing, and no run is called short.
@@ -58,12 +70,12 @@ def is_short(settings: Settings, data: DataSet) -> bool:
     if training_device(settings).type != "cpu":
         return False
     whole = (FORWARD + BACKWARD) * examples if length.kind == "epochs" else 1
-    each = batch_work(settings, data) / settings.batch_size
-    return length.amount * whole * each <= SHORT * _A_SECOND
+    work = batch_work(settings, data) / settings.batch_size
+    return length.amount * whole * work <= SHORT * _A_SECOND
 
 
 def threads_for(work: Callable[[], float]) -> tuple[int, str]:
-    """How many threads training is worth: one for a small model, otherwise what is free.
+    """Returns the threads that training is worth: one for a small model, else the free ones.
 
     Where other work has the processors, several threads are slower than one, as all wait for the
     last at every operation.

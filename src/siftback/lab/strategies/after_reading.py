@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -24,35 +25,24 @@ from siftback.lab.forward import (
 from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.records.run_summary import ScoringCost
 from siftback.lab.settings import Settings
-from siftback.lab.strategies.selective import ProgressSchedule, SelectiveBatches, rank_agreement
+from siftback.lab.strategies.selective import LoaderBatches, ProgressSchedule, rank_agreement
 from siftback.lab.strategies.strategy import Strategy
 
 ROUNDS = 11
 
 
-class AfterReading(SelectiveBatches):
+class AfterReading(LoaderBatches):
     """Batches of the examples that a selector keeps of each batch that is scored."""
 
-    replica: Pipelined | None = None
-
     def selection(self) -> dict[str, Any]:
-        """Returns the loader's arguments: the stream or a replica's, the selector and scorer."""
-        job, settings, loader = self.job, self.job.settings, self.stream
+        """Returns the loader's arguments: the stream, the selector and the scorer."""
+        job, settings = self.job, self.job.settings
         self.scorer: Scorer = self.exact
-        if job.strategy.scorer is not None:
+        if job.strategy.scorer:
             self.scorer = job.strategy.scorer(settings, job.data, job.scores)
-        if job.strategy.pipelined:
-            self.replica = Pipelined(
-                self.stream,
-                job.model,
-                losses=self.losses,
-                threads=torch.get_num_threads(),
-                scorer=self.exact,
-            )
-            next(iter(self.replica))  # its start is no part of training, which begins again
         self.selector = job.strategy.choice(job.run.keep, settings)
         return {
-            "loader": self.replica or loader,
+            "loader": self.stream,
             "selector": self.selector,
             "scorer": self.scorer,
             "schedule": ProgressSchedule(self.done, settings.warmup or Epochs(0)),
@@ -74,29 +64,53 @@ class AfterReading(SelectiveBatches):
     @property
     def refreshing(self) -> float:  # type: ignore[override]
         """Seconds that the scorer took so far to copy weights, or to train a model of its own."""
-        if self.replica is not None:
-            return self.replica.seconds_sync
         return float(getattr(self.scorer, "seconds_refresh", 0.0))
-
-    @property
-    def selecting(self) -> float:
-        """Seconds that selection took so far, a replica's copying included."""
-        return super().selecting + (self.refreshing if self.replica is not None else 0.0)
 
     def agreement(self) -> float | None:
         """Returns how the scores agree with fresh losses; None where they are fresh losses."""
-        if self.scorer is self.exact and self.replica is None:
-            return None
-        batches, scorer = self.sample(), self.scorer
+        return None if self.scorer is self.exact else self.agreement_of(self.scorer)
+
+    def agreement_of(self, scorer: Scorer) -> float | None:
+        """Returns how a scorer's scores agree with fresh losses."""
+        batches = self.sample()
         losses = self.fresh_losses(batches)
-        if self.replica is not None:  # any device gives the scores that the process gives
-            scorer = Replica(self.job.model, self.losses, self.exact, place=self.job.device)
         return rank_agreement(self.score_sample(scorer, batches), losses)
+
+
+class ScoredElsewhere(AfterReading):
+    """The same, where a replica in another process scores batches before their turn."""
+
+    def selection(self) -> dict[str, Any]:
+        """Returns the loader's arguments, of which the replica gives the batches."""
+        self.replica = Pipelined(
+            self.stream,
+            self.job.model,
+            losses=self.losses,
+            threads=torch.get_num_threads(),
+            scorer=self.exact,
+        )
+        next(iter(self.replica))  # its start is no part of training, which begins again
+        return super().selection() | {"loader": self.replica}
+
+    @property
+    def refreshing(self) -> float:  # type: ignore[override]
+        """Seconds that copying weights to the replica took so far."""
+        return self.replica.seconds_sync
+
+    @property
+    def selecting(self) -> float:
+        """Seconds that selection took so far, the copying included."""
+        return super().selecting + self.refreshing
+
+    def agreement(self) -> float | None:
+        """Returns how the scores agree with fresh losses; any device gives the process's scores."""
+        return self.agreement_of(
+            Replica(self.job.model, self.losses, self.exact, place=self.job.device)
+        )
 
     def close(self) -> None:
         """Ends the replica."""
-        if self.replica is not None:
-            self.replica.close()
+        self.replica.close()
 
 
 class Replica(Scorer):
@@ -170,7 +184,8 @@ def measure_scoring_cost(
     Returns:
         None where scores are fresh forward passes, whose cost is 1, or there are none.
     """
-    if strategy.prior or (strategy.scorer is None and not strategy.pipelined):
+    elsewhere = strategy.moment is ScoredElsewhere
+    if strategy.prior or not (strategy.scorer or elsewhere):
         return None
     with torch.random.fork_rng([]):
         model = build_model(settings, data)
@@ -183,23 +198,19 @@ def measure_scoring_cost(
     )
     losses = partial(example_losses, smoothing=settings.label_smoothing)
     exact, batch = fresh_scorer(settings), next(stream.plain(settings.batch_size))
-    replica = None
-    if strategy.scorer is not None:
-        scorer = strategy.scorer(settings, data, None)
-    else:
-        scorer = replica = Replica(model, losses, exact, threads=torch.get_num_threads())
+    scorer = strategy.scorer(settings, data, None) if strategy.scorer else None
 
     def seconds(timed: Scorer) -> float:
         started = time.perf_counter()
         timed.score(losses, model, batch, None).sum().item()
         return time.perf_counter() - started
 
-    try:
+    with ExitStack() as stack:
+        if scorer is None:
+            scorer = Replica(model, losses, exact, threads=torch.get_num_threads())
+            stack.callback(scorer.close)
         for timed in (scorer, exact):
             seconds(timed)  # what is made once, such as a copy, does not count
         ratios = [seconds(scorer) / seconds(exact) for _ in range(ROUNDS)]
-    finally:
-        if replica is not None:
-            replica.close()
     low, median, high = statistics.quantiles(ratios, n=4)
     return ScoringCost(median, low, high, ROUNDS)

@@ -7,29 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback import (
-    IES,
-    EpochRule,
-    Epochs,
-    InfoBatch,
-    Kakurenbo,
-    Memory,
-    NoiseGuard,
-    RatioMemory,
-    Schedule,
-    SeTa,
-    Share,
-)
+from siftback import EpochRule, Epochs, Memory, NoiseGuard, Schedule, Share
 from siftback.errors import ConfigError
 from siftback.lab.data.stream import Batch
 from siftback.lab.forward import autocast_context, cross_entropies
 from siftback.lab.length import FORWARD
 from siftback.lab.settings import Settings
-from siftback.lab.strategies.selective import ProgressSchedule, SelectiveBatches, rank_agreement
+from siftback.lab.strategies.selective import LoaderBatches, ProgressSchedule, rank_agreement
 from siftback.lab.strategies.weighted_memory import WeightedMemory
 
 
-class BeforeReading(SelectiveBatches):
+class BeforeReading(LoaderBatches):
     """Batches of the examples that a rule draws for each epoch."""
 
     def selection(self) -> dict[str, Any]:
@@ -106,7 +94,7 @@ class BeforeReading(SelectiveBatches):
 
     @property
     def guard(self) -> NoiseGuard | None:  # type: ignore[override]
-        """What holds back examples that seem mislabelled, where the strategy has it."""
+        """The guard that holds back examples that seem mislabelled, where the rule has it."""
         return self.rule.guard
 
 
@@ -144,32 +132,3 @@ def _memory_options(settings: Settings) -> dict[str, Any]:
         "tail": Share(settings.tail),
         "decay": settings.decay,
     }
-
-
-# What the share to keep is to the other rules. When selection is on, the laboratory's schedule
-# says, so that their own warm-ups and tails are off here.
-
-
-def infobatch(keep: float, settings: Settings) -> EpochRule:
-    """Returns the rule whose r is the share pruned of those below the mean: more than it stay."""
-    return InfoBatch(ratio=1 - keep, delta=1.0)
-
-
-def ratio_memory(keep: float, settings: Settings) -> EpochRule:
-    """Returns the rule of which any share may stay, of at least the floor."""
-    return RatioMemory(floor=settings.floor)
-
-
-def kakurenbo(keep: float, settings: Settings) -> EpochRule:
-    """Returns the rule whose F is the most that it hides: ``keep`` is the least that stays."""
-    return Kakurenbo(ratio=1 - keep)
-
-
-def seta(keep: float, settings: Settings) -> EpochRule:
-    """Returns the rule whose window is that share of the groups: any share may stay."""
-    return SeTa(window=keep, delta=1.0)
-
-
-def ies(keep: float, settings: Settings) -> EpochRule:
-    """Returns the rule whose threshold decides: ``keep`` is the least that stays."""
-    return IES(keep=min(keep, 0.999))

@@ -39,7 +39,7 @@ class ProgressSchedule(Schedule):
         return begun >= self._start.value and (self._end >= 1 or done < self._end)
 
 
-class SelectiveBatches(TrainingBatches):
+class LoaderBatches(TrainingBatches):
     """The stream, with a `SelectiveLoader` between it and training."""
 
     def __init__(self, job: Job) -> None:
@@ -108,12 +108,11 @@ class SelectiveBatches(TrainingBatches):
         """float32[n], a scorer's scores of the sample."""
         indices = torch.arange(sum(len(labels) for _, labels in batches))
         rows = torch.split(indices, [len(labels) for _, labels in batches])
-        return torch.cat(
-            [
-                scorer.score(self.losses, self.job.model, *each)
-                for each in zip(batches, rows, strict=True)
-            ]
-        ).cpu()
+        scored = [
+            scorer.score(self.losses, self.job.model, batch, positions)
+            for batch, positions in zip(batches, rows, strict=True)
+        ]
+        return torch.cat(scored).cpu()
 
     def fresh_losses(self, batches: Sequence[Batch]) -> Tensor:
         """float32[n], the losses of the sample by a forward pass that is not compiled."""

@@ -330,7 +330,6 @@ class Strategy:
         guardable: Whether the settings may have its rule hold back mislabelled examples.
         guarded: Whether it does so in any case.
         own_schedule: Whether the rule says itself when it selects, so that its counts are exact.
-        pipelined: Whether a replica in another process scores batches before their turn.
         forwards_left_out: Whether examples left out of an epoch are forwarded after it, as its
             paper does, so that what is remembered of them stays fresh.
         warmup: How long it trains on everything at first, if the settings do not say. By default
@@ -355,7 +354,6 @@ class Strategy:
     guardable: bool = False
     guarded: bool = False
     own_schedule: bool = False
-    pipelined: bool = False
     forwards_left_out: bool = False
     warmup: Epochs | Share = AN_EPOCH
     tail: float = 0.0

@@ -8,6 +8,7 @@ from functools import partial
 from torch import Tensor
 
 from siftback import (
+    IES,
     RS2,
     UCB,
     EpochRule,
@@ -15,11 +16,15 @@ from siftback import (
     Ewma,
     GradientBound,
     InBatchRank,
+    InfoBatch,
     Irreducible,
+    Kakurenbo,
     Kath18,
     Percentile,
+    RatioMemory,
     Reduced,
     Selector,
+    SeTa,
     Share,
     SoftTopK,
     Stale,
@@ -32,15 +37,24 @@ from siftback.lab.data.data_set import DataSet, Kind
 from siftback.lab.forward import autocast_of, weighted_example_loss, weighted_token_loss
 from siftback.lab.records.formatting import one_of
 from siftback.lab.settings import Settings
-from siftback.lab.strategies import before_reading as rules
 from siftback.lab.strategies.after_forward import SinglePassBatches, TokenBatches, WeightedBatches
-from siftback.lab.strategies.after_reading import AfterReading, fresh_scorer, proxy_scorer
-from siftback.lab.strategies.before_reading import BeforeReading
+from siftback.lab.strategies.after_reading import (
+    AfterReading,
+    ScoredElsewhere,
+    fresh_scorer,
+    proxy_scorer,
+)
+from siftback.lab.strategies.before_reading import (
+    BeforeReading,
+    annealed_memory,
+    memory,
+    weighted_memory,
+)
 from siftback.lab.strategies.strategy import IdealCost, Strategy
 from siftback.language import dft_weights, inverse_probability_weights, linupper_weights
 
 # What Diet-SB prunes in all of its runs, those of 1/2 and of 3/8 kept in all: its table 1.
-DIET = 0.25
+DIET_SHARE = 0.25
 
 # Costs. Traditional keeps everything; the layers cost what they cost, and h is the head's share
 # of the cost of all tokens.
@@ -62,7 +76,7 @@ _LANGUAGE: tuple[Kind, ...] = ("language",)
 
 
 def _diet(keep: float) -> float:
-    return min(DIET, 1 - keep)
+    return min(DIET_SHARE, 1 - keep)
 
 
 def _selector(make: Callable[..., Selector]) -> Callable[[float, Settings], Selector]:
@@ -72,6 +86,10 @@ def _selector(make: Callable[..., Selector]) -> Callable[[float, Settings], Sele
 
 def _percentile(keep: float, settings: Settings) -> Selector:
     return Percentile(keep=keep, history=settings.history)
+
+
+def _ratio_memory(keep: float, settings: Settings) -> RatioMemory:
+    return RatioMemory(floor=settings.floor)
 
 
 def _irreducible(settings: Settings, data: DataSet, scores: Tensor | None) -> Irreducible:
@@ -90,7 +108,10 @@ def _refreshed(
 
 _uniform, _topk = _selector(Uniform), _selector(TopK)
 
-# Each row: name, summary, cost, moment, and how the selector or the rule is built.
+# Each row: name, summary, cost, moment, and how the selector or the rule is built. Rules have their
+# own warm-ups and tails off, as the laboratory's schedule says when selection is on. The share to
+# keep is to InfoBatch the least that stays of those below the mean, to KAKURENBO and IES the least
+# that stays in all, and to SeTa the window's share of the groups, whose sizes differ.
 # fmt: off
 _ROWS = (
     Strategy("traditional", "every example, every epoch", _ALL),
@@ -110,24 +131,24 @@ _ROWS = (
              _STALE, BeforeReading, _refreshed(Stale)),
     Strategy("sb-memory",
              "no selection pass: examples are drawn by the loss they had when last trained on",
-             _KEPT, BeforeReading, rules.memory, guardable=True, own_schedule=True,
+             _KEPT, BeforeReading, memory, guardable=True, own_schedule=True,
              warmup=_OF_MEMORY),
     Strategy("sb-memory-guarded",
              "as sb-memory, but examples whose labels stay doubtful are held back", _KEPT,
-             BeforeReading, rules.memory, guarded=True, own_schedule=True, warmup=_OF_MEMORY),
+             BeforeReading, memory, guarded=True, own_schedule=True, warmup=_OF_MEMORY),
     Strategy("sb-memory-weighted",
              "as sb-memory, each loss weighted by one over its probability, which undoes its bias",
-             _KEPT, BeforeReading, rules.weighted_memory, own_schedule=True, warmup=_OF_MEMORY),
+             _KEPT, BeforeReading, weighted_memory, own_schedule=True, warmup=_OF_MEMORY),
     Strategy("sb-memory-annealed",
              "as sb-memory-weighted, the weights rising from none to whole over the training",
-             _KEPT, BeforeReading, rules.annealed_memory, own_schedule=True, warmup=_OF_MEMORY),
+             _KEPT, BeforeReading, annealed_memory, own_schedule=True, warmup=_OF_MEMORY),
     Strategy("sb-memory-ratio",
              "as sb-memory, but drawn by the loss over the mean of all, so that the share follows "
              "them",
-             _KEPT, BeforeReading, rules.ratio_memory, guardable=True, warmup=_OF_MEMORY),
+             _KEPT, BeforeReading, _ratio_memory, guardable=True, warmup=_OF_MEMORY),
     Strategy("sb-memory-ratio-guarded",
              "as sb-memory-ratio, but examples whose labels stay doubtful are held back", _KEPT,
-             BeforeReading, rules.ratio_memory, guarded=True, warmup=_OF_MEMORY),
+             BeforeReading, _ratio_memory, guarded=True, warmup=_OF_MEMORY),
     Strategy("sb-ewma",
              "as stale-sb, but by an average of past losses, those of training among them",
              _STALE, BeforeReading, _refreshed(Ewma)),
@@ -145,31 +166,35 @@ _ROWS = (
              lambda settings, data, _: proxy_scorer(settings, data), kinds=_IMAGES),
     Strategy("sb-pipelined",
              "as sb, its passes made a step before by a replica in another process",
-             IdealCost(3, offered=1, note="the 1 elsewhere"), AfterReading, _percentile,
-             pipelined=True, kinds=_IMAGES),
+             IdealCost(3, offered=1, note="the 1 elsewhere"), ScoredElsewhere, _percentile,
+             kinds=_IMAGES),
     Strategy("infobatch",
              "InfoBatch: of the examples below the mean loss a share is pruned, the rest weighted "
              "up",
-             _KEPT, BeforeReading, rules.infobatch, warmup=_AT_ONCE, tail=0.125),
+             _KEPT, BeforeReading, lambda keep, _: InfoBatch(ratio=1 - keep, delta=1.0),
+             warmup=_AT_ONCE, tail=0.125),
     Strategy("rs2", "RS2: every epoch the next random subset, until all were used", _KEPT,
              BeforeReading, lambda keep, _: RS2(keep), warmup=_AT_ONCE),
     Strategy("kakurenbo",
              "KAKURENBO: hides low losses that are confidently right, and scales the learning rate",
-             _FORWARDED, BeforeReading, rules.kakurenbo, forwards_left_out=True, warmup=_AT_ONCE,
-             kinds=_LABELLED),
+             _FORWARDED, BeforeReading, lambda keep, _: Kakurenbo(ratio=1 - keep),
+             forwards_left_out=True, warmup=_AT_ONCE, kinds=_LABELLED),
     Strategy("ucb", "prunes the lowest upper confidence bounds of the losses an example had",
              _KEPT, BeforeReading, lambda keep, _: UCB(keep), warmup=_AT_ONCE),
     Strategy("seta",
              "SeTa: a random subset, of it a window of losses that slides from easy to hard",
-             _KEPT, BeforeReading, rules.seta, warmup=_AT_ONCE, tail=0.125),
+             _KEPT, BeforeReading, lambda keep, _: SeTa(window=keep, delta=1.0),
+             warmup=_AT_ONCE, tail=0.125),
     Strategy("ies", "IES: leaves out an example once its loss has settled", _FORWARDED,
-             BeforeReading, rules.ies, forwards_left_out=True, warmup=_AT_ONCE),
+             BeforeReading, lambda keep, _: IES(keep=min(keep, 0.999)),
+             forwards_left_out=True, warmup=_AT_ONCE),
     Strategy("el2n", "pruned once: the examples of the highest EL2N scores, every epoch",
              IdealCost(3, note=_APART), prior="el2n", drop=lambda keep: 1 - keep,
              warmup=_AT_ONCE, kinds=_LABELLED),
     Strategy("diet-sb",
-             f"Diet-SB: the {DIET:.0%} of lowest EL2N scores pruned once, then sb on the others",
-             IdealCost(3, offered=1 - DIET, note=_APART), AfterReading, _percentile,
+             f"Diet-SB: the {DIET_SHARE:.0%} of lowest EL2N scores pruned once, then sb on the "
+             "others",
+             IdealCost(3, offered=1 - DIET_SHARE, note=_APART), AfterReading, _percentile,
              prior="el2n", drop=_diet, kinds=_LABELLED),
     Strategy("diet-random", "as diet-sb, with random in place of sb", IdealCost(3, note=_APART),
              AfterReading, _uniform, prior="el2n", drop=_diet, kinds=_LABELLED),

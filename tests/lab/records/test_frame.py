@@ -9,14 +9,15 @@ import math
 import statistics
 
 import pytest
-from siftback.lab.records.measures import (
-    MeanAndSpread,
+
+from siftback.lab.records.frame import (
     SpeedUp,
     crossing,
     mean_and_spread,
     mean_ratio,
-    ordered_labels,
-    paired_difference,
+    paired_differences,
+    read_evaluations,
+    read_runs,
     same_budget,
     speedups,
 )
@@ -41,20 +42,36 @@ def test_mean_and_spread():
         mean_and_spread([])
 
 
-def test_a_crossing_lies_between_two_evaluations(filled):
-    evaluations = filled.evaluations(filled.runs[0])
-    assert crossing(evaluations, 12) == 20
-    assert crossing(evaluations, 21) == 15  # half way from 30 % after 10 s to 12 % after 20 s
-    assert crossing(evaluations, 11, "cost") == 250
-    assert crossing(evaluations, 100, "steps") == 1  # the first evaluation: there is no line
-    assert crossing(evaluations, 9.9) is None
-    assert crossing([], 50) is None
+def test_a_crossing_lies_between_two_evaluations():
+    errors = [30.0, 12.0, 10.0]
+    assert crossing(errors, 12) == 1
+    assert crossing(errors, 21) == 0.5  # half way from 30 % to 12 %
+    assert crossing(errors, 11) == 1.5
+    assert crossing(errors, 100) == 0  # the first evaluation: there is no line
+    assert math.isnan(crossing(errors, 9.9))
+    assert math.isnan(crossing([], 50))
 
 
 @pytest.mark.parametrize("before", [math.inf, math.nan])
-def test_a_run_that_diverged_at_first_gives_no_line(comparison, add_run, before):
-    add_run("traditional", 0, [(10, 1, 100, before), (20, 2, 200, 12)])
-    assert crossing(comparison.evaluations(comparison.runs[0]), 13) == 20
+def test_a_run_that_diverged_at_first_gives_no_line(before):
+    assert crossing([before, 12.0], 13) == 1
+
+
+def test_the_tables_have_a_row_per_run_and_per_evaluation(filled):
+    runs, evaluations = read_runs(filled), read_evaluations(filled)
+    assert list(zip(runs.label, runs.seed, strict=True)) == [
+        *(("traditional", seed) for seed in (0, 1)),
+        *(("sb 0.5", seed) for seed in (0, 1)),
+        *(("matched to sb 0.5", seed) for seed in (0, 1)),
+        ("random 0.5", 0),
+    ]
+    assert list(runs.selective) == [False, False, True, True, False, False, True]
+    assert list(runs.final) == [10, 20, 11.5, 21, 12.5, 20, 50]
+    first = evaluations[evaluations.record == runs.record[0]]
+    assert list(first.number) == [0, 1, 2]
+    assert list(first.judged) == [30, 12, 10]
+    assert list(first.seconds) == [10, 20, 30]
+    assert evaluations.agreement.isna().all()
 
 
 def test_speedups_in_seconds(filled):
@@ -100,31 +117,36 @@ def test_no_speedup_without_traditional_of_the_same_seed(comparison, add_run):
     assert speedups(comparison, (1.4,))["sb 0.5"] == {1.4: None}
 
 
-def test_paired_difference_takes_seeds_that_both_ran(filled):
+def test_paired_differences_take_seeds_that_both_ran(filled):
+    runs = read_runs(filled)
     # 11.5 - 12.5 and 21 - 20
-    both = paired_difference(filled, "sb 0.5", "matched to sb 0.5")
-    assert both == (0.0, pytest.approx(2**0.5))
-    assert paired_difference(filled, "random 0.5", "traditional") == MeanAndSpread(40, None)
-    assert paired_difference(filled, "random 0.5", "nowhere") is None
+    assert paired_differences(runs, "sb 0.5", "matched to sb 0.5") == [-1.0, 1.0]
+    assert paired_differences(runs, "random 0.5", "traditional") == [40.0]
+    assert paired_differences(runs, "random 0.5", "nowhere") == []
 
 
 def test_mean_ratio(filled):
-    assert mean_ratio(filled, "sb 0.5", "traditional", "cost_forward_units") == 0.5
+    runs = read_runs(filled)
+    assert mean_ratio(runs, "sb 0.5", "traditional", "cost_forward_units") == 0.5
     # 16 / 30 and 15 / 30
-    ratio = mean_ratio(filled, "sb 0.5", "traditional", "seconds_train")
+    ratio = mean_ratio(runs, "sb 0.5", "traditional", "seconds_train")
     assert ratio == pytest.approx(15.5 / 30)
-    assert mean_ratio(filled, "sb 0.5", "nowhere", "seconds_train") is None
+    assert mean_ratio(runs, "sb 0.5", "nowhere", "seconds_train") is None
 
 
-def test_labels_put_traditional_first_and_matched_after_its_partner(filled):
+def labels(comparison):
+    return list(dict.fromkeys(read_runs(comparison).label))
+
+
+def test_traditional_comes_first_and_a_matched_run_after_its_partner(filled):
     filled.runs.reverse()  # Now each matched run comes before its partner, and random before both.
-    assert ordered_labels(filled) == ["traditional", "random 0.5", "sb 0.5", "matched to sb 0.5"]
+    assert labels(filled) == ["traditional", "random 0.5", "sb 0.5", "matched to sb 0.5"]
     filled.runs[:] = [run for run in filled.runs if run.strategy in ("matched", "random")]
-    assert ordered_labels(filled) == ["matched to sb 0.5", "random 0.5"]
+    assert labels(filled) == ["matched to sb 0.5", "random 0.5"]
 
 
 def test_same_budget_is_matched_or_traditional_of_equal_cost(filled, add_run):
-    assert same_budget(filled, "sb 0.5") == "matched to sb 0.5"
-    assert same_budget(filled, "random 0.5") is None
+    assert same_budget(read_runs(filled), "sb 0.5") == "matched to sb 0.5"
+    assert same_budget(read_runs(filled), "random 0.5") is None
     add_run("random", 0, [(30, 9, 301, 12)], keep=0.25)
-    assert same_budget(filled, "random 0.25") == "traditional"
+    assert same_budget(read_runs(filled), "random 0.25") == "traditional"

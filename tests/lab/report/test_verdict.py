@@ -25,9 +25,9 @@ def filled(comparison, add_run):
 def test_differences_are_those_of_equal_seeds(filled):
     sb, by_chance = verdicts([filled])
     assert (sb.label, sb.baseline, sb.seeds) == ("sb 0.5", "matched to sb 0.5", 3)
-    assert sb.differences == (-1.0, -1.5, -2.0)
+    assert sb.differences == [-1.0, -1.5, -2.0]
     assert (sb.outcome, by_chance.outcome) == ("paid", "level")  # -1, +1 and +3
-    assert by_chance.differences == (-1.0, 1.0, 3.0)
+    assert by_chance.differences == [-1.0, 1.0, 3.0]
 
 
 def test_the_sentence_has_baseline_seeds_interval_and_time(filled):

@@ -79,6 +79,8 @@ def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missin
     panels, sentences = [], []
     for heading, comparison in titled(comparisons):
         runs = read_runs(comparison)
+        if (runs.epochs == 0).any():  # pandas would divide by it without an error
+            raise ZeroDivisionError(f"{heading}: a run has no epochs")
         runs["cost"] = (runs.cost_forward_units - runs.cost_scoring) / runs.epochs
         runs["seconds"] = (runs.seconds_train - runs.seconds_scoring) / runs.epochs
         plain = runs[runs.label == TRADITIONAL]

@@ -312,9 +312,9 @@ def speedups(
 
     def spent(record: str, target: float) -> float:
         curve = curves[record]
-        return float(
-            np.interp(crossing(list(curve.judged), target), range(len(curve)), curve[axis])
-        )
+        number = crossing(list(curve.judged), target)
+        # NumPy gives NaN for NaN, but of a single evaluation its amount.
+        return float(np.interp(number, range(len(curve)), curve[axis])) if number >= 0 else math.nan
 
     def speedup(label: str, factor: float) -> SpeedUp | None:
         targets = (

@@ -41,7 +41,7 @@ NOTHING = Spent(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Length:
-    """How long a run trains.
+    """The length of a training.
 
     Attributes:
         kind: What the length is counted in.

@@ -115,7 +115,7 @@ def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missin
 
 
 def agreement_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
-    """How cheap scores agree with exact ones over training, by Spearman's rank correlation."""
+    """Draws the rank correlation (Spearman) of cheap scores with exact ones over training."""
     name, title = "agreement", "Agreement of cheap scores with the losses of a fresh forward"
     panels, sentences = [], []
     for heading, comparison in titled(comparisons):

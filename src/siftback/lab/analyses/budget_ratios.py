@@ -105,16 +105,16 @@ def budget_for(budgets: Sequence[float], values: Sequence[float], end: float) ->
         )
     if any(not low < high for low, high in pairwise(budgets)):
         raise ConfigError(f"budgets {list(budgets)}: give them in ascending order, each once")
-    place = next((place for place, value in enumerate(values) if value <= end), None)
-    if place is None:
+    index = next((index for index, value in enumerate(values) if value <= end), None)
+    if index is None:
         return Bounded(budgets[-1], "above")
-    if values[place] == end:
-        return Bounded(budgets[place])
-    if place == 0:
+    if values[index] == end:
+        return Bounded(budgets[index])
+    if index == 0:
         return Bounded(budgets[0], "below")
-    part = (values[place - 1] - end) / (values[place - 1] - values[place])
-    low, high = math.log(budgets[place - 1]), math.log(budgets[place])
-    return Bounded(math.exp(low + part * (high - low)))
+    share = (values[index - 1] - end) / (values[index - 1] - values[index])
+    low, high = math.log(budgets[index - 1]), math.log(budgets[index])
+    return Bounded(math.exp(low + share * (high - low)))
 
 
 def budget_ratio(curve: Mapping[float, Ends], budget: float, ends: Ends) -> BudgetRatio:
@@ -133,25 +133,27 @@ def budget_ratio(curve: Mapping[float, Ends], budget: float, ends: Ends) -> Budg
         ConfigError: As `budget_for`, or if they share no seed, or an end is not finite.
     """
     budgets = sorted(curve)
-    seeds = sorted(set(ends).intersection(*(curve[one] for one in budgets)))
+    seeds = sorted(set(ends).intersection(*(curve[budget] for budget in budgets)))
     if not seeds:
         raise ConfigError(
             "a method and Traditional's curve share no seed: give Traditional at each budget the "
             "seeds of the method"
         )
-    for one in (ends, *curve.values()):
-        if wrong := [seed for seed in seeds if not math.isfinite(one[seed])]:
-            raise ConfigError(f"the end of seed {wrong[0]} is {one[wrong[0]]}: leave it out")
+    for ends_by_seed in (ends, *curve.values()):
+        if wrong := [seed for seed in seeds if not math.isfinite(ends_by_seed[seed])]:
+            raise ConfigError(
+                f"the end of seed {wrong[0]} is {ends_by_seed[wrong[0]]}: leave it out"
+            )
 
     def ratio(drawn: Sequence[int]) -> Bounded:
-        values = [statistics.fmean(curve[one][seed] for seed in drawn) for one in budgets]
+        values = [statistics.fmean(curve[budget][seed] for seed in drawn) for budget in budgets]
         needed = budget_for(budgets, values, statistics.fmean(ends[seed] for seed in drawn))
         return Bounded(needed.value / budget, needed.side)
 
     middle = ratio(seeds)
     if len(seeds) == 1:
         return BudgetRatio(middle, None, None, 1)
-    ratios = sorted((ratio(drawn) for drawn in _resamples(seeds)), key=lambda one: one.rank)
+    ratios = sorted((ratio(drawn) for drawn in _resamples(seeds)), key=lambda bound: bound.rank)
     tail = (1 - CONFIDENCE) / 2
     low = ratios[math.floor(tail * (len(ratios) - 1))]
     high = ratios[math.ceil((1 - tail) * (len(ratios) - 1))]

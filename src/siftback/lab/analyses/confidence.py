@@ -45,8 +45,8 @@ def confidence_by_percentile(
     >>> confidence_by_percentile(np.linspace(0, 1, 101), np.zeros(101, bool))[:3].round(3)
     array([ 2.5,  7.5, 12.5])
     """
-    found: NDArray[np.float64] = 100 * np.percentile(confidence, middles())
-    return found
+    percentiles: NDArray[np.float64] = 100 * np.percentile(confidence, middles())
+    return percentiles
 
 
 def accuracy_by_percentile(
@@ -65,8 +65,8 @@ def accuracy_by_percentile(
     >>> accuracy_by_percentile(np.arange(40) / 40, right)[:4]
     array([  0., 100.,   0., 100.])
     """
-    parts = np.array_split(correct[np.argsort(confidence, kind="stable")], PARTS)
-    return np.array([100 * part.mean() if len(part) else np.nan for part in parts])
+    groups = np.array_split(correct[np.argsort(confidence, kind="stable")], PARTS)
+    return np.array([100 * group.mean() if len(group) else np.nan for group in groups])
 
 
 def middles() -> NDArray[np.float64]:
@@ -83,14 +83,14 @@ def _figure(
     of_test_set: Callable[[NDArray[np.floating], NDArray[np.bool_]], NDArray[np.float64]],
 ) -> Figure | Missing:
     panels, sentences = [], []
-    for found in watched(comparisons, "confidence"):
-        lines = {of.configuration.label: _line(of, of_test_set) for of in found}
-        when = max(_snapshot(looks).epoch for looks in found[0].seeds)
-        heading = f"{found[0].title}, epoch {when:.3g}"
+    for group in watched(comparisons, "confidence"):
+        lines = {member.configuration.label: _line(member, of_test_set) for member in group}
+        epoch = max(_snapshot(looks).epoch for looks in group[0].seeds)
+        heading = f"{group[0].title}, epoch {epoch:.3g}"
         panels.append(
             Panel(heading, "percentile of test examples", label, "line", list(lines.values()))
         )
-        sentences.append(_sentence(heading, found, lines))
+        sentences.append(_sentence(heading, group, lines))
     if not panels:
         return Missing(name, title, f"No confidence was observed. {command('confidence')}")
     return Figure(name, title, sentences, f"{PAPER}, {source}", {"percentile": panels})
@@ -102,20 +102,20 @@ def _snapshot(looks: Sequence[Look]) -> Look:
 
 
 def _line(
-    of: Watched,
+    watched_runs: Watched,
     of_test_set: Callable[[NDArray[np.floating], NDArray[np.bool_]], NDArray[np.float64]],
 ) -> Series:
     seeds = []
-    for looks in of.seeds:
+    for looks in watched_runs.seeds:
         columns = _snapshot(looks).columns
         tested = columns["split"] == "test"
         seeds.append(of_test_set(columns["confidence"][tested], columns["correct"][tested]))
-    group = of.configuration.family
+    group = watched_runs.configuration.family
     places = np.stack(seeds).T.tolist()
-    return Series.over_seeds(of.configuration.label, middles().tolist(), places, group)
+    return Series.over_seeds(watched_runs.configuration.label, middles().tolist(), places, group)
 
 
-def _sentence(heading: str, found: Sequence[Watched], lines: dict[str, Series]) -> str:
+def _sentence(heading: str, group: Sequence[Watched], lines: dict[str, Series]) -> str:
     """The hardest fifth and the easiest, beside Traditional's."""
     fifth = PARTS // 5
 
@@ -123,10 +123,10 @@ def _sentence(heading: str, found: Sequence[Watched], lines: dict[str, Series]) 
         y = lines[label].y
         return float(np.mean(y[:fifth])), float(np.mean(y[-fifth:]))
 
-    plain = traditional(of.configuration for of in found)
-    selective = [of.configuration.label for of in found if not of.configuration.plain]
+    plain = traditional(member.configuration for member in group)
+    selective = [member.configuration.label for member in group if not member.configuration.plain]
     labels = [plain.label] if plain else []
     if selective:
         labels.append(max(selective, key=lambda label: ends(label)[0]))
-    both = "; ".join("{} {:.1f} % and {:.1f} %".format(label, *ends(label)) for label in labels)
-    return f"{heading}, hardest fifth of the test set and easiest: {both}."
+    listing = "; ".join("{} {:.1f} % and {:.1f} %".format(label, *ends(label)) for label in labels)
+    return f"{heading}, hardest fifth of the test set and easiest: {listing}."

@@ -38,7 +38,7 @@ AXES: dict[str, tuple[Axis, str]] = {
 
 @dataclass(frozen=True, eq=False)
 class Configuration:
-    """What the seeds of one configuration share.
+    """The runs of one strategy and keep, one per seed.
 
     Attributes:
         comparison: The comparison it is of.
@@ -67,13 +67,13 @@ class Configuration:
         """Whether it trains on everything, be it for less long."""
         return self.strategy in (TRADITIONAL, MATCHED)
 
-    def mean(self, of: Callable[[RunSummary], float]) -> float:
+    def mean(self, value: Callable[[RunSummary], float]) -> float:
         """The mean of something over the seeds."""
-        return statistics.mean(map(of, self.runs))
+        return statistics.mean(map(value, self.runs))
 
     @property
     def metric(self) -> Metric:
-        """What it is judged by."""
+        """The measure of its runs."""
         return METRICS[self.runs[0].metric]
 
     @property
@@ -93,14 +93,14 @@ def configurations(comparison: Comparison) -> list[Configuration]:
     ]
 
 
-def traditional(found: Iterable[Configuration]) -> Configuration | None:
+def traditional(configurations: Iterable[Configuration]) -> Configuration | None:
     """Traditional among some configurations."""
-    return next((one for one in found if one.label == TRADITIONAL), None)
+    return next((config for config in configurations if config.label == TRADITIONAL), None)
 
 
-def judged(found: Iterable[Comparison] | Iterable[Configuration]) -> str:
-    """What they are judged by, as titles have it: error, loss, or error or loss."""
-    nouns = {one.metric.noun for one in found}
+def judged(judgeable: Iterable[Comparison] | Iterable[Configuration]) -> str:
+    """Returns the noun of their measure for titles: error, loss, or error or loss."""
+    nouns = {item.metric.noun for item in judgeable}
     return " or ".join(sorted(nouns)) or METRICS["error"].noun
 
 
@@ -122,7 +122,7 @@ def best_end(
 
 
 def argument(comparison: Comparison, name: str, otherwise: Any = None) -> Any:
-    """What a comparison was asked, by the name of the setting."""
+    """Returns the value of a setting of a comparison."""
     return (comparison.environment.get("arguments") or {}).get(name, otherwise)
 
 
@@ -150,17 +150,17 @@ def titled(comparisons: Iterable[Comparison]) -> list[tuple[str, Comparison]]:
     It names model, data and the share of wrong labels; where that is not enough, of how many
     examples, the learning rates, the batches, and last the folder.
     """
-    held = [one for one in comparisons if one.runs]
-    titles = [_what(one) for one in held]
-    for more in (images, _rates, _batches, _folder, _place):
+    recorded = [comparison for comparison in comparisons if comparison.runs]
+    titles = [_what(comparison) for comparison in recorded]
+    for detail in (images, _rates, _batches, _folder, _place):
         seen: dict[str, set[str]] = {}
-        for title, one in zip(titles, held, strict=True):
-            seen.setdefault(title, set()).add(more(one))
+        for title, comparison in zip(titles, recorded, strict=True):
+            seen.setdefault(title, set()).add(detail(comparison))
         titles = [
-            title + more(one) if len(seen[title]) > 1 else title
-            for title, one in zip(titles, held, strict=True)
+            title + detail(comparison) if len(seen[title]) > 1 else title
+            for title, comparison in zip(titles, recorded, strict=True)
         ]
-    return list(zip(titles, held, strict=True))
+    return list(zip(titles, recorded, strict=True))
 
 
 def curve(configuration: Configuration, axis: Axis, group: str | None = None) -> Series:
@@ -171,8 +171,14 @@ def curve(configuration: Configuration, axis: Axis, group: str | None = None) ->
     together = list(zip(*configuration.curves, strict=False))
     return Series.over_seeds(
         configuration.label,
-        [statistics.mean(float(getattr(one, axis)) for one in each) for each in together],
-        [[getattr(one, configuration.metric.field) for one in each] for each in together],
+        [
+            statistics.mean(float(getattr(evaluation, axis)) for evaluation in evaluations)
+            for evaluations in together
+        ],
+        [
+            [getattr(evaluation, configuration.metric.field) for evaluation in evaluations]
+            for evaluations in together
+        ],
         configuration.family if group is None else group,
         faint=configuration.strategy == MATCHED,
     )
@@ -196,20 +202,20 @@ def mean_curve(points: pd.DataFrame, x: str, y: str, group: str, faint: bool = F
 
 
 def curve_panel(
-    title: str, found: Sequence[Configuration], view: str, by_label: bool = False
+    title: str, group: Sequence[Configuration], view: str, by_label: bool = False
 ) -> Panel:
     """Test error, or loss, of several configurations over what was spent.
 
     Args:
         title: Of the panel.
-        found: The configurations.
+        group: The configurations.
         view: What is on the x axis, a name of `AXES`.
         by_label: Whether each has a colour of its own, in place of one per strategy.
     """
     axis, name = AXES[view]
-    series = [curve(one, axis, one.label if by_label else None) for one in found]
-    positive = all(value > 0 for one in series for value in one.y)
-    return Panel(title, name, found[0].metric.axis, "line", series, log_y=positive)
+    series = [curve(config, axis, config.label if by_label else None) for config in group]
+    positive = all(value > 0 for line in series for value in line.y)
+    return Panel(title, name, group[0].metric.axis, "line", series, log_y=positive)
 
 
 def _what(comparison: Comparison) -> str:
@@ -219,24 +225,24 @@ def _what(comparison: Comparison) -> str:
 
 
 def setup(comparison: Comparison) -> str:
-    """What was trained on what, in words."""
+    """Returns model and data in words."""
     runs = comparison.runs
     return f"{listed(run.model for run in runs)} on {listed(run.data for run in runs)}"
 
 
 def task(comparison: Comparison) -> str:
-    """What was trained on what, and on how many of its examples where not on all."""
+    """Returns model and data in words, and the number of examples where not all."""
     return f"{setup(comparison)}{images(comparison)}"
 
 
 def images(comparison: Comparison) -> str:
-    """How many training examples were taken of the set, for its name's end; empty for all."""
+    """Returns the number of training examples for the end of a name; empty for all."""
     limit = argument(comparison, "train_limit")
     return f" ({limit:,} {noun_of(comparison)})" if limit else ""
 
 
 def noun_of(comparison: Comparison) -> str:
-    """What its training examples are called: images, texts or windows."""
+    """Returns the noun of its training examples: images, texts or windows."""
     model = str(argument(comparison, "model", "cnn"))
     try:
         return NOUNS[models.find_architecture(model).takes]

@@ -22,16 +22,25 @@ def by_rate(comparisons: Sequence[Comparison]) -> Grid | Missing:
     """
     name, about = "rates", "Learning rates: the end on held-out examples, of each method"
     columns = ["data and model", "method", "seeds", "error or loss at each rate", "lowest at"]
-    held_out = [one for one in comparisons if one.runs and argument(one, "validation")]
-    held_out.sort(key=lambda one: (_title(one), float(argument(one, "lr"))))
+    held_out = [
+        comparison
+        for comparison in comparisons
+        if comparison.runs and argument(comparison, "validation")
+    ]
+    held_out.sort(key=lambda comparison: (_title(comparison), float(argument(comparison, "lr"))))
     rows: list[list[Cell]] = []
     sentences = []
     for group in group_by_settings(held_out, _VARIED).values():
         title, metric = _title(group[0]), group[0].metric
-        runs = pd.concat([read_runs(one).assign(rate=float(argument(one, "lr"))) for one in group])
+        runs = pd.concat(
+            [
+                read_runs(comparison).assign(rate=float(argument(comparison, "lr")))
+                for comparison in group
+            ]
+        )
         lowest: dict[str, tuple[float, float]] = {}
-        for label, each in runs.groupby("label", sort=False):
-            ends = each.pivot_table(index="seed", columns="rate", values="final").dropna()
+        for label, tried in runs.groupby("label", sort=False):
+            ends = tried.pivot_table(index="seed", columns="rate", values="final").dropna()
             if ends.empty or ends.shape[1] < 2:
                 continue
             lowest[label] = min((ends[rate].mean(), rate) for rate in ends)

@@ -44,13 +44,13 @@ def watched(comparisons: Sequence[Comparison], kind: str) -> Iterator[list[Watch
         kind: One of `siftback.lab.records.observations.KINDS`.
     """
     for title, comparison in titled(comparisons):
-        found = []
-        for one in configurations(comparison):
-            seen = [looks(comparison.folder, run.record, kind) for run in one.runs]
-            if seeds := [each for each in seen if each]:
-                found.append(Watched(title, one, seeds))
-        if found:
-            yield found
+        watched_group = []
+        for config in configurations(comparison):
+            seen = [looks(comparison.folder, run.record, kind) for run in config.runs]
+            if seeds := [observations for observations in seen if observations]:
+                watched_group.append(Watched(title, config, seeds))
+        if watched_group:
+            yield watched_group
 
 
 def watched_once(comparisons: Sequence[Comparison], kind: str) -> list[Watched]:
@@ -70,7 +70,7 @@ def watched_selective(comparisons: Sequence[Comparison], kind: str) -> list[Watc
 
 
 def command(kind: str, strategies: str = "traditional,sb") -> str:
-    """What records it.
+    """Returns the command that records it.
 
     >>> command("losses")
     'Record it: siftback compare --strategies traditional,sb --observe losses'

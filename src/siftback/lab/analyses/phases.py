@@ -130,12 +130,16 @@ def phases_until(
     >>> phases_until([early, later], 30.0)
     {'forward': 1.0, 'backward': 3.0}
     """
-    number = crossing([getattr(each, METRICS[metric].field) for each in curve], target)
+    number = crossing([getattr(evaluation, METRICS[metric].field) for evaluation in curve], target)
     if math.isnan(number):
         return {}
     return {
         phase: float(
-            np.interp(number, range(len(curve)), [each.phases.get(phase, 0.0) for each in curve])
+            np.interp(
+                number,
+                range(len(curve)),
+                [evaluation.phases.get(phase, 0.0) for evaluation in curve],
+            )
         )
         for phase in curve[math.ceil(number)].phases
     }

@@ -38,20 +38,20 @@ def read(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
     """
     comparisons: dict[Path, Comparison | None] = {}
     problems: list[str] = []
-    for given in (folders := list(folders)):
-        if not given.exists():
-            raise ConfigError(f"{given} is not a folder: give one that siftback compare wrote")
-        found = sorted(summary.parent for summary in given.rglob(SUMMARY))
-        if not found and given.suffix != TABLE:
-            problems.append(f"{given.resolve().name} holds no {SUMMARY}, and is left out")
-        for folder in map(Path.resolve, found):
+    for path in (folders := list(folders)):
+        if not path.exists():
+            raise ConfigError(f"{path} is not a folder: give one that siftback compare wrote")
+        folders_below = sorted(summary.parent for summary in path.rglob(SUMMARY))
+        if not folders_below and path.suffix != TABLE:
+            problems.append(f"{path.resolve().name} holds no {SUMMARY}, and is left out")
+        for folder in map(Path.resolve, folders_below):
             if folder not in comparisons:
                 comparisons[folder], damage_found = _whole(folder)
                 problems += damage_found
     if not comparisons:
         names = ", ".join(map(str, folders)) or "nothing"
         raise ConfigError(f"{names} holds no {SUMMARY}: give folders that siftback compare wrote")
-    return [one for one in comparisons.values() if one is not None], problems
+    return [comparison for comparison in comparisons.values() if comparison is not None], problems
 
 
 def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
@@ -63,18 +63,18 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         prices = scoring_costs_of(summary)
     except UNREADABLE as error:
         return None, [f"{folder.name}/{SUMMARY} is damaged, and left out ({said(error)})"]
-    kept, problems = [], []
-    for place, entry in enumerate(entries, start=1):
+    runs, problems = [], []
+    for number, entry in enumerate(entries, start=1):
         try:
             run = RunSummary.from_json(entry)
         except UNREADABLE as error:
-            what = f"{folder.name}/{SUMMARY}: run {place} of {len(entries)}"
+            what = f"{folder.name}/{SUMMARY}: run {number} of {len(entries)}"
             problems.append(f"{what} is damaged, and left out ({said(error)})")
             continue
         if damage_found := _damage(folder, run):
             problems.append(f"{folder.name}/{run.record} {damage_found}, and left out")
         else:
-            kept.append(run)
+            runs.append(run)
             problems += [
                 f"{folder.name}/{path.relative_to(folder)} is damaged, and left out ({why})"
                 for path in files(folder, run.record)
@@ -91,7 +91,7 @@ def _whole(folder: Path) -> tuple[Comparison | None, list[str]]:
         for table in sorted((folder / SCORES_FOLDER).glob("*.parquet"))
         if (why := damage(table))
     ]
-    return Comparison(folder, environment, kept, prices), problems
+    return Comparison(folder, environment, runs, prices), problems
 
 
 def _why_unlisted(folder: Path, record: str) -> str:
@@ -104,7 +104,7 @@ def _why_unlisted(folder: Path, record: str) -> str:
 
 
 def _damage(folder: Path, run: RunSummary) -> str | None:
-    """What is wrong with a run's record, if anything is."""
+    """Returns the damage of a run's record, or None."""
     try:
         lines = record_lines(folder, run.record)
         for number, line in enumerate(lines, start=1):

@@ -51,16 +51,18 @@ def _overhead(results: Path) -> dict[str, str]:
 
 
 def _row(claim: Claim, read: Callable[[str], Comparison], brief: bool) -> dict[str, str]:
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
 
     def find() -> str:
-        found.extend(map(read, claim.folders))
-        return claim.ours(found)
+        comparisons.extend(map(read, claim.folders))
+        return claim.ours(comparisons)
 
     ours = _tried(find)
-    setups = list(dict.fromkeys(_setup(one) for one in found if one.runs))
-    here = f"{len(setups)} comparisons" if brief and len(setups) > 1 else "; ".join(setups)
-    return _filled((claim.place, claim.what, claim.paper, claim.there), ours, here)
+    setups = list(
+        dict.fromkeys(_setup(comparison) for comparison in comparisons if comparison.runs)
+    )
+    setup = f"{len(setups)} comparisons" if brief and len(setups) > 1 else "; ".join(setups)
+    return _filled((claim.place, claim.what, claim.paper, claim.there), ours, setup)
 
 
 def _tried(find: Callable[[], str]) -> str:
@@ -74,15 +76,15 @@ def _tried(find: Callable[[], str]) -> str:
         return f"unreadable ({type(error).__name__}: {error})"
 
 
-def _filled(theirs: tuple[str, str, str, str], ours: str, here: str) -> dict[str, str]:
-    place, what, paper, there = theirs
+def _filled(theirs: tuple[str, str, str, str], ours: str, setup: str) -> dict[str, str]:
+    source, what, paper, setup_there = theirs
     return {
-        "in": place,
+        "in": source,
         "what": what,
         "the paper's": paper,
         "ours": ours,
-        "measured there on": there,
-        "and here on": here,
+        "measured there on": setup_there,
+        "and here on": setup,
     }
 
 

@@ -75,18 +75,20 @@ _TABLE_1_DATA = "Wide ResNet; CIFAR10, CIFAR100, SVHN"
 
 
 def _table_1() -> list[Claim]:
-    place, factors = f"{SB}, table 1", ", ".join(f"×{factor:g}" for factor in TABLE_1_FACTORS)
+    source, factors = f"{SB}, table 1", ", ".join(f"×{factor:g}" for factor in TABLE_1_FACTORS)
     claims = []
     for data, error, printed, folders in _TABLE_1:
-        there = f"Wide ResNet, {data}"
+        setup_there = f"Wide ResNet, {data}"
         for runs in folders:
             what = "final error of Traditional"
             main = not runs.startswith(RUNS)  # the longer training
-            claims.append(Claim(place, what, error, there, [runs], ours.final_error, main))
+            claims.append(Claim(source, what, error, setup_there, [runs], ours.final_error, main))
             for strategy, name in _STRATEGIES.items():
                 what = f"{strategy}: speed-up to {factors} of it"
                 find = ours.speedup_cells(name)
-                claims.append(Claim(place, what, printed[strategy], there, [runs], find, main))
+                claims.append(
+                    Claim(source, what, printed[strategy], setup_there, [runs], find, main)
+                )
     return claims
 
 
@@ -96,7 +98,7 @@ _PARETO = (
         "CIFAR10",
         ("72%", "10%", "10%"),
         (
-            [f"{RUNS}/{of}-small/cifar10" for of in ("table1", "fig17", "fig13")]
+            [f"{RUNS}/{table}-small/cifar10" for table in ("table1", "fig17", "fig13")]
             + [f"{RUNS}/fig14-small"],
             ["table1-cifar10"],
         ),
@@ -104,12 +106,12 @@ _PARETO = (
     (
         "CIFAR100",
         ("47%", "43%", "8%"),
-        ([f"{RUNS}/{of}-small/digits" for of in ("table1", "fig17", "fig13")],),
+        ([f"{RUNS}/{table}-small/digits" for table in ("table1", "fig17", "fig13")],),
     ),
     (
         "SVHN",
         ("80%", "6%", "14%"),
-        ([f"{RUNS}/{of}-small/mnist" for of in ("table1", "fig17")], ["table1-mnist"]),
+        ([f"{RUNS}/{table}-small/mnist" for table in ("table1", "fig17")], ["table1-mnist"]),
     ),
 )
 
@@ -125,8 +127,8 @@ def _pareto() -> list[Claim]:
             ours.pareto,
             main=not folders[0].startswith(RUNS),
         )
-        for name, (sb, traditional, kath18), each in _PARETO
-        for folders in each
+        for name, (sb, traditional, kath18), group in _PARETO
+        for folders in group
     ]
 
 
@@ -163,13 +165,13 @@ def _noise() -> list[Claim]:
         Claim(
             f"{SB}, section 5.4",
             f"final error of SB less Traditional's, {share} % of the labels wrong",
-            said,
+            text,
             "Wide ResNet, CIFAR10",
             [f"{RUNS}/fig12-small/flip{share}"],
             ours.error_difference("sb"),
             main=share == 20,
         )
-        for share, said in ((1, "comparable"), (10, "comparable"), (20, "higher"))
+        for share, text in ((1, "comparable"), (10, "comparable"), (20, "higher"))
     ]
 
 

@@ -23,8 +23,8 @@ from siftback.lab.records.frame import (
 )
 from siftback.lab.records.run_summary import TRADITIONAL, RunSummary
 
-Found = Sequence[Comparison]
-Finder = Callable[[Found], str]
+Comparisons = Sequence[Comparison]
+Finder = Callable[[Comparisons], str]
 
 STALE = "stale-sb-3"
 
@@ -33,25 +33,25 @@ class NotRecordedError(Exception):
     """A number is not in the records; says why."""
 
 
-def final_error(found: Found) -> str:
+def final_error(comparisons: Comparisons) -> str:
     """Traditional's final error, or loss."""
-    runs = found[0].by_label().get(TRADITIONAL)
+    runs = comparisons[0].by_label().get(TRADITIONAL)
     if not runs:
         raise NotRecordedError("no run of traditional")
-    metric = found[0].metric
+    metric = comparisons[0].metric
     mean = mean_and_spread(run.final for run in runs)
     return f"{mean:.{metric.digits}f} {metric.unit}"
 
 
 def speedup_cells(strategy: str) -> Finder:
-    """How much sooner a strategy was at each of table 1's targets, in time and in cost."""
+    """Returns the speed-ups of a strategy to table 1's targets, in time and in cost."""
 
-    def find(found: Found) -> str:
+    def find(comparisons: Comparisons) -> str:
         in_time, in_cost = (
             ", ".join(NOT_REACHED if cell is None else f"{cell:.2f}" for cell in cells)
             for cells in (
-                _cells(found[:1], strategy, "seconds").values(),
-                _cells(found[:1], strategy, "cost").values(),
+                _cells(comparisons[:1], strategy, "seconds").values(),
+                _cells(comparisons[:1], strategy, "cost").values(),
             )
         )
         return f"{in_time} in time; {in_cost} in cost"
@@ -62,8 +62,8 @@ def speedup_cells(strategy: str) -> Finder:
 def at_best(strategy: str) -> Finder:
     """The most that a strategy's speed-up in time is, over data sets and targets."""
 
-    def find(found: Found) -> str:
-        reached = [cell for cell in _cells(found, strategy).values() if cell is not None]
+    def find(comparisons: Comparisons) -> str:
+        reached = [cell for cell in _cells(comparisons, strategy).values() if cell is not None]
         if not reached:
             raise NotRecordedError("no target was reached")
         return f"up to {max(reached):.2f}"
@@ -72,10 +72,10 @@ def at_best(strategy: str) -> Finder:
 
 
 def over(strategy: str, other: str) -> Finder:
-    """How many times sooner than another a strategy was, over data sets and targets."""
+    """Returns the speed-ups of a strategy over another, over data sets and targets."""
 
-    def find(found: Found) -> str:
-        ratios = _ratios(found, strategy, other)
+    def find(comparisons: Comparisons) -> str:
+        ratios = _ratios(comparisons, strategy, other)
         if len(ratios) == 1:
             return f"{ratios[0]:.2f}, at the one target that both reached"
         return f"{min(ratios):.2f} to {max(ratios):.2f}"
@@ -83,38 +83,40 @@ def over(strategy: str, other: str) -> Finder:
     return find
 
 
-def stale_time(found: Found) -> str:
+def stale_time(comparisons: Comparisons) -> str:
     """The time to a target that Stale-SB needs less than SB, the mean over all."""
-    saved = statistics.mean(1 - 1 / ratio for ratio in _ratios(found, STALE, "sb"))
+    saved = statistics.mean(1 - 1 / ratio for ratio in _ratios(comparisons, STALE, "sb"))
     return f"{abs(saved):.0%} {'less' if saved >= 0 else 'more'} on average"
 
 
-def stale_selection(found: Found) -> str:
+def stale_selection(comparisons: Comparisons) -> str:
     """The seconds of selection in an epoch that Stale-SB needs less than SB."""
     shares = []
-    for one in found:
+    for comparison in comparisons:
         stale, fresh = (
-            statistics.mean(run.seconds_selection / run.epochs for run in _runs(one, strategy))
+            statistics.mean(
+                run.seconds_selection / run.epochs for run in _runs(comparison, strategy)
+            )
             for strategy in (STALE, "sb")
         )
-        shares.append(f"{1 - stale / fresh:.0%} ({one.folder.name})")
+        shares.append(f"{1 - stale / fresh:.0%} ({comparison.folder.name})")
     return ", ".join(shares)
 
 
-def left_out(found: Found) -> str:
+def left_out(comparisons: Comparisons) -> str:
     """The share of the offered examples that SB did not train on."""
-    return f"{1 - statistics.mean(run.keep_measured for run in _runs(found[0], 'sb')):.0%}"
+    return f"{1 - statistics.mean(run.keep_measured for run in _runs(comparisons[0], 'sb')):.0%}"
 
 
-def equal_signs(found: Found) -> str:
+def equal_signs(comparisons: Comparisons) -> str:
     """Figure 5b at the paper's tenth of a batch."""
-    _, signs = _figure("fig5", found).views["10% of the batch"]
+    _, signs = _figure("fig5", comparisons).views["10% of the batch"]
     return f"{statistics.mean(_line(signs.series, 'highest losses').y):.0f} % on average"
 
 
-def cosines(found: Found) -> str:
+def cosines(comparisons: Comparisons) -> str:
     """Figure 5a at a tenth of a batch, after the first epoch."""
-    cosine, _ = _figure("fig5", found).views["10% of the batch"]
+    cosine, _ = _figure("fig5", comparisons).views["10% of the batch"]
     means = []
     for name in ("highest losses", "random"):
         line = _line(cosine.series, name)
@@ -126,10 +128,12 @@ def cosines(found: Found) -> str:
 def at_percentile(figure: str, percentile: float) -> Finder:
     """Figure 8 or 9 at a percentile, of SB and of Traditional."""
 
-    def find(found: Found) -> str:
-        (panel,) = _figure(figure, found).views["percentile"]
-        lines = [_line(panel.series, label) for label in (_label(found[0], "sb"), TRADITIONAL)]
-        values = [np.interp(percentile, np.asarray(one.x, float), one.y) for one in lines]
+    def find(comparisons: Comparisons) -> str:
+        (panel,) = _figure(figure, comparisons).views["percentile"]
+        lines = [
+            _line(panel.series, label) for label in (_label(comparisons[0], "sb"), TRADITIONAL)
+        ]
+        values = [np.interp(percentile, np.asarray(line.x, float), line.y) for line in lines]
         return f"SB {values[0]:.0f} %, Traditional {values[1]:.0f} %"
 
     return find
@@ -138,53 +142,53 @@ def at_percentile(figure: str, percentile: float) -> Finder:
 def error_difference(strategy: str, keep: float | None = None) -> Finder:
     """A strategy's final error less Traditional's."""
 
-    def find(found: Found) -> str:
-        return f"{_difference(found[0], strategy, keep)} points"
+    def find(comparisons: Comparisons) -> str:
+        return f"{_difference(comparisons[0], strategy, keep)} points"
 
     return find
 
 
-def random_and_sb(found: Found) -> str:
+def random_and_sb(comparisons: Comparisons) -> str:
     """The final errors of Random-Backprop and SB at a half kept, less Traditional's."""
-    random, sb = (_difference(found[0], strategy, 0.5) for strategy in ("random", "sb"))
+    random, sb = (_difference(comparisons[0], strategy, 0.5) for strategy in ("random", "sb"))
     return f"Random-Backprop {random} points, SB {sb} points"
 
 
-def filtered(found: Found) -> str:
-    """What SB left out, and its final error less Traditional's."""
-    return f"{left_out(found)} left out, error {_difference(found[0], 'sb')} points"
+def filtered(comparisons: Comparisons) -> str:
+    """Returns the share that SB left out, and its final error less Traditional's."""
+    return f"{left_out(comparisons)} left out, error {_difference(comparisons[0], 'sb')} points"
 
 
-def pareto(found: Found) -> str:
+def pareto(comparisons: Comparisons) -> str:
     """Figure 14's shares of the Pareto-optimal points, in time."""
-    (panel,) = _figure("fig14", found).views["time"]
+    (panel,) = _figure("fig14", comparisons).views["time"]
     optimal = {line.group: len(line.y) for line in panel.series if not line.faint}
-    of = {"SB and Stale-SB": ("sb", "stale-sb"), "Traditional": (TRADITIONAL,)}
-    of["Kath18"] = ("kath18",)
+    families_of = {"SB and Stale-SB": ("sb", "stale-sb"), "Traditional": (TRADITIONAL,)}
+    families_of["Kath18"] = ("kath18",)
     shares = {
         name: sum(optimal.get(family, 0) for family in families) / sum(optimal.values())
-        for name, families in of.items()
+        for name, families in families_of.items()
     }
     return ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
 
 
-def variances(found: Found) -> str:
+def variances(comparisons: Comparisons) -> str:
     """Figure 15's mean variance of an example's probability of selection, by strategy."""
-    *_, panel = _figure("fig15", found).views["epoch"]
+    *_, panel = _figure("fig15", comparisons).views["epoch"]
     (spread,) = panel.series
     return ", ".join(f"{x} {y:.3f}" for x, y in zip(spread.x, spread.y, strict=True))
 
 
-def passes(found: Found) -> str:
+def passes(comparisons: Comparisons) -> str:
     """Figure 18: a backward over a forward, from the least to the most over the models."""
-    (panel,) = _figure("fig18", found).views["time"]
+    (panel,) = _figure("fig18", comparisons).views["time"]
     forward, backward = (_line(panel.series, name).y for name in ("forward", "backward"))
     ratios = [back / forth for forth, back in zip(forward, backward, strict=True)]
     return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def overhead(benchmark: Path) -> str:
-    """What selection costs beyond its forwards, by its benchmark: one of recorded runs is blurred.
+    """Returns the cost of selection beyond its forwards, by its benchmark.
 
     Args:
         benchmark: What ``benchmarks/overhead.py`` wrote.
@@ -199,10 +203,10 @@ def overhead(benchmark: Path) -> str:
 def epoch(strategy: str, keep: float) -> Finder:
     """Seconds of an epoch, and over those of the baseline."""
 
-    def find(found: Found) -> str:
-        grid = _made("diet-table", found)
+    def find(comparisons: Comparisons) -> str:
+        grid = _made("diet-table", comparisons)
         assert isinstance(grid, Grid)
-        label = strategy if strategy == TRADITIONAL else _label(found[0], strategy, keep)
+        label = strategy if strategy == TRADITIONAL else _label(comparisons[0], strategy, keep)
         *_, seconds, ratio = next(row for row in grid.rows if row[0] == label)
         assert isinstance(seconds, Range)
         assert isinstance(ratio, float)
@@ -211,15 +215,15 @@ def epoch(strategy: str, keep: float) -> Finder:
     return find
 
 
-def _made(name: str, found: Found) -> Analysis:
-    analysis = ANALYSES[name](found)
+def _made(name: str, comparisons: Comparisons) -> Analysis:
+    analysis = ANALYSES[name](comparisons)
     if isinstance(analysis, Missing):
         raise NotRecordedError(analysis.why)
     return analysis
 
 
-def _figure(name: str, found: Found) -> Figure:
-    figure = _made(name, found)
+def _figure(name: str, comparisons: Comparisons) -> Figure:
+    figure = _made(name, comparisons)
     assert isinstance(figure, Figure)
     return figure
 
@@ -252,21 +256,23 @@ def _difference(comparison: Comparison, strategy: str, keep: float | None = None
 
 
 def _cells(
-    found: Found, strategy: str, axis: Axis = "seconds"
+    comparisons: Comparisons, strategy: str, axis: Axis = "seconds"
 ) -> dict[tuple[str, float], float | None]:
     """A strategy's median speed-ups, by the comparison's folder and the factor."""
     cells = {}
-    for one in found:
-        for factor, reached in speedups(one, axis=axis)[_label(one, strategy)].items():
-            cells[one.folder.name, factor] = reached.median if reached else None
+    for comparison in comparisons:
+        for factor, reached in speedups(comparison, axis=axis)[
+            _label(comparison, strategy)
+        ].items():
+            cells[comparison.folder.name, factor] = reached.median if reached else None
     return cells
 
 
-def _ratios(found: Found, strategy: str, other: str) -> list[float]:
-    """How many times sooner one was at a target than the other, where both were there."""
-    cells, others = _cells(found, strategy), _cells(found, other)
-    both = [(cell, others[key]) for key, cell in cells.items()]
-    ratios = [one / two for one, two in both if one is not None and two is not None]
+def _ratios(comparisons: Comparisons, strategy: str, other: str) -> list[float]:
+    """Returns the ratios of two strategies' speed-ups at the targets that both reached."""
+    cells, others = _cells(comparisons, strategy), _cells(comparisons, other)
+    pairs = [(cell, others[key]) for key, cell in cells.items()]
+    ratios = [first / second for first, second in pairs if first is not None and second is not None]
     if not ratios:
         raise NotRecordedError("no target that both reached")
     return ratios

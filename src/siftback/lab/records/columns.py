@@ -13,17 +13,17 @@ from siftback.errors import ConfigError
 from siftback.lab.records.atomic_write import atomic_write
 
 
-def write_columns(path: Path, columns: dict[str, Tensor], made: dict[str, Any]) -> None:
+def write_columns(path: Path, columns: dict[str, Tensor], metadata: dict[str, Any]) -> None:
     """Writes a file, so that no reader sees half of it.
 
     Args:
         path: Where to; folders are made.
         columns: By name, of one length.
-        made: How they were made, fit for JSON.
+        metadata: How they were made, fit for JSON.
     """
     table = pa.table({name: column.cpu().numpy() for name, column in columns.items()})
     with atomic_write(path) as whole:
-        described = table.replace_schema_metadata({"siftback": json.dumps(made)})
+        described = table.replace_schema_metadata({"siftback": json.dumps(metadata)})
         parquet.write_table(described, whole, write_page_checksum=True)
 
 
@@ -46,12 +46,12 @@ def read_columns(path: Path, writer: str) -> tuple[pa.Table, dict[str, Any]]:
             f"{path} cannot be read as a Parquet file ({error}): give one of {writer}"
         ) from None
     try:
-        made = json.loads((table.schema.metadata or {})[b"siftback"])
+        metadata = json.loads((table.schema.metadata or {})[b"siftback"])
     except (KeyError, ValueError):
-        made = None
-    if not isinstance(made, dict):
+        metadata = None
+    if not isinstance(metadata, dict):
         raise ConfigError(f"{path} does not say how it was made: give a file of {writer}")
-    return table, made
+    return table, metadata
 
 
 def column_of(table: pa.Table, name: str) -> Tensor:

@@ -98,7 +98,7 @@ class RecordWriter:
         self._write("evaluation", asdict(evaluation))
 
     def mark(self) -> dict[str, Any]:
-        """How many bytes there are and their checksum, once they are on the disk."""
+        """Returns the number of bytes and their checksum, once they are on the disk."""
         with naming(self.path):
             os.fsync(self._file.fileno())
         return {"bytes": self._file.tell(), "sha256": self._digest.hexdigest()}
@@ -131,12 +131,12 @@ def threads_of(folder: Path) -> int | None:
         comparison = Comparison.recover(folder)
     except StateError:  # whoever goes on with it says so
         return None
-    found = comparison.environment.get("threads") if comparison is not None else None
-    return found if isinstance(found, int) else None
+    threads = comparison.environment.get("threads") if comparison is not None else None
+    return threads if isinstance(threads, int) else None
 
 
 def said(error: BaseException) -> str:
-    """What an error of reading says, without the path."""
+    """Returns the message of an error of reading, without the path."""
     if isinstance(error, OSError):
         return str(error.strerror)
     return f"{type(error).__name__}: {error}"
@@ -154,7 +154,7 @@ def parse_evaluations(lines: Iterable[str]) -> Iterator[Evaluation]:
 
 
 def _circumstances(header: dict[str, Any]) -> dict[str, Any]:
-    """What results may depend on: versions, commit and machine."""
+    """Returns the circumstances of a run: versions, commit and machine."""
     environment = header.get("environment", {})
     return {k: v for k, v in environment.items() if k not in ("arguments", "date")}
 
@@ -217,24 +217,24 @@ class Comparison:
         Raises:
             StateError: If it is damaged.
         """
-        found = cls.read(folder) if (folder / SUMMARY).exists() else None
+        comparison = cls.read(folder) if (folder / SUMMARY).exists() else None
         for record in record_names(folder):
             try:
                 lines = record_lines(folder, record)
             except UNREADABLE:  # it is run again
                 continue
             first, last = entry_of(lines, 0), entry_of(lines, -1)
-            if found is None and isinstance(first.get("environment"), dict):
-                found = cls(folder, first["environment"], [])
-            if found is None or last.get("kind") != "end":
+            if comparison is None and isinstance(first.get("environment"), dict):
+                comparison = cls(folder, first["environment"], [])
+            if comparison is None or last.get("kind") != "end":
                 continue
             try:
                 run = RunSummary.from_json(last)
             except UNREADABLE:  # it is run again
                 continue
-            if run.record not in {one.record for one in found.runs}:
-                found.runs.append(run)
-        return found
+            if run.record not in {known.record for known in comparison.runs}:
+                comparison.runs.append(run)
+        return comparison
 
     def write(self) -> None:
         """Replaces ``summary.json`` whole, so that a reader never sees half of it.
@@ -242,19 +242,19 @@ class Comparison:
         Each run is a line.
         """
         runs = ",\n".join(json.dumps(asdict(run)) for run in self.runs)
-        parts = [
+        entries = [
             f'"environment": {json.dumps(self.environment, indent=1)}',
             f'"runs": [\n{runs}\n]',
         ]
         if self.prices:
             prices = {name: asdict(price) for name, price in self.prices.items()}
-            parts.append(f'"prices": {json.dumps(prices, indent=1)}')
+            entries.append(f'"prices": {json.dumps(prices, indent=1)}')
         with atomic_write(self.folder / SUMMARY) as path:
-            path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+            path.write_text("{\n" + ",\n".join(entries) + "\n}\n", encoding="utf-8")
 
     @property
     def metric(self) -> Metric:
-        """What its runs are judged by, which is the same for all, as their data are."""
+        """The measure of its runs, the same for all, as their data are."""
         return METRICS[self.runs[0].metric if self.runs else "error"]
 
     def by_label(self) -> dict[str, list[RunSummary]]:

@@ -30,8 +30,8 @@ def listed(values: Iterable[object]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values))
 
 
-def one_of(given: str, known: Iterable[str]) -> str:
-    """What to give in place of a name that is none: the nearest, and all there are.
+def one_of(name: str, known: Iterable[str]) -> str:
+    """Returns the advice for an unknown name: the nearest one, and all known ones.
 
     >>> one_of("resnt18", ["cnn", "resnet18"])
     'did you mean resnet18? give one of cnn, resnet18'
@@ -39,7 +39,7 @@ def one_of(given: str, known: Iterable[str]) -> str:
     'give one of digits, mnist'
     """
     names = list(known)
-    near = get_close_matches(given, names, 1)
+    near = get_close_matches(name, names, 1)
     return f"{f'did you mean {near[0]}? ' if near else ''}give one of {', '.join(names)}"
 
 
@@ -62,8 +62,8 @@ def facts_line(values: Mapping[str, Any]) -> str:
     >>> facts_line({"data": "digits", "train_limit": None, "arguments": {}, "epochs": 2.0})
     'data digits; epochs 2'
     """
-    asked = {name: value for name, value in values.items() if name != "arguments"}
-    facts = {name: fact(value) for name, value in asked.items() if value not in (None, [], "")}
+    settings = {name: value for name, value in values.items() if name != "arguments"}
+    facts = {name: fact(value) for name, value in settings.items() if value not in (None, [], "")}
     return "; ".join(f"{name.replace('_', ' ')} {text}" for name, text in facts.items())
 
 

@@ -56,7 +56,7 @@ class MeanAndSpread(NamedTuple):
 
 
 class SpeedUp(NamedTuple):
-    """How many times sooner than Traditional a configuration came to a target, over the seeds.
+    """Ratios of Traditional's amount to a configuration's at a target, over the seeds.
 
     Attributes:
         median: The median; it is what is meant where a speed-up is one number.

@@ -40,8 +40,8 @@ SUBSETS = ("high", "low", "random")
 _DAMAGED = (OSError, pa.ArrowException, LookupError, ValueError)
 
 
-def kinds_of(asked: str) -> tuple[str, ...]:
-    """What to look at, from names with commas between.
+def kinds_of(text: str) -> tuple[str, ...]:
+    """Returns the kinds to observe, from names with commas between.
 
     Raises:
         ConfigError: For a name that is none of `KINDS`.
@@ -49,14 +49,14 @@ def kinds_of(asked: str) -> tuple[str, ...]:
     >>> kinds_of("losses, confidence"), kinds_of("")
     (('losses', 'confidence'), ())
     """
-    names = tuple(dict.fromkeys(name.strip() for name in asked.split(",") if name.strip()))
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if unknown := [name for name in names if name not in KINDS]:
         raise ConfigError(f"observe {','.join(unknown)}: {one_of(unknown[0], KINDS)}")
     return names
 
 
 class Look(NamedTuple):
-    """What was seen at one evaluation.
+    """Observations of one evaluation.
 
     Attributes:
         epoch: Epochs of source examples done.
@@ -78,20 +78,20 @@ def folder_of(folder: Path, record: str) -> Path:
 
 
 def looks(folder: Path, record: str, kind: str) -> list[Look]:
-    """What was seen of a run, look by look; damaged files are left out.
+    """Returns the observations of a run, in their order; damaged files are left out.
 
     Args:
         folder: The comparison's.
         record: The run's record, relative to it.
         kind: One of `KINDS`.
     """
-    found = []
+    observations = []
     for path in files(folder, record, kind):
         try:
-            found.append(_read(path))
+            observations.append(_read(path))
         except _DAMAGED:
             continue
-    return found
+    return observations
 
 
 def files(folder: Path, record: str, kind: str = "*") -> list[Path]:
@@ -100,7 +100,7 @@ def files(folder: Path, record: str, kind: str = "*") -> list[Path]:
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with one of the files, if anything is, as far as its footer says."""
+    """Returns the damage of one of the files that its footer shows, or None."""
     try:
         parquet.read_metadata(path)
     except _DAMAGED as error:

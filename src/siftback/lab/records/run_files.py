@@ -54,10 +54,10 @@ def record_lines(folder: Path, record: str) -> Sequence[str]:
         return lines
 
 
-def entry_of(lines: Sequence[str], place: int) -> dict[str, Any]:
+def entry_of(lines: Sequence[str], index: int) -> dict[str, Any]:
     """One line of a run's record; empty where there is none, or it is damaged."""
     try:
-        entry = json.loads(lines[place])
+        entry = json.loads(lines[index])
     except (IndexError, ValueError):
         return {}
     return entry if isinstance(entry, dict) else {}
@@ -101,16 +101,16 @@ def _pack(folder: Path) -> int:
     }
     if not ended:
         return 0
-    own = [folder / name for name in ended if (folder / name).exists()]
+    unpacked = [folder / name for name in ended if (folder / name).exists()]
     packed, content = folder / PACKED, _compressed(_written(ended))
-    if own or packed.read_bytes() != content:
+    if unpacked or packed.read_bytes() != content:
         with atomic_write(packed) as path:
             path.write_bytes(content)
-        for moved in own:
+        for moved in unpacked:
             moved.unlink()
-        if own and not any((folder / RECORDS).iterdir()):
+        if unpacked and not any((folder / RECORDS).iterdir()):
             (folder / RECORDS).rmdir()
-    return len(own)
+    return len(unpacked)
 
 
 def _compressed(text: str) -> bytes:
@@ -124,38 +124,38 @@ def _written(runs: Mapping[str, Sequence[str]]) -> str:
         name: {"kind": "run", "record": name} | json.loads(lines[0]) for name, lines in runs.items()
     }
     shared = reduce(_common, (header.get("environment", {}) for header in headers.values()))
-    found = [json.dumps({"kind": "shared", "environment": shared})]
+    lines = [json.dumps({"kind": "shared", "environment": shared})]
     for name, header in headers.items():
         if "environment" in header:
             header["environment"] = _without(header["environment"], shared)
-        found += [json.dumps(header), *runs[name][1:]]
-    return "\n".join(found) + "\n"
+        lines += [json.dumps(header), *runs[name][1:]]
+    return "\n".join(lines) + "\n"
 
 
-def _common(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """What both have, also of the dictionaries within them."""
-    found: dict[str, Any] = {}
-    for key, value in one.items():
+def _common(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entries that both have, also of the dictionaries within them."""
+    common: dict[str, Any] = {}
+    for key, value in first.items():
         if isinstance(value, dict) and isinstance(other.get(key), dict):
-            found[key] = _common(value, other[key])
+            common[key] = _common(value, other[key])
         elif key in other and json.dumps(value) == json.dumps(other[key]):
-            found[key] = value
-    return found
+            common[key] = value
+    return common
 
 
-def _without(own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """What `_merged` needs beside what is shared."""
+def _without(record: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entries that are not shared; `_merged` is the inverse."""
     return {
         key: _without(value, shared[key]) if isinstance(shared.get(key), dict) else value
-        for key, value in own.items()
+        for key, value in record.items()
         if key not in shared or value != shared[key]
     }
 
 
-def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(shared: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
     return dict(shared) | {
         key: _merged(shared[key], value) if isinstance(shared.get(key), dict) else value
-        for key, value in own.items()
+        for key, value in record.items()
     }
 
 
@@ -175,7 +175,7 @@ def _packed(path: Path, changed: int) -> dict[str, Sequence[str]]:
         text = gzip.decompress(path.read_bytes()).decode("utf-8")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ValueError(f"{path.name} is damaged ({error})") from error
-    found: dict[str | None, list[str]] = {}
+    by_name: dict[str | None, list[str]] = {}
     name, shared = None, dict[str, Any]()
     for line in text.splitlines():
         if line.startswith(_SHARED):
@@ -186,5 +186,5 @@ def _packed(path: Path, changed: int) -> dict[str, Sequence[str]]:
             if "environment" in header:
                 header["environment"] = _merged(shared, header["environment"])
                 line = json.dumps(header)
-        found.setdefault(name, []).append(line)
-    return {name: lines for name, lines in found.items() if name is not None}
+        by_name.setdefault(name, []).append(line)
+    return {name: lines for name, lines in by_name.items() if name is not None}

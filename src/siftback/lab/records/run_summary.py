@@ -15,7 +15,7 @@ MetricName = Literal["error", "loss"]
 
 @dataclass(frozen=True)
 class Metric:
-    """What runs are judged by, lower being better, and how it is written.
+    """A measure of runs, of which lower is better, and its format.
 
     Attributes:
         name: As records have it.
@@ -72,7 +72,7 @@ def bits_per_character(loss: float, tokens_per_character: float) -> float:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How far a run had come when it was tested.
+    """The state of a run at a test.
 
     Attributes:
         epoch: Epochs of source examples done, a fraction where a run ends within one.
@@ -181,7 +181,7 @@ class RunSummary:
 
     @property
     def final(self) -> float:
-        """What it is judged by, at the end: test error in percent, or test loss in nats."""
+        """The final test error in percent, or test loss in nats."""
         if self.metric == "error":
             return self.test_error_final
         assert self.test_loss_final is not None  # as was made sure of when it was read
@@ -244,7 +244,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class ScoringCost:
-    """What scoring an example costs in forwards of training, as measured once.
+    """The cost of scoring an example in forwards of training, as measured once.
 
     Attributes:
         median: Of all rounds; what costs are counted with.
@@ -265,13 +265,13 @@ def scoring_costs_of(summary: dict[str, Any]) -> dict[str, ScoringCost]:
     Raises:
         TypeError: If a field is missing, or is of another type.
     """
-    found = {
-        name: ScoringCost(**known_fields(ScoringCost, one))
-        for name, one in summary.get("prices", {}).items()
+    costs = {
+        name: ScoringCost(**known_fields(ScoringCost, cost))
+        for name, cost in summary.get("prices", {}).items()
     }
-    for price in found.values():
+    for price in costs.values():
         check_types(price)
-    return found
+    return costs
 
 
 def run_label(strategy: str, keep: float, matched_to: str | None) -> str:
@@ -282,8 +282,8 @@ def run_label(strategy: str, keep: float, matched_to: str | None) -> str:
     """
     if matched_to is None and (strategy == TRADITIONAL or keep == 1):
         return strategy
-    kept = f"{keep:.2g}"
-    return f"matched to {matched_to} {kept}" if matched_to else f"{strategy} {kept}"
+    share = f"{keep:.2g}"
+    return f"matched to {matched_to} {share}" if matched_to else f"{strategy} {share}"
 
 
 def check_types(record: Evaluation | RunSummary | ScoringCost) -> None:
@@ -292,12 +292,12 @@ def check_types(record: Evaluation | RunSummary | ScoringCost) -> None:
     Raises:
         TypeError: If something is not.
     """
-    for each in fields(record):
-        value = getattr(record, each.name)
+    for attribute in fields(record):
+        value = getattr(record, attribute.name)
         inside = value.values() if isinstance(value, dict) else ()
-        whole = isinstance(value, _accepted(each.type))
+        whole = isinstance(value, _accepted(attribute.type))
         if not whole or not all(isinstance(number, int | float) for number in inside):
-            raise TypeError(f"{each.name} is {value!r}")
+            raise TypeError(f"{attribute.name} is {value!r}")
 
 
 def _accepted(kind: Any) -> Any:

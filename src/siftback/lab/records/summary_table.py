@@ -91,14 +91,14 @@ def phase_rows(comparison: Comparison) -> list[dict[str, str]]:
         row = {"strategy": label}
         row |= {f"{phase}, s": readable_seconds(phases[phase].mean()) for phase in phases}
         known = [
-            list(each.agreement)
-            for _, each in agreements[agreements.label == label].groupby("record")
+            list(run.agreement)
+            for _, run in agreements[agreements.label == label].groupby("record")
         ]
         if len(known) == len(group):
             row["a score's price, in forwards"] = f"{group.score_cost.mean():.2f}"
             if price := comparison.prices.get(group.strategy.iloc[0]):
                 row["a score's price, in forwards"] += f" ({price.low:.2f} to {price.high:.2f})"
-            ends = ((each[0], each[len(each) // 2], each[-1]) for each in known)
+            ends = ((values[0], values[len(values) // 2], values[-1]) for values in known)
             row["agreement with the losses, first, middle, last"] = ", ".join(
                 f"{mean_and_spread(seeds).mean:.2f}" for seeds in zip(*ends, strict=True)
             )
@@ -136,21 +136,21 @@ def series(
     Returns:
         The settings that all share, and a row for each configuration with those that are its own.
     """
-    asked = [comparison.environment["arguments"] for comparison in comparisons]
+    recorded = [comparison.environment["arguments"] for comparison in comparisons]
     plan = ("strategies", "keeps", "seeds", "matched")
     shared = {
         name: value
-        for name, value in asked[0].items()
-        if name not in plan and all(one.get(name) == value for one in asked)
+        for name, value in recorded[0].items()
+        if name not in plan and all(other.get(name) == value for other in recorded)
     }
     table = []
-    for comparison, arguments in zip(comparisons, asked, strict=True):
-        own = {k: v for k, v in arguments.items() if k not in shared and k not in plan}
+    for comparison, arguments in zip(comparisons, recorded, strict=True):
+        differing = {k: v for k, v in arguments.items() if k not in shared and k not in plan}
         for label, runs in read_runs(comparison).groupby("label", sort=False):
             row = {
                 "comparison": comparison.folder.name,
                 "strategy": label,
-                "settings": facts_line(own),
+                "settings": facts_line(differing),
                 error: f"{mean_and_spread(runs.final):.{comparison.metric.digits}f}",
                 "cost in forwards": f"{runs.cost_forward_units.mean():,.0f}",
                 "seeds": listed(sorted(runs.seed)),

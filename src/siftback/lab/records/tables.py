@@ -53,8 +53,8 @@ def terminal(
     )
     columns = columns_of(rows)
     cells = [[row.get(name, "") for name in columns] for row in rows]
-    for place, (name, left) in enumerate(zip(columns, worded(cells), strict=True)):
-        words = left or place == 0
+    for column, (name, left) in enumerate(zip(columns, worded(cells), strict=True)):
+        words = left or column == 0
         table.add_column(
             Text((headers or {}).get(name, name)),
             justify="left" if words else "right",

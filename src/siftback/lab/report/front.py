@@ -19,7 +19,7 @@ MARKS = ("<!-- budget ratios -->\n", "<!-- end of budget ratios -->\n")
 
 
 class Choice(NamedTuple):
-    """What to use where.
+    """A situation, and the method to use in it.
 
     Attributes:
         label: What it was measured as.
@@ -61,34 +61,37 @@ def write_table(comparisons: Sequence[Comparison], page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     if any(text.count(mark) != 1 for mark in MARKS):
         raise ConfigError(f"{page} lacks the lines {' and '.join(MARKS)}: put each there once")
-    found = experiments(comparisons)
-    if not found:
+    group = experiments(comparisons)
+    if not group:
         raise ConfigError(f"{page}: there are no budget ratios. Record some: siftback run pays")
-    budgets = [(each, _middle(each)) for each in found]
+    budgets = [(experiment, _middle(experiment)) for experiment in group]
     rows = [
-        {"your situation": one.situation, "what to use": one.use}
-        | {f"{each.title}, {at:g} epochs": _ratio(each, one.label, at) for each, at in budgets}
-        for one in CHOICES
+        {"your situation": choice.situation, "what to use": choice.use}
+        | {
+            f"{experiment.title}, {at:g} epochs": _ratio(experiment, choice.label, at)
+            for experiment, at in budgets
+        }
+        for choice in CHOICES
     ]
     table = f"\n{markdown(rows)}\n\n"
     page.write_text(put_between(text, MARKS, table), encoding="utf-8")
 
 
-def _middle(one: Experiment) -> float:
+def _middle(experiment: Experiment) -> float:
     """The budget at which most methods were measured; of several such, the one in the middle."""
     counts = Counter(
-        budget for label, of in one.ends.items() if label != TRADITIONAL for budget in of
+        budget for label, ends in experiment.ends.items() if label != TRADITIONAL for budget in ends
     )
     most = sorted(budget for budget, count in counts.items() if count == max(counts.values()))
     return most[len(most) // 2]
 
 
-def _ratio(one: Experiment, label: str, budget: float) -> str:
-    if budget not in one.ends.get(label, {}):
+def _ratio(experiment: Experiment, label: str, budget: float) -> str:
+    if budget not in experiment.ends.get(label, {}):
         return ""
-    found = budget_ratio(one.curve, budget, one.ends[label][budget])
-    sure = found.low is not None and found.low.exceeds(1)
-    return f"**{found.ratio}**" if sure else str(found.ratio)
+    ratio = budget_ratio(experiment.curve, budget, experiment.ends[label][budget])
+    sure = ratio.low is not None and ratio.low.exceeds(1)
+    return f"**{ratio.ratio}**" if sure else str(ratio.ratio)
 
 
 def write_picture(comparisons: Sequence[Comparison], path: Path) -> None:
@@ -116,5 +119,5 @@ def put_between(text: str, marks: tuple[str, str], inner: str) -> str:
     >>> put_between("a [old] z", ("[", "]"), "new")
     'a [new] z'
     """
-    before, rest = text.split(marks[0])
-    return before + marks[0] + inner + marks[1] + rest.split(marks[1])[1]
+    before, after = text.split(marks[0])
+    return before + marks[0] + inner + marks[1] + after.split(marks[1])[1]

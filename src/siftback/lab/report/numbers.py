@@ -19,7 +19,7 @@ _COUNTED = (
 
 
 def numbers(comparison: Comparison) -> dict[str, Any]:
-    """What a comparison came to, for JSON.
+    """Returns the results of a comparison, for JSON.
 
     Returns:
         ``folder``; ``metric``, by which it was judged; ``configurations``, each with its final and

@@ -155,21 +155,27 @@ def write_page(results: Path, page: Path) -> Sequence[Comparison]:
         raise ConfigError(f"{results} is not a folder: give one that holds comparisons")
     comparisons, problems = comparisons_of(results)
     link = f"{quote(Path(os.path.relpath(results, page.parent)).as_posix())}/"
-    apart = {id(one) for one in (*on_curves(comparisons), *with_wrong_labels(comparisons))}
-    others = [one for one in comparisons if id(one) not in apart]  # these have tables of their own
-    judged = [one for one in verdicts(others) if one.outcome != "undecided"]
-    parts = [_HEAD.format(name=results.name, link=link), *_ratios(comparisons)]
-    parts += [*_wrong(comparisons), *_paid(judged)]
+    separate = {
+        id(comparison) for comparison in (*on_curves(comparisons), *with_wrong_labels(comparisons))
+    }
+    others = [
+        comparison for comparison in comparisons if id(comparison) not in separate
+    ]  # these have tables of their own
+    judged = [verdict for verdict in verdicts(others) if verdict.outcome != "undecided"]
+    sections = [_HEAD.format(name=results.name, link=link), *_ratios(comparisons)]
+    sections += [*_wrong(comparisons), *_paid(judged)]
     if judged:
-        parts.append(_rests(judged, others))
+        sections.append(_rests(judged, others))
     if (results / RUNS).is_dir():
-        parts.append(_PAPERS.format(table=markdown(short(results))))
-    parts += _benchmarks(results / BENCHMARKS)
-    parts += [*_rates(results / TUNING), *_tuning(results / TUNING)]
+        sections.append(_PAPERS.format(table=markdown(short(results))))
+    sections += _benchmarks(results / BENCHMARKS)
+    sections += [*_rates(results / TUNING), *_tuning(results / TUNING)]
     if problems:
-        parts.append("## Left out\n\n" + "\n".join(f"- {problem}" for problem in problems) + "\n")
+        sections.append(
+            "## Left out\n\n" + "\n".join(f"- {problem}" for problem in problems) + "\n"
+        )
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text("\n".join(parts), encoding="utf-8")
+    page.write_text("\n".join(sections), encoding="utf-8")
     return comparisons
 
 
@@ -182,7 +188,9 @@ def comparisons_of(results: Path) -> tuple[list[Comparison], list[str]]:
     Returns:
         They, and what is damaged, a line each.
     """
-    return _within(one for one in results.iterdir() if one.name not in (BENCHMARKS, TUNING))
+    return _within(
+        folder for folder in results.iterdir() if folder.name not in (BENCHMARKS, TUNING)
+    )
 
 
 def _within(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
@@ -192,7 +200,7 @@ def _within(folders: Iterable[Path]) -> tuple[list[Comparison], list[str]]:
 
 
 def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """What the benchmarks wrote, in the order of their files' names.
+    """Returns the records of the benchmarks, in the order of their files' names.
 
     Args:
         folder: Holds a JSON file for each.
@@ -201,33 +209,33 @@ def benchmarks_of(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         Each one's ``title``, ``environment`` and ``rows``, whether the page has all of them,
         ``tabled``, and what is damaged, a line each.
     """
-    found, problems = [], []
+    benchmarks, problems = [], []
     for path in sorted(folder.glob("*.json")):
         try:
-            one = json.loads(path.read_text(encoding="utf-8"))
+            record = json.loads(path.read_text(encoding="utf-8"))
             rows = [
                 {key: row[key] for key in ("setting", "what", "measured", "goal", "met")}
-                for row in one["rows"]
+                for row in record["rows"]
             ]
-            found.append(
+            benchmarks.append(
                 {
-                    "title": str(one["title"]),
-                    "environment": dict(one.get("environment") or {}),
+                    "title": str(record["title"]),
+                    "environment": dict(record.get("environment") or {}),
                     "rows": rows,
-                    "tabled": bool(one.get("tabled")),
+                    "tabled": bool(record.get("tabled")),
                 }
             )
         except UNREADABLE as error:
             problems.append(f"{path.name} is damaged, and left out ({type(error).__name__})")
-    return found, problems
+    return benchmarks, problems
 
 
 def _ratios(comparisons: Sequence[Comparison]) -> list[str]:
-    """What each method's error is worth in budgets."""
-    made = ratios(comparisons)
-    if isinstance(made, Missing):
+    """Returns the section of budget ratios."""
+    table = ratios(comparisons)
+    if isinstance(table, Missing):
         return []
-    sentences = "\n".join(f"- {sentence}" for sentence in made.sentences)
+    sentences = "\n".join(f"- {sentence}" for sentence in table.sentences)
     return [_RATIOS.format(sentences=sentences, table=markdown(_by_budget(comparisons)))]
 
 
@@ -256,13 +264,13 @@ def _by_budget(comparisons: Sequence[Comparison]) -> list[dict[str, str]]:
 
 
 def _wrong(comparisons: Sequence[Comparison]) -> list[str]:
-    """What wrong labels cost: a row for each share of them, a column for each method."""
-    found = noisy_ends(comparisons)
-    if not found:
+    """Returns the section of wrong labels: a row per share of them, a column per method."""
+    noisy = noisy_ends(comparisons)
+    if not noisy:
         return []
-    methods = dict.fromkeys(end.label for end in found)
+    methods = dict.fromkeys(end.label for end in noisy)
     rows: dict[tuple[str, float], dict[str, str]] = {}
-    for end in found:
+    for end in noisy:
         row = rows.setdefault(
             (end.task, end.wrong),
             {
@@ -285,11 +293,14 @@ def _paid(judged: Sequence[Verdict]) -> list[str]:
     if not judged:
         return []
     by_data: dict[str, list[Verdict]] = {}
-    for one in judged:
-        by_data.setdefault(one.data, []).append(one)
-    units = {one.metric: f"{one.metric.plural} of final test {one.metric.noun}" for one in judged}
+    for verdict in judged:
+        by_data.setdefault(verdict.data, []).append(verdict)
+    units = {
+        verdict.metric: f"{verdict.metric.plural} of final test {verdict.metric.noun}"
+        for verdict in judged
+    }
     tables = [markdown(_rows(judged, metric)) for metric in units]
-    lines = "\n".join(f"- {_data_set(data, found)}" for data, found in by_data.items())
+    lines = "\n".join(f"- {_data_set(data, group)}" for data, group in by_data.items())
     return [
         _PAID.format(
             headline=headline(judged),
@@ -302,12 +313,18 @@ def _paid(judged: Sequence[Verdict]) -> list[str]:
 
 def _rows(judged: Sequence[Verdict], metric: Metric) -> list[dict[str, str]]:
     """The main verdicts by one metric: a row for each strategy, a column for each data set."""
-    found = [one for one in main_verdicts(judged) if one.difference and one.metric is metric]
-    sets = dict.fromkeys(one.data for one in found)
+    shown_verdicts = [
+        verdict
+        for verdict in main_verdicts(judged)
+        if verdict.difference and verdict.metric is metric
+    ]
+    sets = dict.fromkeys(verdict.data for verdict in shown_verdicts)
     rows: dict[str, dict[str, str]] = {}
-    for one in found:
-        row = rows.setdefault(one.strategy, {"strategy": one.strategy} | dict.fromkeys(sets, ""))
-        row[one.data] = f"{difference_of(one)}, {_BRIEF[one.outcome]}"
+    for verdict in shown_verdicts:
+        row = rows.setdefault(
+            verdict.strategy, {"strategy": verdict.strategy} | dict.fromkeys(sets, "")
+        )
+        row[verdict.data] = f"{difference_of(verdict)}, {_BRIEF[verdict.outcome]}"
     return list(rows.values())
 
 
@@ -321,34 +338,38 @@ def main_verdicts(judged: Sequence[Verdict]) -> list[Verdict]:
         judged: Verdicts with a baseline.
     """
     longest: dict[str, float] = {}
-    for one in judged:
-        if one.budget:
-            longest[one.comparison] = max(one.budget.cost, longest.get(one.comparison, 0.0))
+    for verdict in judged:
+        if verdict.budget:
+            longest[verdict.comparison] = max(
+                verdict.budget.cost, longest.get(verdict.comparison, 0.0)
+            )
 
-    def rank(one: Verdict) -> tuple[float, float]:
-        return longest.get(one.comparison, 0.0), -abs(one.keep - 0.5)
+    def rank(verdict: Verdict) -> tuple[float, float]:
+        return longest.get(verdict.comparison, 0.0), -abs(verdict.keep - 0.5)
 
     best: dict[tuple[str, str], Verdict] = {}
-    for one in judged:
-        key = one.data, one.strategy
-        if key not in best or rank(one) > rank(best[key]):
-            best[key] = one
-    return [one for one in judged if best[one.data, one.strategy] is one]
+    for verdict in judged:
+        key = verdict.data, verdict.strategy
+        if key not in best or rank(verdict) > rank(best[key]):
+            best[key] = verdict
+    return [verdict for verdict in judged if best[verdict.data, verdict.strategy] is verdict]
 
 
-def _counts(found: Iterable[Verdict], strategy: str | None = None) -> tuple[int, int, int]:
-    """How many paid, stayed within the spread, and did worse."""
-    seen = Counter(one.outcome for one in found if strategy in (None, one.strategy))
+def _counts(verdict_list: Iterable[Verdict], strategy: str | None = None) -> tuple[int, int, int]:
+    """Counts the verdicts: paid, within the spread, and worse."""
+    seen = Counter(
+        verdict.outcome for verdict in verdict_list if strategy in (None, verdict.strategy)
+    )
     return seen["paid"], seen["level"], seen["lost"]
 
 
-def _data_set(data: str, found: Sequence[Verdict]) -> str:
+def _data_set(data: str, group: Sequence[Verdict]) -> str:
     """The sentence on one data set."""
-    paid, level, worse = _counts(found)
-    comparisons = counted(len({one.comparison for one in found}), "comparison")
-    text = f"**{data}**: of {counted(len(found), 'configuration')} in {comparisons} {paid} paid, "
+    paid, level, worse = _counts(group)
+    comparisons = counted(len({verdict.comparison for verdict in group}), "comparison")
+    text = f"**{data}**: of {counted(len(group), 'configuration')} in {comparisons} {paid} paid, "
     text += f"{level} stayed within the spread, and {worse} did worse."
-    first = found[0]
+    first = group[0]
     if first.outcome == "paid":
         text += f" Clearest: {first.label} in {first.comparison}, with a test "
         text += f"{first.metric.noun} {first.brief}."
@@ -356,51 +377,55 @@ def _data_set(data: str, found: Sequence[Verdict]) -> str:
 
 
 def _rests(judged: Sequence[Verdict], comparisons: Sequence[Comparison]) -> str:
-    seeds = sorted({one.seeds for one in judged})
+    seeds = sorted({verdict.seeds for verdict in judged})
     odds = " and ".join(f"{probability_of_paying(n):.0%} with {n} seeds" for n in seeds)
-    found = Counter(one.comparison for one in judged)
+    verdict_counts = Counter(verdict.comparison for verdict in judged)
     rows = [
         {
             "comparison": name,
-            "what was trained": task(one),
-            "verdicts": str(found[name]),
-            "runs": str(len(one.runs)),
-            "seeds": listed(sorted(run.seed for run in one.runs)),
-            "machine": listed(one.machine(label) for label in one.by_label()),
-            "recorded": str(one.environment.get("date", ""))[:10],
-            "commit": str(one.environment.get("commit", ""))[:7],
+            "what was trained": task(comparison),
+            "verdicts": str(verdict_counts[name]),
+            "runs": str(len(comparison.runs)),
+            "seeds": listed(sorted(run.seed for run in comparison.runs)),
+            "machine": listed(comparison.machine(label) for label in comparison.by_label()),
+            "recorded": str(comparison.environment.get("date", ""))[:10],
+            "commit": str(comparison.environment.get("commit", ""))[:7],
         }
-        for name, one in named(comparisons)
-        if found[name]
+        for name, comparison in named(comparisons)
+        if verdict_counts[name]
     ]
     return _RESTS.format(odds=odds, table=markdown(rows))
 
 
 def _benchmarks(folder: Path) -> list[str]:
-    found, problems = benchmarks_of(folder)
-    if not found and not problems:
+    benchmarks, problems = benchmarks_of(folder)
+    if not benchmarks and not problems:
         return []
-    lines = [f"- {_benchmark(one)}" for one in found if not one["tabled"]]
-    lines += [f"- **{one}.**" for one in problems]
-    tables = [f"### {one['title']}\n\n{_by_setting(one)}\n" for one in found if one["tabled"]]
-    said = ["\n".join(lines) + "\n"] if lines else []
-    return ["\n".join(["## What the benchmarks say\n", *said, *tables])]
+    lines = [f"- {_benchmark(benchmark)}" for benchmark in benchmarks if not benchmark["tabled"]]
+    lines += [f"- **{problem}.**" for problem in problems]
+    tables = [
+        f"### {benchmark['title']}\n\n{_by_setting(benchmark)}\n"
+        for benchmark in benchmarks
+        if benchmark["tabled"]
+    ]
+    listing = ["\n".join(lines) + "\n"] if lines else []
+    return ["\n".join(["## What the benchmarks say\n", *listing, *tables])]
 
 
-def _by_setting(one: Mapping[str, Any]) -> str:
+def _by_setting(benchmark: Mapping[str, Any]) -> str:
     """A benchmark's numbers in full: a row for each setting, a column for what is measured."""
-    columns = dict.fromkeys(row["what"] for row in one["rows"])
+    columns = dict.fromkeys(row["what"] for row in benchmark["rows"])
     rows: dict[str, dict[str, str]] = {}
-    for row in one["rows"]:
-        own = rows.setdefault(row["setting"], {"": row["setting"]} | dict.fromkeys(columns, ""))
+    for row in benchmark["rows"]:
+        cells = rows.setdefault(row["setting"], {"": row["setting"]} | dict.fromkeys(columns, ""))
         value = row["measured"]  # a count is an integer
-        own[row["what"]] = f"{value:.2f}" if isinstance(value, float) else str(value)
+        cells[row["what"]] = f"{value:.2f}" if isinstance(value, float) else str(value)
     return markdown(list(rows.values()))
 
 
-def _benchmark(one: Mapping[str, Any]) -> str:
+def _benchmark(benchmark: Mapping[str, Any]) -> str:
     """A benchmark in a line: what is asked of it, and how often that was met."""
-    title, rows = f"**{one['title']}**", one["rows"]
+    title, rows = f"**{benchmark['title']}**", benchmark["rows"]
     by_goal: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["goal"]:
@@ -409,10 +434,10 @@ def _benchmark(one: Mapping[str, Any]) -> str:
         return f"{title}: {counted(len(rows), 'number')} without a goal, in the report."
     if len(by_goal) > 4:  # too many to name each
         together: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-        for (_, goal), of in by_goal.items():
-            together.setdefault(("the ratios", goal), []).extend(of)
+        for (_, goal), goals in by_goal.items():
+            together.setdefault(("the ratios", goal), []).extend(goals)
         by_goal = together
-    return f"{title}: {'; '.join(_goal(*key, of) for key, of in by_goal.items())}."
+    return f"{title}: {'; '.join(_goal(*key, goals) for key, goals in by_goal.items())}."
 
 
 def _goal(what: str, goal: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -427,31 +452,35 @@ def _goal(what: str, goal: str, rows: Sequence[Mapping[str, Any]]) -> str:
 def _rates(folder: Path) -> list[str]:
     """Each method's errors or losses on held-out examples at several learning rates."""
     comparisons, problems = _within(
-        one for one in folder.glob("*") if not (one / SUMMARY).is_file()
+        path for path in folder.glob("*") if not (path / SUMMARY).is_file()
     )
-    made = by_rate(comparisons)
-    table = [] if isinstance(made, Missing) else [_RATES.format(table=export_markdown(made))]
+    table_of_rates = by_rate(comparisons)
+    table = (
+        []
+        if isinstance(table_of_rates, Missing)
+        else [_RATES.format(table=export_markdown(table_of_rates))]
+    )
     return [*table, *(f"**{problem}.**\n" for problem in problems)]
 
 
 def _tuning(folder: Path) -> list[str]:
-    """What settings were chosen by: each configuration's error or loss on held-out examples."""
+    """Returns the section of tuning: errors or losses on held-out examples."""
     comparisons, problems = [], []
     for summary in sorted(folder.glob(f"*/{SUMMARY}")):
         try:
-            one = Comparison.read(summary.parent)
-            series([one], "")
-            comparisons.append(one)
+            comparison = Comparison.read(summary.parent)
+            series([comparison], "")
+            comparisons.append(comparison)
         except UNREADABLE as error:
             name = f"{folder.name}/{summary.parent.name}"
             problems.append(f"**{name} is damaged, and left out ({type(error).__name__}).**\n")
     if not comparisons:
         return problems
-    errors = all(one.metric.name == "error" for one in comparisons)
+    errors = all(comparison.metric.name == "error" for comparison in comparisons)
     judged = "error on held-out examples, %" if errors else "error, %, or loss, held-out examples"
     shared, rows = series(comparisons, judged)
     for row in rows:
         row["settings"] = row["settings"] or NOT_REACHED
-    asked = facts_line({name: shared[name] for name in _SHARED if name in shared})
+    settings = facts_line({name: shared[name] for name in _SHARED if name in shared})
     title = "## Settings, chosen on held-out training examples"
-    return [f"{title}\n\nAll with {asked}.\n\n{markdown(rows)}\n", *problems]
+    return [f"{title}\n\nAll with {settings}.\n\n{markdown(rows)}\n", *problems]

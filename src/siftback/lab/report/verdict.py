@@ -35,7 +35,7 @@ OUTCOMES: dict[Outcome, str] = {
 
 
 class Budget(NamedTuple):
-    """What a selective configuration and its baseline may spend.
+    """The budget of a selective configuration and its baseline.
 
     Attributes:
         cost: In forwards of one example, a backward being two: what the baseline spent, the mean
@@ -63,7 +63,7 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one selective configuration of a comparison came to, beside its baseline.
+    """The result of a selective configuration of a comparison, beside its baseline.
 
     Attributes:
         comparison: The comparison's name, as `named` gives it.
@@ -102,7 +102,7 @@ class Verdict:
 
     @property
     def seeds(self) -> int:
-        """How many seeds it was judged by."""
+        """The number of seeds that both ran."""
         return len(self.differences)
 
     @property
@@ -197,15 +197,15 @@ class Verdict:
 
 def verdicts(comparisons: Sequence[Comparison]) -> list[Verdict]:
     """The verdict on every selective configuration: first what paid, the clearest ahead."""
-    found = [
+    judged = [
         verdict for name, comparison in named(comparisons) for verdict in _judge(name, comparison)
     ]
     order = list(OUTCOMES)
-    return sorted(found, key=lambda one: (order.index(one.outcome), _upper_bound(one)))
+    return sorted(judged, key=lambda verdict: (order.index(verdict.outcome), _upper_bound(verdict)))
 
 
 def probability_of_paying(seeds: int) -> float:
-    """How often a selection without any effect would count as having paid.
+    """Returns the probability that a selection without any effect counts as paid.
 
     That is the probability that a mean of ``seeds`` normal differences around zero lies below minus
     its sample standard deviation: ``P(t(n - 1) < -sqrt(n))``.
@@ -216,21 +216,28 @@ def probability_of_paying(seeds: int) -> float:
     return float(stdtr(seeds - 1, -math.sqrt(seeds)))
 
 
-def headline(found: Sequence[Verdict]) -> str:
-    """What came out over all comparisons, in a few sentences."""
-    if not found:
+def headline(verdicts_shown: Sequence[Verdict]) -> str:
+    """Returns a summary of all comparisons in a few sentences."""
+    if not verdicts_shown:
         return "No selective strategy was run, so there is nothing to judge."
-    by_outcome = {outcome: [one for one in found if one.outcome == outcome] for outcome in OUTCOMES}
-    paid, decided = by_outcome["paid"], [one for one in found if one.outcome != "undecided"]
+    by_outcome = {
+        outcome: [verdict for verdict in verdicts_shown if verdict.outcome == outcome]
+        for outcome in OUTCOMES
+    }
+    paid, decided = (
+        by_outcome["paid"],
+        [verdict for verdict in verdicts_shown if verdict.outcome != "undecided"],
+    )
     undecided = len(by_outcome["undecided"])
-    parts = [
-        f"{len(paid)} of {counted(len(found), 'selective configuration')} paid at the same budget",
+    phrases = [
+        f"{len(paid)} of {counted(len(verdicts_shown), 'selective configuration')} paid at the "
+        "same budget",
         f"{len(by_outcome['level'])} made no difference within the seeds' spread",
         f"{len(by_outcome['lost'])} did worse",
         f"{undecided} {'is' if undecided == 1 else 'are'} undecided",
     ]
-    text = f"{', '.join(parts[:-1])}, and {parts[-1]}. "
-    clear = [one for one in paid if _upper_bound(one) < 0]
+    text = f"{', '.join(phrases[:-1])}, and {phrases[-1]}. "
+    clear = [verdict for verdict in paid if _upper_bound(verdict) < 0]
     if clear:
         best = clear[0]
         text += f"Clearest is {best.label} in {best.comparison}: a test {best.metric.noun} "
@@ -238,7 +245,7 @@ def headline(found: Sequence[Verdict]) -> str:
     elif paid:
         text += f"Of what paid, no {CONFIDENCE:.0%} interval lies wholly below zero. "
     if decided:
-        expected = sum(probability_of_paying(one.seeds) for one in decided)
+        expected = sum(probability_of_paying(verdict.seeds) for verdict in decided)
         text += "If selection had no effect at all, about "
         if expected < 1:
             text += f"{expected / len(decided):.0%} would count as paid by chance alone."

@@ -437,7 +437,7 @@ def test_what_two_processes_would_both_read_is_refused(ranks):
 
 @pytest.mark.distributed
 def test_a_state_of_another_number_of_processes_is_refused(ranks, folder):
-    with pytest.raises(StateError, match="saved by 2 processes"):
+    with pytest.raises(StateError, match="saved by 2 processes, and there are 1"):
         train(on_cpu(), "memory", load=folder / "memory", net=Network())
 
 

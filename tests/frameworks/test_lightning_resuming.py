@@ -95,5 +95,5 @@ def test_a_state_of_another_number_of_processes_is_refused():
         SelectiveDataModule(plain(), Memory()),
     )
     for part in (callback, selective):
-        with pytest.raises(StateError, match="saved by 2 processes"):
+        with pytest.raises(StateError, match="saved by 2 processes, and there are 1"):
             part.load_state_dict({"ranks": [{}, {}], "datamodule": {}})

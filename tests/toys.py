@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from siftback import Epochs, Schedule
+from siftback import Epochs, Schedule, Selection
 
 FEATURES, CLASSES = 5, 3
 
@@ -94,3 +94,19 @@ AT_ONCE = Schedule(warmup=Epochs(0))
 def at_once(arguments):
     """A loader's arguments, of one that selects from the first batch on, unless they say when."""
     return arguments if "memory" in arguments else {"schedule": AT_ONCE} | arguments
+
+
+class EveryOther:
+    """Keeps every other example of a batch and weighs it with its loss."""
+
+    needs_scores, reweights, keep = True, True, 0.5
+
+    def select(self, scores, generator, count=None):
+        rows = torch.arange(0, len(scores), 2)
+        return Selection(rows, scores[rows])
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass

@@ -13,7 +13,7 @@ from remembering import Numbered, spread
 from siftback import Epochs, Indexed, Memory, Pool, Selection, SelectiveLoader
 from siftback.errors import BatchError, ConfigError, LossError
 from siftback.rules.rule import EpochRule
-from toys import AT_ONCE, assert_same, at_once, given_losses, numbered
+from toys import AT_ONCE, EveryOther, assert_same, at_once, given_losses, numbered
 
 COUNT, EPOCHS = 60, 4
 ahead_by = pytest.mark.parametrize("ahead", [0, 1, 2, 5])
@@ -52,22 +52,6 @@ class Told(Weighing):
     """The same, not learning from training."""
 
     update = EpochRule.update
-
-
-class EveryOther:
-    """A selector that weighs what it keeps by the score."""
-
-    needs_scores, reweights, keep = True, True, 0.5
-
-    def select(self, scores, generator, count=None):
-        rows = torch.arange(0, len(scores), 2)
-        return Selection(rows, scores[rows])
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
 
 
 def loader_of(rule=None, **arguments):

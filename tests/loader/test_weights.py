@@ -4,25 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from siftback import Epochs, Pool, Schedule, Selection, SelectiveLoader
+from siftback import Epochs, Pool, Schedule, SelectiveLoader
 from siftback.errors import ConfigError
-from toys import at_once, given_losses, numbered
-
-
-class EveryOther:
-    """Keeps every other example of a batch and weighs it with its loss."""
-
-    needs_scores, reweights, keep = True, True, 0.5
-
-    def select(self, scores, generator, count=None):
-        rows = torch.arange(0, len(scores), 2)
-        return Selection(rows, scores[rows])
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
+from toys import EveryOther, at_once, given_losses, numbered
 
 
 def reweighted(losses, selection_batch=8, **arguments):

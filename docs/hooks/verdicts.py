@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from siftback.lab.analyses.noise import NoisyEnd, noisy_ends, with_wrong_labels
-from siftback.lab.analyses.pays import MethodRatio, method_ratios, on_curves
+from siftback.lab.analyses.pays import MethodRatio, experiments, method_ratios, on_curves
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.tables import markdown
 from siftback.lab.report.results_page import comparisons_of, main_verdicts
@@ -147,7 +147,7 @@ def _main() -> Sequence[Verdict]:
 
 @functools.cache
 def _method_ratios() -> Sequence[MethodRatio]:
-    return method_ratios(_comparisons())
+    return method_ratios(experiments(_comparisons()))
 
 
 @functools.cache

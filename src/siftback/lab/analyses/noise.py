@@ -11,7 +11,6 @@ from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import (
     interval,
     pair_seeds,
-    paired_differences,
     read_runs,
     same_budget,
 )
@@ -69,7 +68,7 @@ def noisy_ends(comparisons: Sequence[Comparison]) -> list[NoisyEnd]:
         runs = read_runs(comparison)
         for label, group in runs[runs.selective].groupby("label", sort=False):
             baseline = same_budget(runs, label)
-            if baseline is None or (pairs := pair_seeds(runs, label, baseline)).empty:
+            if baseline is None or (pairs := pair_seeds(runs, label, baseline, "final")).empty:
                 continue
             # Without suspects there is no precision, without wrong labels no recall.
             precision = (group.suspects_wrong / group.suspects)[group.suspects > 0].mean()
@@ -81,7 +80,7 @@ def noisy_ends(comparisons: Sequence[Comparison]) -> list[NoisyEnd]:
                     label,
                     len(pairs),
                     statistics.mean(pairs.final_base),
-                    *interval(paired_differences(runs, label, baseline)),
+                    *interval(list(pairs.final - pairs.final_base)),
                     bool(group.suspects.notna().iloc[0]),
                     precision,
                     recall,

@@ -78,10 +78,10 @@ class MethodRatio(NamedTuple):
         return "–" if low is None else f"{low} to {high}"  # noqa: RUF001
 
 
-def method_ratios(comparisons: Sequence[Comparison]) -> list[MethodRatio]:
+def method_ratios(experiments: Sequence[Experiment]) -> list[MethodRatio]:
     """Returns the budget ratio of each method at each budget of each experiment."""
     ratios = []
-    for experiment in experiments(comparisons):
+    for experiment in experiments:
         curve, runs = experiment.curve, experiment.runs
         for label, ends in experiment.ends.items():
             for budget, by_seed in ends.items():
@@ -106,7 +106,8 @@ def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
     columns = ["data and model", "method", "budget", "seeds", "error or loss"]
     columns += ["Traditional's budget for it", "budget ratio", "95 % interval"]
     columns += ["epochs over budget"]
-    methods = method_ratios(comparisons)
+    measured = experiments(comparisons)
+    methods = method_ratios(measured)
     if not methods:
         why = f"No method beside Traditional at {LEAST_POINTS} budgets or more. Record some:"
         return Missing(name, title, f"{why} siftback run pays")
@@ -123,10 +124,7 @@ def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
                 *(method.interval, f"{method.epochs:.2f}"),
             ]
         )
-    machines = {
-        experiment.title: sorted(set(experiment.runs.machine))
-        for experiment in experiments(comparisons)
-    }
+    machines = {experiment.title: sorted(set(experiment.runs.machine)) for experiment in measured}
     sentences = [
         *(_ratio_sentence(title, group) for title, group in by_title.items()),
         *_goal_sentences(methods),

@@ -18,7 +18,7 @@ from siftback.lab.analyses.configurations import task
 from siftback.lab.analyses.figure import Missing
 from siftback.lab.analyses.learning_rates import by_rate
 from siftback.lab.analyses.noise import noisy_ends, with_wrong_labels
-from siftback.lab.analyses.pays import MethodRatio, method_ratios, on_curves, ratios
+from siftback.lab.analyses.pays import MethodRatio, experiments, method_ratios, on_curves, ratios
 from siftback.lab.analyses.reading import read
 from siftback.lab.analyses.writing import export_markdown
 from siftback.lab.papers import RUNS, short
@@ -241,18 +241,18 @@ def _ratios(comparisons: Sequence[Comparison]) -> list[str]:
 
 def _by_budget(comparisons: Sequence[Comparison]) -> list[dict[str, str]]:
     """Budget ratios with their intervals: a row for each method, a column for each budget."""
-    ratios_of_methods = method_ratios(comparisons)
+    ratios_of_methods = method_ratios(experiments(comparisons))
     budgets = sorted({method.budget for method in ratios_of_methods})
     methods: dict[tuple[str, str], list[MethodRatio]] = {}
     for method in ratios_of_methods:
         methods.setdefault((method.experiment.title, method.label), []).append(method)
     rows = []
     for (data, label), group in methods.items():
-        by_budget = {each.budget: f"{each.ratio.ratio} ({each.interval})" for each in group}
-        spent = sorted(each.epochs for each in group)
+        by_budget = {end.budget: f"{end.ratio.ratio} ({end.interval})" for end in group}
+        spent = sorted(end.epochs for end in group)
         rows.append(
             {"data and model": data, "method": label}
-            | {"seeds": listed(each.ratio.seeds for each in group)}
+            | {"seeds": listed(end.ratio.seeds for end in group)}
             | {f"{budget:g} epochs": by_budget.get(budget, "") for budget in budgets}
             | {
                 "epochs over budget": " to ".join(

@@ -23,7 +23,7 @@ test: check unit  ## Lint, type-check, and run every test.
 
 # Without what trains, which takes most of the time: the frameworks, and much of the laboratory.
 TRAINING := frameworks contrib single_pass lab/run lab/experiments lab/recipes lab/models lab/data \
-	lab/report/test_report.py lab/analyses/test_figures.py lab/analyses/test_error_plots.py \
+	lab/report/test_report.py lab/figures/test_figures.py lab/figures/test_error_plots.py \
 	cli/test_cli.py test_docs.py test_notebooks.py test_peers.py losses/test_sequences.py
 FAST := --one-case -k "not killed" \
 	-m "not (slow or browser or distributed or network or gpu or red)" \

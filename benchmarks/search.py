@@ -2,7 +2,7 @@
 
 Each candidate trains ``fastcnn`` on CIFAR-10 for the cost of so many epochs of Traditional, and is
 tested on 10,000 training examples that are held out of its training. Traditional does so at five
-budgets, so that an error is worth a budget (`siftback.lab.analyses.budget_ratios`): what is
+budgets, so that an error is worth a budget (`siftback.lab.figures.budget_ratios`): what is
 measured is that budget over the candidate's own. A candidate earns a place in the library where
 this is above what `Memory` and `RatioMemory` have; those that did not are here alone.
 
@@ -24,11 +24,11 @@ from siftback import EpochRule, Fresh, TopK
 from siftback.contrib import Proxy
 from siftback.draws.percentile_draw import draw_probabilities
 from siftback.draws.ratio_draw import ratio_probabilities
-from siftback.lab.analyses.budget_ratios import budget_ratio
 from siftback.lab.data import load
 from siftback.lab.data.data_set import DataSet, ImageData
 from siftback.lab.experiments import comparison
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
+from siftback.lab.figures.budget_ratios import budget_ratio
 from siftback.lab.models import build
 from siftback.lab.records.run_summary import ScoringCost
 from siftback.lab.run.progress import NullReporter

@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from siftback.lab.analyses.noise import NoisyEnd, noisy_ends, with_wrong_labels
-from siftback.lab.analyses.pays import MethodRatio, experiments, method_ratios, on_curves
+from siftback.lab.figures.noise import NoisyEnd, noisy_ends, with_wrong_labels
+from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios, on_curves
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.tables import markdown
 from siftback.lab.report.results_page import comparisons_of, main_verdicts

@@ -11,9 +11,9 @@ import typer
 from siftback.cli import figures, score
 from siftback.cli.app import COMMANDS, app
 from siftback.lab import models
-from siftback.lab.analyses import ANALYSES
 from siftback.lab.data import load
 from siftback.lab.experiments import example_scores
+from siftback.lab.figures import ANALYSES
 from siftback.lab.models.layers import NORMS
 from siftback.lab.settings import DATA_SETS, MODEL_NAMES, TYPES
 

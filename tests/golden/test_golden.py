@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from siftback.lab.analyses import ANALYSES, Figure, Grid, analyse, read
-from siftback.lab.analyses.figure import Cell, Missing, Panel, Range
+from siftback.lab.figures import ANALYSES, Figure, Grid, analyse, read
+from siftback.lab.figures.figure import Cell, Missing, Panel, Range
 from siftback.lab.papers import beside
 from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.records.comparison_record import Comparison

@@ -149,8 +149,8 @@ def _train(
 ) -> None:
     """Carries out a plan, with several seeds where it is short, and prints the results."""
     from siftback.cli.ending import end_stopped, show_comparison, show_json
-    from siftback.lab.analyses.error_plots import draw_errors
     from siftback.lab.experiments.comparison import compare, prepare_data
+    from siftback.lab.figures.error_plots import draw_errors
     from siftback.lab.records.comparison_record import SUMMARY, Comparison
     from siftback.lab.report.numbers import numbers
     from siftback.lab.run.progress import TENSORBOARD, ConsoleReporter, TensorBoardReporter

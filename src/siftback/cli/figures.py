@@ -29,7 +29,7 @@ def figures_command(
     ] = None,
 ) -> None:
     """Make the papers' figures and tables that records suffice for."""
-    from siftback.lab.analyses import Missing, analyse, read, write_analysis
+    from siftback.lab.figures import Missing, analyse, read, write_analysis
 
     names = None if only is None else [name.strip() for name in only.split(",")]
     comparisons, problems = read(runs)

@@ -76,8 +76,8 @@ def run_command(
 ) -> None:
     """Run an experiment of the papers and draw its figures."""
     from siftback.cli.ending import end_stopped, show_comparison
-    from siftback.lab.analyses import Grid, Missing, export_markdown
     from siftback.lab.experiments.comparison import is_finished
+    from siftback.lab.figures import Grid, Missing, export_markdown
     from siftback.lab.recipes.listing import plan_table
     from siftback.lab.recipes.recipe import (
         draw_recipe,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from siftback.errors import StateError
-from siftback.lab.analyses.reading import read
+from siftback.lab.figures.reading import read
 from siftback.lab.records.comparison_record import Comparison, RecordWriter, parse_evaluations
 from siftback.lab.records.run_summary import RunSummary
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from siftback.errors import ConfigError
-from siftback.lab.analyses import reading
+from siftback.lab.figures import reading
 from siftback.lab.records.comparison_record import Comparison, RecordWriter
 from siftback.lab.records.folder_lock import LOCK, locked
 from siftback.lab.records.run_files import PACKED, forget, pack, record_lines, record_names

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from siftback.lab.analyses import analyse
-from siftback.lab.analyses.reading import read
+from siftback.lab.figures import analyse
+from siftback.lab.figures.reading import read
 from siftback.lab.report.page import render_page
 
 pytestmark = pytest.mark.red

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from siftback import Epochs
 from siftback.errors import ConfigError
-from siftback.lab.analyses import Missing, analyse, export_csv, read
 from siftback.lab.experiments.comparison import Plan, compare
+from siftback.lab.figures import Missing, analyse, export_csv, read
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.observations import KINDS, OBSERVED, looks
 from siftback.lab.run.checkpoints import CheckpointPolicy

@@ -11,13 +11,13 @@ from tokenizers import Tokenizer
 
 from siftback import Epochs
 from siftback.errors import ConfigError
-from siftback.lab.analyses import analyse
-from siftback.lab.analyses.error_plots import error_figure
 from siftback.lab.data.load import load
 from siftback.lab.data.stream import BatchStream
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.experiments.example_scores import score_examples
 from siftback.lab.experiments.probe_run import probe_settings
+from siftback.lab.figures import analyse
+from siftback.lab.figures.error_plots import error_figure
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.frame import speedups
 from siftback.lab.records.observations import looks

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from siftback.lab.analyses.configurations import task
+from siftback.lab.figures.configurations import task
 from siftback.lab.papers.claims import CLAIMS, OVERHEAD, RUNS, Claim
 from siftback.lab.papers.ours import NotRecordedError, overhead
 from siftback.lab.records.comparison_record import UNREADABLE, Comparison

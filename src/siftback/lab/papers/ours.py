@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from siftback.lab.analyses import ANALYSES, Analysis, Figure, Grid, Missing, Range, Series
+from siftback.lab.figures import ANALYSES, Analysis, Figure, Grid, Missing, Range, Series
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.frame import (

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from siftback.errors import ConfigError
-from siftback.lab.analyses import ANALYSES, Analysis, analyse, write_analysis
 from siftback.lab.experiments.comparison import Existing, Plan, compare, is_finished
+from siftback.lab.figures import ANALYSES, Analysis, analyse, write_analysis
 from siftback.lab.recipes import Scale
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
 from siftback.lab.records.formatting import one_of

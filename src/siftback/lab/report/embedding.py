@@ -16,8 +16,8 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
-from siftback.lab.analyses.figure import Figure, Series
-from siftback.lab.analyses.styles import Styles, assign_styles
+from siftback.lab.figures.figure import Figure, Series
+from siftback.lab.figures.styles import Styles, assign_styles
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.tables import as_csv
 

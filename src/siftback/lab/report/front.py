@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from siftback.errors import ConfigError
-from siftback.lab.analyses.budget_ratios import budget_ratio
-from siftback.lab.analyses.drawing import FORMATS, render
-from siftback.lab.analyses.figure import Missing
-from siftback.lab.analyses.pays import Experiment, curves, experiments
+from siftback.lab.figures.budget_ratios import budget_ratio
+from siftback.lab.figures.drawing import FORMATS, render
+from siftback.lab.figures.figure import Missing
+from siftback.lab.figures.pays import Experiment, curves, experiments
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.run_summary import TRADITIONAL
 from siftback.lab.records.tables import markdown

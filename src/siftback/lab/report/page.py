@@ -10,11 +10,11 @@ from typing import Any
 from markupsafe import Markup
 
 from siftback import __version__
-from siftback.lab.analyses import ANALYSES, analyse, export_csv, read, write_analysis
-from siftback.lab.analyses.configurations import AXES, configurations, setup
-from siftback.lab.analyses.figure import Analysis, Figure, Gallery, Grid, Missing
-from siftback.lab.analyses.styles import assign_styles
-from siftback.lab.analyses.writing import format_rows
+from siftback.lab.figures import ANALYSES, analyse, export_csv, read, write_analysis
+from siftback.lab.figures.configurations import AXES, configurations, setup
+from siftback.lab.figures.figure import Analysis, Figure, Gallery, Grid, Missing
+from siftback.lab.figures.styles import assign_styles
+from siftback.lab.figures.writing import format_rows
 from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.records.comparison_record import SUMMARY, Comparison

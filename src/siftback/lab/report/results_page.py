@@ -14,13 +14,13 @@ from typing import Any
 from urllib.parse import quote
 
 from siftback.errors import ConfigError
-from siftback.lab.analyses.configurations import task
-from siftback.lab.analyses.figure import Missing
-from siftback.lab.analyses.learning_rates import by_rate
-from siftback.lab.analyses.noise import noisy_ends, with_wrong_labels
-from siftback.lab.analyses.pays import MethodRatio, experiments, method_ratios, on_curves, ratios
-from siftback.lab.analyses.reading import read
-from siftback.lab.analyses.writing import export_markdown
+from siftback.lab.figures.configurations import task
+from siftback.lab.figures.figure import Missing
+from siftback.lab.figures.learning_rates import by_rate
+from siftback.lab.figures.noise import noisy_ends, with_wrong_labels
+from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios, on_curves, ratios
+from siftback.lab.figures.reading import read
+from siftback.lab.figures.writing import export_markdown
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
 from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed

@@ -1,0 +1,144 @@
+"""Whether selection paid: our own analyses of cost, and of error at the same budget."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from siftback.lab.figures.configurations import judged, mean_curve, titled
+from siftback.lab.figures.figure import Figure, Missing, Panel, Series
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.frame import (
+    interval,
+    judge,
+    machine_of,
+    paired_differences,
+    read_evaluations,
+    read_runs,
+    same_budget,
+)
+from siftback.lab.records.run_summary import TRADITIONAL, Metric
+
+OURS = "Siftback"
+
+
+def difference(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """The difference in final error or loss from Traditional of the same budget, with interval.
+
+    Seed by seed, in percentage points or nats, negative where selection is better; the interval is
+    Student's t over the seeds, of 95 %, and one seed has none.
+    """
+    panels, sentences, shown = [], [], []
+    for heading, comparison in titled(comparisons):
+        runs = read_runs(comparison)
+        series, over_seeds = [], {}
+        for run in runs[runs.selective].drop_duplicates("label").itertuples():
+            if (baseline := same_budget(runs, run.label)) is None:
+                continue
+            differences = paired_differences(runs, run.label, baseline)
+            mean, low, high = ([value] for value in interval(differences))
+            point = Series(run.label, [run.label], mean, group=run.family)
+            if len(differences) > 1:
+                over_seeds[run.label] = differences
+                point = replace(point, low=low, high=high)
+            series.append(point)
+        if series:
+            metric = comparison.metric
+            label = f"difference in final {metric.noun} ({metric.plural})"
+            panels.append(Panel(heading, "strategy", label, "points", series))
+            sentences.append(_sentence(heading, over_seeds, metric))
+            shown.append(comparison)
+    name, title = "budget", f"Final {judged(shown)} beside Traditional of the same budget"
+    if not panels:
+        why = "No selective run beside Traditional of the same budget. Record one:"
+        return Missing(name, title, f"{why} siftback compare --budget 4 --seed 0,1,2")
+    return Figure(name, title, sentences, OURS, {"strategy": panels})
+
+
+def _sentence(heading: str, differences: Mapping[str, Sequence[float]], metric: Metric) -> str:
+    outcomes = list(map(judge, differences.values()))
+    ends = [(label, *interval(values), len(values)) for label, values in differences.items()]
+    best = min(ends, key=lambda end: end[1], default=None)
+    paid, lost = outcomes.count("paid"), outcomes.count("lost")
+    if best is None:
+        return f"{heading}: one seed each, which has no spread."
+    digits, (label, mean, low, high, seeds) = metric.digits, best
+    return (
+        f"{heading}: beside Traditional of the same budget {paid} of {len(ends)} paid and {lost} "
+        f"did worse; the best, {label}, is at {mean:+.{digits}f} {metric.points} (95 % interval "
+        f"{low:+.{digits}f} to {high:+.{digits}f}, {seeds} seeds)."
+    )
+
+
+def measured_against_ideal(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """Seconds of an epoch beside its cost in forwards and backwards, both over Traditional's.
+
+    Scores of the whole set before training are in neither. Means over the seeds, and where they
+    lie. Configurations that were measured on another machine than Traditional are left out.
+    """
+    name, title = "ideal", "An epoch's measured time beside its ideal cost"
+    panels, sentences = [], []
+    for heading, comparison in titled(comparisons):
+        runs = read_runs(comparison)
+        if (runs.epochs == 0).any():  # pandas would divide by it without an error
+            raise ZeroDivisionError(f"{heading}: a run has no epochs")
+        runs["cost"] = (runs.cost_forward_units - runs.cost_scoring) / runs.epochs
+        runs["seconds"] = (runs.seconds_train - runs.seconds_scoring) / runs.epochs
+        plain = runs[runs.label == TRADITIONAL]
+        machine = machine_of(runs, TRADITIONAL)
+        groups = {
+            label: group
+            for label, group in runs[runs.selective].groupby("label", sort=False)
+            if machine_of(runs, label) == machine
+        }
+        if plain.empty or not groups:
+            continue
+        shares = [float(group.cost.mean() / plain.cost.mean()) for group in groups.values()]
+        seconds = [list(group.seconds / plain.seconds.mean()) for group in groups.values()]
+        ideal = Series("ideal", list(groups), shares, group="ideal")
+        measured = Series.over_seeds("measured", list(groups), seconds, "measured")
+        panels.append(
+            Panel(heading, "strategy", "share of Traditional's epoch", "bars", [ideal, measured])
+        )
+        over = {
+            label: share / least - 1
+            for label, share, least in zip(groups, measured.y, ideal.y, strict=True)
+        }
+        least, most = min(over, key=over.__getitem__), max(over, key=over.__getitem__)
+        sentences.append(
+            f"{heading}: {least} takes {over[least]:+.0%} on its ideal time, "
+            f"{most} {over[most]:+.0%}."
+        )
+    if not panels:
+        why = "No selective run beside Traditional on one machine. Record one:"
+        return Missing(name, title, f"{why} siftback compare --strategies traditional,sb")
+    return Figure(name, title, sentences, OURS, {"strategy": panels})
+
+
+def agreement_over_training(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """Draws the rank correlation (Spearman) of cheap scores with exact ones over training."""
+    name, title = "agreement", "Agreement of cheap scores with the losses of a fresh forward"
+    panels, sentences = [], []
+    for heading, comparison in titled(comparisons):
+        evaluations = read_evaluations(comparison)
+        # A point stands at the mean epoch of all seeds, also of those without an agreement there.
+        together = evaluations.groupby(["label", "number"])
+        evaluations["epoch"] = together.epoch.transform("mean")
+        groups = evaluations.dropna(subset="agreement").groupby("label", sort=False)
+        series = [mean_curve(group, "epoch", "agreement", label) for label, group in groups]
+        if not series:
+            continue
+        panels.append(Panel(heading, "epoch", "rank correlation", "line", series))
+        means = {line.label: statistics.mean(line.y) for line in series}
+        least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
+        sentences.append(
+            f"{heading}: over training, {most} agrees most ({means[most]:.2f} on average) and "
+            f"{least} least ({means[least]:.2f})."
+            if len(means) > 1
+            else f"{heading}: over training, {most} agrees by {means[most]:.2f} on average."
+        )
+    if not panels:
+        why = "No run has scores that are not those of a fresh forward. Record some:"
+        return Missing(
+            name, title, f"{why} siftback compare --strategies traditional,stale-sb,sb-memory"
+        )
+    return Figure(name, title, sentences, OURS, {"epoch": panels})

@@ -1,0 +1,114 @@
+"""A comparison as a picture: test error, or loss, against training time, steps and cost.
+
+The curve of a configuration is the mean over its seeds at each evaluation: the k-th point is the
+mean of the seeds' k-th evaluations over the mean of what they had spent by then, within the
+band that the seeds lie in. The seeds are tested at the same points of their training, so nothing
+is interpolated.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from siftback.lab.figures.configurations import (
+    AXES,
+    configurations,
+    curve,
+    setup,
+    traditional,
+)
+from siftback.lab.figures.drawing import save_pictures
+from siftback.lab.figures.figure import Figure, Panel, Series
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.frame import mean_and_spread
+from siftback.lab.records.run_summary import METRICS, TRADITIONAL
+
+PLOT = "error"
+
+
+def draw_errors(comparison: Comparison, folder: Path) -> list[Path]:
+    """Draws ``error.png`` and ``error.svg``, a panel each for time, steps and cost.
+
+    Args:
+        comparison: The runs.
+        folder: Where the pictures go; made where it is missing.
+
+    Returns:
+        The pictures' paths; none where no run has finished.
+    """
+    return save_pictures(error_figure(comparison), folder) if comparison.runs else []
+
+
+def error_figure(comparison: Comparison) -> Figure:
+    """Plots the curves of all configurations, and as lines where Traditional ends and its cost.
+
+    A matched run has the colour of the run whose budget it shares.
+    """
+    group, metric, panels = configurations(comparison), comparison.metric, []
+    plain = traditional(group)
+    for view, (axis, x_label) in AXES.items():
+        series = []
+        for config in group:
+            final = mean_and_spread(run.final for run in config.runs)
+            written = f"{final:.{metric.digits}f} {metric.unit}"
+            line = curve(config, axis, config.runs[0].partner)
+            series.append(replace(line, label=f"{config.label}: {written}"))
+        if plain and view == "cost":
+            budget = plain.mean(lambda run: run.cost_forward_units)
+            series.append(budget_line("traditional's budget", budget, series))
+        if plain:  # what all others would reach, for less
+            ends, level = [0.0, max(float(x) for line in series for x in line.x)], [plain.final] * 2
+            label = "traditional at the end"
+            series.append(Series(label, ends, level, group=TRADITIONAL, faint=True))
+        positive = all(y > 0 for line in series for y in line.y)
+        panel = Panel(f"over {view}", x_label, metric.axis, "line", series, log_y=positive)
+        panels.append(panel)
+    final_end = f"final test {metric.noun}, mean ± standard deviation over the seeds"
+    return Figure(PLOT, f"{setup(comparison)}: {final_end}", [], "", {"all": panels})
+
+
+def error_over_cost(
+    title: str,
+    curves: Mapping[str, Sequence[Sequence[tuple[float, float]]]],
+    budget: float,
+    y_label: str = METRICS["error"].axis,
+) -> Figure:
+    """Plots test error against what was spent, with a line at the budget.
+
+    Where all runs have the same budget, whose curve is lowest at the line has used it best.
+
+    Args:
+        title: Model and data.
+        curves: By strategy, for each seed its evaluations ``(cost, error)``, those of the seeds at
+            the same points of training. The cost is in forwards of one example, a backward being
+            2, or in whatever ``budget`` is.
+        budget: The cost that a run may have.
+        y_label: The metric, with its unit.
+
+    >>> figure = error_over_cost("A net on digits", {"memory": [[(1, 9), (2, 5)]]}, budget=2)
+    >>> [(line.label, line.x, line.y) for line in figure.views["cost"][0].series]
+    [('memory', [1, 2], [9, 5]), ('budget', [2, 2], [5, 9])]
+    """
+    series = []
+    for label, seeds in curves.items():
+        tests = list(zip(*seeds, strict=True))
+        x = [statistics.mean(cost for cost, _ in points) for points in tests]
+        errors = [[error for _, error in points] for points in tests]
+        series.append(Series.over_seeds(label, x, errors, label))
+    series.append(budget_line("budget", budget, series))
+    positive = all(y > 0 for line in series for y in line.y)
+    panel = Panel("", AXES["cost"][1], y_label, "line", series, log_y=positive)
+    return Figure(PLOT, f"{title}: what the budget buys", [], "", {"cost": [panel]})
+
+
+def budget_line(label: str, budget: float, series: Sequence[Series]) -> Series:
+    """Plots a line upwards at a cost, as high as the series that it is drawn among.
+
+    Args:
+        label: Its name in the legend.
+        budget: The cost.
+        series: The others.
+    """
+    y = [y for line in series for y in (*line.y, *(line.low or ()), *(line.high or ()))]
+    return Series(label, [budget] * 2, [min(y), max(y)], group=TRADITIONAL, faint=True)

@@ -1,0 +1,279 @@
+"""What selection pays, in budgets: Traditional's budget for the same error over the method's."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+import pandas as pd
+
+from siftback.lab.figures.budget_ratios import (
+    LEAST_POINTS,
+    Bounded,
+    BudgetRatio,
+    budget_ratio,
+)
+from siftback.lab.figures.configurations import argument, best_end, group_by_settings, task
+from siftback.lab.figures.figure import Figure, Grid, Missing, Panel, Series
+from siftback.lab.records.comparison_record import Comparison
+from siftback.lab.records.frame import read_runs
+from siftback.lab.records.run_summary import MATCHED, TRADITIONAL, Metric
+
+# What may differ between the comparisons of one curve.
+_VARIED = ("budget", "strategies", "keeps", "seeds", "matched", "evaluations")
+
+GOAL = 1.5
+"""The budget ratio that a default should reach."""
+
+Ends = Mapping[float, Mapping[int, float]]
+"""Final error or loss by budget and seed."""
+
+
+class Experiment(NamedTuple):
+    """Comparisons of equal settings, but for their budgets, Traditional's at five or more.
+
+    Attributes:
+        title: Model and data; experiments of one title are numbered.
+        metric: What runs are judged by.
+        runs: As `read_runs` returns them, of all comparisons, with the column ``budget``. Of a
+            run that was recorded twice it is the first.
+        ends: By label.
+    """
+
+    title: str
+    metric: Metric
+    runs: pd.DataFrame
+    ends: Mapping[str, Ends]
+
+    @property
+    def curve(self) -> Ends:
+        """Traditional's ends."""
+        return self.ends[TRADITIONAL]
+
+
+class MethodRatio(NamedTuple):
+    """A method's budget ratio at one budget of an experiment.
+
+    Attributes:
+        experiment: Which one.
+        label: The method.
+        budget: In epochs of Traditional.
+        end: Its final error or loss, the mean over the seeds that Traditional's curve has too.
+        epochs: Epochs of source examples that it went through, over the budget. They are what its
+            ratio would be if what it left out had taught nothing.
+        ratio: The ratio.
+    """
+
+    experiment: Experiment
+    label: str
+    budget: float
+    end: float
+    epochs: float
+    ratio: BudgetRatio
+
+    @property
+    def interval(self) -> str:
+        """The ends of its interval in words; a dash for a single seed."""
+        low, high = self.ratio.low, self.ratio.high
+        return "–" if low is None else f"{low} to {high}"  # noqa: RUF001
+
+
+def method_ratios(experiments: Sequence[Experiment]) -> list[MethodRatio]:
+    """Returns the budget ratio of each method at each budget of each experiment."""
+    ratios = []
+    for experiment in experiments:
+        curve, runs = experiment.curve, experiment.runs
+        for label, ends in experiment.ends.items():
+            for budget, by_seed in ends.items():
+                seeds = set(by_seed).intersection(*curve.values())
+                if label == TRADITIONAL or not seeds:
+                    continue
+                ratio = budget_ratio(curve, budget, by_seed)
+                same = (runs.label == label) & (runs.budget == budget) & runs.seed.isin(seeds)
+                epochs = fmean(runs.epochs[same]) / budget
+                end = fmean(by_seed[seed] for seed in sorted(seeds))
+                ratios.append(MethodRatio(experiment, label, budget, end, epochs, ratio))
+    return ratios
+
+
+def ratios(comparisons: Sequence[Comparison]) -> Grid | Missing:
+    """The budget ratio of each method at each budget, with its interval.
+
+    Comparisons by budget that differ in nothing else are one experiment; it needs Traditional at
+    five budgets or more. See :mod:`siftback.lab.figures.budget_ratios` for the formula.
+    """
+    name, title = "pays", "Budget ratios: Traditional's budget for the same end, over the method's"
+    columns = ["data and model", "method", "budget", "seeds", "error or loss"]
+    columns += ["Traditional's budget for it", "budget ratio", "95 % interval"]
+    columns += ["epochs over budget"]
+    measured = experiments(comparisons)
+    methods = method_ratios(measured)
+    if not methods:
+        why = f"No method beside Traditional at {LEAST_POINTS} budgets or more. Record some:"
+        return Missing(name, title, f"{why} siftback run pays")
+    rows = []
+    by_title: dict[str, list[MethodRatio]] = {}
+    for method in methods:
+        by_title.setdefault(method.experiment.title, []).append(method)
+        ratio, metric = method.ratio.ratio, method.experiment.metric
+        rows.append(
+            [
+                *(method.experiment.title, method.label, f"{method.budget:g}"),
+                *(str(method.ratio.seeds), metric.written(method.end)),
+                *(str(Bounded(ratio.value * method.budget, ratio.side)), str(ratio)),
+                *(method.interval, f"{method.epochs:.2f}"),
+            ]
+        )
+    machines = {experiment.title: sorted(set(experiment.runs.machine)) for experiment in measured}
+    sentences = [
+        *(_ratio_sentence(title, group) for title, group in by_title.items()),
+        *_goal_sentences(methods),
+        *(
+            f"{title} was trained on {' and '.join(names)}, where the same seed ends at other "
+            "errors, so ratios near 1 may be the machines'. Repeat all of it on one."
+            for title, names in machines.items()
+            if len(names) > 1
+        ),
+    ]
+    return Grid(name, title, sentences, "Siftback", columns, rows)
+
+
+def curves(comparisons: Sequence[Comparison]) -> Figure | Missing:
+    """Error or loss over the budget, of Traditional and of what was measured at several.
+
+    A panel for each experiment that `ratios` has: the means over the seeds, and the seeds' range.
+    """
+    name, title = "budgets", "What a budget buys: Traditional, and selection by remembered losses"
+    panels, sentences = [], []
+    for experiment in experiments(comparisons):
+        lines = {label: ends for label, ends in experiment.ends.items() if len(ends) > 1}
+        if len(lines) < 2:
+            continue
+        series = [
+            Series.over_seeds(
+                label, list(ends), [list(by_seed.values()) for by_seed in ends.values()], label
+            )
+            for label, ends in sorted(lines.items(), key=lambda line: line[0] != TRADITIONAL)
+        ]
+        positive = min(min(line.y) for line in series) > 0
+        x_label, y_label = "budget, in epochs of Traditional", experiment.metric.axis
+        panels.append(
+            Panel(experiment.title, x_label, y_label, "line", series, log_x=True, log_y=positive)
+        )
+        sentences.append(_best_end(experiment, lines))
+    if not panels:
+        why = f"No method beside Traditional's curve of {LEAST_POINTS} budgets. Record some:"
+        return Missing(name, title, f"{why} siftback run pays")
+    return Figure(name, title, sentences, "Siftback", {"budget": panels})
+
+
+def experiments(comparisons: Sequence[Comparison]) -> list[Experiment]:
+    """Returns the experiments among comparisons, in the order of their titles."""
+    joined = []
+    for group in _with_curve(comparisons):
+        group = [item for item in group if item.runs and argument(item, "budget") is not None]
+        runs = pd.concat(
+            [read_runs(item).assign(budget=argument(item, "budget")) for item in group]
+        )
+        runs = runs[runs.strategy != MATCHED].drop_duplicates(["label", "budget", "seed"])
+        ends = {
+            label: {
+                budget: dict(zip(ended.seed, ended.final, strict=True))
+                for budget, ended in rows.groupby("budget")
+            }
+            for label, rows in runs.groupby("label", sort=False)
+        }
+        joined.append(Experiment(task(group[0]), group[0].metric, runs, ends))
+    joined.sort(key=lambda experiment: experiment.title)
+    before: Counter[str] = Counter()
+    for number, (title, *_) in enumerate(joined):
+        before[title] += 1
+        if before[title] > 1:
+            joined[number] = joined[number]._replace(title=f"{title} ({before[title]})")
+    return joined
+
+
+def on_curves(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Returns the comparisons whose experiments have Traditional at five budgets or more."""
+    return [comparison for group in _with_curve(comparisons) for comparison in group]
+
+
+def _with_curve(comparisons: Sequence[Comparison]) -> list[list[Comparison]]:
+    return [
+        group
+        for group in group_by_settings(comparisons, _VARIED).values()
+        if len(
+            {
+                argument(comparison, "budget")
+                for comparison in group
+                if any(run.label == TRADITIONAL for run in comparison.runs)
+            }
+            - {None}
+        )
+        >= LEAST_POINTS
+    ]
+
+
+def _best_end(experiment: Experiment, lines: Mapping[str, Ends]) -> str:
+    """At the largest budget that any method was measured at."""
+    methods = {label: ends for label, ends in lines.items() if label != TRADITIONAL}
+    budget = max(max(ends) for ends in methods.values())
+    means = {
+        label: fmean(ends[budget].values()) for label, ends in methods.items() if budget in ends
+    }
+    best = min(means, key=means.__getitem__)
+    plain = experiment.curve.get(budget)
+    baseline = fmean(plain.values()) if plain else None
+    title = f"{experiment.title}, {budget:g} epochs"
+    return best_end(title, experiment.metric, best, means[best], baseline)
+
+
+def _ratio_sentence(title: str, ratios: Sequence[MethodRatio]) -> str:
+    """Returns the ratios of the methods that were measured at the most budgets.
+
+    Also the budget at which Traditional's mean is lowest, if it is not the largest.
+    """
+    methods: dict[str, list[tuple[float, str]]] = {}
+    for method in ratios:
+        methods.setdefault(method.label, []).append((method.budget, str(method.ratio.ratio)))
+    most = max(map(len, methods.values()))
+    above = sum(method.ratio.low is not None and method.ratio.low.exceeds(1) for method in ratios)
+    means = {budget: fmean(ends.values()) for budget, ends in ratios[0].experiment.curve.items()}
+    lowest = min(means, key=means.__getitem__)
+    listing = "; ".join(
+        f"{label} {', '.join(f'{ratio} ({budget:g} epochs)' for budget, ratio in group)}"
+        for label, group in methods.items()
+        if len(group) == most
+    )
+    end = f" Traditional ends lowest at {lowest:g} epochs." if lowest < max(means) else ""
+    return (
+        f"{title}: {listing}. In all {above} of {len(ratios)} ratios are above 1 with their whole "
+        f"interval.{end}"
+    )
+
+
+def _goal_sentences(ratios: Sequence[MethodRatio]) -> list[str]:
+    """Returns where each method, at several budgets of an experiment, reaches the goal."""
+    methods: dict[str, dict[str, list[MethodRatio]]] = {}
+    for method in ratios:
+        by_title = methods.setdefault(method.label, {})
+        by_title.setdefault(method.experiment.title, []).append(method)
+    sentences = []
+    for label, by_title in methods.items():
+        if max(map(len, by_title.values())) < 2:
+            continue
+        budgets = {
+            title: [f"{method.budget:g}" for method in group if _reaches(method.ratio)]
+            for title, group in by_title.items()
+        }
+        where = "; ".join(
+            f"{title} ({', '.join(those)} epochs)" for title, those in budgets.items() if those
+        )
+        count = f"{sum(map(len, budgets.values()))} of {sum(map(len, by_title.values()))} cases"
+        cases = f"{count}: {where}" if where else count
+        sentences.append(f"{label} reaches {GOAL:g} times the budget in {cases}.")
+    return sentences
+
+
+def _reaches(ratio: BudgetRatio) -> bool:
+    return ratio.ratio.side != "below" and ratio.ratio.value >= GOAL

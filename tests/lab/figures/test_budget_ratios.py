@@ -1,0 +1,264 @@
+"""Budget ratios against slow, obvious ways to the same numbers, and from records of comparisons."""
+
+import itertools
+import json
+import math
+import random
+import statistics
+
+import pytest
+
+from siftback.errors import ConfigError
+from siftback.lab.figures import ANALYSES, Missing, write_analysis
+from siftback.lab.figures.budget_ratios import (
+    RESAMPLES,
+    Bounded,
+    budget_for,
+    budget_ratio,
+)
+from siftback.lab.records.comparison_record import Comparison
+
+BUDGETS = [1.0, 2.0, 4.0, 8.0, 16.0]
+
+
+def first_at(budgets, values, end, steps=20_000):
+    """The first budget of a fine grid at which a curve is at an end or below it."""
+    low, high = math.log(budgets[0]), math.log(budgets[-1])
+    for step in range(steps + 1):
+        log = low + (high - low) * step / steps
+        place = max(p for p, one in enumerate(budgets) if math.log(one) <= log + 1e-12)
+        after = min(place + 1, len(budgets) - 1)
+        width = math.log(budgets[after] / budgets[place]) or 1.0
+        part = (log - math.log(budgets[place])) / width
+        if values[place] + part * (values[after] - values[place]) <= end + 1e-12:
+            return math.exp(log)
+    raise AssertionError("not reached")
+
+
+def curves():
+    chance = random.Random(3)
+    for count in (5, 6, 9):
+        for noise in (0.0, 1.0, 8.0):
+            budgets = [1.7**place for place in range(count)]
+            yield budgets, [20 / (1 + place) + noise * chance.random() for place in range(count)]
+    yield BUDGETS, [9.0, 7.0, 7.0, 7.0, 3.0]  # ties
+    yield BUDGETS, [5.0] * 5
+    yield BUDGETS, [3.0, 4.0, 5.0, 6.0, 7.0]  # rises all along
+
+
+@pytest.mark.parametrize(("budgets", "values"), list(curves()))
+def test_budgets_are_those_of_the_reference(budgets, values):
+    high, low = values[0], min(values)
+    for part in (0.0, 0.03, 0.31, 0.5, 0.77, 1.0):
+        end = low if part == 1.0 else high + part * (low - high)
+        found = budget_for(budgets, values, end)
+        assert found.side == "at" or abs(end - high) < 1e-9 or abs(end - low) < 1e-9
+        assert found.value == pytest.approx(first_at(budgets, values, end), rel=2e-3)
+    assert budget_for(budgets, values, high + 1e-6) == Bounded(budgets[0], "below")
+    assert budget_for(budgets, values, low - 1e-6) == Bounded(budgets[-1], "above")
+
+
+def test_of_a_plateau_it_is_the_least_budget():
+    assert budget_for(BUDGETS, [9, 7, 7, 7, 3], 7) == Bounded(2.0)
+
+
+@pytest.mark.parametrize(("budgets", "values"), list(curves()))
+def test_a_method_no_better_than_traditional_of_its_budget_has_at_most_one(budgets, values):
+    for budget, value in zip(budgets, values, strict=True):
+        for end in (value, value + 0.01):
+            found = budget_for(budgets, values, end)
+            assert found.side != "above"
+            assert found.value <= budget
+
+
+def test_a_known_curve_gives_the_ratio_it_was_made_with():
+    """Errors fall by 2 a doubling; a method at 4 that is as good as 6 has a ratio of 1.5."""
+    curve = {one: {0: 20 - 2 * math.log2(one)} for one in BUDGETS}
+    found = budget_ratio(curve, 4.0, {0: 20 - 2 * math.log2(6)})
+    assert found.ratio.value == pytest.approx(1.5)
+    assert (found.low, found.high, found.seeds) == (None, None, 1)
+    itself = budget_ratio(curve, 4.0, curve[4.0])
+    assert itself.ratio.value == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_the_interval_is_that_of_every_draw_of_the_seeds(count):
+    chance, seeds = random.Random(count), list(range(count))
+    curve = {b: {s: 20 / (1 + math.log(b)) + chance.gauss(0, 0.5) for s in seeds} for b in BUDGETS}
+    ends = {seed: 9.5 + chance.gauss(0, 0.5) for seed in seeds}
+    every = []
+    for drawn in itertools.product(seeds, repeat=count):
+        values = [statistics.fmean(curve[b][s] for s in drawn) for b in BUDGETS]
+        needed = budget_for(BUDGETS, values, statistics.fmean(ends[s] for s in drawn))
+        every.append((needed.rank[0], needed.value / 4.0))
+    every.sort()
+    found = budget_ratio(curve, 4.0, ends | {99: 0.0})  # of a seed that the curve lacks
+    assert found.seeds == count
+    inside = [one for one in every if found.low.rank <= one <= found.high.rank]
+    assert len(inside) >= 0.95 * len(every)
+    assert found.low.rank in every
+    assert found.high.rank in every
+    assert found.low.rank <= found.ratio.rank <= found.high.rank
+
+
+def test_many_seeds_are_drawn_the_same_way_each_time():
+    seeds = range(7)
+    assert len(seeds) ** len(seeds) > RESAMPLES
+    curve = {b: {s: 20 / (1 + math.log(b)) + s / 10 for s in seeds} for b in BUDGETS}
+    ends = {s: 9.0 + s / 5 for s in seeds}
+    one, again = (budget_ratio(curve, 4.0, ends) for _ in range(2))
+    assert one == again
+    assert one.low.rank < one.ratio.rank < one.high.rank
+
+
+@pytest.mark.parametrize(
+    ("curve", "ends", "message"),
+    [
+        ({1.0: {0: 3.0}, 2.0: {0: 2.0}}, {0: 2.5}, "a curve of 2 budgets and 2 errors"),
+        ({b: {0: 1.0} for b in BUDGETS}, {1: 2.5}, "share no seed"),
+        ({b: {0: math.nan} for b in BUDGETS}, {0: 2.5}, "the end of seed 0 is nan"),
+    ],
+)
+def test_what_gives_no_curve_is_refused(curve, ends, message):
+    with pytest.raises(ConfigError, match=message):
+        budget_ratio(curve, 2.0, ends)
+    with pytest.raises(ConfigError, match="ascending order, each once"):
+        budget_for([1, 2, 2, 4, 8], [5, 4, 3, 2, 1], 2)
+
+
+def recorded(folder, budget, ends, metric="error", processor="Abacus 9", **settings):
+    """A comparison by budget, as it is read from a folder: final ends by strategy and seed."""
+    runs = [
+        {
+            "strategy": name, "matched_to": None, "seed": seed, "data": "digits",
+            "model": "cnn-4", "keep_asked": 0.5, "keep_measured": 0.5, "epochs": budget,
+            "steps": 9, "examples_forwarded": 9, "examples_backpropped": 9, "seconds_train": 1.0,
+            "seconds_selection": 0.0, "cost_forward_units": 27.0, "test_error_final": end,
+            "test_error_best": end, "record": f"records/{name}-{seed}.jsonl", "metric": metric,
+            "test_loss_final": end, "test_loss_best": end,
+        }
+        for name, by_seed in ends.items()
+        for seed, end in by_seed.items()
+    ]  # fmt: skip
+    folder.mkdir(parents=True)
+    asked = {"data": "digits", "budget": budget, "strategies": list(ends), **settings}
+    summary = {"environment": {"arguments": asked, "cpu": processor}, "runs": runs}
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    return Comparison.read(folder)
+
+
+@pytest.mark.parametrize("metric", ["error", "loss"])
+def test_the_table_is_made_of_comparisons_by_budget(tmp_path, metric):
+    def plain(budget):
+        return {seed: 20 - 2 * math.log2(budget) + seed / 100 for seed in (0, 1)}
+
+    comparisons = []
+    for budget in BUDGETS:
+        ends = {"traditional": plain(budget)}
+        if budget == 4:
+            ends |= {"sb-memory": plain(6), "sb": plain(32), "random": plain(0.5)}
+        comparisons.append(recorded(tmp_path / f"{metric}-{budget:g}", budget, ends, metric))
+    made = ANALYSES["pays"](comparisons[::-1])
+    assert {row[1]: row[6] for row in made.rows} == {
+        "sb-memory 0.5": "1.50", "sb 0.5": "> 4.00", "random 0.5": "< 0.25",
+    }  # fmt: skip
+    assert {row[5] for row in made.rows} == {"6.00", "> 16.00", "< 1.00"}
+    assert {row[8] for row in made.rows} == {"1.00"}  # as many epochs as the budget has
+    assert made.sentences == [
+        "cnn-4 on digits: sb-memory 0.5 1.50 (4 epochs); sb 0.5 > 4.00 (4 epochs); "
+        "random 0.5 < 0.25 (4 epochs). In all 2 of 3 ratios are above 1 with their whole interval."
+    ]
+    assert isinstance(ANALYSES["budgets"](comparisons), Missing)  # no method at two budgets
+    few = ANALYSES["pays"](comparisons[1:])
+    assert isinstance(few, Missing)
+    assert "Traditional at 5 budgets or more" in few.why
+
+
+def test_it_says_where_more_budget_makes_traditional_no_better(tmp_path):
+    comparisons = []
+    for budget, plain in zip(BUDGETS, [9.0, 7.0, 6.0, 6.5, 6.25], strict=True):
+        ends = {"traditional": {0: plain, 1: plain}}
+        if budget == 8:
+            ends |= {"sb-memory": {0: 6.25, 1: 6.25}}
+        comparisons.append(recorded(tmp_path / f"{budget:g}", budget, ends))
+    made = ANALYSES["pays"](comparisons)
+    assert made.rows[0][5] == "3.36"  # three quarters of the doubling from 2 to 4
+    assert made.sentences[0].endswith("whole interval. Traditional ends lowest at 4 epochs.")
+
+
+def test_it_says_where_a_method_of_several_budgets_reaches_one_and_a_half(tmp_path):
+    def plain(budget):
+        return {0: 20 - 2 * math.log2(budget)}
+
+    comparisons = []
+    for budget in BUDGETS:
+        ends = {"traditional": plain(budget)}
+        if budget in (2, 4):
+            ends |= {"sb-memory": plain(1.6 * budget), "rs2": plain(1.01 * budget)}
+        if budget == 4:
+            ends |= {"infobatch": plain(2 * budget), "sb": plain(1.49 * budget)}
+        comparisons.append(recorded(tmp_path / f"{budget:g}", budget, ends))
+    first, *reached = ANALYSES["pays"](comparisons).sentences
+    assert first.startswith(
+        "cnn-4 on digits: sb-memory 0.5 1.60 (2 epochs), 1.60 (4 epochs); "
+        "rs2 0.5 1.01 (2 epochs), 1.01 (4 epochs). In all 0 of 6 ratios"  # of one seed: no interval
+    )
+    assert reached == [
+        "sb-memory 0.5 reaches 1.5 times the budget in 2 of 2 cases: "
+        "cnn-4 on digits (2, 4 epochs).",
+        "rs2 0.5 reaches 1.5 times the budget in 0 of 2 cases.",
+    ]
+
+
+def test_experiments_of_one_title_that_differ_in_a_setting_stay_apart(tmp_path):
+    comparisons = []
+    for lr, worth in ((0.1, 1.5), (0.2, 2.0)):
+        for budget in BUDGETS:
+            ends = {"traditional": {0: 20 - 2 * math.log2(budget)}}
+            if budget == 4:
+                ends["sb-memory"] = {0: 20 - 2 * math.log2(worth * budget)}
+            comparisons.append(recorded(tmp_path / f"{lr}-{budget:g}", budget, ends, lr=lr))
+    made = ANALYSES["pays"](comparisons)
+    assert {(row[0], row[6]) for row in made.rows} == {
+        ("cnn-4 on digits", "1.50"),
+        ("cnn-4 on digits (2)", "2.00"),
+    }
+    assert len(made.sentences) == 2
+
+
+def test_it_says_where_a_curve_and_its_methods_are_of_several_machines(tmp_path):
+    def made(name, processor):
+        comparisons = [
+            recorded(tmp_path / f"{name}-{budget:g}", budget, {"traditional": {0: 20 - budget}})
+            for budget in BUDGETS
+        ]
+        ends = {"sb-memory": {0: 14.0}}
+        comparisons.append(recorded(tmp_path / name, 4.0, ends, processor=processor))
+        return ANALYSES["pays"](comparisons).sentences
+
+    assert not any("Abacus" in one for one in made("one", "Abacus 9"))
+    assert made("two", "Abacus 10")[-1].startswith(
+        "cnn-4 on digits was trained on Abacus 10 and Abacus 9, where the same seed ends at "
+    )
+
+
+def test_the_curves_are_those_of_what_was_measured_at_several_budgets(tmp_path):
+    comparisons = []
+    for budget in BUDGETS:
+        ends = {"traditional": {0: 32 / budget, 1: 36 / budget}}
+        if budget in (2, 4):
+            ends["sb-memory"] = {0: 20 / budget, 1: 22 / budget}
+        if budget == 4:
+            ends["rs2"] = {0: 9.0, 1: 9.5}
+        comparisons.append(recorded(tmp_path / f"{budget:g}", budget, ends))
+    made = ANALYSES["budgets"](comparisons)
+    (panel,) = made.views["budget"]
+    assert [one.label for one in panel.series] == ["traditional", "sb-memory 0.5"]
+    memory = panel.series[1]
+    assert (memory.x, memory.y) == ([2, 4], [10.5, 5.25])
+    assert (memory.low, memory.high) == ([10.0, 5.0], [11.0, 5.5])
+    assert made.sentences == [
+        "cnn-4 on digits, 4 epochs: sb-memory 0.5 ends at 5.25 %, traditional at 8.50 %."
+    ]
+    write_analysis(made, tmp_path / "drawn")
+    assert (tmp_path / "drawn" / "budgets.svg").exists()

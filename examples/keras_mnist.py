@@ -14,7 +14,7 @@ os.environ.setdefault("KERAS_BACKEND", "torch")  # before keras is imported
 import keras
 
 from siftback import Memory
-from siftback.frameworks.keras import LossRecorder, SelectiveBackprop, SelectiveDataset
+from siftback.frameworks.keras import LossRecorder, SelectiveDataset, SelectiveModel
 from siftback.lab.data.load import load
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -42,7 +42,7 @@ if asked.method == "memory":
     batches = SelectiveDataset((x, y), 64, memory=Memory(keep=0.5), epochs=asked.epochs)
     source, steps = {"x": batches}, batches.total_steps
 else:
-    model = SelectiveBackprop(net, keep=1 / 3)
+    model = SelectiveModel(net, keep=1 / 3)
     source, steps = {"x": x, "y": y, "batch_size": 64}, -(-len(x) // 64) * asked.epochs
 rate = keras.optimizers.schedules.CosineDecay(2e-3, steps)
 optimizer, loss = keras.optimizers.Adam(rate), "sparse_categorical_crossentropy"

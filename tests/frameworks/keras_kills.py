@@ -13,7 +13,7 @@ import torch
 from keras_models import Examples, compiled, data, network, weights
 
 from siftback import Epochs, Memory
-from siftback.frameworks.keras import LossRecorder, SelectiveBackprop, SelectiveDataset
+from siftback.frameworks.keras import LossRecorder, SelectiveDataset, SelectiveModel
 
 BATCH, EPOCHS, KILLED_AFTER = 8, 3, 4  # 5 batches of 8 an epoch; with memory 5, then twice 3
 FORMS = ("memory", "selective-backprop")
@@ -50,7 +50,7 @@ def train(form, folder, steps):
     memory = Memory(keep=0.5, warmup=Epochs(1)) if form == "memory" else None
     dataset = SelectiveDataset(examples, BATCH, memory=memory, epochs=EPOCHS)
     net = network(dropout=0.5, unseeded=True)
-    model = compiled(LossRecorder(net) if memory else SelectiveBackprop(net, 1 / 3), rate=0.01)
+    model = compiled(LossRecorder(net) if memory else SelectiveModel(net, 1 / 3), rate=0.01)
     model.optimizer.build(model.trainable_variables)
     backup = keras.callbacks.BackupAndRestore(folder / "backup", save_freq=3)
     notes = Notes(examples, folder / "steps.txt", steps)

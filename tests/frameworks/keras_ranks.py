@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from siftback import Epochs, InBatch, Memory, Schedule, SelectiveLoader
 from siftback.errors import ConfigError
-from siftback.frameworks.keras import LossRecorder, SelectiveBackprop, SelectiveDataset
+from siftback.frameworks.keras import LossRecorder, SelectiveDataset, SelectiveModel
 
 COUNT, BATCH, EPOCHS = 41, 4, 3  # 41 examples: an odd number for two processes
 STOP = {"memory": 7, "selective-backprop": 7}  # steps, within an epoch
@@ -98,9 +98,9 @@ def refusals():
     x, y = (part.numpy() for part in data().tensors)
     dataset = SelectiveDataset((x, y), memory=Memory(), epochs=1)
     said = []
-    for wrapper, given in ((SelectiveBackprop, (x, y)), (LossRecorder, (dataset,))):
+    for wrapper, given in ((SelectiveModel, (x, y)), (LossRecorder, (dataset,))):
         net = keras.Sequential([keras.Input([3]), keras.layers.Dense(3, activation="softmax")])
-        model = wrapper(net, 0.5) if wrapper is SelectiveBackprop else wrapper(net)
+        model = wrapper(net, 0.5) if wrapper is SelectiveModel else wrapper(net)
         model.compile("sgd", "sparse_categorical_crossentropy")
         try:
             model.fit(*given, epochs=1, verbose=0)

@@ -28,7 +28,7 @@ from keras_models import (  # noqa: E402
     network,
 )
 
-from siftback.frameworks.keras import SelectiveBackprop  # noqa: E402
+from siftback.frameworks.keras import SelectiveModel  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +57,7 @@ def test_each_step_trains_on_the_rows_that_in_batch_chooses(source, weighted):
     arrays = data()
     if weighted:
         arrays += (np.random.default_rng(1).uniform(0, 3, COUNT).astype("float32"),)
-    plain, model = compiled(network()), compiled(SelectiveBackprop(network(), KEEP, warmup=0))
+    plain, model = compiled(network()), compiled(SelectiveModel(network(), KEEP, warmup=0))
     sizes = by_hand(plain, arrays, crossentropy)
     fit(model, source, arrays)
     assert sizes == [4, 4, 4, 2] * 2
@@ -68,7 +68,7 @@ def test_each_step_trains_on_the_rows_that_in_batch_chooses(source, weighted):
 @pytest.mark.parametrize("source", ["arrays", "PyDataset1"])
 def test_class_weights_stay_with_their_rows_and_are_part_of_the_score(source):
     (x, y), by_class = data(), {0: 0.1, 1: 5.0, 2: 1.0}
-    plain, model = compiled(network()), compiled(SelectiveBackprop(network(), KEEP, warmup=0))
+    plain, model = compiled(network()), compiled(SelectiveModel(network(), KEEP, warmup=0))
     weight = np.array([by_class[label] for label in y], dtype="float32")
     by_hand(plain, (x, y, weight), crossentropy)
     fit(model, source, (x, y), class_weight=by_class)
@@ -76,7 +76,7 @@ def test_class_weights_stay_with_their_rows_and_are_part_of_the_score(source):
 
 
 def test_keeping_all_is_training_without_selection_bit_for_bit():
-    plain, model = compiled(network()), compiled(SelectiveBackprop(network(), keep=1.0, warmup=0))
+    plain, model = compiled(network()), compiled(SelectiveModel(network(), keep=1.0, warmup=0))
     histories = [fit(each, "arrays", data()).history for each in (plain, model)]
     assert equal(model, plain)
     assert histories[0] == histories[1]
@@ -84,9 +84,7 @@ def test_keeping_all_is_training_without_selection_bit_for_bit():
 
 def test_weights_of_a_selector_are_applied():
     plain = compiled(network())
-    model = compiled(
-        SelectiveBackprop(network(), selector=Unbiased(Percentile(keep=KEEP)), warmup=0)
-    )
+    model = compiled(SelectiveModel(network(), selector=Unbiased(Percentile(keep=KEEP)), warmup=0))
     by_hand(plain, data(), crossentropy, selector=Unbiased(Percentile(keep=KEEP)))
     fit(model, "arrays", data())
     assert equal(model, plain)
@@ -112,7 +110,7 @@ def test_losses_are_called_with_the_targets_first(loss):
     x, y = data()
     arrays = x, np.eye(3)[y].astype("float32")
     plain = compiled(network(), loss, 0.01)
-    model = compiled(SelectiveBackprop(network(), KEEP, warmup=0), loss, 0.01)
+    model = compiled(SelectiveModel(network(), KEEP, warmup=0), loss, 0.01)
     by_hand(plain, arrays, each)
     fit(model, "arrays", arrays)
     assert equal(model, plain)
@@ -122,7 +120,7 @@ def test_losses_are_called_with_the_targets_first(loss):
 def test_losses_by_name_are_those_that_keras_trains_with(name):
     y = np.random.default_rng(0).integers(0, 2, 8)
     net = keras.Sequential([keras.Input([6]), keras.layers.Dense(1, activation="sigmoid")])
-    model = compiled(SelectiveBackprop(net, 0.5, warmup=0), name)
+    model = compiled(SelectiveModel(net, 0.5, warmup=0), name)
     x = data(8)[0]
     found = model.losses_of(torch.as_tensor(y), net(x))
     one_by_one = [model.evaluate(x[i : i + 1], y[i : i + 1], verbose=0) for i in range(8)]
@@ -134,7 +132,7 @@ def test_masked_positions_are_no_part_of_a_sequence_s_loss():
     y = np.arange(12).reshape(3, 4) % 3
     layers = [keras.layers.Embedding(5, 4, mask_zero=True), keras.layers.Dense(3, "softmax")]
     net = keras.Sequential([keras.Input([4]), *layers])
-    model = compiled(SelectiveBackprop(net, 0.5, warmup=0), SPARSE)
+    model = compiled(SelectiveModel(net, 0.5, warmup=0), SPARSE)
     outputs = net(x)
     found = model.losses_of(torch.as_tensor(y), outputs)
     wanted = -torch.log(outputs.detach().gather(2, torch.as_tensor(y)[..., None]))[..., 0]
@@ -163,7 +161,7 @@ def test_several_inputs_stay_together(kind):
         return halves if kind is dict else [*halves.values()]
 
     (x, y), in_batch = data(), InBatch(KEEP)
-    plain, model = compiled(made()), compiled(SelectiveBackprop(made(), KEEP, warmup=0))
+    plain, model = compiled(made()), compiled(SelectiveModel(made(), KEEP, warmup=0))
     for start in range(0, COUNT, BATCH):
         some, labels = x[start : start + BATCH], y[start : start + BATCH]
         scores = crossentropy(labels, plain.predict_on_batch(parts(some)))
@@ -192,7 +190,7 @@ def test_a_scoring_pass_leaves_no_trace():
     def made():
         return keras.Sequential([keras.Input([6]), Counter(), *network().layers])
 
-    plain, model = compiled(made()), compiled(SelectiveBackprop(made(), 1.0, warmup=0))
+    plain, model = compiled(made()), compiled(SelectiveModel(made(), 1.0, warmup=0))
     histories = []
     for each in (plain, model):
         torch.manual_seed(0)
@@ -220,7 +218,7 @@ def test_a_torch_module_within_is_in_training_mode_after_a_scoring_pass():
             ]
         )
 
-    plain, model = compiled(made()), compiled(SelectiveBackprop(made(), 1.0, warmup=0))
+    plain, model = compiled(made()), compiled(SelectiveModel(made(), 1.0, warmup=0))
     for each in (plain, model):
         fit(each, "arrays", data(36))
     assert equal(model, plain)
@@ -263,7 +261,7 @@ def test_a_keras_model_as_a_torch_module_is_trained_in_a_single_pass_where_it_ca
 
 def test_steps_validations_and_learning_rates_are_those_of_plain_training():
     found = []
-    for wrap in (lambda net: net, lambda net: SelectiveBackprop(net, KEEP, warmup=0)):
+    for wrap in (lambda net: net, lambda net: SelectiveModel(net, KEEP, warmup=0)):
         rate = keras.optimizers.schedules.CosineDecay(0.1, 4 * 4)
         counts, early = Counts(), keras.callbacks.EarlyStopping(patience=9)
         model = compiled(wrap(network()), rate=rate, metrics=["accuracy"])
@@ -289,7 +287,7 @@ class Subclassed(keras.Model):
 
 
 def test_a_subclassed_model_that_is_not_built_yet_is_wrapped():
-    model = compiled(SelectiveBackprop(Subclassed(), KEEP, warmup=0), metrics=["accuracy"])
+    model = compiled(SelectiveModel(Subclassed(), KEEP, warmup=0), metrics=["accuracy"])
     fit(model, "arrays", data())
     assert model.stats.backwards == 28
     assert model.predict(data()[0], verbose=0).shape == (COUNT, 3)
@@ -302,7 +300,7 @@ def test_mixed_precision_is_that_of_the_wrapped_model(policy):
         net = network(dropout=0.0)
     finally:
         keras.config.set_dtype_policy("float32")
-    model = compiled(SelectiveBackprop(net, KEEP, warmup=0))
+    model = compiled(SelectiveModel(net, KEEP, warmup=0))
     fit(model, "arrays", data())
     scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
     assert scales == (policy == "mixed_float16")
@@ -311,7 +309,7 @@ def test_mixed_precision_is_that_of_the_wrapped_model(policy):
 
 def test_train_on_batch_and_eager_running_select_too():
     x, y = data(12)
-    model = compiled(SelectiveBackprop(network(), KEEP, warmup=0), run_eagerly=True)
+    model = compiled(SelectiveModel(network(), KEEP, warmup=0), run_eagerly=True)
     model.train_on_batch(x, y)
     model.train_on_batch(x, y, sample_weight=np.ones(12))
     assert model.stats.backwards == 8

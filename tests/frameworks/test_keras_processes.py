@@ -66,7 +66,5 @@ def test_two_processes_have_moving_statistics_of_their_own(ranks):
 @pytest.mark.distributed
 def test_fit_in_several_processes_is_refused(ranks):
     for found in ranks:
-        for wrapper, said in zip(
-            ("SelectiveBackprop", "LossRecorder"), found["refused"], strict=True
-        ):
+        for wrapper, said in zip(("SelectiveModel", "LossRecorder"), found["refused"], strict=True):
             assert f"there are 2: train {wrapper} in one, or the model in" in said

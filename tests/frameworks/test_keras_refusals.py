@@ -16,13 +16,13 @@ keras = pytest.importorskip("keras", reason="needs pip install siftback[keras]")
 
 from keras_models import BATCH, COUNT, KEEP, compiled, data, fit, network, remembering  # noqa: E402
 
-from siftback.frameworks.keras import LossRecorder, SelectiveBackprop, SelectiveDataset  # noqa: E402
+from siftback.frameworks.keras import LossRecorder, SelectiveDataset, SelectiveModel  # noqa: E402
 
 
 def test_weights_that_the_reduction_would_undo_are_refused():
     loss = keras.losses.SparseCategoricalCrossentropy(reduction="mean_with_sample_weight")
     model = compiled(
-        SelectiveBackprop(network(), selector=Unbiased(Percentile(keep=KEEP)), warmup=0), loss
+        SelectiveModel(network(), selector=Unbiased(Percentile(keep=KEEP)), warmup=0), loss
     )
     with pytest.raises(ConfigError, match="mean_with_sample_weight"):
         fit(model, "arrays", data())
@@ -36,7 +36,7 @@ def two_outputs():
 def test_several_outputs_are_refused():
     (x, _), y = data(), np.zeros((COUNT, 1), "float32")
     for loss in (["mse", "mse"], "mse"):
-        model = compiled(SelectiveBackprop(two_outputs(), KEEP, warmup=0), loss)
+        model = compiled(SelectiveModel(two_outputs(), KEEP, warmup=0), loss)
         with pytest.raises(ConfigError, match="one loss per example, and there are"):
             model.fit(x, [y, y], verbose=0)
 
@@ -61,7 +61,7 @@ class Called(keras.losses.Loss):
 @pytest.mark.parametrize("loss", [Scalar(), Columns(), Called()], ids=lambda loss: loss.name)
 def test_a_loss_that_is_not_one_per_example_is_refused(loss):
     x, y = data(3)
-    model = compiled(SelectiveBackprop(network(), KEEP, warmup=0), loss)
+    model = compiled(SelectiveModel(network(), KEEP, warmup=0), loss)
     with pytest.raises(LossError, match=f"the loss {loss.name}"):
         model.fit(x, np.eye(3)[y], verbose=0)
 
@@ -73,13 +73,13 @@ class OwnStep(keras.Model):
 
 def test_what_would_be_bypassed_is_refused():
     with pytest.raises(ConfigError, match="OwnStep overrides train_step"):
-        SelectiveBackprop(OwnStep(), warmup=0)
+        SelectiveModel(OwnStep(), warmup=0)
     with pytest.raises(ConfigError, match="given a Linear"):
-        SelectiveBackprop(torch.nn.Linear(6, 3), 0.5, warmup=0)
-    with pytest.raises(ConfigError, match="given a SelectiveBackprop"):
-        LossRecorder(SelectiveBackprop(network(), 0.5, warmup=0))
+        SelectiveModel(torch.nn.Linear(6, 3), 0.5, warmup=0)
+    with pytest.raises(ConfigError, match="given a SelectiveModel"):
+        LossRecorder(SelectiveModel(network(), 0.5, warmup=0))
     net = keras.Sequential([keras.Input([6]), keras.layers.Dense(3, activity_regularizer="l2")])
-    model = SelectiveBackprop(net, 0.5, warmup=0)
+    model = SelectiveModel(net, 0.5, warmup=0)
     model.compile("sgd")
     with pytest.raises(LossError, match="targets"):
         model.fit(data()[0], verbose=0)
@@ -88,11 +88,11 @@ def test_what_would_be_bypassed_is_refused():
 def test_compiled_steps_and_several_steps_in_one_are_refused():
     with pytest.raises(ConfigError, match="jit_compile"):
         fit(
-            compiled(SelectiveBackprop(network(), KEEP, warmup=0), jit_compile=True),
+            compiled(SelectiveModel(network(), KEEP, warmup=0), jit_compile=True),
             "arrays",
             data(),
         )
-    several = compiled(SelectiveBackprop(network(), KEEP, warmup=0), steps_per_execution=2)
+    several = compiled(SelectiveModel(network(), KEEP, warmup=0), steps_per_execution=2)
     with pytest.raises(ValueError, match="steps_per_execution"):
         fit(several, "arrays", data())
 
@@ -100,7 +100,7 @@ def test_compiled_steps_and_several_steps_in_one_are_refused():
 def test_another_backend_is_refused_in_one_sentence(monkeypatch):
     net = network()
     monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
-    for wrapper in (SelectiveBackprop, LossRecorder):
+    for wrapper in (SelectiveModel, LossRecorder):
         with pytest.raises(ConfigError) as error:
             wrapper(net)
         assert str(error.value) == (
@@ -115,14 +115,14 @@ def test_another_backend_that_is_installed_is_refused(backend):
     if importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed")
     code = (
-        "import keras; from siftback.frameworks.keras import SelectiveBackprop\n"
-        "SelectiveBackprop(keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), 0.5)"
+        "import keras; from siftback.frameworks.keras import SelectiveModel\n"
+        "SelectiveModel(keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), 0.5)"
     )
     environment = {**os.environ, "KERAS_BACKEND": backend}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
     )
-    assert f"ConfigError: SelectiveBackprop needs Keras's torch backend, and this is {backend}" in (
+    assert f"ConfigError: SelectiveModel needs Keras's torch backend, and this is {backend}" in (
         done.stderr
     )
 
@@ -157,7 +157,7 @@ def test_what_does_not_go_with_a_memory_data_set_is_refused():
 
 def test_a_memory_data_set_is_neither_evaluated_on_nor_trained_on_without_a_recorder():
     dataset = remembering()
-    for model in (compiled(network()), compiled(SelectiveBackprop(network(), 0.5, warmup=0))):
+    for model in (compiled(network()), compiled(SelectiveModel(network(), 0.5, warmup=0))):
         with pytest.raises(ConfigError, match="LossRecorder"):
             model.fit(dataset, epochs=3, verbose=0)
     model = compiled(LossRecorder(network()))
@@ -172,7 +172,7 @@ def test_a_loss_that_is_not_finite_is_refused():
     x[7] = np.nan
     for model, given in (
         (LossRecorder(network()), (remembering_of(x, y),)),
-        (SelectiveBackprop(network(), 0.5, warmup=0), (x, y)),
+        (SelectiveModel(network(), 0.5, warmup=0), (x, y)),
     ):
         with pytest.raises(LossError, match="is nan"):
             compiled(model).fit(*given, epochs=3, verbose=0)

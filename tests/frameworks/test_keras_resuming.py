@@ -29,20 +29,20 @@ from keras_models import (  # noqa: E402
 
 from siftback.frameworks.keras import (  # noqa: E402
     LossRecorder,
-    SelectiveBackprop,
     SelectiveDataset,
+    SelectiveModel,
 )
 
 
 def test_a_saved_model_predicts_the_same_and_goes_on_as_if_not_stopped(tmp_path):
     x, y = data()
-    whole = compiled(SelectiveBackprop(network(), KEEP, seed=3), metrics=["accuracy"])
+    whole = compiled(SelectiveModel(network(), KEEP, seed=3), metrics=["accuracy"])
     fit(whole, "arrays", (x, y), epochs=4)
-    half = compiled(SelectiveBackprop(network(), KEEP, seed=3), metrics=["accuracy"])
+    half = compiled(SelectiveModel(network(), KEEP, seed=3), metrics=["accuracy"])
     fit(half, "arrays", (x, y), epochs=2)
     half.save(tmp_path / "half.keras")
     loaded = keras.saving.load_model(tmp_path / "half.keras")
-    assert isinstance(loaded, SelectiveBackprop)
+    assert isinstance(loaded, SelectiveModel)
     assert np.array_equal(loaded.predict(x, verbose=0), half.predict(x, verbose=0))
     assert loaded.evaluate(x, y, verbose=0) == half.evaluate(x, y, verbose=0)
     fit(loaded, "arrays", (x, y), epochs=4, initial_epoch=2)
@@ -56,7 +56,7 @@ def test_a_saved_model_predicts_the_same_and_goes_on_as_if_not_stopped(tmp_path)
 
 def test_backup_and_restore_goes_on_as_if_not_stopped(tmp_path):
     def made():
-        return compiled(SelectiveBackprop(network(), KEEP, seed=3))
+        return compiled(SelectiveModel(network(), KEEP, seed=3))
 
     whole, stopped, resumed = made(), made(), made()
     fit(whole, "arrays", data(), epochs=4)
@@ -93,7 +93,7 @@ def test_memory_goes_on_from_a_saved_model_as_if_not_stopped(tmp_path):
 
 
 def test_weights_of_other_settings_or_of_a_bare_model_are_refused(tmp_path):
-    third, half = (compiled(SelectiveBackprop(network(), keep)) for keep in (1 / 3, 1 / 2))
+    third, half = (compiled(SelectiveModel(network(), keep)) for keep in (1 / 3, 1 / 2))
     third.save_weights(tmp_path / "third.weights.h5")
     with pytest.raises(ValueError, match=r"keep=0\.333"):
         half.load_weights(tmp_path / "third.weights.h5")
@@ -103,7 +103,7 @@ def test_weights_of_other_settings_or_of_a_bare_model_are_refused(tmp_path):
 
 
 def test_a_selector_of_one_s_own_cannot_be_saved_with_the_model(tmp_path):
-    model = compiled(SelectiveBackprop(network(), selector=Unbiased(Percentile(keep=KEEP))))
+    model = compiled(SelectiveModel(network(), selector=Unbiased(Percentile(keep=KEEP))))
     with pytest.raises(ConfigError, match="save_weights"):
         model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
@@ -165,7 +165,7 @@ def training(form, **settings):
     net = network(unseeded=True)
     if form == "memory":
         return compiled(LossRecorder(net)), remembering(**settings)
-    model = compiled(SelectiveBackprop(net, 1 / 3))
+    model = compiled(SelectiveModel(net, 1 / 3))
     return model, SelectiveDataset(data(), BATCH, epochs=3, **settings)
 
 
@@ -242,7 +242,7 @@ def test_weights_saved_within_an_epoch_are_refused_where_it_does_not_go_on(saved
 
 def test_arrays_go_on_between_epochs_bit_for_bit_and_warn_within_one(tmp_path):
     def made():
-        model = compiled(SelectiveBackprop(network(unseeded=True), KEEP))
+        model = compiled(SelectiveModel(network(unseeded=True), KEEP))
         model.optimizer.build(model.trainable_variables)
         return model
 

@@ -424,15 +424,13 @@ def test_the_advice_of_lightning_s_integration_works(case):
 # Keras
 def test_the_advice_of_keras_s_integration_works():
     keras = pytest.importorskip("keras", reason="needs siftback[keras]")
-    from siftback.frameworks.keras import LossRecorder, SelectiveBackprop, SelectiveDataset
+    from siftback.frameworks.keras import LossRecorder, SelectiveDataset, SelectiveModel
 
     x, y = (part.numpy() for part in tensors())
 
-    def model(
-        kind=SelectiveBackprop, loss="sparse_categorical_crossentropy", jit=False, **settings
-    ):
+    def model(kind=SelectiveModel, loss="sparse_categorical_crossentropy", jit=False, **settings):
         layers = [keras.Input([6]), keras.layers.Dense(3, activation="softmax")]
-        settings = {"keep": 0.5} | settings if kind is SelectiveBackprop else settings
+        settings = {"keep": 0.5} | settings if kind is SelectiveModel else settings
         wrapped = kind(keras.Sequential(layers), **settings)
         wrapped.compile("sgd", loss, jit_compile=jit)
         return wrapped

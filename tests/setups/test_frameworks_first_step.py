@@ -286,7 +286,7 @@ def keras_losses():
 @pytest.mark.parametrize("case", ["a mean", "weights that the reduction undoes"])
 def test_keras_s_first_step_tells_during_warm_up(case):
     loss, settings, error, message = keras_losses()[case]
-    model = keras_model("SelectiveBackprop", **settings)
+    model = keras_model("SelectiveModel", **settings)
     model.compile("sgd", loss)
     x, y = (part.numpy() for part in examples(32))
     y = np.eye(3, dtype="float32")[y] if case == "a mean" else y
@@ -324,7 +324,7 @@ def test_keras_s_epochs_have_no_batch_of_one_row(count):
 
 
 def test_keras_keeps_two_rows_of_a_small_last_batch():
-    model = keras_model("SelectiveBackprop", keep=1 / 3, warmup=0)
+    model = keras_model("SelectiveModel", keep=1 / 3, warmup=0)
     model.compile("sgd", "mse")
     x, y = (part.numpy() for part in examples(35))
     model.fit(x, np.eye(3, dtype="float32")[y], batch_size=8, epochs=2, verbose=0)

@@ -1,6 +1,6 @@
 """Selection inside Keras 3, on its torch backend.
 
-`SelectiveBackprop` wraps a model and selects within each training step. `SelectiveDataset` goes on
+`SelectiveModel` wraps a model and selects within each training step. `SelectiveDataset` goes on
 within an epoch, and with a rule leaves examples out before they are read, by the losses that
 `LossRecorder`, round the model, records.
 Set ``KERAS_BACKEND=torch`` before Keras is imported.
@@ -20,11 +20,11 @@ from siftback.losses.per_example import check_losses
 from siftback.selectors.in_batch import InBatch
 from siftback.selectors.selection import Selector
 
-__all__ = ["LossRecorder", "SelectiveBackprop", "SelectiveDataset"]
+__all__ = ["LossRecorder", "SelectiveDataset", "SelectiveModel"]
 
 
 @keras.saving.register_keras_serializable(package="siftback")
-class SelectiveBackprop(KerasWrapper):
+class SelectiveModel(KerasWrapper):
     """Wraps a Keras model so that each step trains on the examples of its batch that are worth it.
 
     Selective-Backprop (Jiang et al. 2019) within Keras's own training step: a forward pass without
@@ -71,7 +71,7 @@ class SelectiveBackprop(KerasWrapper):
     >>> import keras, numpy as np
     >>> x, y = np.random.rand(96, 8).astype("float32"), np.arange(96) % 4
     >>> net = keras.Sequential([keras.Input([8]), keras.layers.Dense(4, activation="softmax")])
-    >>> model = SelectiveBackprop(net, keep=1 / 3)
+    >>> model = SelectiveModel(net, keep=1 / 3)
     >>> model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
     >>> history = model.fit(x, y, batch_size=24, epochs=2, verbose=0)
     >>> model.stats.seen, model.stats.backwards, int(model.optimizer.iterations)

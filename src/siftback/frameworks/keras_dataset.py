@@ -39,7 +39,7 @@ class SelectiveDataset(keras.utils.PyDataset):
     read. It is then trained on by ``LossRecorder(model).fit(dataset, epochs=...)``, which records
     the loss of each example for the draws that follow. Each batch carries the indices of its
     examples, so that worker threads and reading ahead cannot mix losses up. Without ``memory=``
-    it is for ``SelectiveBackprop(model, ...).fit(dataset, epochs=...)``.
+    it is for ``SelectiveModel(model, ...).fit(dataset, epochs=...)``.
 
     Args:
         data: A tuple of arrays or tensors, ``(x, y)`` or ``(x, y, sample_weight)``, each of which
@@ -156,7 +156,7 @@ class SelectiveDataset(keras.utils.PyDataset):
         if self._order is None:
             raise ConfigError(
                 "a SelectiveDataset has batches only in the training that draws them: train "
-                "SelectiveBackprop(model) on it, or with memory= LossRecorder(model), and evaluate "
+                "SelectiveModel(model) on it, or with memory= LossRecorder(model), and evaluate "
                 "or predict with the data itself"
             )
         batch = self._first + index

@@ -18,14 +18,13 @@ from siftback.lab.models import (
     LISTED,
     MODELS,
     build,
+    convolutional,
     count,
     find_architecture,
-    googlenet,
-    mobilenet,
 )
+from siftback.lab.models.attention import encode_positions
+from siftback.lab.models.convolutional import Padding
 from siftback.lab.models.layers import NORMS, groups_for
-from siftback.lab.models.resnet import Padding
-from siftback.lab.models.vit import encode_positions
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings
 
@@ -155,8 +154,8 @@ def test_every_model_trains(name, size, pictures, tmp_path: Path):
 )
 def test_the_single_pass_takes_it(name, monkeypatch):
     # Shallow, as tracing takes long: each kind of block once or more.
-    monkeypatch.setattr(mobilenet, "STAGES", mobilenet.STAGES[:3])
-    monkeypatch.setattr(googlenet, "BLOCKS", googlenet.BLOCKS[:4])
+    monkeypatch.setattr(convolutional, "MOBILE_STAGES", convolutional.MOBILE_STAGES[:3])
+    monkeypatch.setattr(convolutional, "INCEPTIONS", convolutional.INCEPTIONS[:4])
     torch.manual_seed(0)
     model = build(name, width=8, classes=4, channels=3, norm="group", size=(16, 16))
     images, labels = torch.randn(12, 3, 16, 16), torch.randint(4, (12,))

@@ -12,8 +12,8 @@ from siftback.lab.data.load import load
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.experiments.example_scores import Scores
 from siftback.lab.experiments.subsets import prune_to, score_to
+from siftback.lab.models.attention import Gpt
 from siftback.lab.models.layers import ModelSpec
-from siftback.lab.models.text_models import Gpt
 from siftback.lab.records.summary_table import rows
 from siftback.lab.run.progress import NullReporter
 from siftback.lab.settings import Settings

@@ -15,20 +15,21 @@ from torch import nn
 
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import KINDS, Kind
-from siftback.lab.models.densenet import DenseNet
-from siftback.lab.models.googlenet import GoogLeNet
-from siftback.lab.models.layers import NORMS, ModelSpec
-from siftback.lab.models.mobilenet import MobileNetV2
-from siftback.lab.models.resnet import (
+from siftback.lab.models.attention import Gpt, Ngrams, Transformer, Vit
+from siftback.lab.models.convolutional import (
+    Cnn,
+    DenseNet,
+    FastCnn,
+    GoogLeNet,
+    Mlp,
+    MobileNetV2,
     ResNet,
     SmallResNet,
     WideResNet,
     basic_layers,
     bottleneck_layers,
 )
-from siftback.lab.models.small import Cnn, FastCnn, Mlp
-from siftback.lab.models.text_models import Gpt, Ngrams, Transformer
-from siftback.lab.models.vit import Vit
+from siftback.lab.models.layers import NORMS, ModelSpec
 from siftback.lab.records.formatting import one_of
 
 
@@ -196,28 +197,13 @@ def check_kind(name: str, kind: Kind, data: str) -> None:
         )
 
 
-def build(
-    name: str,
-    *,
-    width: int | None = None,
-    classes: int,
-    channels: int = 3,
-    norm: str = "batch",
-    size: tuple[int, int] = (32, 32),
-    vocabulary: int = 4096,
-    length: int = 128,
-) -> nn.Module:
+def build(name: str, *, width: int | None = None, **sizes: Any) -> nn.Module:
     """Builds a model with fresh weights, drawn from torch's global generator.
 
     Args:
         name: One of ``NAMES``.
         width: The model's measure of width; the architecture's default where None.
-        classes: Number of logits.
-        channels: Channels of the images: 1 for grey, 3 for colour.
-        norm: ``"batch"`` or ``"group"``; ``mlp``, ``vit`` and models of texts have neither.
-        size: Height and width of the images, which ``mlp`` depends on.
-        vocabulary: Number of tokens, of a model of texts.
-        length: The most tokens of a text.
+        sizes: The other fields of `ModelSpec`, of which ``classes`` has no default.
 
     Raises:
         ConfigError: For an unknown name or norm, or a size below 1.
@@ -228,26 +214,23 @@ def build(
     torch.Size([2, 10])
     """
     architecture = find_architecture(name)
-    width = architecture.width if width is None else width
-    sizes = {"width": width, "classes": classes, "channels": channels}
-    for size_name, value in (sizes | {"vocabulary": vocabulary, "length": length}).items():
+    spec = ModelSpec(architecture.width if width is None else width, **sizes)
+    for size_name in ("width", "classes", "channels", "vocabulary", "length"):
+        value = getattr(spec, size_name)
         if not isinstance(value, int) or not 1 <= value < 2**31:
             raise ConfigError(f"{size_name}={value} is not a size: give an integer of 1 or more")
-    if norm not in NORMS:
-        raise ConfigError(f"norm={norm!r} is not known: {one_of(norm, NORMS)}")
-    return architecture.make(ModelSpec(width, classes, channels, norm, size, vocabulary, length))
+    if spec.norm not in NORMS:
+        raise ConfigError(f"norm={spec.norm!r} is not known: {one_of(spec.norm, NORMS)}")
+    return architecture.make(spec)
 
 
-def count(
-    name: str, width: int | None = None, classes: int = 10, channels: int = 3, **sizes: Any
-) -> int:
+def count(name: str, width: int | None = None, classes: int = 10, **sizes: Any) -> int:
     """Counts the parameters of a model; nothing is allocated.
 
     Args:
         name: As for `build`, like the others.
         width: Its width.
         classes: Number of logits.
-        channels: Channels of the images.
         sizes: More arguments of `build`.
 
     Raises:
@@ -258,7 +241,7 @@ def count(
     """
     try:
         with torch.device("meta"):
-            model = build(name, width=width, classes=classes, channels=channels, **sizes)
+            model = build(name, width=width, classes=classes, **sizes)
     except RuntimeError as error:
         raise ConfigError(
             f"{name} of width={width} is too large ({error}): give a smaller width"

@@ -1,9 +1,8 @@
-"""Sizes of models, and the layers that they are made of."""
+"""Sizes of models, and the layers of convolutional networks."""
 
 from typing import NamedTuple
 
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 Layers = list[nn.Module]
 
@@ -19,7 +18,7 @@ class ModelSpec(NamedTuple):
         width: The model's measure of width, which its class defines.
         classes: Number of logits.
         channels: Channels of the images, of a model of images.
-        norm: ``"batch"`` or ``"group"``, where the model has such a normalisation.
+        norm: ``"batch"`` or ``"group"``; ``mlp``, ``vit`` and models of texts have neither.
         size: Height and width of the images; only `Mlp` depends on them.
         vocabulary: Number of tokens, of a model of texts.
         length: The most tokens of a text.
@@ -101,43 +100,3 @@ def norm_relu_conv(
 def classifier(inputs: int, classes: int) -> Layers:
     """Returns the mean over the map, and a linear layer from it to the classes."""
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)]
-
-
-class AttentionBlock(nn.Module):
-    """Attention among the tokens, then two layers for each, both after a LayerNorm.
-
-    Args:
-        width: Features of a token.
-        head: The fewest features of a head; the number of heads divides the width.
-        causal: Whether a token sees none after it.
-
-    Shape:
-        float [B, T, width] to the same.
-    """
-
-    def __init__(self, width: int, head: int, causal: bool = False) -> None:
-        super().__init__()
-        most = max(1, width // head)
-        self.heads = next(heads for heads in range(most, 0, -1) if width % heads == 0)
-        self.causal = causal
-        self.before = nn.LayerNorm(width)
-        self.projections, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, tokens: Tensor, seen: Tensor | None = None) -> Tensor:
-        """Returns the tokens, changed.
-
-        Args:
-            tokens: float [B, T, width].
-            seen: bool [B, 1, 1, T], the tokens that the others see; all where None.
-        """
-        projected = self.projections(self.before(tokens)).unflatten(2, (3, self.heads, -1))
-        queries, keys, values = projected.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=seen, is_causal=self.causal
-        )
-        tokens = tokens + self.out(mixed.transpose(1, 2).flatten(2))
-        changed: Tensor = tokens + self.mlp(tokens)
-        return changed

@@ -84,7 +84,9 @@ def count_parameters(plan: Plan) -> int:
         classes, channels = published.classes, published.channels
     elif data not in NAMES and parse_address(data) is None:
         raise ConfigError(f"data set {data!r} is not known: {one_of(data, NAMES)}")
-    return models.count(settings.model, settings.width, classes, channels, norm=settings.norm)
+    return models.count(
+        settings.model, settings.width, classes, channels=channels, norm=settings.norm
+    )
 
 
 def listing_rows(scale: Scale) -> list[dict[str, str]]:

@@ -11,7 +11,7 @@ from siftback import InBatch, Selector, TopK, Uniform
 from siftback.lab.data.data_set import IGNORED, DataSet
 from siftback.lab.data.stream import Batch
 from siftback.lab.length import BACKWARD, FORWARD
-from siftback.lab.models.text_models import Gpt
+from siftback.lab.models.attention import Gpt
 from siftback.lab.strategies.strategy import Job, TokenScore, TrainingBatches
 from siftback.language import (
     TokenMemory,

@@ -1,89 +1,118 @@
 """The papers' numbers beside ours, row by row."""
 
+import tomllib
 from collections.abc import Callable, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from siftback.lab.figures.configurations import task
-from siftback.lab.papers.claims import CLAIMS, OVERHEAD, RUNS, Claim
-from siftback.lab.papers.ours import NotRecordedError, overhead
+from siftback.lab.papers import ours
 from siftback.lab.records.comparison_record import UNREADABLE, Comparison
+from siftback.lab.records.formatting import counted
 from siftback.lab.records.run_summary import TRADITIONAL
 
 __all__ = ["CLAIMS", "RUNS", "Claim", "beside", "short"]
 
+RUNS = "recipes"  # holds the recipes' runs, as `siftback run --out` leaves them
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A number that a paper gives, as ``claims.toml`` has it.
+
+    Attributes:
+        place: The paper, and where in it.
+        what: What the number is.
+        paper: The number, as it is there.
+        there: What it was measured on.
+        folders: The comparisons that ours is found in: their folders in that of all results.
+        ours: The function of `siftback.lab.papers.ours` that finds it, and its arguments.
+        main: Whether it is among the few that the results page has; the report has all.
+    """
+
+    place: str
+    what: str
+    paper: str
+    there: str
+    folders: Sequence[str]
+    ours: Sequence[Any]
+    main: bool = False
+
+
+_FILE = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
+OVERHEAD = Claim(**_FILE["overhead"])
+CLAIMS: Sequence[Claim] = [
+    Claim(**group | claim) for group in _FILE["group"] for claim in group.pop("claims")
+]
+
 
 def beside(results: Path) -> list[dict[str, str]]:
-    """Each number of the papers, ours, and what either was measured on, a row each.
+    """Returns each number of the papers, ours, and what either was measured on, a row each.
 
     Args:
         results: Holds the recipes' runs in ``recipes/``, as ``siftback run --scale small --out``
             leaves them, and ``benchmarks/``. A row says where they are not
             there, or cannot be read.
     """
-    return [*_rows(CLAIMS, results), _overhead(results)]
+    return _rows(CLAIMS, results)
 
 
 def short(results: Path) -> list[dict[str, str]]:
-    """The main numbers alone, in fewer columns.
+    """Returns the main numbers alone, in fewer columns.
 
     Args:
         results: As for `beside`.
     """
-    main = [claim for claim in CLAIMS if claim.main]
-    rows = [*_rows(main, results, brief=True), _overhead(results)]
     return [
         {"what": f"{row['what']} ({row['in']}: {row['measured there on']})"}
         | {name: row[name] for name in ("the paper's", "ours")}
         | {"ours measured on": row["and here on"]}
-        for row in rows
+        for row in _rows([claim for claim in CLAIMS if claim.main], results, brief=True)
     ]
 
 
 def _rows(claims: Sequence[Claim], results: Path, brief: bool = False) -> list[dict[str, str]]:
     read = cache(lambda name: Comparison.read(results / name))  # many claims are of the same runs
-    return [_row(claim, read, brief) for claim in claims]
-
-
-def _overhead(results: Path) -> dict[str, str]:
+    rows = []
+    for claim in claims:
+        comparisons: list[Comparison] = []
+        number = _attempt(partial(_find, claim, read, comparisons))
+        setups = list(dict.fromkeys(_setup(recorded) for recorded in comparisons if recorded.runs))
+        setup = f"{len(setups)} comparisons" if brief and len(setups) > 1 else "; ".join(setups)
+        rows.append(_row(claim, number, setup))
     benchmark = results / "benchmarks" / "overhead.json"
-    return _filled(OVERHEAD, _tried(lambda: overhead(benchmark)), "benchmarks/overhead.py")
+    number = _attempt(partial(ours.overhead, benchmark))
+    return [*rows, _row(OVERHEAD, number, "benchmarks/overhead.py")]
 
 
-def _row(claim: Claim, read: Callable[[str], Comparison], brief: bool) -> dict[str, str]:
-    comparisons: list[Comparison] = []
-
-    def find() -> str:
-        comparisons.extend(map(read, claim.folders))
-        return claim.ours(comparisons)
-
-    ours = _tried(find)
-    setups = list(
-        dict.fromkeys(_setup(comparison) for comparison in comparisons if comparison.runs)
-    )
-    setup = f"{len(setups)} comparisons" if brief and len(setups) > 1 else "; ".join(setups)
-    return _filled((claim.place, claim.what, claim.paper, claim.there), ours, setup)
+def _find(claim: Claim, read: Callable[[str], Comparison], comparisons: list[Comparison]) -> str:
+    """Returns our number; adds the comparisons that it was read from, up to a damaged one."""
+    comparisons.extend(map(read, claim.folders))
+    name, *arguments = claim.ours
+    number: str = getattr(ours, name)(comparisons, *arguments)
+    return number
 
 
-def _tried(find: Callable[[], str]) -> str:
+def _attempt(find: Callable[[], str]) -> str:
     try:
         return find()
     except FileNotFoundError:
         return "not run"
-    except NotRecordedError as error:
+    except ours.NotRecordedError as error:
         return f"not recorded: {error}"
     except UNREADABLE as error:
         return f"unreadable ({type(error).__name__}: {error})"
 
 
-def _filled(theirs: tuple[str, str, str, str], ours: str, setup: str) -> dict[str, str]:
-    source, what, paper, setup_there = theirs
+def _row(claim: Claim, number: str, setup: str) -> dict[str, str]:
     return {
-        "in": source,
-        "what": what,
-        "the paper's": paper,
-        "ours": ours,
-        "measured there on": setup_there,
+        "in": claim.place,
+        "what": claim.what,
+        "the paper's": claim.paper,
+        "ours": number,
+        "measured there on": claim.there,
         "and here on": setup,
     }
 
@@ -93,5 +122,4 @@ def _setup(comparison: Comparison) -> str:
     whole = [run.epochs for run in runs if run.label == TRADITIONAL]
     epochs = f", {whole[0]:g} epochs" if whole else ""
     seeds = len({run.seed for run in runs})
-    what = f"{task(comparison)}{epochs}"
-    return f"{what}, {seeds} seed{'s' if seeds > 1 else ''}"
+    return f"{task(comparison)}{epochs}, {counted(seeds, 'seed')}"

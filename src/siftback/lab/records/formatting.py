@@ -30,6 +30,15 @@ def listed(values: Iterable[object]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values))
 
 
+def counted(count: int, noun: str) -> str:
+    """Writes a number of things in words.
+
+    >>> counted(1, "seed"), counted(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def one_of(name: str, known: Iterable[str]) -> str:
     """Returns the advice for an unknown name: the nearest one, and all known ones.
 

@@ -18,7 +18,7 @@ from siftback.lab.figures.writing import format_rows
 from siftback.lab.papers import RUNS, beside
 from siftback.lab.recipes.recipe import comparisons_for
 from siftback.lab.records.comparison_record import SUMMARY, Comparison
-from siftback.lab.records.formatting import NOT_REACHED, fact, facts_line, listed
+from siftback.lab.records.formatting import NOT_REACHED, counted, fact, facts_line, listed
 from siftback.lab.records.frame import machine_of, read_runs
 from siftback.lab.records.summary_table import measured, phase_rows, rows
 from siftback.lab.records.tables import columns_of, worded
@@ -35,7 +35,6 @@ from siftback.lab.report.results_page import BENCHMARKS, benchmarks_of
 from siftback.lab.report.verdict import (
     OUTCOMES,
     Verdict,
-    counted,
     difference_of,
     headline,
     named,

@@ -23,13 +23,12 @@ from siftback.lab.figures.reading import read
 from siftback.lab.figures.writing import export_markdown
 from siftback.lab.papers import RUNS, short
 from siftback.lab.records.comparison_record import SUMMARY, UNREADABLE, Comparison
-from siftback.lab.records.formatting import NOT_REACHED, facts_line, listed
+from siftback.lab.records.formatting import NOT_REACHED, counted, facts_line, listed
 from siftback.lab.records.run_summary import Metric
 from siftback.lab.records.summary_table import series
 from siftback.lab.records.tables import markdown
 from siftback.lab.report.verdict import (
     Verdict,
-    counted,
     difference_of,
     headline,
     named,

@@ -10,7 +10,7 @@ from scipy.special import stdtr
 
 from siftback.lab.figures.configurations import argument, noun_of, setup
 from siftback.lab.records.comparison_record import Comparison
-from siftback.lab.records.formatting import NOT_REACHED
+from siftback.lab.records.formatting import NOT_REACHED, counted
 from siftback.lab.records.frame import (
     CONFIDENCE,
     MeanAndSpread,
@@ -261,15 +261,6 @@ def difference_of(verdict: Verdict) -> str:
         return NOT_REACHED
     written = f"{verdict.difference:+.{verdict.metric.digits}f}"
     return written if verdict.metric.name == "error" else f"{written} {verdict.metric.unit}"
-
-
-def counted(count: int, noun: str) -> str:
-    """A number of things, in words.
-
-    >>> counted(1, "seed"), counted(3, "seed")
-    ('1 seed', '3 seeds')
-    """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def named(comparisons: Sequence[Comparison]) -> list[tuple[str, Comparison]]:

@@ -6,18 +6,23 @@ Needs ``pip install siftback[lightning]``.
 import copy
 import functools
 import math
-import time
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from siftback.batches import tree
 from siftback.batches.stats import Stats
 from siftback.errors import ConfigError
-from siftback.frameworks.lightning_loader import TrainLoader, as_datamodule
+from siftback.frameworks.step_selection import (
+    AT_ONCE,
+    StepSelection,
+    count_schedule,
+    rank_seed,
+    replaced,
+)
 from siftback.frameworks.training_step import TrainingStep
 from siftback.loader.face import SelectiveLoader
 from siftback.losses.per_example import Losses
@@ -25,10 +30,9 @@ from siftback.processes.distributed import own_state, rank_and_world, states_of_
 from siftback.rules.rule import EpochRule
 from siftback.schedule import Schedule, check_schedule
 from siftback.scorers.fresh import Fresh
-from siftback.seeding import Stream, generator_of
 from siftback.selectors.in_batch import InBatch, exact_selector
-from siftback.selectors.selection import Selection, Selector
-from siftback.state import check_digest, seal
+from siftback.selectors.selection import Selector
+from siftback.state import check_digest
 
 try:
     from lightning.fabric.utilities.data import _auto_add_worker_init_fn
@@ -47,6 +51,11 @@ _RECORD_LOSSES = (
     "compute one loss per example in training_step, and have it return "
     "self.trainer.datamodule.loss(losses), which records them and is their mean"
 )
+_GIVE_LENGTH = (
+    "which the train dataloader does not say: give a loader with a length, "
+    f"Trainer(limit_train_batches=...), or {AT_ONCE}"
+)
+_ESTIMATED = "estimated_stepping_batches"
 _HOOKS = ("prepare_data", "test_dataloader", "predict_dataloader", *_TRANSFER)
 
 
@@ -98,21 +107,24 @@ class SelectiveBackprop(Callback):
         losses: Losses | None = None,
         seed: int = 0,
     ) -> None:
-        self.stats = Stats()
         self._selector = exact_selector(selector, keep, beta)
-        self._when = check_schedule(schedule, by_losses=self._selector.needs_scores)
+        self._schedule = check_schedule(schedule, by_losses=self._selector.needs_scores)
         self._losses, self._seed = losses, seed
-        if losses is not None and self._selector.reweights:
+        if losses and self._selector.reweights:
             raise ConfigError(
                 f"{type(self._selector).__name__} gives weights, which are applied to the loss "
                 "that training_step computes, and with losses= that one is not known: leave "
                 "losses= out, or take a selector without weights"
             )
-        self._in_batch: InBatch | None = None
         self._trainer: Any = None  # of this fit
-        self._saved: list[Any] | None = None
-        self._tried = False  # whether a batch was scored
-        self._step: TrainingStep | None = None
+        self._selection: StepSelection | None = None
+        self._saved: list[Any] = []  # the states of all processes, until training starts
+        self._replaced = ExitStack()
+
+    @property
+    def stats(self) -> Stats:
+        """See the class."""
+        return self._selection.stats if self._selection else Stats()
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Refuses what would be wrong, before anything is trained."""
@@ -125,8 +137,7 @@ class SelectiveBackprop(Callback):
                 f"{kind.__name__}: use a single device or DDPStrategy"
             )
         if self._trainer is not trainer:  # another training
-            self._trainer, self._in_batch, self._tried = trainer, None, False
-            self.stats = Stats()
+            self._trainer, self._selection = trainer, None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Puts selection in front of ``training_step``."""
@@ -135,105 +146,74 @@ class SelectiveBackprop(Callback):
                 "both SelectiveBackprop and a loader that selects, by a SelectiveDataModule or "
                 "SelectiveLoader: give the trainer one of them"
             )
-        if self._in_batch is None or self._saved is not None:
-            self._in_batch = self._made(trainer)
-        if self._saved is not None:
-            state, self._saved = own_state(self._saved), None
-            self._in_batch.load_state_dict(state["in_batch"])
-            self.stats = Stats(**state["stats"])
+        if self._saved or not self._selection:
+            batches, endless = trainer.num_training_batches, trainer.max_epochs == -1
+            counted = count_schedule(
+                self._schedule,
+                None if batches == math.inf else batches,
+                epochs=None if endless else trainer.max_epochs,
+                max_steps=trainer.max_steps if endless else -1,
+                accumulation=trainer.accumulate_grad_batches,
+                advice=_GIVE_LENGTH,
+            )
+            selector = copy.deepcopy(self._selector)
+            seed = rank_seed(self._seed, rank_and_world()[0])
+            in_batch = InBatch(selector=selector, seed=seed, **counted)
+            self._selection = StepSelection(in_batch, scores=selector.needs_scores)
+        if self._saved:
+            self._selection.load_state_dict(own_state(self._saved))
+            self._saved = []
         fit_loop = trainer.fit_loop
         if fit_loop.restarting and getattr(fit_loop, "_combined_loader_states_to_load", None):
             # Lightning 2.6 does not load the state of the train dataloader if
             # estimated_stepping_batches asked for that before the state of the loops was there.
             fit_loop._load_combined_loader_states()
             iter(fit_loop._data_fetcher)
-        self._step = TrainingStep(pl_module, self._run, _GIVE_LOSSES)
+        step = TrainingStep(pl_module, _GIVE_LOSSES)
+        run = functools.partial(self._run_on_rows, self._selection, step)
+        self._replaced.enter_context(step.replaced_by(run))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Puts ``training_step`` back."""
-        if self._step is not None:
-            self._step.put_back()
-            self._step = None
+        """Restores ``training_step``."""
+        self._replaced.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Puts ``training_step`` back."""
-        self.teardown(trainer, pl_module, "fit")
+        """Restores ``training_step``."""
+        self._replaced.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The state of every process, by rank. All must call it, as Lightning does."""
-        ranks = self._saved
-        if self._in_batch is not None and ranks is None:
-            state = {"in_batch": self._in_batch.state_dict(), "stats": asdict(self.stats)}
-            ranks = states_of_ranks(seal(state))
-        return {"ranks": ranks}
+        if self._selection and not self._saved:
+            return {"ranks": states_of_ranks(self._selection.state_dict())}
+        return {"ranks": self._saved}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes this process's own of the states of all, or raises a `StateError`."""
-        self._saved = state_dict["ranks"]
-        if self._saved is not None:
-            check_digest(self, own_state(self._saved))
+        """Keeps the states of all processes for the start of training, or raises a `StateError`."""
+        self._saved = checked_ranks(self, state_dict)
 
-    def _made(self, trainer: Any) -> InBatch:
-        """The choice of rows, with random numbers of this process's own."""
-        steps, epochs = trainer.num_training_batches, trainer.max_epochs
-        if not self._when.is_always_on and steps == math.inf:
-            raise ConfigError(
-                f"{self._when!r} needs the number of batches of an epoch, which the train "
-                "dataloader does not say: give a loader with a length, "
-                "Trainer(limit_train_batches=...), or schedule=Schedule(warmup=Epochs(0)), which "
-                "selects at once"
-            )
-        if epochs == -1:
-            batches = trainer.max_steps * trainer.accumulate_grad_batches
-            epochs = None if trainer.max_steps == -1 else batches / steps
-        seed = generator_of(self._seed, rank_and_world()[0], Stream.SELECTION).initial_seed()
-        per_epoch, selector = None if steps == math.inf else steps, copy.deepcopy(self._selector)
-        when: dict[str, Any] = {"schedule": self._when, "steps_per_epoch": per_epoch}
-        return InBatch(selector=selector, epochs=epochs, seed=seed, **when)
-
-    def _run(self, step: TrainingStep, batch: Any, *arguments: Any, **kwargs: Any) -> Any:
+    def _run_on_rows(
+        self, selection: StepSelection, step: TrainingStep, batch: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         """A training step on the chosen rows of a batch."""
-        assert self._in_batch is not None  # made as training started
-        count, started = tree.size(batch), time.perf_counter()
-        self.stats.seen += count
-        selection = self._select(self._in_batch, step, batch, count, (arguments, kwargs))
-        weights = None
-        if selection is not None:
-            if len(selection.positions) < count:
-                batch = tree.take(batch, selection.positions)
-            count = len(selection.positions)
-            self.stats.kept += count
-            weights = selection.weights if self._in_batch.selector.reweights else None
-        self.stats.released += count
-        self.stats.seconds_selection += time.perf_counter() - started
-        from_step = self._losses is None and self._in_batch.selector.needs_scores
-        checks = (from_step or weights is not None) and count > 1 and step.times.is_due()
-        if weights is None and not checks:
-            return step.own(batch, *arguments, **kwargs)
-        output, catch = step.catching(weights, (batch, *arguments), kwargs, count, checks=checks)
+        in_batch = selection.in_batch
+        from_step = not self._losses and in_batch.selector.needs_scores
+
+        def score(tries: bool) -> tuple[Tensor, Tensor | None]:
+            def losses_of_step(_: Any, batch: Any) -> Tensor:
+                reweights = tries and in_batch.selector.reweights
+                return step.losses((batch, *args), kwargs, tree.size(batch), reweights=reweights)
+
+            losses = Fresh().score(self._losses or losses_of_step, step.module, batch, None)
+            return losses, step.valid
+
+        rows, weights = selection.take(batch, score, skips=in_batch.skips())
+        count, is_weighted = tree.size(rows), weights is not None
+        checks = (from_step or is_weighted) and count > 1 and step.times.is_due()
+        if not checks and not is_weighted:
+            return step.own(rows, *args, **kwargs)
+        output, catch = step.catch_losses(weights, (rows, *args), kwargs, count, checks=checks)
         catch.check_only(weights)
         return output
-
-    def _select(
-        self, in_batch: InBatch, step: TrainingStep, batch: Any, count: int, call: tuple[Any, Any]
-    ) -> Selection | None:
-        """Chooses rows; None if the schedule is off."""
-        tries, self._tried = not self._tried, True
-        skips, by_losses = in_batch.skips(), in_batch.selector.needs_scores
-        if tries:  # what is wrong with a batch tells before an epoch of warm-up
-            tree.take(batch, torch.zeros(1, dtype=torch.int64))
-        losses = torch.zeros(count, device=tree.device(batch), dtype=torch.float32)
-        if by_losses and (tries or not skips):
-            reweights = {"reweights": in_batch.selector.reweights and tries}
-            of_step = self._losses or (
-                lambda _, rows: step.losses((rows, *call[0]), call[1], count, **reweights)
-            )
-            losses = Fresh().score(of_step, step.module, batch, None)
-        if skips:
-            return None
-        self.stats.considered += count
-        self.stats.scored += count * by_losses
-        return in_batch.select(losses, step.valid if by_losses else None)
 
 
 class SelectiveDataModule(LightningDataModule):
@@ -289,11 +269,10 @@ class SelectiveDataModule(LightningDataModule):
         super().__init__()
         self.loader: SelectiveLoader | None = None
         self._memory, self._epochs, self._schedule, self._seed = memory, epochs, schedule, seed
-        self._fitted: Any = None  # the trainer that the memory is of
-        self._kind: Any = None  # the class of the trainer, while it has another one
-        self._saved: list[Any] | None = None
-        self._recorded = False
+        self._remembered: Any = None  # the trainer whose losses the memory has
         self._step: TrainingStep | None = None
+        self._saved: list[Any] = []  # the states of all processes, until the loader is wanted
+        self._replaced = ExitStack()
         hooks = [name for name in _HOOKS if is_overridden(name, inner)]
         for name in (*_FLAGS, *hooks, *(name for name in vars(inner) if "hparams" in name)):
             setattr(self, name, getattr(inner, name))
@@ -313,104 +292,96 @@ class SelectiveDataModule(LightningDataModule):
     @property
     def stats(self) -> Stats:
         """Counts of this process so far."""
-        return Stats() if self.loader is None else self.loader.stats
+        return self.loader.stats if self.loader else Stats()
 
     def loss(self, losses: Tensor, **settings: Any) -> Tensor:
         """See `SelectiveLoader.loss`; outside of training, the mean, and nothing is recorded."""
-        if self.loader is None or not self.trainer.training:
+        if not (self.loader and self._step and self.trainer.training):
             return losses.mean()
-        self._recorded = True
-        if self._step is not None:
-            self._step.checks = False  # what is recorded is what is trained on
+        self._step.is_recorded = True
         return self.loader.loss(losses, **settings)
 
     def setup(self, stage: str) -> None:
         """Sets up the data module, and the trainer for epochs of different lengths."""
+        trainer = self.trainer
         if stage == "fit":
-            self._prepare(self.trainer)
+            if self._remembered not in (None, trainer):
+                raise ConfigError(
+                    "a SelectiveDataModule remembers the losses of one training, and this is "
+                    "another trainer: make a new one, with a new memory"
+                )
+            if trainer.overfit_batches or trainer.reload_dataloaders_every_n_epochs:
+                raise ConfigError(
+                    "overfit_batches and reload_dataloaders_every_n_epochs of the Trainer replace "
+                    "the train dataloader, whose examples a memory knows by index: leave them out"
+                )
+            self._remembered, kind = trainer, type(trainer)
+            self._replaced.enter_context(replaced(trainer, "reload_dataloaders_every_n_epochs", 1))
+            # A property, which no value of the instance can take the place of.
+            estimated = property(functools.partial(self._count_steps, kind))
+            trainer.__class__ = type(kind.__name__, (kind,), {_ESTIMATED: estimated})
+            self._replaced.callback(setattr, trainer, "__class__", kind)
         self.datamodule.setup(stage)
 
     def teardown(self, stage: str) -> None:
-        """Tears down the data module; puts ``training_step`` and the trainer back."""
-        self._put_back()
+        """Tears down the data module; restores ``training_step`` and the trainer."""
+        self._restore()
         self.datamodule.teardown(stage)
 
     def on_exception(self, exception: BaseException) -> None:
-        """Puts ``training_step`` and the trainer back."""
-        self._put_back()
+        """Restores ``training_step`` and the trainer."""
+        self._restore()
         self.datamodule.on_exception(exception)
+
+    def _restore(self) -> None:
+        self._replaced.close()
+        self._step = None
 
     def train_dataloader(self) -> Any:
         """The wrapped train dataloader, the same in each epoch."""
-        if self._fitted is None:
+        if not self._remembered:
             raise ConfigError("the trainer makes the train dataloader: call trainer.fit first")
-        if self.loader is None:
-            self.loader = self._made(self.datamodule.train_dataloader())
-        if self._saved is not None:
+        if not self.loader:
+            self.loader = self._select_from(self.datamodule.train_dataloader())
+        if self._saved:
             self.loader.load_state_dict(own_state(self._saved))
-            self._saved = None
-        if self._step is None:
-            self._check_counts(self.trainer)
-            self._step = TrainingStep(self.trainer.lightning_module, self._run, _RECORD_LOSSES)
+            self._saved = []
+        if not self._step:
+            self._check_counts(self.loader)
+            self._step = TrainingStep(self.trainer.lightning_module, _RECORD_LOSSES)
+            run = functools.partial(self._run_and_record, self.loader, self._step)
+            self._replaced.enter_context(self._step.replaced_by(run))
         return TrainLoader(self, self.loader)
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's state in every process, by rank. All must call it, as Lightning does."""
-        loader, ranks = self.loader, self._saved
-        if loader is not None and ranks is None:
-            ranks = states_of_ranks(loader.state_dict())
+        ranks = self._saved
+        if self.loader and not ranks:
+            ranks = states_of_ranks(self.loader.state_dict())
         return {"datamodule": self.datamodule.state_dict(), "ranks": ranks}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes this process's own of the states of all, or raises a `StateError`."""
+        """Keeps the states of all processes for the loader, or raises a `StateError`."""
         self.datamodule.load_state_dict(state_dict["datamodule"])
-        self._saved = state_dict["ranks"]
-        if self._saved is not None:
-            check_digest(self, own_state(self._saved))
+        self._saved = checked_ranks(self, state_dict)
 
-    def _prepare(self, trainer: Any) -> None:
-        if self._fitted not in (None, trainer):
-            raise ConfigError(
-                "a SelectiveDataModule remembers the losses of one training, and this is another "
-                "trainer: make a new one, with a new memory"
-            )
-        if trainer.overfit_batches or trainer.reload_dataloaders_every_n_epochs:
-            raise ConfigError(
-                "overfit_batches and reload_dataloaders_every_n_epochs of the Trainer replace the "
-                "train dataloader, whose examples a memory knows by index: leave them out"
-            )
-        self._fitted, self._kind = trainer, type(trainer)
-        trainer.reload_dataloaders_every_n_epochs = 1
-        # A property, which no value of the instance can take the place of.
-        estimated = {"estimated_stepping_batches": property(self._stepping_batches)}
-        trainer.__class__ = type(self._kind.__name__, (self._kind,), estimated)
-
-    def _put_back(self) -> None:
-        if self._step is not None:
-            self._step.put_back()
-        if self._kind is not None:
-            self.trainer.__class__, self.trainer.reload_dataloaders_every_n_epochs = self._kind, 0
-        self._step = self._kind = None
-
-    def _made(self, source: Any) -> SelectiveLoader:
+    def _select_from(self, loader: Any) -> SelectiveLoader:
         """The train loader, wrapped."""
-        loader = source if isinstance(source, SelectiveLoader) else self._wrapped(source)
-        if loader.memory is None or self._memory not in (None, loader.memory):
-            raise ConfigError(
-                "the train dataloader is a SelectiveLoader already: give the rule to it, by its "
-                "memory=, and nothing else; for selection in a batch, use SelectiveBackprop"
-            )
-        world, processes = getattr(loader.sampler, "world", 1), self.trainer.world_size
-        if processes > 1 and world != processes:
-            raise ConfigError(
-                f"the SelectiveLoader shares its examples among {world} processes, and there are "
-                f"{processes}: make it in train_dataloader(), when they have started, or give "
-                "SelectiveDataModule the DataLoader itself"
-            )
-        return loader
-
-    def _wrapped(self, loader: Any) -> SelectiveLoader:
-        if not isinstance(loader, DataLoader) or self._memory is None:
+        if isinstance(loader, SelectiveLoader):
+            if not loader.memory or self._memory not in (None, loader.memory):
+                raise ConfigError(
+                    "the train dataloader is a SelectiveLoader already: give the rule to it, by "
+                    "its memory=, and nothing else; for selection in a batch, use SelectiveBackprop"
+                )
+            world, processes = getattr(loader.sampler, "world", 1), self.trainer.world_size
+            if processes > 1 and world != processes:
+                raise ConfigError(
+                    f"the SelectiveLoader shares its examples among {world} processes, and there "
+                    f"are {processes}: make it in train_dataloader(), when they have started, or "
+                    "give SelectiveDataModule the DataLoader itself"
+                )
+            return loader
+        if not isinstance(loader, DataLoader) or not self._memory:
             raise ConfigError(
                 f"train_dataloader() returned a {type(loader).__name__}, and memory="
                 f"{self._memory!r}: a memory needs one DataLoader over a map-style data set, and "
@@ -424,11 +395,12 @@ class SelectiveDataModule(LightningDataModule):
             loader, memory=self._memory, epochs=epochs, schedule=self._schedule, seed=self._seed
         )
 
-    def _check_counts(self, trainer: Any) -> None:
+    def _check_counts(self, loader: SelectiveLoader) -> None:
         """Makes sure that each epoch's number of batches is known, and allows its validation."""
+        trainer = self.trainer
         epochs = range(trainer.max_epochs if trainer.max_epochs > 0 else 2)
         try:
-            least = min((self._limited(epoch) for epoch in epochs), default=math.inf)
+            least = min((self._count_batches(loader, epoch) for epoch in epochs), default=math.inf)
         except TypeError as error:
             raise ConfigError(
                 "Lightning reads a batch ahead if a loader has no length, which a checkpoint would "
@@ -448,30 +420,92 @@ class SelectiveDataModule(LightningDataModule):
                 "a share of an epoch, or check_val_every_n_epoch=None"
             )
 
-    def _limited(self, epoch: int) -> int:
-        loader: Any = self.loader
+    def _count_batches(self, loader: SelectiveLoader, epoch: int) -> int:
         steps, limit = loader.steps(epoch), self.trainer.limit_train_batches
         return min(steps, limit) if isinstance(limit, int) else int(steps * limit)
 
-    def _stepping_batches(self, trainer: Any) -> Any:
+    def _count_steps(self, kind: Any, trainer: Any) -> Any:
         """``estimated_stepping_batches``, with each epoch's own number of batches."""
-        total = self._kind.estimated_stepping_batches.fget(trainer)
-        if trainer.max_epochs == -1 or self.loader is None:
+        total = getattr(kind, _ESTIMATED).fget(trainer)  # which makes the loader
+        if trainer.max_epochs == -1 or not self.loader:
             return total
-        counts = (self._limited(epoch) for epoch in range(trainer.max_epochs))
-        steps = sum(math.ceil(batches / trainer.accumulate_grad_batches) for batches in counts)
+        accumulation, loader = trainer.accumulate_grad_batches, self.loader
+        steps = sum(
+            math.ceil(self._count_batches(loader, epoch) / accumulation)
+            for epoch in range(trainer.max_epochs)
+        )
         return steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
 
-    def _run(self, step: TrainingStep, batch: Any, *arguments: Any, **kwargs: Any) -> Any:
+    def _run_and_record(
+        self, loader: SelectiveLoader, step: TrainingStep, batch: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         """A training step, whose losses are recorded unless it records them itself."""
-        assert self.loader is not None
-        self._recorded, weights = False, self.loader.weights
+        weights, count = loader.weights, len(loader.weights)
         applied = weights if bool((weights != 1).any()) else None
-        count = len(weights)
         checks = count > 1 and step.times.is_due()
-        args = (batch, *arguments)
-        output, catch = step.catching(applied, args, kwargs, count, checks=checks, strict=False)
-        if not self._recorded:
+        output, catch = step.catch_losses(
+            applied, (batch, *args), kwargs, count, checks=checks, strict=False
+        )
+        if not step.is_recorded:
             catch.check_only(applied)
-            self.loader.record(catch.calls[0].losses)
+            loader.record(catch.calls[0].losses)
         return output
+
+
+class TrainLoader:
+    """Iterates a loader at the trainer's epoch.
+
+    Its state is in the data module's: of a loader, Lightning saves the state of one process, and
+    loads none between epochs.
+
+    Args:
+        module: The data module.
+        loader: The loader.
+    """
+
+    def __init__(self, module: SelectiveDataModule, loader: SelectiveLoader) -> None:
+        self.loss = module.loss
+        self._module, self._loader = module, loader
+
+    def __iter__(self) -> Iterator[Any]:
+        # With the first batch, not before: Lightning asks for iterators before it knows the epoch.
+        self._loader.set_epoch(self._module.trainer.current_epoch)
+        yield from self._loader
+
+    def __len__(self) -> int:
+        return self._loader.steps(self._module.trainer.current_epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns nothing, see the class."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Loads nothing."""
+
+
+def as_datamodule(loader: Any, val_dataloaders: Any) -> Any:
+    """Returns a data module as it is, or one of a loader."""
+    if isinstance(loader, LightningDataModule) and val_dataloaders is None:
+        return loader
+    if not isinstance(loader, DataLoader | SelectiveLoader):
+        raise ConfigError(
+            f"SelectiveDataModule({type(loader).__name__}): give a LightningDataModule, which "
+            "makes its validation dataloaders itself, or a DataLoader or SelectiveLoader"
+        )
+    datamodule = LightningDataModule()
+    datamodule.train_dataloader = lambda: loader
+    if val_dataloaders is not None:
+        datamodule.val_dataloader = lambda: val_dataloaders
+    return datamodule
+
+
+def checked_ranks(owner: object, state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the states of all processes in a checkpoint, after checking this process's own.
+
+    Raises:
+        StateError: If it is damaged, or there are not as many as processes.
+    """
+    ranks: list[dict[str, Any]] = state["ranks"]
+    if ranks:
+        check_digest(owner, own_state(ranks))
+    return ranks

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, cast
 
 import torch
@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from siftback.batches import tree
 from siftback.errors import BatchError, ConfigError, LossError
+from siftback.frameworks.step_selection import replaced
 from siftback.frameworks.trained_loss import CheckTimes, LossPair, ranks_alike
 from siftback.losses.per_example import find_valid, per_example
 from siftback.scorers.selection_pass import untouched
@@ -34,11 +35,10 @@ _LOSSES = frozenset(
 
 
 class TrainingStep:
-    """Has a function run in place of a module's ``training_step``, until that is put back.
+    """The ``training_step`` of a module, and the losses in it.
 
     Args:
         module: A module with a ``training_step``.
-        run: ``run(step, *args, **kwargs)`` is called in its place, with this object.
         advice: What to do where its losses are not known, for errors.
 
     Attributes:
@@ -48,24 +48,20 @@ class TrainingStep:
             The forward that it calls is still the compiled one.
         valid: bool[N], which examples of the `losses` taken last have any, with a target that is
             not ignored; None is all.
-        times: When to check that the loss it trains on is that of its loss function.
-        checks: Whether the step that runs is checked: not if it records its losses itself.
+        times: When to check that the loss it trains on is the mean of its loss function's.
+        is_recorded: Whether the step that runs recorded its losses itself, and is not checked.
     """
 
-    def __init__(self, module: Any, run: Callable[..., Any], advice: str) -> None:
+    def __init__(self, module: Any, advice: str) -> None:
         self.module, self.own = module, module.training_step
-        self._advice, self.times, self.checks = advice, CheckTimes(), False
+        self._advice, self.times, self.is_recorded = advice, CheckTimes(), False
         compiled = getattr(module, "_compiler_ctx", None)
-        self.eager = self.own if compiled is None else compiled["original_training_step"]
+        self.eager = compiled["original_training_step"] if compiled else self.own
         self.valid: Tensor | None = None
-        self._before = vars(module).get("training_step")
-        module.training_step = functools.wraps(self.eager)(functools.partial(run, self))
 
-    def put_back(self) -> None:
-        """Gives the module its own ``training_step`` back."""
-        vars(self.module).pop("training_step", None)
-        if self._before is not None:
-            self.module.training_step = self._before
+    def replaced_by(self, run: Callable[..., Any]) -> AbstractContextManager[None]:
+        """Has a function run in place of the module's ``training_step``."""
+        return replaced(self.module, "training_step", functools.wraps(self.eager)(run))
 
     def losses(self, args: Any, kwargs: Any, count: int, *, reweights: bool = False) -> Tensor:
         """Returns float[N], the losses of its first loss function; nothing after it runs.
@@ -106,7 +102,7 @@ class TrainingStep:
             f"code, or catches every exception: {self._advice}"
         )
 
-    def catching(
+    def catch_losses(
         self,
         weights: Tensor | None,
         args: Any,
@@ -132,7 +128,7 @@ class TrainingStep:
         Raises:
             ConfigError: If the loss that is trained on prefers other examples.
         """
-        self.checks = checks
+        self.is_recorded = False
         batch, *arguments = args
         same = None
         if checks:
@@ -156,10 +152,16 @@ class TrainingStep:
             if automatic or not checks:
                 output = self.eager(batch, *arguments, **kwargs)
             else:  # which steps its optimizers, so that it cannot be run for some rows again
-                with watch_backward(self.module, functools.partial(self._check, catch)):
+                backward = self.module.manual_backward
+
+                def checked_backward(loss: Any, *args: Any, **kwargs: Any) -> None:
+                    self._check(catch, loss)
+                    backward(loss, *args, **kwargs)
+
+                with replaced(self.module, "manual_backward", checked_backward):
                     output = self.eager(batch, *arguments, **kwargs)
                 self.times.reset()
-        if automatic:
+        if automatic and checks:
             self._check(catch, loss_of_output(output), on_rows)
         return output, catch
 
@@ -172,7 +174,7 @@ class TrainingStep:
         """Makes sure that a loss ranks the examples as the losses that were caught."""
         # A skipped step has no loss; several calls are for `check_only` to refuse.
         is_scalar = isinstance(loss, Tensor) and loss.numel() == 1
-        if not (self.checks and is_scalar) or len(catch.calls) != 1:
+        if self.is_recorded or not is_scalar or len(catch.calls) != 1:
             return
         self.times.reset()
         cause = None
@@ -343,25 +345,6 @@ def undo_effects(module: nn.Module) -> Iterator[None]:
             items[:] = copied
         for weight, requires_grad in required:
             weight.requires_grad_(requires_grad)
-
-
-@contextmanager
-def watch_backward(module: Any, watch: Callable[[Any], None]) -> Iterator[None]:
-    """Passes the losses of a module's ``manual_backward`` to a function before they are used."""
-    backward, variables = module.manual_backward, vars(module)
-    before = variables.get("manual_backward")
-
-    def manual_backward(loss: Any, *args: Any, **kwargs: Any) -> None:
-        watch(loss)
-        backward(loss, *args, **kwargs)
-
-    variables["manual_backward"] = manual_backward
-    try:
-        yield
-    finally:
-        del variables["manual_backward"]
-        if before is not None:
-            variables["manual_backward"] = before
 
 
 def loss_of_output(output: Any) -> Any:

@@ -1,0 +1,143 @@
+"""Selection within the training steps of a framework: what its integrations share."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siftback.batches import tree
+from siftback.batches.stats import Stats
+from siftback.errors import ConfigError
+from siftback.schedule import Schedule
+from siftback.seeding import Stream, generator_of
+from siftback.selectors.in_batch import InBatch
+from siftback.state import Check, Stateful, dict_of, number
+
+AT_ONCE = "schedule=Schedule(warmup=Epochs(0)), which selects at once"
+_MISSING = object()
+
+Score = Callable[[bool], tuple[Tensor, Tensor | None]]
+"""Returns float[N], the losses of a batch, and bool[N], the rows to choose among, or None for all.
+
+It is called with whether the batch is the first one, of which more may be checked.
+"""
+
+
+class StepSelection(Stateful):
+    """The rows of each batch that a framework's own step trains on, and the counts of them.
+
+    Args:
+        in_batch: Chooses the rows.
+        scores: Whether every batch that rows are chosen of is scored; else none is.
+
+    Attributes:
+        in_batch: As passed.
+        stats: What was done so far.
+    """
+
+    def __init__(self, in_batch: InBatch, *, scores: bool = True) -> None:
+        self.in_batch, self.stats = in_batch, Stats()
+        self._scores, self._tried = scores, False
+
+    def take(self, batch: Any, score: Score, *, skips: bool) -> tuple[Any, Tensor | None]:
+        """Returns the rows of a batch to train on, and their weights if the selector gives any.
+
+        Args:
+            batch: The batch, of N examples.
+            score: Scores the batch, if it is needed.
+            skips: Whether all rows are trained on.
+
+        Raises:
+            BatchError: If the batch cannot be split into rows, or there is none to choose among.
+            LossError: If there is not one finite loss per row.
+        """
+        started, count, stats = time.perf_counter(), tree.size(batch), self.stats
+        tries, self._tried = not self._tried, True
+        if tries:  # what is wrong with a batch or its losses tells before an epoch of warm-up
+            tree.take(batch, torch.zeros(1, dtype=torch.int64))
+        losses, mask = torch.zeros(count, device=tree.device(batch)), None
+        if self._scores and (tries or not skips):
+            losses, mask = score(tries)
+        stats.seen += count
+        weights = None
+        if not skips:
+            selection = self.in_batch.select(losses, mask)
+            weights = selection.weights if self.in_batch.selector.reweights else None
+            stats.considered += count
+            stats.scored += count * self._scores
+            if len(selection.positions) < count:
+                batch = tree.take(batch, selection.positions)
+            count = len(selection.positions)
+            stats.kept += count
+        stats.released += count
+        stats.seconds_selection += time.perf_counter() - started
+        return batch, weights
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """The numbers of `stats`, as they are saved."""
+        return asdict(self.stats)
+
+    @counts.setter
+    def counts(self, counts: dict[str, float]) -> None:
+        vars(self.stats).update(counts)
+
+    def members(self) -> dict[str, Any]:
+        """See `Stateful.members`."""
+        return {"in_batch": self.in_batch}
+
+    def state_fields(self) -> dict[str, Check]:
+        """See `Stateful.state_fields`."""
+        return {"counts": dict_of({field.name: number(0) for field in fields(Stats)})}
+
+
+def count_schedule(
+    schedule: Schedule,
+    batches: int | None,
+    *,
+    epochs: float | None,
+    max_steps: int,
+    accumulation: int,
+    advice: str,
+) -> dict[str, Any]:
+    """Returns a schedule and what it counts, as arguments of `InBatch` and `SinglePass`.
+
+    Args:
+        schedule: The schedule.
+        batches: Of an epoch; None where they are not known.
+        epochs: Of the whole training; None where they are not known.
+        max_steps: In place of ``epochs``; not above 0 where the training has none.
+        accumulation: Batches of a step.
+        advice: Why the batches are not known, and what to do, for errors.
+
+    Raises:
+        ConfigError: If the schedule needs the batches, and they are not known.
+    """
+    if batches is None and not schedule.is_always_on:
+        raise ConfigError(f"{schedule!r} needs the number of batches of an epoch, {advice}")
+    if batches and max_steps > 0:
+        epochs = max_steps * accumulation / batches
+    return {"schedule": schedule, "epochs": epochs, "steps_per_epoch": batches}
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """Returns the seed of a process's own selections: each chooses among rows of its own."""
+    return generator_of(seed, rank, Stream.SELECTION).initial_seed()
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replaces an attribute of an object, which then stands before that of its class."""
+    variables = vars(owner)
+    before = variables.get(name, _MISSING)
+    variables[name] = value
+    try:
+        yield
+    finally:
+        del variables[name]
+        if before is not _MISSING:
+            variables[name] = before

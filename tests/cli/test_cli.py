@@ -15,7 +15,7 @@ import torch
 
 from command_line import Call
 from siftback import Epochs
-from siftback.cli.app import COMMANDS, app
+from siftback.cli.app import MODULES, SECTIONS, app
 from siftback.cli.options import use_threads
 from siftback.lab import models
 from siftback.lab.records.comparison_record import Comparison, parse_evaluations
@@ -215,13 +215,12 @@ def test_what_there_is_can_be_read_by_a_script(
 def test_the_help_lists_every_command_by_its_own_first_line(call: Call) -> None:
     status, printed, _ = call("-h")
     assert status == 0
-    for name, (module, said) in COMMANDS.items():
-        importlib.import_module(f"siftback.cli.{module}")
-        assert f"  {name:<10}  {said}\n" in printed
+    lines = {name: line for section in SECTIONS.values() for name, line in section.items()}
+    for name, line in lines.items():
+        importlib.import_module(f"siftback.cli.{MODULES[name]}")
+        assert f"  {name:<10}  {line}\n" in printed
     added = {one.name: one.callback.__doc__ for one in app.registered_commands}
-    assert {name: text.partition("\n")[0] for name, text in added.items()} == {
-        name: said for name, (_, said) in COMMANDS.items()
-    }
+    assert {name: text.partition("\n")[0] for name, text in added.items()} == lines
 
 
 def test_a_misspelt_command_is_guessed(call: Call) -> None:

@@ -6,8 +6,11 @@ completion and errors of the command line do not wait for it.
 """
 
 import importlib
+import json
+import math
 import sys
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -16,35 +19,37 @@ from typer.core import TyperCommand, TyperGroup
 from siftback import __version__
 from siftback.errors import SiftbackError
 
-# Of each section of the help, by command: the module that adds it, and the first line of its help.
-# So the list of all takes no import.
+# The sections of the help, each a module of that name, with the first line of each command's help:
+# the list of all takes no import.
 SECTIONS = {
     "Train": {
-        "compare": ("compare", "Train with several strategies; print one table, draw the errors."),
-        "train": ("compare", "Train one model with one strategy; keep its weights."),
-        "sweep": ("sweep", "Compare in every cell of a grid of settings; print one table."),
-        "recipes": ("recipes", "List the papers' experiments, each with what it needs."),
-        "run": ("recipes", "Run an experiment of the papers and draw its figures."),
+        "compare": "Train with several strategies; print one table, draw the errors.",
+        "train": "Train one model with one strategy; keep its weights.",
+        "sweep": "Compare in every cell of a grid of settings; print one table.",
+        "recipes": "List the papers' experiments, each with what it needs.",
+        "run": "Run an experiment of the papers and draw its figures.",
     },
     "Before training": {
-        "probe": ("probe", "Measure what selection would cost and save, and whether it pays."),
-        "score": ("score", "Score the training set by models trained for a little."),
-        "prune": ("score", "Choose the examples to keep by their scores."),
+        "probe": "Measure what selection would cost and save, and whether it pays.",
+        "score": "Score the training set by models trained for a little.",
+        "prune": "Choose the examples to keep by their scores.",
     },
     "From records": {
-        "report": ("report", "Make one page of recorded comparisons, index.html."),
-        "figures": ("figures", "Make the papers' figures and tables that records suffice for."),
-        "results": ("listing", "Build the page of results from recorded comparisons."),
-        "suspects": ("suspects", "List the training examples that seem mislabelled."),
-        "pack": ("pack", "Put the records of comparisons that ended into one file each."),
+        "report": "Make one page of recorded comparisons, index.html.",
+        "figures": "Make the papers' figures and tables that records suffice for.",
+        "results": "Build the page of results from recorded comparisons.",
+        "suspects": "List the training examples that seem mislabelled.",
+        "pack": "Put the records of comparisons that ended into one file each.",
     },
     "What there is": {
-        "strategies": ("listing", "List the strategies, each with its ideal cost of one example."),
-        "doctor": ("doctor", "Say what is installed and at hand, and how to get what is not."),
-        "models": ("listing", "List the models, each with width and number of parameters."),
+        "strategies": "List the strategies, each with its ideal cost of one example.",
+        "doctor": "Say what is installed and at hand, and how to get what is not.",
+        "models": "List the models, each with width and number of parameters.",
     },
 }
-COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+MODULES = {
+    name: title.lower().replace(" ", "_") for title, lines in SECTIONS.items() for name in lines
+}
 
 
 class LazyCommands(TyperGroup):
@@ -53,13 +58,17 @@ class LazyCommands(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         # Lists, completion and guesses of names need no more than these.
-        self.commands = {n: TyperCommand(n, help=line) for n, (_, line) in COMMANDS.items()}
+        self.commands = {
+            name: TyperCommand(name, help=line)
+            for lines in SECTIONS.values()
+            for name, line in lines.items()
+        }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Imports a command that is called, or whose options are completed."""
         name = args[0]
-        if name in COMMANDS:
-            importlib.import_module(f"siftback.cli.{COMMANDS[name][0]}")
+        if name in MODULES:
+            importlib.import_module(f"siftback.cli.{MODULES[name]}")
             info = next(info for info in app.registered_commands if info.name == name)
             self.commands[name] = typer.main.get_command_from_info(
                 info, pretty_exceptions_short=False, rich_markup_mode=None
@@ -68,10 +77,10 @@ class LazyCommands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Lists them by section."""
-        widest = max(map(len, COMMANDS))
-        for title, commands in SECTIONS.items():
+        widest = max(map(len, MODULES))
+        for title, lines in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(n.ljust(widest), line) for n, (_, line) in commands.items()])
+                formatter.write_dl([(name.ljust(widest), line) for name, line in lines.items()])
 
 
 app = typer.Typer(
@@ -116,3 +125,33 @@ def print_error(text: str) -> None:
     """Prints an error in red."""
     console = Console(stderr=True, soft_wrap=True)
     console.print(text, markup=False, highlight=False, style="red")
+
+
+def show_json(value: Any) -> None:
+    """Prints what a script reads; a number that is not finite is null."""
+    typer.echo(json.dumps(finite(value), indent=2, allow_nan=False))
+
+
+def finite(value: Any) -> Any:
+    """Returns nested values with None in place of numbers that are not finite."""
+    if isinstance(value, dict):
+        return {name: finite(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def show_rows(rows: Sequence[Mapping[str, str]], as_json: bool, caption: str) -> None:
+    """Prints rows as JSON or as a table."""
+    from siftback.lab.records.tables import terminal
+
+    if as_json:
+        show_json(rows)
+    else:
+        Console().print(terminal(rows, caption=caption))
+
+
+def end_stopped(arguments: str) -> NoReturn:
+    """Ends a command that Ctrl-C stopped, with the arguments by which it goes on."""
+    typer.echo(f"stopped; go on with {arguments}", err=True)
+    sys.exit(130)

@@ -1,14 +1,16 @@
-"""Options that several commands share; those of settings follow from `Settings`."""
+"""Commands made of functions, and the options that several of them share."""
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import typer
 
+from siftback.cli.app import app
 from siftback.errors import ConfigError
 from siftback.lab.settings import (
     DEFAULT_EPOCHS,
@@ -33,76 +35,80 @@ DEFAULTS = {"data": "digits", "tail": "0%"}
 # More threads than these for each processor only wait, and very many end the process.
 THREADS_PER_PROCESSOR = 8
 
-Beta = Annotated[
-    str | None,
-    typer.Option(help="In place of --keep: exponents of Selective-Backprop, keep = 1/(beta+1)."),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        help="CPU threads; by default one for a small model, and as many as are free for others."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")]
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume", help="Skip the runs that --out holds; go on with one that was stopped."
-    ),
-]
-CheckpointEvery = Annotated[
-    str,
-    typer.Option(help="Save a run so often: a time such as 10m, a share such as 0.1, or none."),
-]
-KeepCheckpoints = Annotated[int, typer.Option(help="How many of the last checkpoints to keep.")]
-ToTensorBoard = Annotated[
-    bool, typer.Option("--tensorboard", help="Write evaluations for TensorBoard, too.")
-]
+# The help of options that mean the same in every command, by the name of the parameter.
+HELP = {
+    "beta": "In place of --keep: exponents of Selective-Backprop, keep = 1/(beta+1).",
+    "threads": "CPU threads; by default one for a small model, and as many as are free for others.",
+    "checkpoint_every": "Save a run so often: a time such as 10m, a share such as 0.1, or none.",
+    "checkpoints": "How many of the last checkpoints to keep.",
+    "tensorboard": "Write evaluations for TensorBoard, too.",
+    "overwrite": "Replace what --out holds.",
+    "resume": "Skip the runs that --out holds; go on with one that was stopped.",
+    "json": "Print JSON and nothing else.",
+    "scale": "small, for two cores and the data at hand; or full, as the papers.",
+}
 
 
-def with_settings(*names: str) -> Callable[[Command], Command]:
-    """Gives a command an option for each of these settings, after its own options.
+def command(name: str, *settings: str) -> Callable[[Command], Command]:
+    """Makes a command of a function, whose docstring is its help.
 
-    The command gets a dictionary of their values as ``values``, to make settings of.
+    A parameter is an option, with the help that ``Args`` of the docstring or `HELP` has; one
+    without a default is an argument, unless it is keyword only. A switch has no opposite. A
+    parameter that says otherwise is annotated with its ``typer.Option``.
 
     Args:
-        names: Fields of `Settings`; all of them where none is named.
+        name: The command's name.
+        settings: Fields of `Settings`, each an option after the function's own. The function gets
+            a dictionary of their values as ``values``, to make settings of.
     """
 
-    def decorate(command: Command) -> Command:
-        options = names or tuple(SETTINGS)
+    def decorate(function: Command) -> Command:
+        text, described = _split_docstring(function)
 
-        @wraps(command)
+        @wraps(function)
         def call(**arguments: Any) -> None:
-            values = {name: arguments.pop(name) for name in options}
-            command(
-                values={
+            if settings:
+                values = {name: arguments.pop(name) for name in settings}
+                arguments["values"] = {
                     name: parse_setting(name, value) if isinstance(value, str) else value
                     for name, value in values.items()
-                },
-                **arguments,
-            )
+                }
+            function(**arguments)
 
-        parameters = dict(inspect.signature(command).parameters)
-        del parameters["values"]
-        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [*parameters.values(), *map(_option, options)]
-        )
+        parameters = inspect.signature(function).parameters.values()
+        options = [
+            *(_own_option(each, described) for each in parameters if each.name != "values"),
+            *map(_setting_option, settings),
+        ]
+        call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+        app.command(name, help=text)(call)
         return call
 
     return decorate
 
 
-def settings_of(values: dict[str, Any]) -> Settings:
-    """Returns settings of these values, of the default length where they have none."""
-    if all(values.get(name) is None for name in LENGTHS):
-        values = values | {"epochs": DEFAULT_EPOCHS}
-    return Settings(**values)
+def _split_docstring(function: Command) -> tuple[str, dict[str, str]]:
+    """Returns the text of a docstring before ``Args``, and the descriptions of its arguments."""
+    text, _, arguments = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", arguments, re.MULTILINE)
+    return text, {name: " ".join(entry.split()) for name, entry in entries}
 
 
-def _option(name: str) -> inspect.Parameter:
-    """Returns the parameter of a switch, or of text to be parsed."""
+def _own_option(parameter: inspect.Parameter, described: dict[str, str]) -> inspect.Parameter:
+    """Returns a parameter of a function with its help."""
+    name, kind = parameter.name, parameter.annotation
+    if get_origin(kind) is Annotated:
+        return parameter
+    text = described.get(name) or HELP[name]
+    is_argument = parameter.kind is not parameter.KEYWORD_ONLY
+    if parameter.default is parameter.empty and is_argument:
+        return parameter.replace(annotation=Annotated[kind, typer.Argument(help=text)])
+    flags = ["--" + name.replace("_", "-")] if kind is bool else []
+    return parameter.replace(annotation=Annotated[kind, typer.Option(*flags, help=text)])
+
+
+def _setting_option(name: str) -> inspect.Parameter:
+    """Returns the parameter of a setting: a switch, or text to be parsed."""
     default = DEFAULTS.get(name, Settings.__dataclass_fields__[name].default)
     kind: Any = bool if isinstance(default, bool) else str if default is not None else str | None
     return inspect.Parameter(
@@ -111,6 +117,13 @@ def _option(name: str) -> inspect.Parameter:
         default=str(default) if kind is str else default,
         annotation=Annotated[kind, typer.Option(help=SETTINGS[name].help)],
     )
+
+
+def settings_of(values: dict[str, Any]) -> Settings:
+    """Returns settings of these values, of the default length where they have none."""
+    if all(values.get(name) is None for name in LENGTHS):
+        values = values | {"epochs": DEFAULT_EPOCHS}
+    return Settings(**values)
 
 
 def use_threads(

@@ -1,0 +1,120 @@
+"""Before training: ``siftback probe``, ``score`` and ``prune``."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from siftback.cli.options import command, settings_of, use_threads
+from siftback.lab.settings import parse_numbers
+
+PROBED = ("data", "model", "width", "norm", "batch_size", "precision", "device")
+SCORED = (
+    *("data", "model", "width", "norm", "batch_size", "rate", "lr", "momentum", "weight_decay"),
+    *("cutout", "train_limit", "precision", "device", "validation"),
+)
+
+
+@command("probe", *PROBED)
+def probe_command(
+    values: dict[str, Any],
+    keep: str = "1/2,1/3,1/4",
+    epochs: int = 10,
+    threads: int | None = None,
+    seconds: float = 45,
+    json: bool = False,
+) -> None:
+    """Measure what selection would cost and save, and whether it pays.
+
+    Per epoch, on one model and its data, within a minute.
+
+    Args:
+        keep: Shares of the examples to keep, separated by commas.
+        epochs: Length of the training whose speed-up is shown.
+        seconds: How long to take.
+    """
+    from siftback.lab.experiments.probe_run import probe_report, probe_settings
+    from siftback.lab.run.workload import most_work
+
+    settings = settings_of(values)
+    use_threads(threads, lambda: most_work([settings]))
+    with Console(stderr=True).status("measuring"):
+        result = probe_settings(settings, parse_numbers("--keep", keep), seconds, epochs)
+    if json:
+        typer.echo(result.to_json())
+    else:
+        Console().print(probe_report(result, f"{settings.model_name} on {settings.data}"))
+
+
+@command("score", *SCORED)
+def score_command(
+    values: dict[str, Any],
+    score: str = "el2n",
+    models: int = 3,
+    epochs: float = 2.0,
+    seed: int = 0,
+    out: Path = Path("runs/scores.parquet"),
+    overlap: tuple[Path, Path] | None = None,
+    drop: str = "0.1,0.25,0.5,0.75,0.9",
+    threads: int | None = None,
+) -> None:
+    """Score the training set by models trained for a little.
+
+    With --overlap, see how far two tables of scores agree.
+
+    Args:
+        score: Score: el2n, grand, margin, entropy, loss, forgetting, aum, irreducible,
+            token-irreducible, sb-uses.
+        models: Models to average over.
+        epochs: Epochs that each is trained for.
+        seed: Decides the models' own seeds.
+        out: The Parquet file to write.
+        overlap: In place of scoring: two tables, to see how far they agree.
+        drop: Shares to drop for --overlap, separated by commas.
+    """
+    from siftback.lab.experiments.subsets import overlap_table, score_to
+    from siftback.lab.run.progress import ConsoleReporter
+    from siftback.lab.run.workload import most_work
+
+    if overlap is not None:
+        Console().print(overlap_table(*overlap, parse_numbers("--drop", drop)))
+        return
+    settings = settings_of(values)
+    use_threads(threads, lambda: most_work([settings]))
+    early = replace(settings, epochs=1.0, score_models=models, score_epochs=epochs)
+    with ConsoleReporter(Console(stderr=True)) as reporter:
+        line = score_to(out, score, early, seed, reporter.scoring)
+    typer.echo(line)
+
+
+@command("prune")
+def prune_command(
+    *,
+    scores: Path,
+    out: Path = Path("runs/kept.parquet"),
+    drop: float | None = None,
+    easiest: Annotated[
+        bool, typer.Option("--easiest/--hardest", help="Which to keep; the hardest by default.")
+    ] = False,
+    window: str | None = None,
+    per_class: bool = False,
+    seed: int = 0,
+) -> None:
+    """Choose the examples to keep by their scores.
+
+    For train and compare --subset.
+
+    Args:
+        scores: A table that siftback score wrote.
+        out: The Parquet file of indices to write.
+        drop: Share of the examples to drop.
+        window: In place of --drop: a,b keeps the ranks between, as shares.
+        per_class: Rank within each class.
+        seed: Orders examples of equal scores.
+    """
+    from siftback.lab.experiments.subsets import prune_to
+
+    bounds = None if window is None else parse_numbers("--window", window)
+    typer.echo(prune_to(out, scores, drop, easiest, bounds, per_class, seed))

@@ -1,0 +1,140 @@
+"""From records: ``siftback report``, ``figures``, ``results``, ``suspects`` and ``pack``."""
+
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from siftback.cli.app import show_json
+from siftback.cli.options import command
+from siftback.errors import ConfigError
+
+
+@command("report")
+def report_command(runs: list[Path], out: Path = Path("report")) -> None:
+    """Make one page of recorded comparisons, index.html.
+
+    Each figure and its numbers lie beside it.
+
+    Args:
+        runs: Folders of recorded comparisons.
+        out: The folder to write, or a page alone: NAME.html.
+    """
+    from siftback.lab.report.page import write_report
+
+    page, problems = write_report(runs, out)
+    for problem in problems:
+        typer.echo(problem, err=True)
+    typer.echo(page)
+
+
+@command("figures")
+def figures_command(
+    runs: list[Path], out: Path = Path("runs/figures"), only: str | None = None
+) -> None:
+    """Make the papers' figures and tables that records suffice for.
+
+    Args:
+        runs: Folders of recorded comparisons.
+        out: Folder for SVG, PNG, CSV and Markdown.
+        only: Some of table1, budget, fig1, fig2, choices, strip, fig3, losses, fig4, fig5, fig6,
+            fig7, fig8, fig9, fig10, fig11, fig12, fig13, fig14, fig15, fig16, fig17, fig18,
+            diet-a, diet-b, diet-c, diet-d, diet-e, diet-f, diet-table, ideal, agreement, pays,
+            budgets, noise, rates; by default all.
+    """
+    from siftback.lab.figures import Missing, analyse, read, write_analysis
+
+    names = None if only is None else [name.strip() for name in only.split(",")]
+    comparisons, problems = read(runs)
+    analyses = analyse(comparisons, names)
+    for problem in problems:
+        typer.echo(problem, err=True)
+    for name, analysis in analyses.items():
+        if isinstance(analysis, Missing):
+            typer.echo(f"{name}: missing. {analysis.why}")
+        else:
+            files = ", ".join(path.name for path in write_analysis(analysis, out))
+            typer.echo(f"{name}: {files}. {analysis.sentence}")
+
+
+@command("results")
+def results_command(
+    folder: Path,
+    out: Path = Path("docs/results.md"),
+    into: Path | None = None,
+    picture: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Build the page of results from recorded comparisons.
+
+    Args:
+        folder: Folder of recorded comparisons.
+        out: The page to write.
+        into: A page that is given what to use where, between its marks.
+        picture: An SVG or PNG file, drawn of what budgets buy.
+        json: Print every verdict as JSON, and nothing else.
+    """
+    from siftback.lab.report.front import write_picture, write_table
+    from siftback.lab.report.numbers import verdict_numbers
+    from siftback.lab.report.results_page import write_page
+    from siftback.lab.report.verdict import verdicts
+
+    comparisons = write_page(folder, out)
+    if into is not None:
+        write_table(comparisons, into)
+    if picture is not None:
+        write_picture(comparisons, picture)
+    written = [str(path) for path in (out, into, picture) if path is not None]
+    if json:
+        numbers = [verdict_numbers(verdict) for verdict in verdicts(comparisons)]
+        show_json({"written": written, "verdicts": numbers})
+    else:
+        typer.echo("\n".join(written))
+
+
+@command("suspects")
+def suspects_command(
+    *, run: Path, name: str | None = None, out: Path | None = None, most: int = 20
+) -> None:
+    """List the training examples that seem mislabelled.
+
+    The label issues of a noise guard, beside those of cleanlab.
+
+    Args:
+        run: Folder of a comparison with a guarded strategy.
+        name: Which of its guarded runs; by default all, the first listed.
+        out: A Parquet file, to list all label issues of that run in.
+        most: How many to print.
+    """
+    from siftback.lab.experiments.suspects_report import (
+        read_suspects,
+        suspects_tables,
+        write_ranked,
+    )
+
+    suspects = read_suspects(run, name)
+    if out is not None:
+        write_ranked(out, *next(iter(suspects.items())))
+    Console().print(suspects_tables(suspects, most))
+
+
+@command("pack")
+def pack_command(folders: list[Path]) -> None:
+    """Put the records of comparisons that ended into one file each.
+
+    A run writes a file of its own under records/; here those of a comparison become one,
+    records.jsonl.gz, compressed, as is best in a repository. Every command reads both, and
+    --resume goes on from both.
+
+    Args:
+        folders: Folders that siftback compare wrote, or that hold such.
+    """
+    from siftback.lab.records.comparison_record import SUMMARY
+    from siftback.lab.records.run_files import pack
+
+    paths = [path.parent for folder in folders for path in sorted(folder.rglob(SUMMARY))]
+    if not paths:
+        names = ", ".join(map(str, folders))
+        raise ConfigError(f"{names} holds no {SUMMARY}: give folders that siftback compare wrote")
+    moved = [pack(folder) for folder in paths]
+    typer.echo(f"{sum(moved)} runs packed, of {sum(map(bool, moved))} comparisons")

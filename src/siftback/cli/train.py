@@ -1,0 +1,371 @@
+"""Training: ``siftback compare``, ``train``, ``sweep``, and the papers' experiments."""
+
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from siftback import SiftbackError
+from siftback.cli.app import end_stopped, print_error, show_json
+from siftback.cli.options import (
+    checkpoint_policy,
+    command,
+    existing_policy,
+    keeps_of,
+    parse_seeds,
+    settings_of,
+    use_threads,
+)
+from siftback.errors import ConfigError
+from siftback.lab.recipes import find_scale
+from siftback.lab.settings import SETTINGS, parse_numbers
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from siftback.lab.experiments.comparison import Plan
+    from siftback.lab.experiments.sweep import GridCell
+    from siftback.lab.records.comparison_record import Comparison
+    from siftback.lab.run.checkpoints import CheckpointPolicy
+
+SEVERAL = [0, 1, 2]  # seeds
+
+# Not a space to break a line at.
+_FIRM = "\N{NO-BREAK SPACE}"
+
+
+@command("compare", *SETTINGS)
+def compare_command(
+    values: dict[str, Any],
+    strategies: str = "traditional,sb,random",
+    keep: str | None = None,
+    beta: str | None = None,
+    seed: str | None = None,
+    out: Path = Path("runs/compare"),
+    no_matched: bool = False,
+    threads: int | None = None,
+    checkpoint_every: str = "10m",
+    checkpoints: int = 2,
+    tensorboard: bool = False,
+    overwrite: bool = False,
+    resume: bool = False,
+    json: bool = False,
+) -> None:
+    """Train with several strategies; print one table, draw the errors.
+
+    All start from the same weights and see the data in the same order. It ends with a sentence for
+    each strategy that selects: whether it paid, beside Traditional of the same cost.
+
+    Args:
+        strategies: Names, separated by commas; sb@0.5 has a share to keep of its own.
+        keep: Shares of the examples to keep, separated by commas; 0.33 by default.
+        seed: Seeds, separated by commas; by default 0,1,2 where a run takes less than about a
+            minute, and otherwise 0.
+        out: Folder for summary, records and plots.
+        no_matched: Leave out Traditional of each selective run's budget.
+    """
+    from siftback.lab.experiments.comparison import Plan
+
+    plan = Plan(
+        settings_of(values),
+        strategies=[name.strip() for name in strategies.split(",")],
+        keeps=keeps_of(keep, beta),
+        seeds=[0] if seed is None else parse_seeds(seed),
+        matched=not no_matched,
+    )
+    several = SEVERAL if seed is None else plan.seeds
+    policy = checkpoint_policy(checkpoint_every, checkpoints)
+    _train(plan, several, out, threads, policy, tensorboard, overwrite, resume, json)
+
+
+@command("train", *SETTINGS)
+def train_command(
+    values: dict[str, Any],
+    strategy: str = "sb",
+    keep: str | None = None,
+    beta: str | None = None,
+    seed: int = 0,
+    out: Path = Path("runs/train"),
+    threads: int | None = None,
+    checkpoint_every: str = "10m",
+    checkpoints: int = 2,
+    tensorboard: bool = False,
+    overwrite: bool = False,
+    resume: bool = False,
+    json: bool = False,
+) -> None:
+    """Train one model with one strategy; keep its weights.
+
+    They are in weights.pt, in the folder of --out.
+
+    Args:
+        strategy: Name of the strategy.
+        keep: Share of the examples to keep; 0.33 by default.
+        seed: Seed of weights, data order and selection.
+        out: Folder for summary, records and plots.
+    """
+    import torch
+
+    from siftback.lab.experiments.comparison import Plan
+    from siftback.lab.records.atomic_write import atomic_write
+
+    keeps = keeps_of(keep, beta)
+    if len(keeps) > 1:
+        option = f"--keep {keep}" if beta is None else f"--beta {beta}"
+        raise ConfigError(
+            f"{option}: give one, as one model is trained; siftback compare trains several"
+        )
+
+    def save(_: Any, trained: "nn.Module") -> None:
+        with atomic_write(out / "weights.pt") as path, path.open("wb") as file:
+            torch.save(trained.state_dict(), file)
+
+    plan = Plan(settings_of(values), [strategy], keeps, [seed], matched=False)
+    policy = checkpoint_policy(checkpoint_every, checkpoints)
+    _train(plan, [], out, threads, policy, tensorboard, overwrite, resume, json, save)
+
+
+def _train(
+    plan: "Plan",
+    several: Sequence[int],
+    out: Path,
+    threads: int | None,
+    policy: "CheckpointPolicy",
+    tensorboard: bool,
+    overwrite: bool,
+    resume: bool,
+    as_json: bool,
+    on_model: "Callable[[Any, nn.Module], None]" = lambda run, model: None,
+) -> None:
+    """Carries out a plan, with several seeds where it is short, and prints the results."""
+    from siftback.lab.experiments.comparison import compare, prepare_data
+    from siftback.lab.figures.error_plots import draw_errors
+    from siftback.lab.records.comparison_record import SUMMARY, Comparison
+    from siftback.lab.report.numbers import numbers
+    from siftback.lab.run.progress import TENSORBOARD, ConsoleReporter, TensorBoardReporter
+    from siftback.lab.run.workload import batch_work, is_short
+    from siftback.lab.strategies.table import find_strategy
+
+    existing, settings = existing_policy(overwrite, resume), plan.settings
+    data = prepare_data(plan)
+    if several and is_short(settings, data):
+        plan = replace(plan, seeds=several)
+    selects = any(find_strategy(run.strategy).selects for run in plan.runs())
+    if several and len(plan.seeds) == 1 and selects:
+        seeds = ",".join(map(str, SEVERAL))
+        typer.echo(f"one seed decides nothing: --seed {seeds} would show their spread", err=True)
+    use_threads(threads, lambda: batch_work(settings, data), [out] if resume else [])
+    stopped = False
+    try:
+        console = Console(stderr=True)
+        with (
+            TensorBoardReporter(console, out / TENSORBOARD)
+            if tensorboard
+            else ConsoleReporter(console)
+        ) as reporter:
+            compare(plan, out, reporter, existing, on_model, policy, data)
+    except KeyboardInterrupt:
+        stopped = True
+    if (out / SUMMARY).exists() and (comparison := Comparison.read(out)).runs:
+        picture = draw_errors(comparison, out)[0]
+        if as_json:
+            show_json(numbers(comparison) | {"picture": str(picture)})
+        else:
+            show_comparison(comparison)
+            typer.echo(f"picture: {picture}")
+    if stopped:
+        end_stopped(f"--out {out} --resume")
+
+
+def show_comparison(comparison: "Comparison") -> None:
+    """Prints the table of a comparison, and a sentence for each selective strategy."""
+    from siftback.lab.records.summary_table import comparison_table
+    from siftback.lab.report.verdict import verdicts
+
+    console = Console()
+    console.print(comparison_table(comparison), "")
+    for verdict in verdicts([comparison]):
+        sentence = verdict.sentence.replace(" ± ", f"{_FIRM}±{_FIRM}")
+        lines = textwrap.fill(sentence, console.width, subsequent_indent="  ")
+        typer.echo(lines.replace(_FIRM, " "))
+
+
+@command("sweep", *SETTINGS)
+def sweep_command(
+    values: dict[str, Any],
+    grid: list[str] | None = None,
+    strategies: str = "traditional,sb",
+    keep: str = "0.33",
+    seed: str = "0",
+    out: Path = Path("runs/sweep"),
+    matched: bool = False,
+    status: bool = False,
+    threads: int | None = None,
+    checkpoint_every: str = "10m",
+    checkpoints: int = 2,
+    overwrite: bool = False,
+    resume: bool = False,
+    json: bool = False,
+) -> None:
+    """Compare in every cell of a grid of settings; print one table.
+
+    Args:
+        grid: A setting's values: lr=0.05,0.1. Once for each setting; keep is one.
+        strategies: Names, separated by commas.
+        keep: Shares of the examples to keep, where the grid has none.
+        seed: Seeds, separated by commas.
+        out: Gets a comparison's folder for each cell.
+        matched: Add Traditional of each selective run's budget.
+        status: Train nothing; print what is done and missing.
+    """
+    from siftback.lab.experiments.comparison import Plan
+    from siftback.lab.experiments.sweep import KEEP, cells, read_grid, sweep, sweep_table
+    from siftback.lab.report.numbers import numbers
+    from siftback.lab.run.progress import ConsoleReporter
+    from siftback.lab.run.workload import most_work
+
+    def plan_of(cell: dict[str, Any]) -> Plan:
+        keeps = [cell.pop(KEEP)] if KEEP in cell else parse_numbers("--keep", keep)
+        names = [name.strip() for name in strategies.split(",")]
+        return Plan(settings_of(values | cell), names, keeps, parse_seeds(seed), matched)
+
+    grid_cells = cells(read_grid(grid or []), plan_of, out)
+    failed: list[GridCell] = []
+
+    def report(cell: "GridCell", error: SiftbackError) -> None:
+        failed.append(cell)
+        print_error(f"{cell.folder.name}: {error}")
+
+    stopped = False
+    if not status:
+        settings = [cell.plan.settings for cell in grid_cells if overwrite or cell.state != "done"]
+        folders = [cell.folder for cell in grid_cells] if resume else []
+        use_threads(threads, lambda: most_work(settings), folders)
+        policy = checkpoint_policy(checkpoint_every, checkpoints)
+        try:
+            with ConsoleReporter(Console(stderr=True)) as reporter:
+                sweep(grid_cells, reporter, existing_policy(overwrite, resume), policy, report)
+        except KeyboardInterrupt:
+            stopped = True
+    if json:
+        cells_json = [
+            {
+                "values": cell.values,
+                "folder": str(cell.folder),
+                "state": cell.state,
+                "comparison": cell.comparison and numbers(cell.comparison),
+            }
+            for cell in grid_cells
+        ]
+        show_json(cells_json)
+    else:
+        Console().print(sweep_table(grid_cells))
+    if stopped:
+        end_stopped(f"--out {out} --resume")
+    if failed:
+        sys.exit(1)
+
+
+@command("recipes")
+def recipes_command(scale: str = "small", markdown: bool = False, json: bool = False) -> None:
+    """List the papers' experiments, each with what it needs.
+
+    Args:
+        markdown: Print Markdown, of both scales.
+    """
+    from siftback.lab.recipes.listing import listing, listing_rows, markdown_listing
+
+    if markdown and json:
+        raise ConfigError("both --markdown and --json given: give one of them")
+    if markdown:
+        typer.echo(markdown_listing())
+    elif json:
+        show_json(listing_rows(find_scale(scale)))
+    else:
+        Console().print(listing(find_scale(scale)))
+
+
+@command("run")
+def run_command(
+    recipe: str,
+    scale: str = "small",
+    seeds: str | None = None,
+    changed: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of every comparison."),
+    ] = None,
+    only: str | None = None,
+    out: Path = Path("runs"),
+    dry_run: bool = False,
+    threads: int | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+) -> None:
+    """Run an experiment of the papers and draw its figures.
+
+    Args:
+        recipe: Name of a recipe, or a TOML file like one.
+        seeds: Seeds in place of the recipe's, separated by commas.
+        only: Train and draw only the comparisons whose names begin so: mnist.
+        out: Folder of all runs; recipes that share some find them here.
+        dry_run: Print what would run, and run nothing.
+    """
+    from siftback.lab.experiments.comparison import is_finished
+    from siftback.lab.figures import Grid, Missing, export_markdown
+    from siftback.lab.recipes.listing import plan_table
+    from siftback.lab.recipes.recipe import (
+        draw_recipe,
+        find_recipe,
+        parse_changes,
+        recipe_plans,
+        run_unfinished,
+    )
+    from siftback.lab.records.comparison_record import Comparison
+    from siftback.lab.records.formatting import listed
+    from siftback.lab.run.progress import ConsoleReporter
+    from siftback.lab.run.workload import most_work
+
+    experiment, size = find_recipe(recipe), find_scale(scale)
+    changes = parse_changes(changed or [])
+    if seeds is not None:
+        changes["seeds"] = parse_seeds(seeds)
+    named = recipe_plans(experiment, size, out, changes)
+    plans = {folder: plan for folder, plan in named.items() if folder.name.startswith(only or "")}
+    if not plans:
+        names = listed(folder.name for folder in named)
+        raise ConfigError(f"--only {only}: no comparison's name begins so; there are {names}")
+    existing = existing_policy(overwrite, resume)
+    table = plan_table(plans)  # all of it is checked before anything runs
+    if dry_run:
+        Console().print(table)
+        return
+    finished = {folder for folder, plan in plans.items() if is_finished(plan, folder)}
+    left = [folder for folder in plans if overwrite or folder not in finished]
+    work = partial(most_work, [plans[folder].settings for folder in left])
+    use_threads(threads, work, left if resume else [])
+    console = Console(stderr=True)
+    try:
+        with ConsoleReporter(console) as reporter:
+            for folder, plan in plans.items():
+                done = " is finished" if folder in finished else ""
+                console.print(f"{folder}{done}", markup=False, highlight=False, soft_wrap=True)
+                run_unfinished(plan, folder, reporter, existing)
+    except KeyboardInterrupt:
+        end_stopped(f"siftback run {recipe} ... --resume")
+    for folder in plans:
+        show_comparison(Comparison.read(folder))
+        typer.echo()
+    for analysis, paths in draw_recipe(experiment, size, out, plans):
+        if isinstance(analysis, Missing):
+            typer.echo(f"{analysis.name} is missing: {analysis.why}", err=True)
+        else:
+            if isinstance(analysis, Grid):
+                typer.echo(export_markdown(analysis))
+            typer.echo(f"{analysis.title}: {analysis.sentence}")
+            typer.echo("\n".join(f"  {path}" for path in paths))

@@ -7,17 +7,20 @@ import texts as made
 import torch
 from torch.nn import functional as F
 
+from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab.data.load import load
 from siftback.lab.experiments.comparison import Plan, compare, prepare_data
 from siftback.lab.experiments.example_scores import Scores
 from siftback.lab.experiments.subsets import prune_to, score_to
+from siftback.lab.length import Length, PhaseClock
 from siftback.lab.models.attention import Gpt
 from siftback.lab.models.layers import ModelSpec
 from siftback.lab.records.summary_table import rows
 from siftback.lab.run.progress import NullReporter
-from siftback.lab.settings import Settings
-from siftback.lab.strategies.after_forward import TokenSelection, head_share
+from siftback.lab.settings import Run, Settings
+from siftback.lab.strategies.after_forward import TokenBatches, head_share
+from siftback.lab.strategies.strategy import Job
 from siftback.lab.strategies.table import STRATEGIES
 
 BATCH, KEEP, LENGTH = 16, 0.25, 16
@@ -88,12 +91,18 @@ def test_the_gradient_is_that_of_the_selected_tokens_alone(name, address):
     reference = torch.rand(data.train_labels.shape)
     score = STRATEGIES[name].tokens
     given = reference.flatten() if score == "reference" else None
-    tokens = TokenSelection(score, KEEP, model, data, seed=0, reference=given)
+    run, at_once = Run(name, KEEP, 0), settings(address, warmup=Epochs(0))
+    device = torch.device("cpu")
+    length, clock = Length.of(run, at_once, len(data.train_labels)), PhaseClock(device)
+    tokens = TokenBatches(
+        Job(run, STRATEGIES[name], at_once, data, model, device, length, clock, given)
+    )
     remembered = torch.zeros(data.train_labels.shape)
     for indices in (torch.tensor([5, 0, 7]), torch.tensor([7, 3, 5])):
         inputs, labels = data.train_inputs[indices].long(), data.train_labels[indices]
         model.zero_grad()
-        loss = tokens.loss(inputs, labels, indices)
+        tokens.positions = indices
+        loss = tokens.loss(inputs, labels)
         loss.backward()
         found = [parameter.grad.clone() for parameter in model.parameters()]
 

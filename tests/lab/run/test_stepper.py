@@ -13,10 +13,9 @@ from siftback import Epochs
 from siftback.errors import ConfigError
 from siftback.lab.data.augment import mix
 from siftback.lab.experiments.comparison import Plan, compare
-from siftback.lab.forward import AUTOCAST_TYPES, training_device
+from siftback.lab.forward import AUTOCAST_TYPES, Stepper, training_device
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.run.progress import NullReporter
-from siftback.lab.run.stepper import Stepper
 from siftback.lab.settings import Run, Settings, TrainingPrecision
 from siftback.lab.strategies.strategy import learns
 from siftback.lab.strategies.table import STRATEGIES

@@ -6,8 +6,8 @@ import torch
 from siftback import Memory, Share
 from siftback.errors import ConfigError, StateError
 from siftback.lab.settings import Settings
+from siftback.lab.strategies.before_reading import WeightedMemory
 from siftback.lab.strategies.table import find_strategy
-from siftback.lab.strategies.weighted_memory import WeightedMemory
 
 N = 60
 DRAWS = 800

@@ -26,9 +26,8 @@ from siftback.lab.records.folder_lock import locked
 from siftback.lab.records.observations import OBSERVED, folder_of, kinds_of
 from siftback.lab.records.run_summary import RunSummary
 from siftback.lab.run.checkpoints import CHECKPOINTS, CheckpointPolicy, Checkpoints
-from siftback.lab.run.observer import Observer
+from siftback.lab.run.observer import Observer, forget_suspects
 from siftback.lab.run.progress import TENSORBOARD, Reporter
-from siftback.lab.run.suspects import forget_suspects
 from siftback.lab.run.train import train
 from siftback.lab.settings import Run, Settings, check_keep, check_run_seed, parse_numbers
 from siftback.lab.strategies.after_reading import measure_scoring_cost

@@ -17,7 +17,7 @@ from siftback.lab.records.columns import read_columns, write_columns
 from siftback.lab.records.formatting import NOT_REACHED
 from siftback.lab.records.run_summary import RECORDS
 from siftback.lab.records.tables import terminal
-from siftback.lab.run.suspects import SUSPECTS_SUFFIX
+from siftback.lab.run.observer import SUSPECTS_SUFFIX
 
 WRITER = "siftback compare --strategies sb-memory-guarded"
 

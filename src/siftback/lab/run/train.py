@@ -12,6 +12,7 @@ from siftback.lab import rates
 from siftback.lab.data.data_set import IGNORED, DataSet
 from siftback.lab.data.stream import BatchStream, test_batches
 from siftback.lab.forward import (
+    Stepper,
     autocast_context,
     build_model,
     cross_entropies,
@@ -23,10 +24,8 @@ from siftback.lab.records.comparison_record import RecordWriter
 from siftback.lab.records.observations import kinds_of
 from siftback.lab.records.run_summary import Evaluation, RunSummary
 from siftback.lab.run.checkpoints import Checkpoints
-from siftback.lab.run.observer import Observer
+from siftback.lab.run.observer import SUSPECTS_SUFFIX, Observer, write_suspect_table
 from siftback.lab.run.progress import Reporter
-from siftback.lab.run.stepper import Stepper
-from siftback.lab.run.suspects import SUSPECTS_SUFFIX, write_suspect_table
 from siftback.lab.settings import LENGTHS, Run, Settings
 from siftback.lab.strategies.strategy import Job
 from siftback.lab.strategies.table import find_strategy

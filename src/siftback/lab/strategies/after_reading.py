@@ -25,8 +25,12 @@ from siftback.lab.forward import (
 from siftback.lab.length import BACKWARD, FORWARD
 from siftback.lab.records.run_summary import ScoringCost
 from siftback.lab.settings import Settings
-from siftback.lab.strategies.selective import LoaderBatches, ProgressSchedule, rank_agreement
-from siftback.lab.strategies.strategy import Strategy
+from siftback.lab.strategies.strategy import (
+    LoaderBatches,
+    ProgressSchedule,
+    Strategy,
+    rank_agreement,
+)
 
 ROUNDS = 11
 

@@ -7,30 +7,8 @@ from functools import partial
 
 from torch import Tensor
 
-from siftback import (
-    IES,
-    RS2,
-    UCB,
-    EpochRule,
-    Epochs,
-    Ewma,
-    GradientBound,
-    InBatchRank,
-    InfoBatch,
-    Irreducible,
-    Kakurenbo,
-    Kath18,
-    Percentile,
-    RatioMemory,
-    Reduced,
-    Selector,
-    SeTa,
-    Share,
-    SoftTopK,
-    Stale,
-    TopK,
-    Uniform,
-)
+import siftback
+from siftback import EpochRule, Epochs, Selector, Share
 from siftback.contrib import Downsampled, GaussianProcess, Int8
 from siftback.errors import ConfigError
 from siftback.lab.data.data_set import DataSet, Kind
@@ -85,16 +63,16 @@ def _selector(make: Callable[..., Selector]) -> Callable[[float, Settings], Sele
 
 
 def _percentile(keep: float, settings: Settings) -> Selector:
-    return Percentile(keep=keep, history=settings.history)
+    return siftback.Percentile(keep=keep, history=settings.history)
 
 
-def _ratio_memory(keep: float, settings: Settings) -> RatioMemory:
-    return RatioMemory(floor=settings.floor)
+def _ratio_memory(keep: float, settings: Settings) -> siftback.RatioMemory:
+    return siftback.RatioMemory(floor=settings.floor)
 
 
-def _irreducible(settings: Settings, data: DataSet, scores: Tensor | None) -> Irreducible:
+def _irreducible(settings: Settings, data: DataSet, scores: Tensor | None) -> siftback.Irreducible:
     assert scores is not None
-    return Irreducible(scores, fresh_scorer(settings))
+    return siftback.Irreducible(scores, fresh_scorer(settings))
 
 
 def _refreshed(
@@ -106,7 +84,7 @@ def _refreshed(
     )
 
 
-_uniform, _topk = _selector(Uniform), _selector(TopK)
+_uniform, _topk = _selector(siftback.Uniform), _selector(siftback.TopK)
 
 # Each row: name, summary, cost, moment, and how the selector or the rule is built. Rules have their
 # own warm-ups and tails off, as the laboratory's schedule says when selection is on. The share to
@@ -128,7 +106,7 @@ _ROWS = (
              _FORWARDED, SinglePassBatches, _uniform),
     Strategy("stale-sb",
              "Stale-SB: a selection pass every n-th epoch, its losses used again in between",
-             _STALE, BeforeReading, _refreshed(Stale)),
+             _STALE, BeforeReading, _refreshed(siftback.Stale)),
     Strategy("sb-memory",
              "no selection pass: examples are drawn by the loss they had when last trained on",
              _KEPT, BeforeReading, memory, guardable=True, own_schedule=True,
@@ -151,11 +129,11 @@ _ROWS = (
              BeforeReading, _ratio_memory, guarded=True, warmup=_OF_MEMORY),
     Strategy("sb-ewma",
              "as stale-sb, but by an average of past losses, those of training among them",
-             _STALE, BeforeReading, _refreshed(Ewma)),
+             _STALE, BeforeReading, _refreshed(siftback.Ewma)),
     Strategy("sb-gp", "as sb-ewma, but by the prediction of a Gaussian process over epochs",
              _STALE, BeforeReading, _refreshed(GaussianProcess)),
     Strategy("sb-bf16", "as sb, its passes in bfloat16", _CHEAP, AfterReading, _percentile,
-             lambda *_: Reduced("bf16", channels_last=True)),
+             lambda *_: siftback.Reduced("bf16", channels_last=True)),
     Strategy("sb-int8", "as sb, its passes in eight-bit integers", _CHEAP, AfterReading,
              _percentile, lambda *_: Int8(channels_last=True), kinds=_IMAGES),
     Strategy("sb-small", "as sb, its passes on images of half the side", _CHEAP, AfterReading,
@@ -171,22 +149,22 @@ _ROWS = (
     Strategy("infobatch",
              "InfoBatch: of the examples below the mean loss a share is pruned, the rest weighted "
              "up",
-             _KEPT, BeforeReading, lambda keep, _: InfoBatch(ratio=1 - keep, delta=1.0),
+             _KEPT, BeforeReading, lambda keep, _: siftback.InfoBatch(ratio=1 - keep, delta=1.0),
              warmup=_AT_ONCE, tail=0.125),
     Strategy("rs2", "RS2: every epoch the next random subset, until all were used", _KEPT,
-             BeforeReading, lambda keep, _: RS2(keep), warmup=_AT_ONCE),
+             BeforeReading, lambda keep, _: siftback.RS2(keep), warmup=_AT_ONCE),
     Strategy("kakurenbo",
              "KAKURENBO: hides low losses that are confidently right, and scales the learning rate",
-             _FORWARDED, BeforeReading, lambda keep, _: Kakurenbo(ratio=1 - keep),
+             _FORWARDED, BeforeReading, lambda keep, _: siftback.Kakurenbo(ratio=1 - keep),
              forwards_left_out=True, warmup=_AT_ONCE, kinds=_LABELLED),
     Strategy("ucb", "prunes the lowest upper confidence bounds of the losses an example had",
-             _KEPT, BeforeReading, lambda keep, _: UCB(keep), warmup=_AT_ONCE),
+             _KEPT, BeforeReading, lambda keep, _: siftback.UCB(keep), warmup=_AT_ONCE),
     Strategy("seta",
              "SeTa: a random subset, of it a window of losses that slides from easy to hard",
-             _KEPT, BeforeReading, lambda keep, _: SeTa(window=keep, delta=1.0),
+             _KEPT, BeforeReading, lambda keep, _: siftback.SeTa(window=keep, delta=1.0),
              warmup=_AT_ONCE, tail=0.125),
     Strategy("ies", "IES: leaves out an example once its loss has settled", _FORWARDED,
-             BeforeReading, lambda keep, _: IES(keep=min(keep, 0.999)),
+             BeforeReading, lambda keep, _: siftback.IES(keep=min(keep, 0.999)),
              forwards_left_out=True, warmup=_AT_ONCE),
     Strategy("el2n", "pruned once: the examples of the highest EL2N scores, every epoch",
              IdealCost(3, note=_APART), prior="el2n", drop=lambda keep: 1 - keep,
@@ -200,11 +178,11 @@ _ROWS = (
              AfterReading, _uniform, prior="el2n", drop=_diet, kinds=_LABELLED),
     Strategy("kath18",
              "importance sampling by the loss once its variance reduction pays, not reweighted",
-             _SCORED, AfterReading, lambda keep, _: Kath18(keep=keep, reweight=False)),
+             _SCORED, AfterReading, lambda keep, _: siftback.Kath18(keep=keep, reweight=False)),
     Strategy("kath18-bound",
              "as kath18, by the bound of the gradient's norm, and reweighted to be unbiased",
-             _SCORED, AfterReading, _selector(Kath18),
-             lambda settings, *_: GradientBound(
+             _SCORED, AfterReading, _selector(siftback.Kath18),
+             lambda settings, *_: siftback.GradientBound(
                  autocast=autocast_of(settings), compile=settings.compile)),
     Strategy("topk", "the highest losses of each batch", _SCORED, AfterReading, _topk),
     Strategy("rho",
@@ -214,9 +192,9 @@ _ROWS = (
              _irreducible,
              prior="irreducible"),
     Strategy("soft-topk", "the highest of the losses of each batch plus noise", _SCORED,
-             AfterReading, _selector(SoftTopK)),
+             AfterReading, _selector(siftback.SoftTopK)),
     Strategy("in-batch", "exactly k of each batch, by the rank of the loss within it", _SCORED,
-             AfterReading, _selector(InBatchRank)),
+             AfterReading, _selector(siftback.InBatchRank)),
     Strategy("token-loss",
              "the tokens of the highest losses of each batch; only the head leaves the others out",
              _TOKENS, TokenBatches, tokens="loss", kinds=_LANGUAGE),
@@ -267,7 +245,9 @@ def find_strategy(name: str) -> Strategy:
             stale,
             name=name,
             cost=replace(stale.cost, interval=every),
-            build=lambda keep, settings: Stale(keep, every=every, scorer=fresh_scorer(settings)),
+            build=lambda keep, settings: siftback.Stale(
+                keep, every=every, scorer=fresh_scorer(settings)
+            ),
         )
     if name not in STRATEGIES:
         raise ConfigError(f"no strategy {name!r}: {one_of(name, STRATEGIES)}")

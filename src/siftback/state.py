@@ -353,10 +353,15 @@ def generator_state(name: str, value: Any) -> None:
 
 
 def state_of(member: Any) -> Check:
-    """Returns a check for the state of an object; a user's own may have no ``check_state``."""
+    """Returns a check for the state of an object, which is None of None.
+
+    An object of the user's own may have no ``check_state``.
+    """
 
     def check(name: str, value: Any) -> None:
-        if hasattr(member, "check_state"):
+        if member is None:
+            nothing(name, value)
+        elif hasattr(member, "check_state"):
             member.check_state(value)
 
     return check
@@ -404,7 +409,7 @@ integer from 0 to 9223372036854775807: give what state_dict() returned
         return {}
 
     def members(self) -> dict[str, Any]:
-        """Returns the objects, by name, whose states are in this one's."""
+        """Returns the objects, by name, whose states are in this one's; None has none."""
         return {}
 
     def state_fields(self) -> dict[str, Check]:
@@ -413,7 +418,7 @@ integer from 0 to 9223372036854775807: give what state_dict() returned
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the settings, the state of each member, and a copy of each field."""
-        members = {name: member.state_dict() for name, member in self.members().items()}
+        members = {name: _state(member) for name, member in self.members().items()}
         fields = {name.lstrip("_"): _saved(getattr(self, name)) for name in self.state_fields()}
         return seal({"settings": self.settings(), **members, **fields})
 
@@ -450,6 +455,10 @@ integer from 0 to 9223372036854775807: give what state_dict() returned
                 setattr(self, name, value.clone() if isinstance(value, Tensor) else value)
 
 
+def _state(member: Any) -> Any:
+    return None if member is None else member.state_dict()
+
+
 def _saved(value: Any) -> Any:
     if isinstance(value, torch.Generator):
         return value.get_state()
@@ -462,12 +471,13 @@ def load_all_or_none(*pairs: tuple[Any, Any], finish: Callable[[], None] | None 
     An object of the user's own may find out only as it loads.
 
     Args:
-        pairs: Objects, each with its state.
+        pairs: Objects, each with its state; None, which has none, is passed over.
         finish: Called after them; it changes nothing if it fails.
 
     Raises:
         StateError: If anything was raised; the states before are put back.
     """
+    pairs = tuple((member, state) for member, state in pairs if member is not None)
     before = [(member, member.state_dict()) for member, _ in pairs]
     try:
         for member, state in pairs:

@@ -1,7 +1,7 @@
 """The draw of an epoch: the examples that a rule chose before any is read, and their losses."""
 
 import itertools
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -36,39 +36,6 @@ from siftback.tables.example_rows import ExampleRows
 _UNCLAIMED = -1  # the turn with a rule's table, before the first epoch
 
 
-class Rows(Protocol):
-    """The rows of examples in a rule's table."""
-
-    def rows_of(self, indices: Tensor) -> Tensor:
-        """Returns int64[n], the rows of examples; an index of no example is a `BatchError`."""
-        ...
-
-    def indices_of(self, rows: Tensor) -> Tensor:
-        """Returns int64[n], the examples of rows."""
-        ...
-
-
-class IndexRows:
-    """The rows of examples that are 0, 1, 2 and so on, which are their indices."""
-
-    def __init__(self, rule: EpochRule) -> None:
-        self._rule = rule
-
-    def rows_of(self, indices: Tensor) -> Tensor:
-        """Returns the indices, after checking them."""
-        for index in indices.aminmax() if len(indices) else ():
-            if not 0 <= int(index) < self._rule.examples:
-                raise BatchError(
-                    f"indices= holds {int(index)}, and there are {self._rule.examples} examples: "
-                    "give indices of the data set"
-                )
-        return indices
-
-    def indices_of(self, rows: Tensor) -> Tensor:
-        """Returns the rows."""
-        return rows
-
-
 class EpochDraw:
     """Draws an epoch's examples by a rule before they are read, and takes losses back to it.
 
@@ -92,8 +59,7 @@ class EpochDraw:
         drawn: Number of examples that all processes read in this epoch.
         leaves_out: Whether this epoch has fewer examples than if none were left out.
         reweights: Whether any weight was other than 0 and 1, in this epoch or before.
-        rows_of: ``rows_of(indices)``, int64[n], the rows of examples in the rule's table; raises a
-            `BatchError` for an index that is not that of an example.
+        lr_scale: Factor of the learning rate in this epoch.
         sampler: The user's sampler that gives the examples, in words; None without such a one. An
             epoch is then drawn by `draw_from`, once it is known what the sampler gives.
 
@@ -132,14 +98,12 @@ class EpochDraw:
                 "it rank=0, world=1"
             )
         self._shards, self._stream = rule.shards, rows
-        self._rows: Rows = rows or rule.shards or IndexRows(rule)
-        self.rows_of = self._rows.rows_of
+        self._rows = rows or rule.shards  # without either, an example's row is its index
         self._exchanges = world > 1 and not rule.shards  # each remembers what all record
         self._recorded: list[RecordedLosses] = []  # in this epoch, where others are to know it
         self._turn = _UNCLAIMED
         self.sampler: str | None = None
-        self._undrawn: int | None = None  # the epoch that `draw_from` is to draw
-        self._scale = 1.0  # of the learning rate, as `draw_from` found it
+        self._epoch, self._is_drawn = 0, True  # an epoch of a user's sampler waits for `draw_from`
         self._read = self._passed = 0  # of the drawn examples and of all, in this epoch
         self.reweights = False
         self._set_draw(False, torch.ones(rule.rows, dtype=torch.float32))
@@ -147,7 +111,7 @@ class EpochDraw:
     @property
     def is_common(self) -> bool:
         """Whether a state between epochs is that of all processes, whatever their number."""
-        return self._shards is not None
+        return bool(self._shards)
 
     def is_pass(self, epoch: int) -> bool:
         """Returns whether a scoring pass is due in an epoch, from which the rule is refreshed."""
@@ -195,33 +159,31 @@ class EpochDraw:
         """
         if self._turn == _UNCLAIMED:
             self._turn = self.rule.table.claim()
-        if self._turn != self.rule.table.turn:
-            raise self._other_training()
-        self.progress = 0, 0
+        self._check_turn()
+        self._epoch, self._read, self._passed = epoch, 0, 0
         if not again:
             if self._shards:
                 self._shards.check_processes(self.rank, self.world)
             self._take_up_others()
             self._anneal(epoch)
             draws = self.schedule.is_on(epoch, self.epochs) and not self.is_pass(epoch)
-            if draws and self.sampler is None:
-                weights = draw_weights(self.rule, epoch, self._generator(epoch))
+            weights = torch.ones(self.rule.rows, dtype=torch.float32)
+            if draws and not self.sampler:
+                weights = draw_weights(self.rule, epoch, self._generator())
                 if self._exchanges:
                     # Not left to each process: a rule whose state depends on the order of what it
                     # was given, which is another in each, would draw others.
                     weights = unpack_weights(broadcast(pack_weights(weights)), len(weights))
-            else:
-                weights = torch.ones(self.rule.rows, dtype=torch.float32)
             self._set_draw(draws, weights)
             # New examples of a stream come whatever the draw.
-            if draws and self._stream is None and self.drawn < self.world:
+            if draws and not self._stream and self.drawn < self.world:
                 raise BatchError(
                     f"{type(self.rule).__name__} draws {self.drawn} of {self.rule.examples} "
                     f"examples in epoch {epoch}, fewer than there are processes, {self.world}: "
                     "have it keep more, or end training before"
                 )
         # A user's sampler may give others now, among which the rule draws anew.
-        self._undrawn = epoch if self.draws and self.sampler is not None else None
+        self._is_drawn = not (self.draws and self.sampler)
 
     def draw_from(self, order: Tensor | None, *, is_weighted: bool = False) -> None:
         """Draws an epoch whose examples a user's sampler gives; once after each `begin`.
@@ -233,14 +195,14 @@ class EpochDraw:
         Raises:
             ConfigError: If the rule does not draw one weight for each candidate.
         """
-        if self._undrawn is None:
+        if self._is_drawn:
             return
-        epoch, self._undrawn = self._undrawn, None
+        self._is_drawn = True
         candidates = find_candidates(self.rule, order, is_weighted=is_weighted)
-        weights = draw_weights(self.rule, epoch, self._generator(epoch), candidates)
+        weights = draw_weights(self.rule, self._epoch, self._generator(), candidates)
         self._set_draw(True, weights)
         sampled = weights[candidates if order is None else order]
-        self._scale = float(self.rule.lr_scale(sampled)) if len(sampled) else 1.0
+        self.lr_scale = float(self.rule.lr_scale(sampled)) if len(sampled) else 1.0
         if order is not None:
             self.set_read_counts(len(sampled), int(sampled.count_nonzero()))
 
@@ -251,9 +213,25 @@ class EpochDraw:
 
     def admit(self, indices: Tensor) -> None:
         """Makes room for examples of a stream that came: int64[n]."""
-        if self._stream is not None:
+        if self._stream:
             self._stream.add(indices)
             self.rule.grow(self._stream.count)
+
+    def rows_of(self, indices: Tensor) -> Tensor:
+        """Returns int64[n], the rows of examples in the rule's table.
+
+        Raises:
+            BatchError: If an index is not that of an example.
+        """
+        if self._rows:
+            return self._rows.rows_of(indices)
+        for index in indices.aminmax() if len(indices) else ():
+            if not 0 <= int(index) < self.rule.examples:
+                raise BatchError(
+                    f"indices= holds {int(index)}, and there are {self.rule.examples} examples: "
+                    "give indices of the data set"
+                )
+        return indices
 
     def weights_of(self, indices: Tensor) -> Tensor:
         """Returns float32[n], the loss weights of examples; 1 for what came after the draw."""
@@ -266,7 +244,7 @@ class EpochDraw:
     @property
     def to_read(self) -> int | None:
         """Number of examples that this process reads in this epoch; None if not known yet."""
-        return None if self.sampler is not None and not self._whole else self._to_read
+        return None if self.sampler and not self._whole else self._to_read
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -297,14 +275,8 @@ class EpochDraw:
     def left_out(self) -> Tensor:
         """int64[n], the examples that this epoch's draw left out; of several processes, a share."""
         rows = (self.weights == 0).nonzero().squeeze(1)
-        return self._rows.indices_of(rows if self._shards else rows[self.rank :: self.world])
-
-    @property
-    def lr_scale(self) -> float:
-        """Factor of the learning rate in this epoch."""
-        if not self.draws:
-            return 1.0
-        return self.rule.lr_scale(self.weights) if self.sampler is None else self._scale
+        rows = rows if self._shards else rows[self.rank :: self.world]
+        return self._rows.indices_of(rows) if self._rows else rows
 
     def update(
         self,
@@ -334,8 +306,7 @@ class EpochDraw:
                 f"losses={format_value(losses)}: give one for each of {len(indices)} examples"
             )
         check_predictions(correct, confidence, losses)
-        if self._turn not in (_UNCLAIMED, self.rule.table.turn):
-            raise self._other_training()
+        self._check_turn()
         rows, losses = self.rows_of(indices), losses.detach().float().cpu()
         finite = losses.isfinite().nonzero().squeeze(1)
         # Of an index that comes again, the last occurrence.
@@ -344,24 +315,29 @@ class EpochDraw:
         last = finite[order.indices[is_last].sort().values]
         if not self.rule.learns or not len(last):
             return
-        rows, losses = rows[last], losses[last]
         if correct is not None:
             correct = correct.detach().cpu()[last]
         if confidence is not None:
             confidence = confidence.detach().float().cpu()[last]
-        self.rule.update(rows, losses, epoch, correct=correct, confidence=confidence)
-        if self._exchanges:
-            record = RecordedLosses(False, epoch, rows, losses, correct, confidence)
-            self._recorded.append(record)
+        self._record(RecordedLosses(False, epoch, rows[last], losses[last], correct, confidence))
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
         """Gives the rule the scores of a pass: int64[n] and float32[n]."""
-        if self._turn not in (_UNCLAIMED, self.rule.table.turn):
-            raise self._other_training()
-        rows = self.rows_of(indices)
-        cast(Any, self.rule).rescore(rows, scores, epoch)
+        self._check_turn()
+        self._record(RecordedLosses(True, epoch, self.rows_of(indices), scores))
+
+    def _record(self, record: RecordedLosses) -> None:
+        self._learn(record)
         if self._exchanges:
-            self._recorded.append(RecordedLosses(True, epoch, rows, scores))
+            self._recorded.append(record)
+
+    def _learn(self, record: RecordedLosses) -> None:
+        """Gives the rule losses that this process, or another one, recorded."""
+        is_pass, epoch, rows, losses, correct, confidence = record
+        if is_pass:
+            cast(Any, self.rule).rescore(rows, losses, epoch)
+        else:
+            self.rule.update(rows, losses, epoch, correct=correct, confidence=confidence)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the rule's state, what was drawn for this epoch, and what others are to know."""
@@ -369,12 +345,12 @@ class EpochDraw:
             "settings": self._settings(),
             "rule": self.rule.state_dict(),
             "examples": len(self.weights),
-            "rows": None if self._stream is None else self._stream.state_dict(),
+            "rows": self._stream.state_dict() if self._stream else None,
             "draws": self.draws,
             "drawn": self._drawn_state(),
             "reweights": self.reweights,
             "read": (self._whole, self._to_read, self._read, self._passed),
-            "lr_scale": None if self.sampler is None else self._scale,
+            "lr_scale": self.lr_scale if self.sampler else None,
             "recorded": [tuple(record) for record in self._recorded],
         }
 
@@ -385,10 +361,10 @@ class EpochDraw:
             StateError: If it is that of another rule or schedule, of one with other settings, or
                 is damaged.
         """
-        rows, shards = nothing if self._stream is None else state_of(self._stream), self._shards
-        check_entries(self, state, {"rule": state_of(self.rule), "rows": rows}, self._settings())
-        counts = tuple_of(*[integer()] * 4)
-        scale = nothing if self.sampler is None else number(0)
+        members = {"rule": state_of(self.rule), "rows": state_of(self._stream)}
+        check_entries(self, state, members, self._settings())
+        shards, counts = self._shards, tuple_of(*[integer()] * 4)
+        scale = number(0) if self.sampler else nothing
         checks = {"draws": flag, "reweights": flag, "read": counts, "lr_scale": scale}
         most = shards.count * shards.height if shards else state["rule"]["examples"]
         check_entries(self, state, {"examples": integer(most=most), **checks})
@@ -400,8 +376,8 @@ class EpochDraw:
         if shards:  # the counts may be those of another number of processes
             return
         whole, to_read, read, passed = state["read"]
-        fits = self.sampler is not None or whole in (0, state["examples"] // self.world)
-        if self.sampler is not None and not whole:  # of a sampler without a length
+        fits = bool(self.sampler) or whole in (0, state["examples"] // self.world)
+        if self.sampler and not whole:  # of a sampler without a length
             fits, whole = to_read == 0 and passed == read, read
         if not fits or max(to_read, passed) > whole or read > max(to_read, whole):
             raise_damaged("EpochDraw.read", state["read"], "counts of this epoch's examples")
@@ -414,8 +390,8 @@ class EpochDraw:
         """
         self.check_state(state)
         self.rule.load_state_dict(state["rule"])
-        self._turn, self._undrawn = self.rule.table.claim(), None
-        if self._stream is not None:
+        self._turn, self._is_drawn = self.rule.table.claim(), True
+        if self._stream:
             self._stream.load_state_dict(state["rows"])
         weights = torch.ones(state["examples"], dtype=torch.float32)
         if self._shards:
@@ -427,7 +403,8 @@ class EpochDraw:
         if not self._shards:  # whose counts may be those of another number of processes
             self.set_read_counts(whole, to_read)
         self.reweights = state["reweights"]
-        self._scale = 1.0 if self.sampler is None else state["lr_scale"]
+        if self.sampler:
+            self.lr_scale = state["lr_scale"]
         self._recorded = [RecordedLosses(*record) for record in state["recorded"]]
 
     def common_settings(self) -> dict[str, Any]:
@@ -440,8 +417,8 @@ class EpochDraw:
         settings = {"memory": type(self.rule).__name__, "sampler": self.sampler}
         return {**settings, **self.schedule.settings(self.epochs)}
 
-    def _generator(self, epoch: int) -> torch.Generator:
-        return generator_of(self._seed, epoch, Stream.DRAW)
+    def _generator(self) -> torch.Generator:
+        return generator_of(self._seed, self._epoch, Stream.DRAW)
 
     def _anneal(self, epoch: int) -> None:
         """Has the rule keep the share that the schedule gives an epoch."""
@@ -457,14 +434,17 @@ class EpochDraw:
         if self._shards:
             whole = self.rule.examples
             self.drawn = self.drawn * self.world if draws else self._shards.read
-        counts = (whole // self.world, self.drawn // self.world) if self.sampler is None else (0, 0)
+        counts = (0, 0) if self.sampler else (whole // self.world, self.drawn // self.world)
         self.set_read_counts(*counts)
         self.reweights |= bool(((weights != 0) & (weights != 1)).any())
+        self.lr_scale = float(self.rule.lr_scale(weights)) if draws else 1.0
 
-    def _other_training(self) -> ConfigError:
-        """Returns the error that another training has begun to use what the rule remembers."""
+    def _check_turn(self) -> None:
+        """Checks that no other training has begun to use what the rule remembers."""
+        if self._turn in (_UNCLAIMED, self.rule.table.turn):
+            return
         name = type(self.rule).__name__
-        return ConfigError(
+        raise ConfigError(
             f"another loader or sampler began to train with this {name} or its table, so that its "
             "losses are of both trainings: give each training a rule of its own, such as "
             f"{name}(...), with a table of its own; to go on with this one, load a state of it"
@@ -485,13 +465,8 @@ class EpochDraw:
         if not self._exchanges:
             return
         gathered, self._recorded = exchange_losses(self._recorded), []
-        for is_pass, epoch, rows, losses, correct, confidence in itertools.chain(
-            *(records for rank, records in enumerate(gathered) if rank != self.rank)
-        ):
-            if is_pass:
-                cast(Any, self.rule).rescore(rows, losses, epoch)
-            else:
-                self.rule.update(rows, losses, epoch, correct=correct, confidence=confidence)
+        for record in itertools.chain(*gathered[: self.rank], *gathered[self.rank + 1 :]):
+            self._learn(record)
 
 
 def find_candidates(rule: EpochRule, order: Tensor | None, *, is_weighted: bool) -> Tensor:

@@ -29,24 +29,21 @@ from siftback.schedule import check_epochs
 from siftback.shuffled import shuffled
 from siftback.state import (
     MOST_EPOCHS,
-    anything,
+    Check,
+    Stateful,
     check_digest,
     check_entries,
-    dict_of,
     integer,
-    nothing,
     raise_damaged,
-    seal,
     state_of,
 )
 from siftback.tensor_arguments import is_dense
 
 _NONE = -1  # in a state: no epoch was begun
-_OF_ALL = {"rank": None, "world": None}  # in a state of all processes together
 _BLOCK = 1 << 16  # examples of an order at a time
 
 
-class SelectiveSampler(Sampler[int]):
+class SelectiveSampler(Stateful, Sampler[int]):
     """The order of each epoch, a function of seed and epoch, without what a rule left out of it.
 
     What is left out is never read; what is left keeps the order of the whole epoch. A
@@ -313,18 +310,18 @@ class SelectiveSampler(Sampler[int]):
         if self._own_draw:
             self._current = _NONE
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns what decides the orders, the epoch, and the draw."""
-        draw = self._own_draw
-        common = draw is not None and draw.is_common and self._current == _NONE
-        state = {
-            "settings": self._settings() | (_OF_ALL if common else {}),
-            "epoch": self._epoch,
-            "current": self._current,
-            "last": self._last,
-            "draw": draw.state_dict() if draw else None,
-        }
-        return seal(state)
+    def settings(self) -> dict[str, Any]:
+        """Returns the arguments, by name, that a state must have been saved with to fit."""
+        return self._settings(self._current)
+
+    def members(self) -> dict[str, Any]:
+        """Returns the draw that this sampler makes itself; None without one."""
+        return {"draw": self._own_draw}
+
+    def state_fields(self) -> dict[str, Check]:
+        """Returns the names of the attributes that are saved, with the check of each."""
+        epoch = integer(most=MOST_EPOCHS)
+        return {"_epoch": epoch, "_last": epoch, "_current": integer(_NONE, MOST_EPOCHS)}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Checks that a state fits.
@@ -333,15 +330,10 @@ class SelectiveSampler(Sampler[int]):
             StateError: If that of a sampler that was made with other arguments, or damaged.
         """
         check_digest(self, state)
-        epoch, draw, settings = integer(most=MOST_EPOCHS), self._own_draw, self._settings()
-        checks = {"epoch": epoch, "last": epoch, "current": integer(_NONE, MOST_EPOCHS)}
-        if draw and draw.is_common:
-            check_entries(self, state, {"settings": dict_of(dict.fromkeys(settings, anything))})
-            if all(state["settings"][name] is None for name in _OF_ALL):
-                settings |= _OF_ALL
-        check_entries(
-            self, state, {**checks, "draw": state_of(draw) if draw else nothing}, settings
-        )
+        checks = {name.lstrip("_"): check for name, check in self.state_fields().items()}
+        check_entries(self, state, checks)
+        check_entries(self, state, {}, self._settings(state["current"]))
+        check_entries(self, state, {"draw": state_of(self._own_draw)})
         if state["current"] not in (_NONE, state["last"]):
             raise_damaged(
                 "SelectiveSampler.current", state["current"], f"{state['last']}, as its last"
@@ -353,11 +345,8 @@ class SelectiveSampler(Sampler[int]):
         Raises:
             StateError: As for `check_state`, before anything is changed.
         """
-        self.check_state(state)
-        if self._own_draw:
-            self._own_draw.load_state_dict(state["draw"])
-        self._epoch, self._last, self._has_losses = state["epoch"], state["last"], True
-        self._current = state["current"]
+        super().load_state_dict(state)
+        self._has_losses = True
 
     def _common_settings(self) -> dict[str, Any]:
         """Returns what all processes must have alike; of the order, where they share one."""
@@ -365,13 +354,16 @@ class SelectiveSampler(Sampler[int]):
         draw = self.draw.common_settings() if self.draw else {"rule": None}
         return {**(shared if self.world > 1 else {}), "world": self.world, **draw}
 
-    def _settings(self) -> dict[str, Any]:
-        names = ("examples", "seed", "shuffle", "rank", "world")
-        rule = type(self._own_draw.rule).__name__ if self._own_draw else None
-        return {**{name: getattr(self, name) for name in names}, "rule": rule}
+    def _settings(self, current: int) -> dict[str, Any]:
+        """Returns the settings of a state: between epochs one of shards is of all processes."""
+        draw, names = self._own_draw, ("examples", "seed", "shuffle", "rank", "world")
+        settings = {name: getattr(self, name) for name in names}
+        if draw and draw.is_common and current == _NONE:
+            settings |= {"rank": None, "world": None}
+        return {**settings, "rule": type(draw.rule).__name__ if draw else None}
 
 
-class Order(Iterator[int]):
+class Order(Stateful, Iterator[int]):
     """One epoch's order, begun with its first index; with a state, to go on within it."""
 
     def __init__(self, sampler: SelectiveSampler) -> None:
@@ -389,16 +381,15 @@ class Order(Iterator[int]):
         self._count += 1
         return index
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_fields(self) -> dict[str, Check]:
         """Returns the epoch, and the number of indices that came of it."""
-        return seal({"epoch": self._epoch, "given": self._count})
+        count = integer(most=self._sampler.examples)
+        return {"_epoch": integer(_NONE, MOST_EPOCHS), "_count": count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from another order's state."""
-        check_digest(self, state)
-        count = integer(most=self._sampler.examples)
-        check_entries(self, state, {"epoch": integer(_NONE, MOST_EPOCHS), "given": count})
-        self.resume(state["epoch"], state["given"])
+        super().load_state_dict(state)
+        self.resume(self._epoch, self._count)
 
     def resume(self, epoch: int, count: int) -> None:
         """Goes on within an epoch after as many indices."""

@@ -40,7 +40,7 @@ from siftback import (
 from siftback.draws.percentile_draw import draw_probabilities
 from siftback.draws.ratio_draw import ratio_probabilities
 from siftback.epochs.epoch_draw import EpochDraw
-from siftback.epochs.filtered_sampler import FilteredSampler
+from siftback.epochs.loader_order import FilteredSampler
 from siftback.errors import BatchError, ConfigError, StateError
 from toys import given_losses, seeded
 

@@ -18,7 +18,7 @@ from siftback.batches.pool import Pool
 from siftback.batches.source import UNKNOWN_SIZE, Source
 from siftback.batches.stats import Stats
 from siftback.epochs.epoch_draw import EpochDraw
-from siftback.epochs.filtered_sampler import repeats
+from siftback.epochs.loader_order import repeats
 from siftback.epochs.sampler import check_rule_fits, warning_beyond
 from siftback.errors import BatchError
 from siftback.loader.losses import LossRecord

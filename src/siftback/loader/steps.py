@@ -9,7 +9,7 @@ from siftback.batches.last_batches import count_batches
 from siftback.batches.order import batches_of, is_plain, is_trackable, sampler_of
 from siftback.batches.pool import Pool
 from siftback.epochs.epoch_draw import EpochDraw
-from siftback.epochs.filtered_sampler import FilteredSampler
+from siftback.epochs.loader_order import FilteredSampler
 from siftback.loader.selection import BatchSelection
 from siftback.loader.wrapped import is_own_size, size_owner
 from siftback.schedule import Schedule

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from siftback.batches import tree
-from siftback.batches.structure import Lists
+from siftback.batches.tree import Lists
 from siftback.errors import BatchError
 
 INDEX, WEIGHT = "sift_index", "sift_weight"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from siftback.batches.generators import Generators
-from siftback.batches.structure import columns, leaves, read_structure
+from siftback.batches.tree import columns, leaves, read_structure
 from siftback.errors import BatchError
 
 Collate = Callable[[list[Any]], Any]

@@ -11,7 +11,7 @@ from torch import Tensor
 from siftback.arguments import check_choice, check_integer, format_value
 from siftback.batches import tree
 from siftback.batches.batch import Batch, Pad, join_batches
-from siftback.batches.structure import Lists, read_structure
+from siftback.batches.tree import Lists, read_structure
 from siftback.errors import BatchError, ConfigError
 from siftback.state import (
     Check,

@@ -37,7 +37,7 @@ from siftback.batches.order import (
     unpacked,
     with_order,
 )
-from siftback.batches.structure import Lists, read_structure
+from siftback.batches.tree import Lists, read_structure
 from siftback.errors import BatchError, StateError
 from siftback.seeding import Stream, generator_of
 from siftback.state import (

@@ -1,31 +1,141 @@
-"""Nested batches: their rows, concatenation and device. See `reading` for what a batch is."""
+"""Nested batches: their structure, rows, concatenation and device.
+
+A batch is a tensor or array, or a tuple, list, mapping, named tuple or dataclass of batches.
+Tensors and arrays hold one example per row. ``None`` is kept as it is. All parts have the same
+number of examples.
+
+A list or tuple is a structure, such as ``(inputs, targets)``, or holds one example per entry, such
+as images of any size, or a dict of boxes for each. `read_structure` tells them apart once, by the
+number of examples where that is known; the paths of the second kind are passed to the other
+functions for all batches of a loader. A list of strings and Python numbers, or a tuple of strings,
+always holds one example per entry.
+"""
 
 import copy
 import dataclasses
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from functools import reduce
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
-from siftback.batches.structure import (
-    ARRAYS,
-    Lists,
-    children_of,
-    columns,
-    describe,
-    is_column,
-    is_named_tuple,
-    is_values,
-    leaves,
-    lists_of,
-    without_rows,
-)
-from siftback.batches.structure import size as size
 from siftback.errors import BatchError
 from siftback.tensor_arguments import is_dense
+
+_VALUES = (str, bytes, bool, int, float)
+ARRAYS = (Tensor, np.ndarray)
+
+Lists = frozenset[str]
+"""Paths within a batch, such as ``[0]``, of lists and tuples that hold one example per entry."""
+
+
+class Structure(NamedTuple):
+    """The structure of a batch.
+
+    Attributes:
+        size: N, the number of examples.
+        lists: Which lists and tuples hold one example per entry.
+        doubtful: Others that do, or are a structure of parts with N rows each.
+        values: Others that do, of strings and numbers.
+    """
+
+    size: int
+    lists: Lists = frozenset()
+    doubtful: Lists = frozenset()
+    values: Lists = frozenset()
+
+
+def read_structure(batch: Any, size: int | None = None, *, collated: bool = False) -> Structure:
+    """Returns the structure of a batch.
+
+    Args:
+        batch: A batch.
+        size: N, where it is known from elsewhere, such as a sampler. It decides what a list is.
+        collated: Whether PyTorch's default collate function made the batch, whose lists are
+            structures.
+
+    Returns:
+        The reading; of another size than the one given if no reading has that one.
+
+    >>> images = [torch.zeros(3, 8, 6), torch.zeros(3, 4, 4)]
+    >>> boxes = [{"boxes": torch.zeros(1, 4)}, {"boxes": torch.zeros(5, 4)}]
+    >>> sorted(read_structure((images, boxes)).lists)
+    ['[0]', '[1]']
+    >>> read_structure((torch.zeros(2, 3), torch.zeros(2)), size=2).lists
+    frozenset()
+
+    Raises:
+        BatchError: If the batch cannot be split into examples, or its parts have mismatched sizes,
+            or which of several readings is right cannot be told.
+    """
+    readings = _candidates(batch, size, collated)
+    if size not in readings and len(readings) > 1:
+        listed = " or ".join(map(str, readings))
+        raise BatchError(
+            f"a batch of {listed} examples, as the entries or the rows of its lists are counted: "
+            "have the collate function stack each list into one tensor with a row per example"
+        )
+    reading = _preferred(readings, size)
+    if reading.doubtful and not reading.lists:
+        path = min(reading.doubtful)
+        raise BatchError(
+            f"batch{path} holds {reading.size} entries of {reading.size} rows each, so that an "
+            "entry or a row may be an example: have the collate function stack them into one "
+            "tensor with a row per example, or take another batch size"
+        )
+    # Where one list holds an example per entry, so do those beside it.
+    return Structure(reading.size, reading.lists | reading.doubtful | reading.values)
+
+
+def size(batch: Any, known: int | None = None, *, lists: Lists | None = None) -> int:
+    """Returns the number of examples in a batch.
+
+    Args:
+        batch: A batch.
+        known: N, where it is known from elsewhere; returned if the batch may have as many.
+        lists: The lists that hold one example per entry, from `read_structure`.
+
+    >>> size({"image": torch.zeros(4, 3, 8, 8), "name": ["a", "b", "c", "d"]})
+    4
+
+    Raises:
+        BatchError: If parts have mismatched sizes, a part has no size, or there is no part.
+    """
+    if lists is None:
+        return _preferred(_candidates(batch, known), known).size
+    parts = columns(batch, lists)
+    sizes = {len(leaf) for _, leaf in parts}
+    if len(sizes) != 1:
+        raise _mismatched(batch, parts)
+    return sizes.pop()
+
+
+def lists_of(batch: Any) -> Lists:
+    """Returns the lists of a batch by itself that hold one example per entry."""
+    reading = _preferred(_candidates(batch), None)
+    return reading.lists | reading.values
+
+
+def columns(batch: Any, lists: Lists) -> list[tuple[str, Any]]:
+    """Returns the columns of a batch, which hold a row or an entry per example, by path.
+
+    Args:
+        batch: A batch.
+        lists: The lists that hold one example per entry.
+
+    Raises:
+        BatchError: If a part has no rows.
+    """
+    return _walk(_column_of(lists), batch)
+
+
+def leaves(batch: Any) -> list[Any]:
+    """Returns the leaves of a batch, which are no structure, whatever they are; without None."""
+    return [leaf for _, leaf in _walk(_is_leaf, batch)]
 
 
 def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:
@@ -62,7 +172,7 @@ def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:
             return leaf[on_host]
         return type(leaf)(clone(leaf[row]) for row in on_host)
 
-    return _map(rows_of, lists_of(batch) if lists is None else lists, batch)
+    return _map(rows_of, _column_in(batch, lists), batch)
 
 
 def _take_rows(leaf: Tensor, rows: Tensor) -> Tensor:
@@ -96,16 +206,18 @@ def split(batch: Any, at: int, lists: Lists | None = None) -> tuple[Any, Any]:
     Raises:
         BatchError: If the batch cannot be split into examples.
     """
-    lists = lists_of(batch) if lists is None else lists
-    first = _map(lambda _, leaf: leaf[:at], lists, batch)
-    return first, _map(lambda _, leaf: leaf[at:], lists, batch)
+    is_column = _column_in(batch, lists)
+    first = _map(lambda _, leaf: leaf[:at], is_column, batch)
+    return first, _map(lambda _, leaf: leaf[at:], is_column, batch)
 
 
 def clone(batch: Any) -> Any:
     """Returns a copy that shares no memory with the batch, as far as this is tensors and arrays."""
-    return _map_leaves(
-        lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else copy.copy(leaf), batch
-    )
+
+    def copied(_: str, leaf: Any) -> Any:
+        return leaf.clone() if isinstance(leaf, Tensor) else copy.copy(leaf)
+
+    return _map(copied, _is_leaf, batch)
 
 
 def concatenate(
@@ -137,7 +249,7 @@ def concatenate(
     def join(path: str, *columns: Any) -> Any:
         return _join(path, values.get(path), columns)
 
-    return _map(join, lists_of(batches[0]) if lists is None else lists, *batches)
+    return _map(join, _column_in(batches[0], lists), *batches)
 
 
 def shapes(batch: Any, lists: Lists) -> list[Any]:
@@ -154,7 +266,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
     An object of another kind moves by its own ``to``, if it has one.
     """
 
-    def moved(leaf: Any) -> Any:
+    def moved(_: str, leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             if leaf.is_meta and device.type != "meta":
                 raise BatchError(
@@ -163,7 +275,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
             return leaf.to(device, non_blocking=True)
         return leaf.to(device) if hasattr(leaf, "to") else leaf
 
-    return _map_leaves(moved, batch)
+    return _map(moved, _is_leaf, batch)
 
 
 def to_device_of(batch: Any, model: nn.Module) -> Any:
@@ -185,7 +297,7 @@ def map_tensors(fn: Callable[[Tensor], Tensor], batch: Any) -> Any:
     >>> map_tensors(torch.neg, {"x": torch.tensor([1, 2]), "name": ["a", "b"]})
     {'x': tensor([-1, -2]), 'name': ['a', 'b']}
     """
-    return _map_leaves(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, batch)
+    return _map(lambda _, leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, _is_leaf, batch)
 
 
 def tensors(batch: Any) -> list[Tensor]:
@@ -195,48 +307,29 @@ def tensors(batch: Any) -> list[Tensor]:
 
 def device(batch: Any) -> torch.device:
     """Returns the device of the batch's first tensor; the CPU if there is none."""
-    devices = (leaf.device for leaf in leaves(batch) if isinstance(leaf, Tensor))
-    return next(devices, torch.device("cpu"))
+    return next((tensor.device for tensor in tensors(batch)), torch.device("cpu"))
 
 
-def _rebuild(batch: Any, values: list[Any]) -> Any:
-    if isinstance(batch, dict | UserDict):
-        # A copy keeps attributes besides the items, which a tokenizer's batch has.
-        same: Any = copy.copy(batch)
-        for key, value in zip(batch, values, strict=True):
-            same[key] = value
-        return same
-    if isinstance(batch, Mapping):  # whose copy may share its items
-        return cast(Any, type(batch))(dict(zip(batch, values, strict=True)))
-    if is_named_tuple(batch):
-        return type(batch)(*values)
-    if isinstance(batch, list | tuple):
-        return type(batch)(values)
-    if not dataclasses.is_dataclass(batch) or isinstance(batch, type):
-        raise BatchError(
-            f"a batch is a {type(batch).__name__}: give tensors, or a structure of them"
-        )
-    names = (f.name for f in dataclasses.fields(batch))
-    same = copy.copy(batch)
-    for name, value in zip(names, values, strict=True):
-        # Works for frozen dataclasses, and does not run __init__ again.
-        object.__setattr__(same, name, value)
-    return same
+IsPart = Callable[[Any, str], bool]  # of a batch and its path
 
 
-def _map_leaves(fn: Callable[[Any], Any], batch: Any) -> Any:
-    """Applies a function to each part that is no structure, whatever it is, except None."""
+def _walk(is_part: IsPart, batch: Any, path: str = "") -> list[tuple[str, Any]]:
+    """Returns the parts of a batch by their path in it, such as ``[0]``; without None."""
+    if is_part(batch, path):
+        return [(path, batch)]
     if batch is None:
-        return None
-    if isinstance(batch, ARRAYS) or is_values(batch) or (children := children_of(batch)) is None:
-        return fn(batch)
-    return _rebuild(batch, [_map_leaves(fn, child) for child in children.values()])
+        return []
+    return [
+        part
+        for step, child in _children_of(batch, path).items()
+        for part in _walk(is_part, child, path + step)
+    ]
 
 
-def _map(fn: Callable[..., Any], lists: Lists, *batches: Any, path: str = "") -> Any:
-    """Applies ``fn(path, *parts)`` to the parts of batches that hold a row or entry per example."""
+def _map(fn: Callable[..., Any], is_part: IsPart, *batches: Any, path: str = "") -> Any:
+    """Applies ``fn(path, *parts)`` to the parts of batches that have the same structure."""
     first = batches[0]
-    if all(is_column(batch, path, lists) for batch in batches):
+    if all(is_part(batch, path) for batch in batches):
         return fn(path, *batches)
     if any(type(other) is not type(first) for other in batches):
         kinds = ", ".join(describe(batch) for batch in batches)
@@ -245,56 +338,278 @@ def _map(fn: Callable[..., Any], lists: Lists, *batches: Any, path: str = "") ->
         )
     if first is None:
         return None
-    families = [children_of(batch) for batch in batches]
-    if families[0] is None:
-        raise without_rows(first, path)
-    if any(family is None or family.keys() != families[0].keys() for family in families):
-        keys = " and ".join(str(list(family or ())) for family in families)
+    families = [_children_of(batch, path) for batch in batches]
+    if any(family.keys() != families[0].keys() for family in families):
+        keys = " and ".join(str(list(family)) for family in families)
         raise BatchError(f"batches of mismatched parts ({keys}); give every batch the same ones")
     values = [
-        _map(fn, lists, *(cast(Any, family)[step] for family in families), path=path + step)
+        _map(fn, is_part, *(family[step] for family in families), path=path + step)
         for step in families[0]
     ]
     return _rebuild(first, values)
 
 
+def _rebuild(batch: Any, values: list[Any]) -> Any:
+    if isinstance(batch, Mapping) and not isinstance(batch, dict | UserDict):
+        return cast(Any, type(batch))(dict(zip(batch, values, strict=True)))  # copies share items
+    if _is_named_tuple(batch):
+        return type(batch)(*values)
+    if isinstance(batch, list | tuple):
+        return type(batch)(values)
+    # A copy keeps attributes besides the items, which a tokenizer's batch has.
+    same: Any = copy.copy(batch)
+    if isinstance(batch, dict | UserDict):
+        for key, value in zip(batch, values, strict=True):
+            same[key] = value
+    else:
+        for field, value in zip(dataclasses.fields(batch), values, strict=True):
+            # Works for frozen dataclasses, and does not run __init__ again.
+            object.__setattr__(same, field.name, value)
+    return same
+
+
+def _children_of(batch: Any, path: str) -> dict[str, Any]:
+    """Returns the batches that a batch consists of, by their path within it, such as ``[0]``.
+
+    Raises:
+        BatchError: If it is no structure.
+    """
+    if not _is_structure(batch):
+        raise _without_rows(batch, path)
+    if isinstance(batch, Mapping):
+        return {f"[{key!r}]": value for key, value in batch.items()}
+    if _is_named_tuple(batch):
+        return {f".{name}": getattr(batch, name) for name in batch._fields}
+    if isinstance(batch, list | tuple):
+        return {f"[{index}]": value for index, value in enumerate(batch)}
+    return {f".{f.name}": getattr(batch, f.name) for f in dataclasses.fields(batch)}
+
+
+def _is_structure(batch: Any) -> bool:
+    if isinstance(batch, PackedSequence):  # a named tuple of which no rows can be taken
+        return False
+    if isinstance(batch, list | tuple | Mapping):
+        return True
+    return dataclasses.is_dataclass(batch) and not isinstance(batch, type)
+
+
+def _is_leaf(batch: Any, path: str = "") -> bool:
+    if isinstance(batch, ARRAYS):
+        return True
+    return batch is not None and (_is_values(batch) or not _is_structure(batch))
+
+
+def _column_of(lists: Lists) -> IsPart:
+    """Returns what tells whether a part holds a row or an entry per example."""
+
+    def is_column(leaf: Any, path: str) -> bool:
+        if isinstance(leaf, Tensor):  # in rows that can be taken and joined
+            return leaf.ndim > 0 and leaf.layout == torch.strided and not leaf.is_nested
+        if isinstance(leaf, np.ndarray):
+            return leaf.ndim > 0
+        return isinstance(leaf, list | tuple) and (path in lists or _is_values(leaf))
+
+    return is_column
+
+
+def _column_in(batch: Any, lists: Lists | None) -> IsPart:
+    """Returns `_column_of` some lists, or of those that a batch has by itself."""
+    return _column_of(lists_of(batch) if lists is None else lists)
+
+
+_is_array_column = _column_of(frozenset())
+
+
+def _without_rows(leaf: Any, path: str) -> BatchError:
+    """Returns the error of a leaf that cannot be split into examples."""
+    if isinstance(leaf, ARRAYS):
+        return BatchError(
+            f"batch{path} is {describe(leaf)} without rows; give it a row per example"
+        )
+    return BatchError(
+        f"batch{path} is {describe(leaf)}, which has no rows; "
+        "give a tensor, or a list with one value per example"
+    )
+
+
+def _mismatched(batch: Any, columns: list[tuple[str, Any]]) -> BatchError:
+    if not columns:
+        return BatchError(f"a batch without examples: {describe(batch)}; give at least one tensor")
+    listed = ", ".join(f"batch{path}: {len(leaf)}" for path, leaf in columns)
+    return BatchError(f"parts of mismatched sizes ({listed}); give each part a row per example")
+
+
+def _candidates(
+    batch: Any, size: int | None = None, collated: bool = False
+) -> dict[int, Structure]:
+    """Returns the possible readings of a batch, by number of examples; those as a structure first.
+
+    Raises:
+        BatchError: If there are none.
+    """
+
+    def is_column(leaf: Any, path: str) -> bool:
+        is_list = isinstance(leaf, list | tuple)
+        return _is_array_column(leaf, path) or (is_list and _are_objects(leaf))
+
+    readings = _readings(batch, "", size, collated)
+    if not readings:
+        raise _mismatched(batch, _walk(is_column, batch))
+    return readings
+
+
+def _preferred(readings: dict[int, Structure], size: int | None) -> Structure:
+    first = next(iter(readings.values()))
+    return first if size is None else readings.get(size, first)
+
+
+def _readings(
+    leaf: Any, path: str, size: int | None, collated: bool
+) -> dict[int, Structure] | None:
+    """Returns the possible readings of a leaf, by number of examples; None where any fits."""
+    if leaf is None:
+        return None
+    if isinstance(leaf, ARRAYS):
+        return {len(leaf): Structure(len(leaf))} if _is_array_column(leaf, path) else {}
+    if _is_values(leaf):
+        return {len(leaf): Structure(len(leaf), values=frozenset({path}))}
+    if not _is_structure(leaf):
+        return {}
+    children = _children_of(leaf, path).items()
+    readings = [_readings(child, path + step, size, collated) for step, child in children]
+    whole = reduce(_common, readings, None)
+    if collated or _is_named_tuple(leaf) or not isinstance(leaf, list | tuple):
+        return whole
+    return _readings_of_list(leaf, path, size, whole)
+
+
+def _common(
+    first: dict[int, Structure] | None, second: dict[int, Structure] | None
+) -> dict[int, Structure] | None:
+    """Returns the readings of two parts together, of the numbers of examples that both may have."""
+    if first is None or second is None:
+        return second if first is None else first
+    joined: dict[int, Structure] = {}
+    for size in first.keys() & second.keys():
+        kinds = zip(first[size][1:], second[size][1:], strict=True)
+        joined[size] = Structure(size, *(first | second for first, second in kinds))
+    return {size: joined[size] for size in first if size in joined}
+
+
+def _readings_of_list(
+    leaf: Any, path: str, size: int | None, whole: dict[int, Structure] | None
+) -> dict[int, Structure] | None:
+    """Returns the readings of a list or tuple: of its entries as parts, or as examples.
+
+    Args:
+        leaf: The list or tuple.
+        path: Of it.
+        size: The number of examples, where that is known.
+        whole: The readings of it as a structure.
+    """
+    count = len(leaf)
+    entries = {count: Structure(count, frozenset({path}))}
+    is_asked = size is not None and count == size
+    if whole is None or (leaf and all(isinstance(entry, _VALUES) for entry in leaf)):
+        # Nothing but None, or a tuple of numbers, which may be something of the whole batch.
+        return entries if is_asked else whole
+    if not _are_alike(leaf):
+        return whole
+    if not path and (isinstance(leaf, tuple) or (count == 2 and count in whole)):
+        return whole or (entries if _are_objects(leaf) else {})  # such as (inputs, targets)
+    if _are_objects(leaf):
+        same_keys = not isinstance(leaf[0], Mapping) or all(
+            entry.keys() == leaf[0].keys() for entry in leaf
+        )
+        if is_asked or not whole or same_keys:
+            return {**whole, **entries} if size is not None else entries
+        return whole
+    if not path and size is None and isinstance(leaf[0], ARRAYS):  # such as [inputs, targets]
+        return whole
+    if count in whole:
+        doubtful = whole[count].doubtful | {path}
+        return {**whole, count: whole[count]._replace(doubtful=doubtful)}
+    return {**whole, **entries}
+
+
+def _are_objects(leaf: Sequence[Any]) -> bool:
+    """Returns whether the entries of a list are of any kind but tensors, arrays and lists."""
+    return bool(leaf) and not any(
+        entry is None
+        or isinstance(entry, (*ARRAYS, *_VALUES))
+        or (isinstance(entry, list | tuple) and not _is_named_tuple(entry))
+        for entry in leaf
+    )
+
+
+def _are_alike(leaf: Sequence[Any]) -> bool:
+    """Returns whether the entries of a list are of one kind, as the examples of a data set are."""
+    if not leaf:
+        return False
+    first = leaf[0]
+    if isinstance(first, ARRAYS):
+        return all(
+            isinstance(entry, ARRAYS)
+            and type(entry) is type(first)
+            and (entry.dtype, entry.ndim) == (first.dtype, first.ndim)
+            for entry in leaf
+        )
+    return all(type(entry) is type(first) for entry in leaf)
+
+
+def _is_values(leaf: Any) -> bool:
+    """Returns whether it is a list of strings or numbers, some of which may be None."""
+    if not isinstance(leaf, list | tuple) or hasattr(leaf, "_fields"):
+        return False
+    # A tuple of numbers may be the shape of an image, the same for the whole batch.
+    values = _VALUES if isinstance(leaf, list) else (str, bytes)
+    if not all(value is None or isinstance(value, values) for value in leaf):
+        return False
+    return any(value is not None for value in leaf) or leaf == []
+
+
+def _is_named_tuple(leaf: Any) -> bool:
+    """Returns whether it is a named tuple."""
+    return isinstance(leaf, tuple) and hasattr(leaf, "_fields")
+
+
+def describe(value: Any) -> str:
+    """Returns the type of a value, and its shape if it has one, in words."""
+    if isinstance(value, Tensor) and (value.is_nested or value.layout != torch.strided):
+        kind = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
+        return f"a {kind} {type(value).__name__}"
+    if isinstance(value, ARRAYS):
+        return f"{type(value).__name__}{list(value.shape)}"
+    return f"a {type(value).__name__}"
+
+
 def _join(path: str, value: float | None, columns: tuple[Any, ...]) -> Any:
     first = columns[0]
-    family = next(kind for kind in (Tensor, np.ndarray, type(first)) if isinstance(first, kind))
+    family = next(kind for kind in (*ARRAYS, type(first)) if isinstance(first, kind))
     if not all(isinstance(leaf, family) for leaf in columns):
         kinds = ", ".join(describe(leaf) for leaf in columns)
         raise BatchError(f"parts of mismatched types ({kinds}); give every batch the same ones")
     if not isinstance(first, ARRAYS):
         return type(first)(value for leaf in columns for value in leaf)
-    if value is not None and len({leaf.shape[1:] for leaf in columns}) > 1:
-        columns = tuple(_padded(leaf, _longest(columns), value) for leaf in columns)
+    shapes = {leaf.shape[1:] for leaf in columns}
+    if value is not None and len(shapes) > 1 and len({*map(len, shapes)}) == 1:
+        longest = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+        columns = tuple(_padded(leaf, longest, value) for leaf in columns)
     try:
         return torch.cat(columns) if isinstance(first, Tensor) else np.concatenate(columns)
     except (RuntimeError, ValueError) as error:
-        shapes = ", ".join(describe(leaf) for leaf in columns)
+        listed = ", ".join(describe(leaf) for leaf in columns)
         raise BatchError(
-            f"batch{path} has rows of several shapes ({shapes}), which cannot be pooled: pad every "
+            f"batch{path} has rows of several shapes ({listed}), which cannot be pooled: pad every "
             "batch to the same shape, or give pool=Pool(batch_size, pad=...), with the value that "
             "fills the shorter ones, or with a function that joins batches"
         ) from error
 
 
-def _longest(columns: tuple[Any, ...]) -> tuple[int, ...]:
-    """Returns the largest size of each dimension of the rows."""
-    shapes = [leaf.shape[1:] for leaf in columns]
-    if len({len(shape) for shape in shapes}) > 1:
-        return tuple(shapes[0])  # does not fit, whatever it is filled with
-    return tuple(max(sizes) for sizes in zip(*shapes, strict=True))
-
-
 def _padded(leaf: Any, shape: tuple[int, ...], value: float) -> Any:
     """Returns the column, its rows filled at the end of each dimension."""
-    if leaf.ndim != len(shape) + 1:
-        return leaf
     sizes = (len(leaf), *shape)
-    if isinstance(leaf, Tensor):
-        whole: Any = leaf.new_full(sizes, value)
-    else:
-        whole = np.full(sizes, value, leaf.dtype)
+    is_tensor = isinstance(leaf, Tensor)
+    whole = leaf.new_full(sizes, value) if is_tensor else np.full(sizes, value, leaf.dtype)
     whole[tuple(slice(size) for size in leaf.shape)] = leaf
     return whole

@@ -32,6 +32,9 @@ ARRAYS = (Tensor, np.ndarray)
 Lists = frozenset[str]
 """Paths within a batch, such as ``[0]``, of lists and tuples that hold one example per entry."""
 
+# In place of paths: each leaf is a column, with rows or not; or each list of objects is.
+_LEAVES, _OBJECTS = frozenset({"leaves"}), frozenset({"objects"})
+
 
 class Structure(NamedTuple):
     """The structure of a batch.
@@ -120,22 +123,32 @@ def lists_of(batch: Any) -> Lists:
     return reading.lists | reading.values
 
 
-def columns(batch: Any, lists: Lists) -> list[tuple[str, Any]]:
+def columns(batch: Any, lists: Lists, path: str = "") -> list[tuple[str, Any]]:
     """Returns the columns of a batch, which hold a row or an entry per example, by path.
 
     Args:
         batch: A batch.
         lists: The lists that hold one example per entry.
+        path: Of the batch within another one.
 
     Raises:
         BatchError: If a part has no rows.
     """
-    return _walk(_column_of(lists), batch)
+    if _is_column(batch, path, lists):
+        return [(path, batch)]
+    if batch is None:
+        return []
+    children = _children_of(batch)
+    if not isinstance(children, dict):
+        if lists is _LEAVES:
+            return [(path, batch)]
+        raise _without_rows(batch, path)
+    return [leaf for step, child in children.items() for leaf in columns(child, lists, path + step)]
 
 
 def leaves(batch: Any) -> list[Any]:
     """Returns the leaves of a batch, which are no structure, whatever they are; without None."""
-    return [leaf for _, leaf in _walk(_is_leaf, batch)]
+    return [leaf for _, leaf in columns(batch, _LEAVES)]
 
 
 def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:
@@ -172,7 +185,7 @@ def take(batch: Any, rows: Tensor, lists: Lists | None = None) -> Any:
             return leaf[on_host]
         return type(leaf)(clone(leaf[row]) for row in on_host)
 
-    return _map(rows_of, _column_in(batch, lists), batch)
+    return _map(rows_of, lists_of(batch) if lists is None else lists, batch)
 
 
 def _take_rows(leaf: Tensor, rows: Tensor) -> Tensor:
@@ -206,9 +219,9 @@ def split(batch: Any, at: int, lists: Lists | None = None) -> tuple[Any, Any]:
     Raises:
         BatchError: If the batch cannot be split into examples.
     """
-    is_column = _column_in(batch, lists)
-    first = _map(lambda _, leaf: leaf[:at], is_column, batch)
-    return first, _map(lambda _, leaf: leaf[at:], is_column, batch)
+    lists = lists_of(batch) if lists is None else lists
+    first = _map(lambda _, leaf: leaf[:at], lists, batch)
+    return first, _map(lambda _, leaf: leaf[at:], lists, batch)
 
 
 def clone(batch: Any) -> Any:
@@ -217,7 +230,7 @@ def clone(batch: Any) -> Any:
     def copied(_: str, leaf: Any) -> Any:
         return leaf.clone() if isinstance(leaf, Tensor) else copy.copy(leaf)
 
-    return _map(copied, _is_leaf, batch)
+    return _map(copied, _LEAVES, batch)
 
 
 def concatenate(
@@ -249,7 +262,7 @@ def concatenate(
     def join(path: str, *columns: Any) -> Any:
         return _join(path, values.get(path), columns)
 
-    return _map(join, _column_in(batches[0], lists), *batches)
+    return _map(join, lists_of(batches[0]) if lists is None else lists, *batches)
 
 
 def shapes(batch: Any, lists: Lists) -> list[Any]:
@@ -275,7 +288,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
             return leaf.to(device, non_blocking=True)
         return leaf.to(device) if hasattr(leaf, "to") else leaf
 
-    return _map(moved, _is_leaf, batch)
+    return _map(moved, _LEAVES, batch)
 
 
 def to_device_of(batch: Any, model: nn.Module) -> Any:
@@ -297,12 +310,12 @@ def map_tensors(fn: Callable[[Tensor], Tensor], batch: Any) -> Any:
     >>> map_tensors(torch.neg, {"x": torch.tensor([1, 2]), "name": ["a", "b"]})
     {'x': tensor([-1, -2]), 'name': ['a', 'b']}
     """
-    return _map(lambda _, leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, _is_leaf, batch)
+    return _map(lambda _, leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, _LEAVES, batch)
 
 
 def tensors(batch: Any) -> list[Tensor]:
     """Returns the tensors of a batch, in the order of its structure."""
-    return [leaf for leaf in leaves(batch) if isinstance(leaf, Tensor)]
+    return [leaf for _, leaf in columns(batch, _LEAVES) if isinstance(leaf, Tensor)]
 
 
 def device(batch: Any) -> torch.device:
@@ -310,26 +323,10 @@ def device(batch: Any) -> torch.device:
     return next((tensor.device for tensor in tensors(batch)), torch.device("cpu"))
 
 
-IsPart = Callable[[Any, str], bool]  # of a batch and its path
-
-
-def _walk(is_part: IsPart, batch: Any, path: str = "") -> list[tuple[str, Any]]:
-    """Returns the parts of a batch by their path in it, such as ``[0]``; without None."""
-    if is_part(batch, path):
-        return [(path, batch)]
-    if batch is None:
-        return []
-    return [
-        part
-        for step, child in _children_of(batch, path).items()
-        for part in _walk(is_part, child, path + step)
-    ]
-
-
-def _map(fn: Callable[..., Any], is_part: IsPart, *batches: Any, path: str = "") -> Any:
-    """Applies ``fn(path, *parts)`` to the parts of batches that have the same structure."""
+def _map(fn: Callable[..., Any], lists: Lists, *batches: Any, path: str = "") -> Any:
+    """Applies ``fn(path, *columns)`` to the columns of batches that have the same structure."""
     first = batches[0]
-    if all(is_part(batch, path) for batch in batches):
+    if all(_is_column(batch, path, lists) for batch in batches):
         return fn(path, *batches)
     if any(type(other) is not type(first) for other in batches):
         kinds = ", ".join(describe(batch) for batch in batches)
@@ -338,12 +335,16 @@ def _map(fn: Callable[..., Any], is_part: IsPart, *batches: Any, path: str = "")
         )
     if first is None:
         return None
-    families = [_children_of(batch, path) for batch in batches]
+    families: list[Any] = [_children_of(batch) for batch in batches]
+    if not isinstance(families[0], dict):
+        if lists is _LEAVES:
+            return fn(path, *batches)
+        raise _without_rows(first, path)
     if any(family.keys() != families[0].keys() for family in families):
         keys = " and ".join(str(list(family)) for family in families)
         raise BatchError(f"batches of mismatched parts ({keys}); give every batch the same ones")
     values = [
-        _map(fn, is_part, *(family[step] for family in families), path=path + step)
+        _map(fn, lists, *(family[step] for family in families), path=path + step)
         for step in families[0]
     ]
     return _rebuild(first, values)
@@ -352,10 +353,8 @@ def _map(fn: Callable[..., Any], is_part: IsPart, *batches: Any, path: str = "")
 def _rebuild(batch: Any, values: list[Any]) -> Any:
     if isinstance(batch, Mapping) and not isinstance(batch, dict | UserDict):
         return cast(Any, type(batch))(dict(zip(batch, values, strict=True)))  # copies share items
-    if _is_named_tuple(batch):
-        return type(batch)(*values)
     if isinstance(batch, list | tuple):
-        return type(batch)(values)
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
     # A copy keeps attributes besides the items, which a tokenizer's batch has.
     same: Any = copy.copy(batch)
     if isinstance(batch, dict | UserDict):
@@ -368,56 +367,31 @@ def _rebuild(batch: Any, values: list[Any]) -> Any:
     return same
 
 
-def _children_of(batch: Any, path: str) -> dict[str, Any]:
-    """Returns the batches that a batch consists of, by their path within it, such as ``[0]``.
-
-    Raises:
-        BatchError: If it is no structure.
-    """
-    if not _is_structure(batch):
-        raise _without_rows(batch, path)
+def _children_of(batch: Any) -> dict[str, Any] | None:
+    """Returns the batches that a batch consists of, by their path within it, such as ``[0]``."""
+    if isinstance(batch, PackedSequence):  # a named tuple of which no rows can be taken
+        return None
     if isinstance(batch, Mapping):
         return {f"[{key!r}]": value for key, value in batch.items()}
-    if _is_named_tuple(batch):
-        return {f".{name}": getattr(batch, name) for name in batch._fields}
     if isinstance(batch, list | tuple):
+        if hasattr(batch, "_fields"):
+            return {f".{name}": getattr(batch, name) for name in batch._fields}
         return {f"[{index}]": value for index, value in enumerate(batch)}
-    return {f".{f.name}": getattr(batch, f.name) for f in dataclasses.fields(batch)}
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return {f".{f.name}": getattr(batch, f.name) for f in dataclasses.fields(batch)}
+    return None
 
 
-def _is_structure(batch: Any) -> bool:
-    if isinstance(batch, PackedSequence):  # a named tuple of which no rows can be taken
+def _is_column(leaf: Any, path: str, lists: Lists) -> bool:
+    """Returns whether a leaf holds a row or an entry per example."""
+    if isinstance(leaf, Tensor):  # in rows that can be taken and joined
+        has_rows = leaf.ndim > 0 and leaf.layout == torch.strided and not leaf.is_nested
+        return has_rows or lists is _LEAVES
+    if isinstance(leaf, np.ndarray):
+        return leaf.ndim > 0 or lists is _LEAVES
+    if not isinstance(leaf, list | tuple):
         return False
-    if isinstance(batch, list | tuple | Mapping):
-        return True
-    return dataclasses.is_dataclass(batch) and not isinstance(batch, type)
-
-
-def _is_leaf(batch: Any, path: str = "") -> bool:
-    if isinstance(batch, ARRAYS):
-        return True
-    return batch is not None and (_is_values(batch) or not _is_structure(batch))
-
-
-def _column_of(lists: Lists) -> IsPart:
-    """Returns what tells whether a part holds a row or an entry per example."""
-
-    def is_column(leaf: Any, path: str) -> bool:
-        if isinstance(leaf, Tensor):  # in rows that can be taken and joined
-            return leaf.ndim > 0 and leaf.layout == torch.strided and not leaf.is_nested
-        if isinstance(leaf, np.ndarray):
-            return leaf.ndim > 0
-        return isinstance(leaf, list | tuple) and (path in lists or _is_values(leaf))
-
-    return is_column
-
-
-def _column_in(batch: Any, lists: Lists | None) -> IsPart:
-    """Returns `_column_of` some lists, or of those that a batch has by itself."""
-    return _column_of(lists_of(batch) if lists is None else lists)
-
-
-_is_array_column = _column_of(frozenset())
+    return path in lists or _is_values(leaf) or (lists is _OBJECTS and _are_objects(leaf))
 
 
 def _without_rows(leaf: Any, path: str) -> BatchError:
@@ -447,14 +421,9 @@ def _candidates(
     Raises:
         BatchError: If there are none.
     """
-
-    def is_column(leaf: Any, path: str) -> bool:
-        is_list = isinstance(leaf, list | tuple)
-        return _is_array_column(leaf, path) or (is_list and _are_objects(leaf))
-
     readings = _readings(batch, "", size, collated)
     if not readings:
-        raise _mismatched(batch, _walk(is_column, batch))
+        raise _mismatched(batch, columns(batch, _OBJECTS))
     return readings
 
 
@@ -470,15 +439,15 @@ def _readings(
     if leaf is None:
         return None
     if isinstance(leaf, ARRAYS):
-        return {len(leaf): Structure(len(leaf))} if _is_array_column(leaf, path) else {}
+        return {len(leaf): Structure(len(leaf))} if _is_column(leaf, path, frozenset()) else {}
     if _is_values(leaf):
         return {len(leaf): Structure(len(leaf), values=frozenset({path}))}
-    if not _is_structure(leaf):
+    children = _children_of(leaf)
+    if children is None:
         return {}
-    children = _children_of(leaf, path).items()
-    readings = [_readings(child, path + step, size, collated) for step, child in children]
+    readings = [_readings(child, path + step, size, collated) for step, child in children.items()]
     whole = reduce(_common, readings, None)
-    if collated or _is_named_tuple(leaf) or not isinstance(leaf, list | tuple):
+    if collated or hasattr(leaf, "_fields") or not isinstance(leaf, list | tuple):
         return whole
     return _readings_of_list(leaf, path, size, whole)
 
@@ -537,7 +506,7 @@ def _are_objects(leaf: Sequence[Any]) -> bool:
     return bool(leaf) and not any(
         entry is None
         or isinstance(entry, (*ARRAYS, *_VALUES))
-        or (isinstance(entry, list | tuple) and not _is_named_tuple(entry))
+        or (isinstance(entry, list | tuple) and not hasattr(entry, "_fields"))
         for entry in leaf
     )
 
@@ -566,11 +535,6 @@ def _is_values(leaf: Any) -> bool:
     if not all(value is None or isinstance(value, values) for value in leaf):
         return False
     return any(value is not None for value in leaf) or leaf == []
-
-
-def _is_named_tuple(leaf: Any) -> bool:
-    """Returns whether it is a named tuple."""
-    return isinstance(leaf, tuple) and hasattr(leaf, "_fields")
 
 
 def describe(value: Any) -> str:

@@ -159,7 +159,8 @@ class EpochDraw:
         """
         if self._turn == _UNCLAIMED:
             self._turn = self.rule.table.claim()
-        self._check_turn()
+        if self._turn != self.rule.table.turn:
+            raise self._other_training()
         self._epoch, self._read, self._passed = epoch, 0, 0
         if not again:
             if self._shards:
@@ -306,7 +307,8 @@ class EpochDraw:
                 f"losses={format_value(losses)}: give one for each of {len(indices)} examples"
             )
         check_predictions(correct, confidence, losses)
-        self._check_turn()
+        if self._turn not in (_UNCLAIMED, self.rule.table.turn):
+            raise self._other_training()
         rows, losses = self.rows_of(indices), losses.detach().float().cpu()
         finite = losses.isfinite().nonzero().squeeze(1)
         # Of an index that comes again, the last occurrence.
@@ -319,20 +321,20 @@ class EpochDraw:
             correct = correct.detach().cpu()[last]
         if confidence is not None:
             confidence = confidence.detach().float().cpu()[last]
-        self._record(RecordedLosses(False, epoch, rows[last], losses[last], correct, confidence))
+        record = RecordedLosses(False, epoch, rows[last], losses[last], correct, confidence)
+        self._learn(record, is_exchanged=self._exchanges)
 
     def rescore(self, indices: Tensor, scores: Tensor, epoch: int) -> None:
         """Gives the rule the scores of a pass: int64[n] and float32[n]."""
-        self._check_turn()
-        self._record(RecordedLosses(True, epoch, self.rows_of(indices), scores))
+        if self._turn not in (_UNCLAIMED, self.rule.table.turn):
+            raise self._other_training()
+        record = RecordedLosses(True, epoch, self.rows_of(indices), scores)
+        self._learn(record, is_exchanged=self._exchanges)
 
-    def _record(self, record: RecordedLosses) -> None:
-        self._learn(record)
-        if self._exchanges:
+    def _learn(self, record: RecordedLosses, *, is_exchanged: bool) -> None:
+        """Gives the rule losses; those of this process are exchanged with the others."""
+        if is_exchanged:
             self._recorded.append(record)
-
-    def _learn(self, record: RecordedLosses) -> None:
-        """Gives the rule losses that this process, or another one, recorded."""
         is_pass, epoch, rows, losses, correct, confidence = record
         if is_pass:
             cast(Any, self.rule).rescore(rows, losses, epoch)
@@ -439,12 +441,10 @@ class EpochDraw:
         self.reweights |= bool(((weights != 0) & (weights != 1)).any())
         self.lr_scale = float(self.rule.lr_scale(weights)) if draws else 1.0
 
-    def _check_turn(self) -> None:
-        """Checks that no other training has begun to use what the rule remembers."""
-        if self._turn in (_UNCLAIMED, self.rule.table.turn):
-            return
+    def _other_training(self) -> ConfigError:
+        """Returns the error that another training has begun to use what the rule remembers."""
         name = type(self.rule).__name__
-        raise ConfigError(
+        return ConfigError(
             f"another loader or sampler began to train with this {name} or its table, so that its "
             "losses are of both trainings: give each training a rule of its own, such as "
             f"{name}(...), with a table of its own; to go on with this one, load a state of it"
@@ -466,7 +466,7 @@ class EpochDraw:
             return
         gathered, self._recorded = exchange_losses(self._recorded), []
         for record in itertools.chain(*gathered[: self.rank], *gathered[self.rank + 1 :]):
-            self._learn(record)
+            self._learn(record, is_exchanged=False)
 
 
 def find_candidates(rule: EpochRule, order: Tensor | None, *, is_weighted: bool) -> Tensor:

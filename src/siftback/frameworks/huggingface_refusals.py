@@ -1,17 +1,24 @@
-"""Refusals of a Trainer with selection: arguments that exclude each other, and settings."""
+"""Refusals of a Trainer with selection: arguments, settings, and a loss that is another one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, Literal, get_args
+from types import SimpleNamespace
+from typing import Any, Literal, cast, get_args
 
 import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.data import IterableDataset
 
+from siftback.batches import tree
 from siftback.errors import ConfigError
-from siftback.losses.sequences import Head, find_head, sequence_losses
+from siftback.frameworks.trained_loss import LossPair, ranks_alike
+from siftback.losses.sequences import Head, find_head, sequence_losses, summed_losses
 from siftback.probing.probe import probe
 from siftback.rules.memory import Memory
 from siftback.rules.rule import EpochRule, checked_rule
+from siftback.scorers.selection_pass import untouched
 from siftback.selectors.in_batch import count_in_batch, exact_selector
 from siftback.selectors.selection import Selector
 
@@ -29,6 +36,7 @@ Method = Literal["two_pass", "single_pass", "auto", "memory"]
 GIVE_LOSSES = "give losses=fn(model, batch), which returns one loss per row as it is trained on"
 OF_OUTPUTS = 'with method="memory", fn is called with what the model returned in place of the model'
 MEASURED_SECONDS = 10
+MOST_LOGITS = 1 << 26  # that are compared: those of a language model fill the memory
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -79,29 +87,29 @@ def resolve_method(
     return None, selector
 
 
-def head_by(losses: Callable[[Any, Any], Any], model: Any, method: Method) -> Head | None:
-    """Returns the head of a model; None with losses of the user's own.
+def find_trainer_head(trainer: Any) -> Head | None:
+    """Returns the head of a trainer's model; None with losses of the user's own.
 
     Raises:
         ConfigError: If that is not known.
     """
+    losses = trainer._losses
     function = losses if isinstance(losses, partial) else partial(losses)
     if function.func is not sequence_losses:
         return None
     try:
-        return find_head(model, **function.keywords)
+        return find_head(trainer.model, **function.keywords)
     except ConfigError as error:
-        if method != "memory":
+        if trainer._method != "memory":
             raise
         raise ConfigError(f"{error}; {OF_OUTPUTS}") from error
 
 
 def needs_own_losses(trainer: Any) -> bool:
-    """Whether a trainer's rows are chosen by its model's own losses."""
+    """Returns whether a trainer's rows are chosen by its model's own losses."""
     rule = trainer._rule
-    if rule is None:
-        return bool(trainer._selector.needs_scores) and trainer.head() is not None
-    return rule.learns and trainer.head() is not None
+    by_losses = rule.learns if rule else trainer._selector.needs_scores
+    return bool(by_losses) and find_trainer_head(trainer) is not None
 
 
 def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
@@ -115,8 +123,8 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
     Raises:
         ConfigError: If there is any such thing.
     """
-    args, method, keep = trainer.args, trainer._method, trainer._selector
-    trainer.head()  # raises where it is not known
+    args, method, selector = trainer.args, trainer._method, trainer._selector
+    find_trainer_head(trainer)  # raises where it is not known
     kinds = ("tp", "cp", "sp")  # the last is unknown to older releases of Accelerate
     split = any(getattr(trainer, f"get_{kind}_size", lambda: 1)() > 1 for kind in kinds)
     sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
@@ -130,29 +138,26 @@ def check_trainer(trainer: Any, mixin: type, trial: Any = None) -> None:
         "auto_find_batch_size: give a batch size": args.auto_find_batch_size,
         "padding_free=True, whose batches have no rows: leave it out, and packing too": flat,
     }
-    if keep is not None and keep.keep < 1:
+    if selector and selector.keep < 1:
         size = trainer._train_batch_size
-        what = f"batches of {size}, all of which keep={keep.keep:g} keeps: give larger batches"
-        refused[what] = count_in_batch(keep.keep, size) >= size
+        what = f"batches of {size}, all of which keep={selector.keep:g} keeps: give larger batches"
+        refused[what] = count_in_batch(selector.keep, size) >= size
     if method != "single_pass" and needs_own_losses(trainer):
         smooth = f"label_smoothing_factor={args.label_smoothing_factor}, as rows would be chosen by"
         what = f"{smooth} losses without it: {advice_on_losses(method)}"
         refused[what] = trainer.label_smoother is not None
     if method == "single_pass":
-        refused |= _single_pass(trainer, _owner(trainer, mixin, "compute_loss"))
+        refused |= refusals_of_single_pass(trainer, mixin)
     elif method == "memory":
-        loading = ("_get_train_sampler", "get_train_dataloader", "_get_dataloader")
-        owners = [_owner(trainer, mixin, name) for name in loading]
         another = "another trial of a search, whose losses it would remember: use a new Trainer"
-        refused[another] = trial is not None
-        refused |= _memory(trainer, [owner for owner in owners if owner is not None])
+        refused |= {another: trial is not None, **refusals_of_memory(trainer, mixin)}
     for what, applies in refused.items():
         if applies:
             raise ConfigError(f'method="{method}" does not work with {what}')
 
 
 def faster_pass(trainer: Any, mixin: type, keep: float) -> Literal["two_pass", "single_pass"]:
-    """Which of both takes less time on this model and its batches; measured for some seconds.
+    """Returns which of both takes less time on the trainer's batches, measured for some seconds.
 
     Neither the model nor random numbers are changed by it.
 
@@ -164,8 +169,7 @@ def faster_pass(trainer: Any, mixin: type, keep: float) -> Literal["two_pass", "
     Returns:
         "two_pass" too where a single pass would be refused, or cannot be traced.
     """
-    owner = _owner(trainer, mixin, "compute_loss")
-    if any(_single_pass(trainer, owner).values()) or not keep < 1:
+    if any(refusals_of_single_pass(trainer, mixin).values()) or not keep < 1:
         return "two_pass"
     with torch.random.fork_rng():
         loader = trainer.get_train_dataloader()
@@ -180,13 +184,18 @@ def faster_pass(trainer: Any, mixin: type, keep: float) -> Literal["two_pass", "
     return result.faster_pass(keep)
 
 
-def _single_pass(trainer: Any, owner: str | None) -> dict[str, bool]:
-    """Returns the settings that exclude a loss in place of the Trainer's own."""
-    config = getattr(trainer.model, "config", None)
+def refusals_of_single_pass(trainer: Any, mixin: type) -> dict[str, bool]:
+    """Returns the settings that exclude a loss in place of the Trainer's own, and which apply."""
+    config, owners = (
+        getattr(trainer.model, "config", None),
+        find_owners(trainer, mixin, "compute_loss"),
+    )
     alone = f"leave it out, and {GIVE_LOSSES}"
     other = f"and where it is another loss than the model's, {GIVE_LOSSES}"
     return {
-        f'a compute_loss of {owner}\'s own: give method="two_pass", {other}': owner is not None,
+        f'a compute_loss of {"".join(owners)}\'s own: give method="two_pass", {other}': bool(
+            owners
+        ),
         f"compute_loss_func: {alone}": trainer.compute_loss_func is not None,
         f"label_smoothing_factor: {alone}": trainer.label_smoother is not None,
         'a router\'s auxiliary loss: give method="two_pass"': getattr(
@@ -196,11 +205,13 @@ def _single_pass(trainer: Any, owner: str | None) -> dict[str, bool]:
     }
 
 
-def _memory(trainer: Any, owners: list[str]) -> dict[str, bool]:
-    """Returns the settings that exclude an order and a number of batches of a rule's."""
+def refusals_of_memory(trainer: Any, mixin: type) -> dict[str, bool]:
+    """Returns the settings that exclude a rule's order and number of batches, and which apply."""
     args, data = trainer.args, trainer.train_dataset
     order = getattr(args, "train_sampling_strategy", "random")
     config = args.accelerator_config
+    loading = ("_get_train_sampler", "get_train_dataloader", "_get_dataloader")
+    owners = find_owners(trainer, mixin, *loading)
     indexed = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     indexed = indexed and not isinstance(data, IterableDataset)
     split = bool(config.split_batches or config.dispatch_batches)
@@ -214,9 +225,124 @@ def _memory(trainer: Any, owners: list[str]) -> dict[str, bool]:
     }
 
 
-def _owner(trainer: Trainer, mixin: type, method: str) -> str | None:
-    """The class between the mixin and the Trainer that overrides a method; None where none does."""
+def find_owners(trainer: Trainer, mixin: type, *methods: str) -> list[str]:
+    """Returns the classes between the mixin and the Trainer that override a method, for each."""
     kinds = type(trainer).__mro__
     after = kinds[kinds.index(mixin) + 1 :]
-    owner = next(kind for kind in after if method in vars(kind))
-    return None if owner is Trainer else owner.__name__
+    owners = [next(kind for kind in after if method in vars(kind)) for method in methods]
+    return [owner.__name__ for owner in owners if owner is not Trainer]
+
+
+def observe_outputs(
+    trainer: Any, compute: Callable[[Any, Any], Any], model: Any, inputs: Any
+) -> tuple[Any, list[Any]]:
+    """Returns a function's result, and the outputs of a trainer's model with gradients."""
+    calls: list[Any] = []
+
+    def note(module: Any, arguments: Any, outputs: Any) -> None:
+        calls.extend([outputs] if torch.is_grad_enabled() else [])
+
+    hook = trainer.model.register_forward_hook(note)
+    compiled = trainer.args.torch_compile  # whose code does not call the hook
+    try:
+        with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+            return compute(model, inputs), calls
+    finally:
+        hook.remove()
+
+
+def check_loss(
+    trainer: Any,
+    compute: Callable[[Any, Any], tuple[Any, list[Any]]],
+    result: Any,
+    calls: list[Any],
+    inputs: Any,
+) -> None:
+    """Makes sure that a trainer prefers the rows with the highest of its model's losses.
+
+    Args:
+        trainer: A `SelectiveTrainerMixin`.
+        compute: Computes its loss for a model and a batch; see `observe_outputs`.
+        result: What that returned for a batch.
+        calls: What it got of the model.
+        inputs: The batch.
+
+    Raises:
+        ConfigError: If the loss that is trained on is another one.
+    """
+
+    def pair(result: Any, calls: list[Any], inputs: Any) -> LossPair:
+        loss = result[0] if isinstance(result, tuple) else result
+        (outputs,) = calls
+        return loss_pair(cast(Head, find_trainer_head(trainer)), loss, outputs, inputs)
+
+    def on_rows(rows: Tensor) -> LossPair:
+        some, variables = tree.take(inputs, rows), trainer.__dict__
+        before, labelled = dict(variables), dict(some)
+        with untouched(trainer.model, "eval", tree.device(some)):
+            again = compute(trainer.model, some)
+        variables.clear()
+        variables.update(before)
+        return pair(*again, labelled)
+
+    advice = advice_on_losses(trainer._method)
+    if len(calls) != 1:
+        raise ConfigError(
+            f"a training step called {type(trainer.model).__name__} {len(calls)} times with "
+            "gradients, so that whether it trains on the losses that rows are chosen by is not "
+            f"known: {advice}"
+        )
+    batch_term = getattr(calls[0], "aux_loss", None) is not None  # of a router
+    pairs = pair(result, calls, inputs)
+    if not ranks_alike(pairs, tree.size(inputs), on_rows, has_batch_term=batch_term):
+        raise ConfigError(
+            f"{type(trainer).__name__} trains on another loss than the mean of the losses that "
+            "rows are chosen by, which are those of the model itself, such as one with class "
+            f"weights or with another term: {advice}"
+        )
+
+
+def loss_pair(head: Head, loss: Tensor, outputs: Any, inputs: Mapping[str, Any]) -> LossPair:
+    """Returns the loss that is trained on, beside the losses of the rows by the same outputs.
+
+    Args:
+        head: Of the model.
+        loss: What the Trainer computed of the outputs.
+        outputs: What the model returned.
+        inputs: The batch, with its labels.
+
+    Raises:
+        LossError: If the outputs and labels do not fit together.
+    """
+    is_fused = getattr(outputs, "log_probs", None) is not None  # TRL's head, without logits
+    values: Tensor = outputs.log_probs if is_fused else outputs.logits
+    rows = max(1, min(len(values), MOST_LOGITS * len(values) // max(values.numel(), 1)))
+    some = values.detach()[:rows].requires_grad_()
+    mask = outputs.label_mask[:rows] if is_fused else None
+    alone = {"log_probs": some, "label_mask": mask} if is_fused else {"logits": some}
+    labels = {
+        name: inputs[name][:rows]
+        for name in ("labels", "shift_labels")
+        if isinstance(inputs.get(name), Tensor)
+    }
+    with torch.enable_grad():
+        ranked = summed_losses(head, SimpleNamespace(**alone), labels)
+    (gradient,) = torch.autograd.grad(ranked, some)
+    with torch.no_grad():
+        ranked = summed_losses(head, outputs, inputs)
+    # A probability without a label is 1, and may have any gradient.
+    return LossPair(loss, ranked, _edge(values), gradient, 1.0 if mask is None else mask.float())
+
+
+def _edge(values: Tensor) -> GradientEdge:
+    """Where outputs are in the graph, before Accelerate makes them float32.
+
+    The model itself computes its loss from what it made before that.
+    """
+    edge = get_gradient_edge(values)
+    while edge.node.name().startswith("ToCopyBackward"):
+        node, output = edge.node.next_functions[0]
+        if node is None:
+            break
+        edge = GradientEdge(node, output)
+    return edge

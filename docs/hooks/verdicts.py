@@ -5,11 +5,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from siftback.lab.figures.noise import NoisyEnd, noisy_ends, with_wrong_labels
-from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios, on_curves
+from siftback.lab.figures.noise import NoisyEnd, noisy_ends
+from siftback.lab.figures.pays import MethodRatio, experiments, method_ratios
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.tables import markdown
-from siftback.lab.report.results_page import comparisons_of, main_verdicts
+from siftback.lab.report.results_page import comparisons_of, main_verdicts, without_tables
 from siftback.lab.report.verdict import Verdict, difference_of, verdicts
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -139,9 +139,7 @@ def _comparisons() -> Sequence[Comparison]:
 @functools.cache
 def _main() -> Sequence[Verdict]:
     """Those of the page of results."""
-    found = _comparisons()
-    apart = {id(one) for one in (*on_curves(found), *with_wrong_labels(found))}
-    judged = verdicts([one for one in found if id(one) not in apart])
+    judged = verdicts(without_tables(_comparisons()))
     return main_verdicts([one for one in judged if one.outcome != "undecided"])
 
 

@@ -1,7 +1,7 @@
 """A comparison as a table, on a terminal and in Markdown, from the same rows."""
 # ruff: noqa: RUF001 - × and – are meant.
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -10,7 +10,6 @@ from rich.table import Table
 from siftback.lab.records.comparison_record import Comparison
 from siftback.lab.records.formatting import (
     NOT_REACHED,
-    facts_line,
     listed,
     readable,
     readable_seconds,
@@ -122,41 +121,6 @@ def suspected(runs: pd.DataFrame) -> dict[str, str]:
     if wrong:
         cells["of the wrong found (recall)"] = f"{right / wrong:.3f}"
     return cells
-
-
-def series(
-    comparisons: Sequence[Comparison], error: str
-) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """Comparisons that differ in settings, as one table.
-
-    Args:
-        comparisons: One or more.
-        error: What the column of final errors is called.
-
-    Returns:
-        The settings that all share, and a row for each configuration with those that are its own.
-    """
-    recorded = [comparison.environment["arguments"] for comparison in comparisons]
-    plan = ("strategies", "keeps", "seeds", "matched")
-    shared = {
-        name: value
-        for name, value in recorded[0].items()
-        if name not in plan and all(other.get(name) == value for other in recorded)
-    }
-    table = []
-    for comparison, arguments in zip(comparisons, recorded, strict=True):
-        differing = {k: v for k, v in arguments.items() if k not in shared and k not in plan}
-        for label, runs in read_runs(comparison).groupby("label", sort=False):
-            row = {
-                "comparison": comparison.folder.name,
-                "strategy": label,
-                "settings": facts_line(differing),
-                error: f"{mean_and_spread(runs.final):.{comparison.metric.digits}f}",
-                "cost in forwards": f"{runs.cost_forward_units.mean():,.0f}",
-                "seeds": listed(sorted(runs.seed)),
-            }
-            table.append(row | suspected(runs))
-    return shared, table
 
 
 def markdown_table(comparison: Comparison) -> str:

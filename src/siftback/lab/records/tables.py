@@ -6,7 +6,7 @@ order in which they first come; a row that lacks one has an empty cell there.
 
 import csv
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -22,6 +22,23 @@ def columns_of(rows: Sequence[Mapping[str, object]]) -> list[str]:
     ['a', 'b']
     """
     return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def pivot(cells: Iterable[tuple[Mapping[str, str], str, str]]) -> list[dict[str, str]]:
+    """Lays out cells as rows, of which each has all columns, in the order of the cells.
+
+    Args:
+        cells: Of each its row, as the first columns and their contents; its column; its text.
+
+    >>> pivot([({"data": "digits"}, "sb", "1"), ({"data": "mnist"}, "rs2", "2")])
+    [{'data': 'digits', 'sb': '1', 'rs2': ''}, {'data': 'mnist', 'sb': '', 'rs2': '2'}]
+    """
+    cells = list(cells)
+    blank = {column: "" for _, column, _ in cells}
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for names, column, text in cells:
+        rows.setdefault(tuple(names.values()), {**names, **blank})[column] = text
+    return list(rows.values())
 
 
 def terminal(

@@ -5,7 +5,7 @@ import gzip
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
@@ -103,15 +103,21 @@ def evaluations_csv(comparison: Comparison) -> str:
     return as_csv(lines)
 
 
-def read_template() -> Environment:
-    """Reads the page's template, which escapes whatever records say."""
-    return Environment(
+def read_templates(**filters: Callable[..., Any]) -> Environment:
+    """Returns the pages' templates; that of HTML escapes whatever records say.
+
+    Args:
+        filters: Functions that they use, by name.
+    """
+    environment = Environment(
         loader=PackageLoader(__package__, "template"),
-        autoescape=True,
+        autoescape=lambda name: name is not None and name.endswith(".html.j2"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= filters
+    return environment
 
 
 def read_script(package: str, *path: str) -> Markup:

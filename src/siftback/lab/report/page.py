@@ -29,7 +29,7 @@ from siftback.lab.report.embedding import (
     evaluations_csv,
     picture_link,
     read_script,
-    read_template,
+    read_templates,
 )
 from siftback.lab.report.results_page import BENCHMARKS, benchmarks_of
 from siftback.lab.report.verdict import (
@@ -132,21 +132,20 @@ def render_page(
     strategy_of |= {config.label: config.family for config in every}
     keys = (key for figure in figures for key in figure.keys)
     shared = assign_styles(key for key in keys if key[0] in strategy_of)
-    environment = read_template()
-    environment.filters |= {
-        "chart": lambda figure: Markup(chart_json(figure, shared, strategy_of)),
-        "csv": lambda analysis: export_csv(analysis).encode(),
-        "facts": facts_line,
-        "format_rows": format_rows,
-        "in_rows": lambda pictures: groupby(pictures, lambda picture: picture.row),
-        "interval": format_interval,
-        "measured": measured,
-        "picture": picture_link,
-        "points": difference_of,
-        "ratio": lambda value: f"{value:.2f}" if value else NOT_REACHED,
-        "tabulate": tabulate,
-    }
-    return environment.get_template("page.html.j2").render(
+    templates = read_templates(
+        chart=lambda figure: Markup(chart_json(figure, shared, strategy_of)),
+        csv=lambda analysis: export_csv(analysis).encode(),
+        facts=facts_line,
+        format_rows=format_rows,
+        in_rows=lambda pictures: groupby(pictures, lambda picture: picture.row),
+        interval=format_interval,
+        measured=measured,
+        picture=picture_link,
+        points=difference_of,
+        ratio=lambda value: f"{value:.2f}" if value else NOT_REACHED,
+        tabulate=tabulate,
+    )
+    return templates.get_template("page.html.j2").render(
         version=__version__,
         title=describe_data(comparisons),
         subtitle=describe_extent(comparisons),

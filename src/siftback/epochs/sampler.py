@@ -110,21 +110,20 @@ class SelectiveSampler(Stateful, Sampler[int]):
         rank: int | None = None,
         world: int | None = None,
     ) -> None:
-        current = rank_and_world()
-        for name, number in (("rank", rank), ("world", world)):
-            if number is not None and not is_integer(number):
+        ranks = {"rank": rank, "world": world}
+        passed = {name: number for name, number in ranks.items() if number is not None}
+        for name, number in passed.items():
+            if not is_integer(number):
                 raise ConfigError(f"{name}={format_value(number)}: give an integer")
-        self.rank = current[0] if rank is None else rank
-        self.world = current[1] if world is None else world
-        self._follows_processes = rank is None and world is None
+        self._follows_processes = not passed
+        current = dict(zip(ranks, rank_and_world(), strict=True))
+        self.rank, self.world = (current | passed).values()
         if not 0 <= self.rank < self.world:
             raise ConfigError(
                 f"rank={format_value(self.rank)} is none of world={format_value(self.world)} "
                 "processes: give both, the rank from 0 on, or neither"
             )
         self.examples = count_examples("dataset", dataset)
-        if rule is not None:
-            checked_rule("rule", rule)
         check_epochs(epochs)
         if self.examples < self.world:
             raise ConfigError(
@@ -135,7 +134,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
         self.draw: EpochDraw | None = None
         self._own_draw: EpochDraw | None = None  # the draw that this sampler makes itself
         if rule is not None:
-            if rule.needs_passes:
+            if checked_rule("rule", rule).needs_passes:
                 raise ConfigError(
                     f"{type(rule).__name__} is refreshed by scoring passes, which a sampler does "
                     "not make: give it to SelectiveLoader(loader, model, loss_fn, memory=...)"
@@ -177,7 +176,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
     def _leaves_out(self) -> bool:
         if self._own_draw and self._current == _NONE:
             return self._own_draw.count(self._epoch) != self._own_draw.count_whole
-        return self.draw is not None and self.draw.leaves_out
+        return bool(self.draw and self.draw.leaves_out)
 
     def resume(self, epoch: int) -> None:
         """Has the next ``iter()`` give an epoch from its start, as it was drawn last.
@@ -205,7 +204,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
             ConfigError: If there is no rule.
             LossError: If there is not one of each for each example.
         """
-        if self.draw is None:
+        if not self.draw:
             raise ConfigError("there is no rule to update: give SelectiveSampler(dataset, rule)")
         if not is_dense(losses) or not losses.is_floating_point() or losses.ndim != 1:
             raise LossError(f"losses={format_value(losses)}: give one for each example, float[n]")
@@ -247,7 +246,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
         Raises:
             TypeError: If the rule cannot know before it has drawn.
         """
-        if self.draw is None:
+        if not self.draw:
             return self.examples // self.world
         if not self._own_draw or self._current != _NONE:
             return self.draw.drawn // self.world
@@ -286,12 +285,12 @@ class SelectiveSampler(Stateful, Sampler[int]):
         draw = self._own_draw
         if draw:
             check_rule_fits(draw.rule, self.examples)
-        again = draw is not None and self._current != _NONE and not self._has_losses
+        again = draw and self._current != _NONE and not self._has_losses
         if not again:
             self._last, self._epoch = self._epoch, self._epoch + 1
         self._current = self._last
         if not draw:
-            if self.draw is None and self._follows_processes and not self._passed_barrier:
+            if not self.draw and self._follows_processes and not self._passed_barrier:
                 # Only once, as nothing but settings can make their orders differ.
                 barrier("the first epoch of a SelectiveSampler", self._common_settings())
                 self._passed_barrier = True
@@ -302,7 +301,7 @@ class SelectiveSampler(Stateful, Sampler[int]):
                 self._warned = True
                 warnings.warn(warning_beyond(self._last, draw.epochs), stacklevel=3)
         barrier(f"the beginning of epoch {self._current}", self._common_settings())
-        draw.begin(self._current, again=again)
+        draw.begin(self._current, again=bool(again))
         return self._current
 
     def end(self) -> None:

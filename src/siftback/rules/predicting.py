@@ -8,10 +8,7 @@ from torch import Tensor
 from siftback.arguments import check_choice, check_number, format_value, is_number
 from siftback.errors import ConfigError
 from siftback.rules.rule import RefreshedRule
-from siftback.schedule import Moment
-from siftback.scorers.scorer import Scorer
 from siftback.state import Check, Stateful, tensor
-from siftback.tables.score_table import ScoreTable
 
 Predict = Literal["loss", "probability"]
 
@@ -62,16 +59,12 @@ class PredictingRule(RefreshedRule):
     Args:
         keep: Share of the examples to keep, in (0, 1].
         beta: In place of ``keep``, the exponent, ``keep = 1 / (beta + 1)``.
-        every: n, the epochs from one scoring pass to the next, at least 1.
         predict: "loss"; or "probability", that of a loss above the threshold.
         threshold_share: Share of the losses above the threshold, in (0, 1). The threshold is that
             quantile of the last 1,024 losses of scoring passes; losses of training are of selected
             examples, and are used only before the first pass.
         optimism: c, at least 0, the bonus for what is uncertain.
-        scorer: Scores the examples in a pass; by default a `Fresh` forward.
-        table: Values remembered per example.
-        columns: Number of values that the rule remembers per example.
-        warmup: How long all examples are trained on before the first pass.
+        options: The others of `RefreshedRule`.
 
     Raises:
         ConfigError: If one of them is out of range, or both or neither of ``keep`` and ``beta``
@@ -85,18 +78,12 @@ class PredictingRule(RefreshedRule):
         keep: float | None,
         beta: float | None,
         *,
-        every: int,
         predict: Predict,
         threshold_share: float,
         optimism: float,
-        scorer: Scorer | None,
-        table: ScoreTable | None,
-        columns: int,
-        warmup: Moment,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            keep, beta, every=every, scorer=scorer, table=table, columns=columns, warmup=warmup
-        )
+        super().__init__(keep, beta, **options)
         self.predict = check_choice("predict", predict, "loss", "probability")
         self.optimism = check_number("optimism", optimism, least=0)
         self._threshold = LossThreshold(threshold_share)

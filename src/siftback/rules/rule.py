@@ -58,6 +58,8 @@ class EpochRule(Stateful, ABC):
     Attributes:
         schedule: When the rule leaves examples out.
         table: Values remembered per example.
+        candidates: int64[n], the examples that a draw is among, ascending; None where it is among
+            all.
         shards: Which examples are this process's, once their number is known; None where all are.
         setting_names: Names of the attributes that are `settings`, besides those of base classes.
         reweights: Whether its draws have weights other than 0 and 1, which training must then
@@ -106,7 +108,7 @@ class EpochRule(Stateful, ABC):
         self.learns = type(self).update is not EpochRule.update
         self.table = checked_table(type(self).__name__, table, columns)
         self._examples = 0
-        self._candidates: Tensor | None = None
+        self.candidates: Tensor | None = None
         self.shard_count = None if shards is None else check_integer("shards", shards, 1)
         self.shards: Shards | None = None
         if shards is not None and self.table.path:
@@ -116,14 +118,9 @@ class EpochRule(Stateful, ABC):
             )
 
     @property
-    def candidates(self) -> Tensor | None:
-        """int64[n], the examples that a draw is among, ascending; None where it is among all."""
-        return self._candidates
-
-    @property
     def examples(self) -> int:
         """Number of examples, of all processes."""
-        return self._examples if self._candidates is None else len(self._candidates)
+        return self._examples if self.candidates is None else len(self.candidates)
 
     @property
     def rows(self) -> int:
@@ -133,9 +130,8 @@ class EpochRule(Stateful, ABC):
     @property
     def values(self) -> Tensor:
         """float32[rows, columns], the values remembered; NaN where nothing is known."""
-        if self._candidates is not None:
-            return self.table.values[self._candidates]
-        return self.table.values[: self.rows]
+        values = self.table.values
+        return values[: self.rows] if self.candidates is None else values[self.candidates]
 
     @property
     def has_value(self) -> Tensor:
@@ -151,11 +147,11 @@ class EpochRule(Stateful, ABC):
         Args:
             candidates: int64[n], their indices, ascending; None for all.
         """
-        self._candidates = candidates
+        self.candidates = candidates
         try:
             yield
         finally:
-            self._candidates = None
+            self.candidates = None
 
     def grow(self, examples: int) -> None:
         """Makes room for a number of examples; never removes any.
@@ -309,12 +305,9 @@ class LastLossRule(EpochRule):
 
     Args:
         table: Values remembered per example.
-        columns: Number of values that the rule remembers per example, the last loss first.
-        warmup: How long all examples are trained on at first.
-        tail: How long all examples are trained on at the end.
         decay: Weight of the old loss in the remembered one, in [0, 1).
         guard: Holds back examples whose label is probably wrong.
-        shards: As of `EpochRule`.
+        options: Others of `EpochRule`; of ``columns``, by default 1, the first is the last loss.
 
     Raises:
         ConfigError: If one of them is out of range, or both ``shards`` and a guard are given.
@@ -324,20 +317,17 @@ class LastLossRule(EpochRule):
         self,
         table: ScoreTable | None = None,
         *,
-        columns: int = 1,
-        warmup: Moment = Epochs(0),
-        tail: Moment = Share(0.0),
         decay: float = 0.0,
         guard: NoiseGuard | None = None,
-        shards: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(table, columns=columns, warmup=warmup, tail=tail, shards=shards)
+        super().__init__(table, **{"columns": 1, **options})
         self.decay, self.guard = check_share("decay", decay), guard
         if guard is not None and not isinstance(guard, NoiseGuard):
             raise ConfigError(f"guard={format_value(guard)}: give a NoiseGuard(classes), or None")
-        if guard and shards:
+        if guard and self.shard_count:
             raise ConfigError(
-                f"guard=NoiseGuard(...) and shards={shards}: give one of them, as a guard ranks "
+                f"guard=NoiseGuard(...) and shards={self.shard_count}: give one of them, as a guard ranks "
                 "the examples of all processes"
             )
 

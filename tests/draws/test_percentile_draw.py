@@ -7,7 +7,7 @@ import torch
 
 from reference import shared_probability
 from remembering import spread
-from siftback.draws.block_draw import tied_probabilities
+from siftback.draws.histogram_draw import tied_probabilities
 from siftback.draws.percentile_draw import draw_by_percentile, draw_probabilities
 from toys import seeded
 

@@ -4,9 +4,13 @@ import pytest
 import torch
 
 from siftback import Epochs, Memory, NoiseGuard, ScoreTable, SelectiveSampler
-from siftback.draws.block_draw import buckets_of, histogram
+from siftback.draws.histogram_draw import (
+    buckets_of,
+    draw_in_shards,
+    histogram,
+    shared_probabilities,
+)
 from siftback.draws.percentile_draw import draw_probabilities
-from siftback.draws.shard_draw import draw_in_shards, shared_probabilities
 from siftback.errors import ConfigError
 from siftback.selectors.sampling import inclusion_probabilities
 from siftback.tables.shards import Shards

@@ -32,25 +32,18 @@ class Generators:
     """
 
     def __init__(self, owners: Iterable[Any]) -> None:
-        self._found: list[Any] = []
-        seen: list[Any] = []
-        waiting = list(owners)
-        while waiting:
-            owner = waiting.pop(0)
-            if owner is None or any(owner is known for known in seen):
-                continue
-            seen.append(owner)
-            for value in getattr(owner, "__dict__", {}).values():
-                if isinstance(value, _KINDS) and not any(value is known for known in self._found):
-                    self._found.append(value)
-            waiting += [getattr(owner, name, None) for name in ("batch_sampler", "sampler")]
-
-    def __len__(self) -> int:
-        return len(self._found)
+        owners, seen, generators = list(owners), set[int](), dict[int, Any]()
+        for owner in owners:  # which grows, as owners are found within others
+            if id(owner) not in seen:
+                seen.add(id(owner))
+                values = getattr(owner, "__dict__", {}).values()
+                generators |= {id(value): value for value in values if isinstance(value, _KINDS)}
+                owners += [getattr(owner, name, None) for name in ("batch_sampler", "sampler")]
+        self._generators = list(generators.values())
 
     def states(self) -> list[Any]:
         """The state of each, that of PyTorch's global generator last."""
-        return [*(_state(known) for known in self._found), torch.get_rng_state()]
+        return [*(_state(known) for known in self._generators), torch.get_rng_state()]
 
     def check(self, name: str, states: Any) -> None:
         """Checks that states are those of as many generators of the same kinds.
@@ -59,21 +52,18 @@ class Generators:
             StateError: If they are not.
         """
         list_of(anything)(name, states)
-        before, count = len(states) - 1, len(self)
+        before, count = len(states) - 1, len(self._generators)
         if before != count:
             raise StateError(
                 f"the state was saved with {before} generators in the wrapped loader and its "
                 f"sampler, and here are {count}: wrap the same kind of loader"
             )
-        for index, (generator, state) in enumerate(zip(self._found, states, strict=False)):
-            if isinstance(generator, torch.Generator):
-                generator_state(f"{name}[{index}]", state)
+        for index, generator in enumerate(self._generators):
             try:
-                _put_back(copy.deepcopy(generator), state)
+                _put_back(copy.deepcopy(generator), states[index])
             except Exception:  # whatever each kind raises
-                raise_damaged(
-                    f"{name}[{index}]", state, f"the state of a {type(generator).__name__}"
-                )
+                kind = type(generator).__name__
+                raise_damaged(f"{name}[{index}]", states[index], f"the state of a {kind}")
         generator_state(f"{name}[-1]", states[-1])
 
     def put_back(self, states: list[Any]) -> None:
@@ -83,7 +73,7 @@ class Generators:
 
     def put_back_own(self, states: list[Any]) -> None:
         """Restores the state of each except the global one."""
-        for generator, state in zip(self._found, states[:-1], strict=True):
+        for generator, state in zip(self._generators, states[:-1], strict=True):
             _put_back(generator, state)
 
 

@@ -1,6 +1,5 @@
 """Examples with their index in the data set, and checks of these indices."""
 
-import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
@@ -17,7 +16,13 @@ from torch.utils.data import (
 
 from siftback.arguments import check_object
 from siftback.batches.collating import Collate, TestedCollate, with_test
-from siftback.batches.order import TrackedBatches, is_trackable, sampler_of, with_order
+from siftback.batches.order import (
+    TrackedBatches,
+    is_trackable,
+    sampler_of,
+    with_attributes,
+    with_order,
+)
 from siftback.errors import BatchError, ConfigError
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -173,9 +178,7 @@ def collating(loader: Any) -> Any:
         return loader
     if loader.batch_sampler is None:  # its examples are batches already
         return loader
-    same = copy.copy(loader)
-    same.__dict__.update(collate_fn=_IndexedCollate(loader.collate_fn), _iterator=None)
-    return same
+    return with_attributes(loader, collate_fn=_IndexedCollate(loader.collate_fn))
 
 
 def testing_order(loader: Any) -> Any:
@@ -185,13 +188,9 @@ def testing_order(loader: Any) -> Any:
         loader: A ``DataLoader``, of a batch sampler.
     """
     collate = loader.collate_fn
-    if isinstance(collate, _IndexedCollate):
-        collate = _IndexedCollate(with_test(collate.function))
-    else:
-        collate = with_test(collate)
-    same = copy.copy(loader)
-    same.__dict__.update(collate_fn=collate, _iterator=None)
-    return same
+    is_indexed = isinstance(collate, _IndexedCollate)
+    tested = with_test(collate.function if is_indexed else collate)
+    return with_attributes(loader, collate_fn=_IndexedCollate(tested) if is_indexed else tested)
 
 
 def end_test(loader: Any) -> None:
@@ -260,7 +259,7 @@ class IndexCheck:
         rows_of: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.examples = examples
-        self._repeats, self._rows_of = repeats, rows_of
+        self._repeats, self._rows_of = repeats, rows_of or (lambda indices: indices)
         self._given = torch.zeros(0 if rows_of else examples or 0, dtype=torch.bool)
 
     def begin_epoch(self) -> None:
@@ -287,15 +286,13 @@ class IndexCheck:
                 f"{where} has the index {most}, and the data set has {self.examples} examples: "
                 f"give indices from 0 to {self.examples - 1}"
             )
-        if not self._repeats:
-            self._check_repeats(indices, where)
-
-    def _check_repeats(self, indices: Tensor, where: str) -> None:
-        rows = indices if self._rows_of is None else self._rows_of(indices)
-        most = int(rows.max())
-        if most >= len(self._given):
-            added = max(most + 1, 2 * len(self._given)) - len(self._given)
-            self._given = torch.cat((self._given, torch.zeros(added, dtype=torch.bool)))
+        if self._repeats:
+            return
+        rows = self._rows_of(indices)
+        last, size = int(rows.max()), len(self._given)
+        if last >= size:
+            added = torch.zeros(max(last + 1 - size, size), dtype=torch.bool)
+            self._given = torch.cat((self._given, added))
         ordered = indices.sort().values
         repeated = torch.cat((indices[self._given[rows]], ordered[1:][ordered.diff() == 0]))
         self._given[rows] = True

@@ -147,17 +147,17 @@ def with_order(loader: "DataLoader[Any]", batches: TrackedBatches) -> "DataLoade
         loader: One that `is_trackable`; it is not changed.
         batches: A batch sampler.
     """
-    same = copy.copy(loader)
     if has_indices_within(loader):
-        same.__dict__.update(loader=with_order(data_loader_of(loader), batches))
-        return same
-    # A DataLoader refuses that these are set once it was made, since its iterator may have
-    # read them; this one has no iterator yet.
-    same.__dict__.update(
-        batch_sampler=batches,
-        sampler=getattr(batches.batches, "sampler", loader.sampler),
-        _iterator=None,
-    )
+        return with_attributes(loader, loader=with_order(data_loader_of(loader), batches))
+    sampler = getattr(batches.batches, "sampler", loader.sampler)
+    return with_attributes(loader, batch_sampler=batches, sampler=sampler)
+
+
+def with_attributes(loader: Any, /, **attributes: Any) -> Any:
+    """Returns a copy of a loader with other attributes, which has no iterator yet."""
+    same = copy.copy(loader)
+    # A DataLoader refuses that some are set once it was made, as its iterator may have read them.
+    same.__dict__.update(attributes, _iterator=None)
     return same
 
 

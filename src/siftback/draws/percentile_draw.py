@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from siftback.draws.block_draw import draw_in_blocks, tied_probabilities
 from siftback.draws.exact_draw import draw_exactly
+from siftback.draws.histogram_draw import draw_in_blocks, tied_probabilities
 
 SORTED = 1 << 22
 """Up to how many scores are sorted; more are drawn by a histogram, in blocks."""

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siftback.draws.block_draw import BLOCK
 from siftback.draws.exact_draw import draw_exactly
+from siftback.draws.histogram_draw import BLOCK
 
 
 def ratio_probabilities(losses: Tensor, floor: float, mean: float | None = None) -> Tensor:

@@ -14,6 +14,7 @@ from siftback.state import (
     dict_of,
     flag,
     integer,
+    optional,
     tensor,
     tuple_of,
 )
@@ -47,12 +48,13 @@ def exchange_losses(records: list[RecordedLosses]) -> list[list[RecordedLosses]]
     """
     # NumPy pickles the values of an array alone, where a tensor takes a thousand bytes more.
     arrays = [[v.numpy() if isinstance(v, Tensor) else v for v in record] for record in records]
-    return [[_as_tensors(*values) for values in gathered] for gathered in all_gather(arrays)]
+    return [[_as_tensors(values) for values in gathered] for gathered in all_gather(arrays)]
 
 
-def _as_tensors(is_pass: bool, epoch: int, *arrays: Any) -> RecordedLosses:
-    tensors: list[Any] = [array if array is None else torch.from_numpy(array) for array in arrays]
-    return RecordedLosses(is_pass, epoch, *tensors)
+def _as_tensors(values: list[Any]) -> RecordedLosses:
+    return RecordedLosses(
+        *(torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in values)
+    )
 
 
 def pack_weights(weights: Tensor) -> dict[str, Any]:
@@ -93,9 +95,6 @@ def packed_weights(examples: int) -> Check:
 def recorded_losses(name: str, value: Any) -> None:
     """Checks for `RecordedLosses`, as the tuple that they are in a state."""
     indices = tensor(torch.int64, None, least=0)
-    tuple_of(flag, integer(most=MOST_EPOCHS), indices, anything, anything, anything)(name, value)
-    for field, entry in zip(RecordedLosses._fields[3:], value[3:], strict=True):
-        is_flags = field != "losses" and getattr(entry, "dtype", None) == torch.bool
-        if entry is not None or field == "losses":
-            kind = torch.bool if is_flags else torch.float32
-            tensor(kind, len(value[2]))(f"{name}.{field}", entry)
+    tuple_of(flag, integer(most=MOST_EPOCHS), indices, *[anything] * 3)(name, value)
+    losses, correct = tensor(torch.float32, len(value[2])), tensor(torch.bool, len(value[2]))
+    tuple_of(*[anything] * 3, losses, optional(correct), optional(losses))(name, value)

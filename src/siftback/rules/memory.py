@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from siftback.arguments import check_share, format_value
+from siftback.draws.histogram_draw import draw_in_shards
 from siftback.draws.percentile_draw import draw_by_percentile
 from siftback.draws.ratio_draw import draw_by_ratio
-from siftback.draws.shard_draw import draw_in_shards
 from siftback.errors import ConfigError
 from siftback.rules.noise_guard import NoiseGuard
 from siftback.rules.rule import LastLossRule

@@ -327,8 +327,8 @@ class LastLossRule(EpochRule):
             raise ConfigError(f"guard={format_value(guard)}: give a NoiseGuard(classes), or None")
         if guard and self.shard_count:
             raise ConfigError(
-                f"guard=NoiseGuard(...) and shards={self.shard_count}: give one of them, as a guard ranks "
-                "the examples of all processes"
+                f"guard=NoiseGuard(...) and shards={self.shard_count}: give one of them, as a "
+                "guard ranks the examples of all processes"
             )
 
     @property

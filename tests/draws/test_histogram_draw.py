@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from siftback.draws.block_draw import (
+from siftback.draws.histogram_draw import (
     buckets_of,
     draw_in_blocks,
     histogram,

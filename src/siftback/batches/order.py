@@ -138,7 +138,7 @@ def keeps_order(loader: object) -> bool:
     return getattr(loader, "in_order", True) or getattr(loader, "num_workers", 0) == 0
 
 
-def with_order(loader: "DataLoader[Any]", batches: TrackedBatches) -> "DataLoader[Any]":
+def with_order(loader: "DataLoader[Any]", batches: TrackedBatches) -> Any:
     """The same loader, but for which examples its batches have.
 
     Workers, pinning, collating and whatever else a subclass has stay as they are.

@@ -52,9 +52,8 @@ def exchange_losses(records: list[RecordedLosses]) -> list[list[RecordedLosses]]
 
 
 def _as_tensors(values: list[Any]) -> RecordedLosses:
-    return RecordedLosses(
-        *(torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in values)
-    )
+    tensors: Any = (torch.from_numpy(v) if isinstance(v, np.ndarray) else v for v in values)
+    return RecordedLosses(*tensors)
 
 
 def pack_weights(weights: Tensor) -> dict[str, Any]:

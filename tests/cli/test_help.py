@@ -14,7 +14,7 @@ from siftback.lab.data import load
 from siftback.lab.experiments import example_scores
 from siftback.lab.figures import ANALYSES
 from siftback.lab.models.layers import NORMS
-from siftback.lab.settings import DATA_SETS, MODEL_NAMES, TYPES
+from siftback.lab.settings import SETTINGS, TYPES
 
 # Asks for all of it in one process, which prints what it got and, after each command, what of the
 # slow packages is imported.
@@ -82,8 +82,8 @@ def test_options_are_listed_completed_and_guessed_at_once(
 
 
 def test_the_help_names_what_there_is(found: dict[str, dict[str, Any]]) -> None:
-    assert DATA_SETS == load.NAMES
-    assert MODEL_NAMES == models.NAMES
+    assert SETTINGS["data"].help == f"Data set: {', '.join(load.NAMES)}."
+    assert SETTINGS["model"].help == f"Model: {', '.join(models.NAMES)}."
     assert get_args(TYPES["norm"]) == NORMS
     # Lines are broken at spaces and hyphens.
     scores, figures = ("".join(found[name]["help"][1].split()) for name in ("score", "figures"))

@@ -23,7 +23,6 @@ from siftback.cli.options import (
     use_threads,
 )
 from siftback.errors import ConfigError
-from siftback.lab.recipes import find_scale
 from siftback.lab.settings import SETTINGS, parse_numbers
 
 if TYPE_CHECKING:
@@ -279,6 +278,7 @@ def recipes_command(scale: str = "small", markdown: bool = False, json: bool = F
     Args:
         markdown: Print Markdown, of both scales.
     """
+    from siftback.lab.recipes import find_scale
     from siftback.lab.recipes.listing import listing, listing_rows, markdown_listing
 
     if markdown and json:
@@ -318,6 +318,7 @@ def run_command(
     """
     from siftback.lab.experiments.comparison import is_finished
     from siftback.lab.figures import Grid, Missing, export_markdown
+    from siftback.lab.recipes import find_scale
     from siftback.lab.recipes.listing import plan_table
     from siftback.lab.recipes.recipe import (
         draw_recipe,

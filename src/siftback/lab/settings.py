@@ -21,18 +21,6 @@ from siftback.lab.records.run_summary import RECORDS
 
 TrainingPrecision = Literal["fp32", "bf16", "fp16"]
 
-# Names that the help lists, of modules that import torch; `tests/cli/test_help.py` compares them.
-# fmt: off
-DATA_SETS = (
-    "digits", "mnist", "cifar10", "cifar100", "svhn", "svhn+extra", "fashion_mnist", "imdb", "sst2",
-    "tinyshakespeare", "imagefolder:PATH", "hf:NAME", "npz:PATH", "text:PATH",
-)
-MODEL_NAMES = (
-    "cnn", "fastcnn", "mlp", "resnet18", "resnet34", "resnet50", "resnet20", "resnet32",
-    "densenet121", "mobilenetv2", "googlenet", "vit", "transformer", "ngrams", "gpt",
-    "wrn-D-K", "densenet-bc-D",
-)
-# fmt: on
 LENGTHS = ("epochs", "budget", "cost_budget", "time_budget")
 DEFAULT_EPOCHS = 10.0  # where the command line gives no length
 EVALUATIONS = 10  # where the length is not given in epochs
@@ -152,8 +140,12 @@ class Settings:
     """The settings that all runs of a comparison share; None is "not asked for"."""
 
     # fmt: off
-    data: Annotated[str, f"Data set: {', '.join(DATA_SETS)}."]
-    model: Annotated[str, f"Model: {', '.join(MODEL_NAMES)}."] = "cnn"
+    data: Annotated[str,
+        "Data set: digits, mnist, cifar10, cifar100, svhn, svhn+extra, fashion_mnist, imdb, sst2, "
+        "tinyshakespeare, imagefolder:PATH, hf:NAME, npz:PATH, text:PATH."]
+    model: Annotated[str,
+        "Model: cnn, fastcnn, mlp, resnet18, resnet34, resnet50, resnet20, resnet32, densenet121, "
+        "mobilenetv2, googlenet, vit, transformer, ngrams, gpt, wrn-D-K, densenet-bc-D."] = "cnn"
     width: Annotated[int | None, "Width of the model; its own by default.", _COUNT] = None
     norm: Annotated[Literal["batch", "group"], "Normalisation: batch or group."] = "batch"
     epochs: Annotated[float | None,

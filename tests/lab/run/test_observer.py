@@ -34,8 +34,9 @@ def model():
 
 
 def observer(data, folder, kinds, **more):
-    asked = Settings(data="digits", epochs=1.0, batch_size=16)
-    return Observer(kinds, folder_of(folder, RECORD), data, asked, CPU, **more)
+    observe = ",".join(kinds)
+    asked = Settings(data="digits", epochs=1.0, batch_size=16, device="cpu", observe=observe)
+    return Observer(folder_of(folder, RECORD), data, asked, **more)
 
 
 def state(model):

@@ -343,9 +343,8 @@ def _train(
     for path in checkpoints.damaged:
         reporter.note(f"{path} is damaged, and left aside: the run goes on from the one before")
     observer = None
-    if kinds := kinds_of(settings.observe):
-        path, device = folder_of(folder, run.record), training_device(settings)
-        observer = Observer(kinds, path, scored.data, settings, device, scored.kept)
+    if settings.observe:
+        observer = Observer(folder_of(folder, run.record), scored.data, settings, scored.kept)
     record = RecordWriter(folder / run.record, header, state and state["record"])
     try:
         summary, model = train(

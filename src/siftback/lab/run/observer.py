@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,37 +34,26 @@ class Observer:
     """Looks at a model in training, and leaves it and the random state as they were.
 
     Args:
-        kinds: What to look at, some of `siftback.lab.records.observations.KINDS`.
         folder: Where the files go; see `folder_of`.
         data: What the model is trained and tested on.
-        settings: The run's, of which these count: the batch size, for gradients, and the precision
-            and memory format of forward passes.
-        device: Where the model is.
+        settings: The run's, which say what to look at, the batch size, for gradients, and the
+            device, precision and memory format of forward passes.
         indices: int64[N], the places of the training examples in the data set, where some were
             pruned before; by default 0 to N - 1.
 
     Attributes:
         seconds: What looking took so far, by kind; of losses and confidence one forward pass over
             the training set serves both, and counts as the first one's.
-
-    Raises:
-        ConfigError: For a kind that is none of `KINDS`.
     """
 
     def __init__(
-        self,
-        kinds: Sequence[str],
-        folder: Path,
-        data: DataSet,
-        settings: Settings,
-        device: torch.device,
-        indices: Tensor | None = None,
+        self, folder: Path, data: DataSet, settings: Settings, indices: Tensor | None = None
     ) -> None:
-        self.kinds = kinds_of(",".join(kinds))
+        self.kinds = kinds_of(settings.observe)
         self.seconds = dict.fromkeys(self.kinds, 0.0)
         self._folder = folder
         self._data = data
-        self._device = device
+        self._device = training_device(settings)
         self._settings = settings
         count = len(data.train_labels)
         self._indices = torch.arange(count) if indices is None else indices
@@ -73,8 +62,7 @@ class Observer:
             data,
             min(settings.batch_size, count),
             0,
-            None,
-            device,
+            device=self._device,
             channels_last=settings.channels_last,
         )
         # Some data sets are sorted by class, so that the first examples are of one.

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -38,17 +39,8 @@ def batch_work(settings: Settings, data: DataSet) -> float:
 
 def most_work(trainings: Iterable[Settings]) -> float:
     """Returns the largest `batch_work` of several settings, zero of none."""
-    distinct = {
-        (
-            settings.data,
-            settings.max_tokens,
-            settings.model,
-            settings.width,
-            settings.norm,
-            settings.batch_size,
-        ): settings
-        for settings in trainings
-    }
+    names = attrgetter("data", "max_tokens", "model", "width", "norm", "batch_size")
+    distinct = {names(settings): settings for settings in trainings}
     return max(
         (
             batch_work(settings, load(settings.data, max_tokens=settings.max_tokens))

@@ -3,23 +3,22 @@
 import statistics
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from siftback import Epochs, Fresh, Scorer
+from siftback import Epochs, Scorer
 from siftback.contrib import Pipelined, Proxy
 from siftback.lab import models
 from siftback.lab.data.data_set import DataSet
 from siftback.lab.data.stream import Batch, BatchStream
 from siftback.lab.forward import (
     ExampleLosses,
-    autocast_of,
     build_model,
     example_losses,
-    memory_format_of,
     training_device,
 )
 from siftback.lab.length import BACKWARD, FORWARD
@@ -29,6 +28,7 @@ from siftback.lab.strategies.strategy import (
     LoaderBatches,
     ProgressSchedule,
     Strategy,
+    fresh_scorer,
     rank_agreement,
 )
 
@@ -144,11 +144,6 @@ class Replica(Scorer):
         self._scored.close()
 
 
-def fresh_scorer(settings: Settings) -> Fresh:
-    """Returns the scorer that forwards each batch as training does."""
-    return Fresh(autocast=autocast_of(settings), compile=settings.compile)
-
-
 def proxy_scorer(settings: Settings, data: DataSet) -> Scorer:
     """Returns a `cnn`, half as wide as the model if that is one, at its rate after the peak."""
     width = models.MODELS["cnn"].width
@@ -156,14 +151,7 @@ def proxy_scorer(settings: Settings, data: DataSet) -> Scorer:
         width = max(1, (settings.width or width) // 2)
     # Its weights are drawn aside, so that the run's random state is that of every strategy.
     with torch.random.fork_rng([]):
-        small = models.build(
-            "cnn",
-            width=width,
-            classes=data.classes,
-            channels=data.model_sizes["channels"],
-            norm=settings.norm,
-        )
-    small.to(training_device(settings), memory_format=memory_format_of(settings))  # type: ignore[call-overload]
+        small = build_model(replace(settings, model="cnn", width=width), data)
     optimizer = torch.optim.SGD(
         small.parameters(),
         lr=settings.lr / 5,

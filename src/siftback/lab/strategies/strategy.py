@@ -346,7 +346,7 @@ class LoaderBatches(TrainingBatches):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         settings = job.settings
-        self.exact = Fresh(autocast=autocast_of(settings), compile=settings.compile)
+        self.exact = fresh_scorer(settings)
         images = isinstance(job.data, ImageData)
         self.loader = self.source = SelectiveLoader(
             model=job.model,
@@ -418,6 +418,11 @@ class LoaderBatches(TrainingBatches):
     def fresh_losses(self, batches: Sequence[Batch]) -> Tensor:
         """float32[n], the losses of the sample by a forward pass that is not compiled."""
         return self.score_sample(Fresh(autocast=autocast_of(self.job.settings)), batches)
+
+
+def fresh_scorer(settings: Settings) -> Fresh:
+    """Returns the scorer that forwards each batch as training does."""
+    return Fresh(autocast=autocast_of(settings), compile=settings.compile)
 
 
 def rank_agreement(scores: Tensor, losses: Tensor) -> float | None:

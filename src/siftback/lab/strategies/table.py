@@ -16,19 +16,14 @@ from siftback.lab.forward import autocast_of, weighted_example_loss, weighted_to
 from siftback.lab.records.formatting import one_of
 from siftback.lab.settings import Settings
 from siftback.lab.strategies.after_forward import SinglePassBatches, TokenBatches, WeightedBatches
-from siftback.lab.strategies.after_reading import (
-    AfterReading,
-    ScoredElsewhere,
-    fresh_scorer,
-    proxy_scorer,
-)
+from siftback.lab.strategies.after_reading import AfterReading, ScoredElsewhere, proxy_scorer
 from siftback.lab.strategies.before_reading import (
     BeforeReading,
     annealed_memory,
     memory,
     weighted_memory,
 )
-from siftback.lab.strategies.strategy import IdealCost, Strategy
+from siftback.lab.strategies.strategy import IdealCost, Strategy, fresh_scorer
 from siftback.language import dft_weights, inverse_probability_weights, linupper_weights
 
 # What Diet-SB prunes in all of its runs, those of 1/2 and of 3/8 kept in all: its table 1.
